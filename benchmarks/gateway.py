@@ -10,7 +10,7 @@ strategy. The clients begin at times spread over the latency and do not wait bet
 them than the machine can serve in that time, overhead is the length of a queue (see ``server_cpu_ms``).
 ``errors`` also counts answers to another's question, answers that the record lacks, and 429s, for the limits
 are set above the load. ``memory_growth`` is the resident memory at the end against that after a tenth
-of the time. With ``--keys N`` the clients share N API keys with quotas that are far away. At last the
+of the time. With ``--keys N`` the clients share N API keys with high rate limits. At last the
 server is killed (SIGKILL) in the midst of the same load: an answer that a client had got by then and that
 the record lacks is an error, too.
 """
@@ -243,10 +243,10 @@ def missing(database: str, acknowledged: list[str]) -> int:
 
 
 def made_keys(database: str, count: int) -> list[str]:
-    """New API keys with quotas."""
+    """New API keys with rate limits."""
     from surefoot.server import KeyLimits, open_database
 
-    far = KeyLimits(daily_requests=10**9, daily_tokens=10**12, max_stored_bytes=10**15)
+    far = KeyLimits(rate_limit=10**9)
     with open_database(database) as db:
         return [db.keys.create(f"clients {number}", "client", **far)[0] for number in range(count)]
 
@@ -314,7 +314,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--latency-ms", type=float, default=1000.0)
     parser.add_argument("--database", help="PostgreSQL by URL; left out, SQLite in a new file")
-    parser.add_argument("--keys", type=int, default=0, help="API keys with quotas, which the clients share")
+    parser.add_argument("--keys", type=int, default=0, help="API keys that the clients share")
     parser.add_argument("--serve", metavar="DATABASE", help=argparse.SUPPRESS)
     given = parser.parse_args()
     latency_s = given.latency_ms / 1000

@@ -89,9 +89,5 @@ class ScopeError(ForbiddenError):
     """The API key may not do this."""
 
 
-class QuotaError(ForbiddenError):
-    """A quota of the API key does not allow this."""
-
-
 class UnavailableError(StoreError):
     """The database failed or did not respond: nothing is wrong with the request."""

@@ -8,9 +8,8 @@ from annotation_site import Browser, Room, lease, text_trace
 from inspection_site import Inspection, open_inspection
 from screenshot_inspection import Views, inspected
 
-from surefoot.records import Problem, now
+from surefoot.records import Problem
 from surefoot.server import KnownAnswer, NewItem, Protocol
-from surefoot.server.gateway.records import KeyUse
 
 _INSTRUCTIONS = """# Fractions
 
@@ -63,12 +62,10 @@ def _labelled(room: Room) -> Views:
     admin = room.browser("admin")
     admin.send(run_page, f"{run_page}/label", value="1")
     admin.send(f"{base}/queue", policy="convincing-wrong", random_share="0.1", control_share="0.1")
-    db.keys.create("open-webui", "client", daily_requests=2_000, daily_tokens=5_000_000, rate_limit=60)
-    _, trainer = db.keys.create("training", "client", scopes=["score"], daily_tokens=200_000_000)
-    db.keys.create("prometheus", "admin", scopes=["monitor"])
+    db.keys.create("open-webui", "client", rate_limit=60)
+    db.keys.create("training", "client", scopes=["score"])
+    db.keys.create("prometheus", "admin", scopes=["pages"])
     db.keys.revoke(db.keys.create("Ben's laptop", "annotator", user_id=room.ids["ben"])[1].id)
-    use = KeyUse(key_id=trainer.id, created=now(), requests=18_204, tokens=61_442_190)
-    db.gateway.write_all([], [use])
     return {
         "projects": ("admin", "/projects"),
         "project": ("admin", base),

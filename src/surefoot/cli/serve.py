@@ -15,7 +15,7 @@ from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo
 from surefoot.guard.settings import GuardSettings
 from surefoot.policies.devices import Loading
-from surefoot.server.gateway.scopes import KeyScope
+from surefoot.server.gateway.records import KeyScope
 from surefoot.server.gateway.settings import (
     GatewaySettings,
     MonitorSettings,
@@ -149,7 +149,7 @@ class Serve(Command):
                 scorer,
                 settings=settings,
                 limits=self.server.limits,
-                log=db.gateway if self.record else db.gateway.without_records(),
+                log=db.gateway if self.record else None,
                 monitor=self._monitor(db, policy, scorer),
                 verifiers=verifiers,
                 holds=db.held_calls if self.pages else None,
@@ -200,7 +200,7 @@ class AddKey(Command):
 
     Example: `surefoot serve keys add alice --rate 60`
 
-    Example: `surefoot serve keys add grader --scope score --expires 30d --daily-tokens 1000000`
+    Example: `surefoot serve keys add grader --scope score --expires 30d`
     """
 
     name: Annotated[str, Flag(argument=True)] = Field(description="Who gets it.")
@@ -223,19 +223,6 @@ class AddKey(Command):
     scopes: Annotated[tuple[KeyScope, ...], Flag(name="--scope")] = Field(
         default=(), description="What it may do; all that its role may if not given."
     )
-    daily_requests: int | None = Field(
-        default=None, ge=1, description="Requests to the gateway per day (UTC); no limit if not given."
-    )
-    daily_tokens: int | None = Field(
-        default=None,
-        ge=1,
-        description="Tokens per day (UTC), of policy and reward model; no limit if not given.",
-    )
-    max_stored_bytes: int | None = Field(
-        default=None,
-        ge=1,
-        description="Bytes that the record keeps of its requests and imports; no limit if not given.",
-    )
 
     def run(self) -> None:
         """Create and print it."""
@@ -254,18 +241,13 @@ class AddKey(Command):
                 rate_limit=self.rate,
                 expires=expires,
                 scopes=self.scopes or None,
-                daily_requests=self.daily_requests,
-                daily_tokens=self.daily_tokens,
-                max_stored_bytes=self.max_stored_bytes,
             )
         echo(key)
         echo("only the hash of the key is stored: this is the one time it is shown", err=True)
 
 
 class ListKeys(Command):
-    """List keys: number, role, rate, project, created, last used, expires, revoked, scopes, use, and whose.
-
-    Use is that of today (UTC): requests, tokens, and all stored bytes, each as `used/quota`.
+    """List keys: number, role, rate, project, created, last used, expires, revoked, scopes and name.
 
     Example: `surefoot serve keys list`
     """
@@ -277,14 +259,7 @@ class ListKeys(Command):
         from surefoot.server import open_database
 
         with open_database(self.database) as db:
-            usages = db.keys.usages()
             for key in db.keys.list():
-                used = usages.get(key.id)
-                quotas = {
-                    "requests": key.daily_requests,
-                    "tokens": key.daily_tokens,
-                    "stored_bytes": key.max_stored_bytes,
-                }
                 moments = (key.created, key.last_used, key.expires, key.revoked)
                 cells = (
                     key.id,
@@ -293,7 +268,6 @@ class ListKeys(Command):
                     key.project_id or "-",
                     *("-" if one is None else one.isoformat(timespec="minutes") for one in moments),
                     ",".join(key.scopes) if key.scopes else "-",
-                    *(f"{getattr(used, name, 0)}/{most or '-'}" for name, most in quotas.items()),
                     key.name,
                 )
                 echo("\t".join(map(str, cells)))
@@ -302,9 +276,9 @@ class ListKeys(Command):
 class SetKey(Command):
     """Change the limits of a key; a running server keeps to them from the next request on.
 
-    Example: `surefoot serve keys set 3 --daily-tokens 1000000 --expires 90d`
+    Example: `surefoot serve keys set 3 --rate 120 --expires 90d`
 
-    Example: `surefoot serve keys set 3 --daily-requests 0 --expires never`
+    Example: `surefoot serve keys set 3 --rate 0 --expires never`
     """
 
     number: Annotated[int, Flag(argument=True)] = Field(description="Number of the key, as listed.")
@@ -316,9 +290,6 @@ class SetKey(Command):
     scopes: Annotated[tuple[KeyScope, ...], Flag(name="--scope")] = Field(
         default=(), description="What it may do, in place of what it may do now."
     )
-    daily_requests: int | None = Field(default=None, ge=0, description="Per day (UTC); 0 = no limit.")
-    daily_tokens: int | None = Field(default=None, ge=0, description="Per day (UTC); 0 = no limit.")
-    max_stored_bytes: int | None = Field(default=None, ge=0, description="In all; 0 = no limit.")
 
     def run(self) -> None:
         """Change what is given."""
@@ -329,12 +300,6 @@ class SetKey(Command):
         limits = KeyLimits()
         if self.rate is not None:
             limits["rate_limit"] = self.rate or None
-        if self.daily_requests is not None:
-            limits["daily_requests"] = self.daily_requests or None
-        if self.daily_tokens is not None:
-            limits["daily_tokens"] = self.daily_tokens or None
-        if self.max_stored_bytes is not None:
-            limits["max_stored_bytes"] = self.max_stored_bytes or None
         if self.scopes:
             limits["scopes"] = self.scopes
         if self.expires is not None:

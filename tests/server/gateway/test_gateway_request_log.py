@@ -36,14 +36,12 @@ def record(name):
 class Log:
     """Keeps batches of names; ``bad`` ones cannot be kept, ``gone`` = nothing can, ``gate`` holds it."""
 
-    keeps_records = True
-
     def __init__(self):
-        self.batches, self.uses, self.bad, self.gone, self.pings = [], [], set(), False, 0
+        self.batches, self.bad, self.gone, self.pings = [], set(), False, 0
         self.gate = threading.Event()
         self.gate.set()
 
-    def write_all(self, records, uses=()):
+    def write_all(self, records):
         assert self.gate.wait(20)
         names = [one.request_id for one in records]
         if self.gone:
@@ -51,7 +49,6 @@ class Log:
         if self.bad & set(names):
             raise StoreError("cannot be kept")
         self.batches.append(names)
-        self.uses += uses
 
     def ping(self):
         self.pings += 1
@@ -103,7 +100,7 @@ def test_one_that_cannot_be_kept_fails_alone():
 def test_a_store_that_is_gone_fails_all_that_wait_at_once():
     log, calls = Log(), []
     write = log.write_all
-    log.write_all = lambda records, uses: (calls.append(len(records)), write(records))
+    log.write_all = lambda records: (calls.append(len(records)), write(records))
     log.gone = True
 
     async def main():

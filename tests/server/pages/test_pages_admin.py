@@ -14,7 +14,6 @@ from annotation_site import PASSWORD, Browser, Room, open_room, solutions, text_
 
 from surefoot.records import Problem, StepLabel, StepScores, Trace
 from surefoot.server import Protocol
-from surefoot.server.gateway.records import KeyUse
 from surefoot.stats.rater_agreement import agreement
 
 
@@ -233,34 +232,31 @@ def test_people_are_made_changed_and_closed(room: Room) -> None:
 
 def test_keys_are_made_bounded_and_revoked(room: Room) -> None:
     admin, db = room.browser("admin"), room.db
-    limits = {"daily_requests": "5", "daily_tokens": "", "max_stored_bytes": "7000", "expires": "30d"}
+    limits = {"rate_limit": "5", "expires": "30d"}
     page = admin.send("/keys", name="<b>bot</b>", role="client", scope_chat="on", **limits)
     assert page.status_code == 200
     key = re.search(r"<code>(sf-[0-9a-f]{8}-[^<]+)</code>", page.text)[1]
     found = db.keys.authenticate(key)
     assert found is not None
-    assert (found.scopes, found.daily_requests, found.daily_tokens) == (("chat",), 5, None)
-    assert found.max_stored_bytes == 7000
+    assert (found.scopes, found.rate_limit) == (("chat",), 5)
     assert found.expires - found.created > timedelta(days=29)
     assert key not in admin.get("/keys").text
     assert "<b>bot" not in admin.get("/keys").text
-    db.gateway.write_all([], [KeyUse(key_id=found.id, requests=4, tokens=1234)])
-    assert "<b>4</b> of 5" in admin.get("/keys").text
     (row,) = admin.json("/keys")["keys"]
-    assert [quota["used"] for quota in row["quotas"]] == [4, 1234, 0]
+    assert row["rate_limit"] == 5
     path = f"/keys/{found.id}"
-    changed = {"what": "limits", "daily_tokens": "9", "rate_limit": "3", "expires": "never"}
+    changed = {"what": "limits", "rate_limit": "3", "expires": "never"}
     assert admin.send("/keys", path, **changed).status_code == 303
     now = db.keys.get(found.id)
-    assert (now.daily_requests, now.daily_tokens, now.rate_limit, now.expires) == (None, 9, 3, None)
-    for wrong in ({"daily_tokens": "0"}, {"rate_limit": "x"}, {"expires": "soon"}, {"what": "all"}):
+    assert (now.rate_limit, now.expires) == (3, None)
+    for wrong in ({"rate_limit": "0"}, {"rate_limit": "x"}, {"expires": "soon"}, {"what": "all"}):
         assert admin.send("/keys", path, **{**changed, **wrong}).status_code == 400, wrong
-    assert admin.send("/keys", name="x", role="client", scope_monitor="on").status_code == 400
+    assert admin.send("/keys", name="x", role="client", scope_pages="on").status_code == 400
     assert admin.send("/keys", path, what="revoke").status_code == 303
     assert db.keys.authenticate(key) is None
     assert "revoked" in admin.get("/keys").text
     # no key widens what keys may do
-    manager, own = db.keys.create("manager", "admin", scopes=["manage"])
+    manager, own = db.keys.create("manager", "admin", scopes=["admin"])
     headers = {"Authorization": f"Bearer {manager}", "Accept": "application/json"}
     anonymous = room.browser().client
     assert anonymous.get("/keys", headers=headers).status_code == 200

@@ -8,9 +8,9 @@ import json
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -21,14 +21,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from surefoot.errors import ExpiredKeyError, ScopeError, StoreError
 from surefoot.server.gateway.connections import client_address
 from surefoot.server.gateway.errors import ApiError, printable, response_of
-from surefoot.server.gateway.quotas import Allowance, Quotas
-from surefoot.server.gateway.records import AuthorizedKey, KeyStore, KeyUse
-from surefoot.server.gateway.scopes import KeyScope, require_scope, scope_of
+from surefoot.server.gateway.records import AuthorizedKey, KeyScope, KeyStore
 from surefoot.server.gateway.settings import Limits, ServerSettings, is_loopback
-
-Need = Literal["client", "admin"]
-"""client: the interfaces under ``/v1`` and the like, for keys of that role and of administrators; admin: data
-about the whole server, such as metrics, for keys of administrators without a project."""
 
 _BUCKETS = 100_000
 """Keys whose rate is tracked; more than a server has."""
@@ -42,11 +36,11 @@ _LOG = logging.getLogger("surefoot.server")
 
 
 class KeyAuth:
-    """Checks the key of a request: that it is valid, its role, its scopes, and its rate.
+    """Checks the key of a request: its validity, role, scopes and rate.
 
-    Where no key is ``required``, every request from this machine is allowed, and a valid key says only whose
-    it is. ``store`` is called in threads used for nothing else, so that no other slow call delays a check.
-    ``count`` writes what keys use, see :class:`Quotas`; ``on_refusal`` is called with the code of a refusal.
+    If no key is ``required``, every request from this machine is allowed, and a valid key only identifies the
+    client. ``store`` is called in its own threads, so that no other slow call delays a check. ``on_refusal``
+    is called with the code of a refusal.
     """
 
     def __init__(
@@ -55,7 +49,6 @@ class KeyAuth:
         *,
         required: bool = True,
         rate_per_minute: float | None = None,
-        count: Callable[[KeyUse], asyncio.Future[None]] | None = None,
         on_refusal: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.store, self.required, self.rate_per_minute = store, required, rate_per_minute
@@ -63,21 +56,16 @@ class KeyAuth:
         self._buckets: dict[int, TokenBucket] = {}
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="surefoot-keys")
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="surefoot-key-use")
-        self.quotas = Quotas(store, self._readers, count, on_refusal)
 
-    async def check(
-        self, headers: Mapping[str, str], need: Need, scope: KeyScope | None = None
-    ) -> AuthorizedKey | None:
-        """The key of a request; ``None`` = it has none. Raises :class:`ApiError` 401, 403, 429 or 503."""
+    async def check(self, headers: Mapping[str, str], scope: KeyScope | None = None) -> AuthorizedKey | None:
+        """The key of a request, or ``None`` without one. Raises :class:`ApiError` 401, 403, 429 or 503."""
         try:
-            return await self._check(headers, need, scope)
+            return await self._check(headers, scope)
         except ApiError as error:
             self._on_refusal(error.code or "")
             raise
 
-    async def _check(
-        self, headers: Mapping[str, str], need: Need, scope: KeyScope | None
-    ) -> AuthorizedKey | None:
+    async def _check(self, headers: Mapping[str, str], scope: KeyScope | None) -> AuthorizedKey | None:
         authorization = headers.get("authorization")
         if authorization is None and "x-api-key" in headers:  # as Anthropic's clients send it
             authorization = f"Bearer {headers['x-api-key']}"
@@ -88,11 +76,14 @@ class KeyAuth:
         if key is None:
             require_local(headers)
             return None
-        if key.role not in {"admin", need} or (need == "admin" and key.project_id is not None):
+        for_operators = scope == "pages"  # such as /metrics, about the whole server
+        if key.role not in {"admin", "client"} or (
+            for_operators and (key.role != "admin" or key.project_id is not None)
+        ):
             raise ApiError(
                 403, f"key {key.name!r} has the role {key.role}, which does not allow this", code="role"
             )
-        require_scope_of(key, scope)
+        require_key_scope(key, scope)
         self._check_rate(key)
         return key
 
@@ -146,12 +137,18 @@ class KeyAuth:
             raise ApiError(429, message, code="rate_limit_exceeded", retry_after_s=wait_s)
 
 
-def require_scope_of(key: AuthorizedKey | None, scope: KeyScope | None) -> None:
-    """Raises :class:`ApiError` 403 for a key without ``scope``; a request without a key may do all."""
-    if key is None:
-        return
+def require_scope(name: str, scopes: Sequence[KeyScope] | None, scope: KeyScope | None) -> None:
+    """Raise ``ScopeError`` unless the key called ``name`` has ``scope``; ``scopes=None`` means all scopes of
+    its role, which is checked elsewhere."""
+    if scope is not None and scopes is not None and scope not in scopes:
+        raise ScopeError(f"key {name!r} lacks the scope '{scope}'; it has {', '.join(scopes)}")
+
+
+def require_key_scope(key: AuthorizedKey | None, scope: KeyScope | None) -> None:
+    """Raise :class:`ApiError` 403 for a key without ``scope``. Requests without a key are not limited."""
     try:
-        require_scope(key.name, key.scopes, scope)
+        if key is not None:
+            require_scope(key.name, key.scopes, scope)
     except ScopeError as error:
         raise ApiError(403, str(error), code="missing_scope") from error
 
@@ -176,39 +173,27 @@ class TokenBucket:
 
 
 def guarded_route(
-    need: Need, *, settings: ServerSettings, auth: KeyAuth, public: bool = False
+    scope: KeyScope | None, *, settings: ServerSettings, auth: KeyAuth, public: bool = False
 ) -> type[APIRoute]:
-    """A route class that first checks the key, and that the body is not too large or nested too deeply.
+    """A route class that checks the key and its ``scope`` first, then the size and nesting of the body.
 
-    The key and what it may use are then ``request.state.allowance``, and who asks is
-    ``request.state.caller``. ``public`` routes need no key.
+    ``request.state.key`` is the key or ``None``, and ``request.state.caller`` identifies the client.
+    ``public`` routes need no key; ``scope=None`` accepts every key of a role that may use the gateway.
     """
 
     class GuardedRoute(APIRoute):
         async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
             # starlette's own limit answers in plain text, and breaks connections of clients that still write
-            bounded = BodyLimit(super().handle, max_bytes=settings.limits.max_body_bytes)
-            try:
-                await bounded(scope, receive, send)
-            finally:
-                if (allowance := scope.get("state", {}).get("allowance")) is not None:
-                    allowance.close()
+            await BodyLimit(super().handle, max_bytes=settings.limits.max_body_bytes)(scope, receive, send)
 
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
             inner: Callable[[Request], Awaitable[Response]] = super().get_route_handler()
-            # a route without a declared scope fails here, when the application is made
-            scopes = {method: scope_of(method, self.path) for method in self.methods or ()}
 
             async def handle(request: Request) -> Response:
-                key = None
-                if not public:
-                    key = await auth.check(request.headers, need, scopes[request.method])
-                request.state.caller = caller_of(request, key)
-                body_bytes = 0
+                key = None if public else await auth.check(request.headers, scope)
+                request.state.key, request.state.caller = key, caller_of(request, key)
                 if request.method == "POST":
                     await require_shallow(request, settings.limits)
-                    body_bytes = await body_size(request)
-                request.state.allowance = Allowance(auth.quotas, key, body_bytes=body_bytes)
                 return await inner(request)
 
             return handle

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Coroutine
 from typing import Any, Self, TypeVar
 
 from starlette.types import Receive
 
 from surefoot.server.gateway.errors import ApiError
+from surefoot.server.gateway.records import AuthorizedKey
 
 T = TypeVar("T")
 _SMOOTHING = 0.1
@@ -17,11 +19,12 @@ _SMOOTHING = 0.1
 
 
 class Admission:
-    """At most ``max_running`` requests run and ``max_waiting`` wait, in the order of arrival; more are
-    refused."""
+    """At most ``running`` requests run and ``waiting`` more wait, in order of arrival; of these at most
+    ``per_key`` have the same key. More are refused."""
 
-    def __init__(self, *, running: int, waiting: int) -> None:
-        self.max_running, self.max_waiting = running, waiting
+    def __init__(self, *, running: int, waiting: int, per_key: int | None = None) -> None:
+        self.max_running, self.max_waiting, self.max_per_key = running, waiting, per_key
+        self.admitted_by_key: Counter[int] = Counter()
         self.free = asyncio.Semaphore(running)
         self.admitted = 0
         """Requests that are worked on or wait."""
@@ -37,7 +40,7 @@ class Admission:
         """Requests that wait for a slot."""
         return self.admitted - self.running
 
-    def reserve(self) -> Slot:
+    def reserve(self, key: AuthorizedKey | None = None) -> Slot:
         """A slot to wait for. Raises :class:`ApiError` 429 if too many wait already, 503 while stopping."""
         if self.draining:
             raise ApiError(503, "the server is stopping", code="stopping", retry_after_s=5)
@@ -45,15 +48,22 @@ class Admission:
             wait_s = min(60.0, self.mean_s * (self.waiting + 1) / self.max_running)
             message = f"{self.running} requests are running and {self.waiting} wait; try again later"
             raise ApiError(429, message, code="overloaded", retry_after_s=wait_s)
-        self.admitted += 1
-        return Slot(self)
+        if key is None:
+            return Slot(self, None)
+        if self.max_per_key is not None and self.admitted_by_key[key.id] >= self.max_per_key:
+            message = f"key {key.name!r} has {self.max_per_key} requests running or waiting; try again later"
+            raise ApiError(429, message, code="rate_limit_exceeded", retry_after_s=min(60.0, self.mean_s))
+        return Slot(self, key.id)
 
 
 class Slot:
     """A reservation; use it as an ``async with`` block, which waits for the slot, or close it unused."""
 
-    def __init__(self, admission: Admission) -> None:
-        self._admission = admission
+    def __init__(self, admission: Admission, key_id: int | None) -> None:
+        self._admission, self._key_id = admission, key_id
+        admission.admitted += 1
+        if key_id is not None:
+            admission.admitted_by_key[key_id] += 1
         self._started: float | None = None
         self._open = True
 
@@ -64,6 +74,10 @@ class Slot:
         self._open = False
         admission = self._admission
         admission.admitted -= 1
+        if self._key_id is not None:
+            admission.admitted_by_key[self._key_id] -= 1
+            if not admission.admitted_by_key[self._key_id]:
+                del admission.admitted_by_key[self._key_id]
         if self._started is not None:
             admission.mean_s += _SMOOTHING * (time.monotonic() - self._started - admission.mean_s)
             admission.running -= 1

@@ -51,7 +51,6 @@ def create_app(
         keys,
         required=settings.needs_key,
         rate_per_minute=settings.limits.rate_per_minute,
-        count=gateway.recorder.count if gateway is not None and gateway.recorder.counts else None,
         on_refusal=gateway.metrics.key_refused if gateway is not None else lambda _: None,
     )
 
@@ -77,13 +76,13 @@ def create_app(
     app.state.gateway = gateway
     app.router.redirect_slashes = False  # its redirects repeat the Host that the client sent
     install_error_handlers(app)
-    client = guarded_route("client", settings=settings, auth=auth)
-    admin = guarded_route("admin", settings=settings, auth=auth)
-    probe = guarded_route("client", settings=settings, auth=auth, public=settings.open_health)
+    client = guarded_route(None, settings=settings, auth=auth)
+    probe = guarded_route(None, settings=settings, auth=auth, public=settings.open_health)
+    operator = guarded_route("pages", settings=settings, auth=auth)
     if gateway is not None:
-        for routes in (chat_routes, score_routes):
-            app.include_router(routes(gateway, client))
-        for router in status_routes(gateway, client, probe, admin):
+        app.include_router(chat_routes(gateway, guarded_route("chat", settings=settings, auth=auth)))
+        app.include_router(score_routes(gateway, guarded_route("score", settings=settings, auth=auth)))
+        for router in status_routes(gateway, client, probe, operator):
             app.include_router(router)
     app.include_router(_description_routes(app, client))
     for router in routers:
@@ -222,10 +221,10 @@ class Health(ResponseModel):
 
 
 def status_routes(
-    gateway: Gateway, client: type[APIRoute], probe: type[APIRoute], admin: type[APIRoute]
+    gateway: Gateway, client: type[APIRoute], probe: type[APIRoute], operator: type[APIRoute]
 ) -> list[APIRouter]:
     """The list of models for clients, the state of the server for probes, and metrics for operators."""
-    routers = [APIRouter(route_class=kind, tags=["status"]) for kind in (client, probe, admin)]
+    routers = [APIRouter(route_class=kind, tags=["status"]) for kind in (client, probe, operator)]
     for_clients, for_probes, for_operators = routers
 
     @for_clients.get("/v1/models", response_model=ModelList, responses=declared(401, 403, 429))

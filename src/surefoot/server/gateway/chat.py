@@ -79,7 +79,7 @@ def chat_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
         """What a person decided about a call that the guard held; the key is that of the request."""
         if gateway.holds is None:
             raise ApiError(404, "this server holds no calls", code="not_found")
-        key = request.state.allowance.key
+        key = request.state.key
         try:
             found = await gateway.holds.find(number, key.id if key else None)
         except NotFoundError as error:
@@ -103,7 +103,7 @@ async def _respond(
         model=body.model,
         strategy=plan.strategy.name,
         problem=plan.problem,
-        allowance=request.state.allowance,
+        key=request.state.key,
         policy=gateway.policy.name,
         scorer=gateway.planner.scorer if plan.strategy.needs_scorer else None,
         parameters=_parameters(body, plan),
@@ -111,14 +111,9 @@ async def _respond(
     )
     writer = form(body, entry, gateway.settings)
     if not body.stream:
-        generation = await gateway.serve(
-            request,
-            lambda slot: gateway.generate(slot, entry, plan),
-            tokens=plan.most_tokens,
-            recorded=True,
-        )
+        generation = await gateway.serve(request, lambda slot: gateway.generate(slot, entry, plan))
         return Response(writer.response(generation).model_dump_json(), media_type="application/json")
-    slot = await gateway.admit(request, tokens=plan.most_tokens, recorded=True)
+    slot = gateway.admission.reserve(request.state.key)
 
     async def write(emit: Emit) -> None:
         writer.emit = emit

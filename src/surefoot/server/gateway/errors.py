@@ -47,15 +47,13 @@ class ApiError(SurefootError):
     def body(self) -> dict[str, Any]:
         """The answer's body."""
         kind = _TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
-        if self.code == "insufficient_quota":  # OpenAI's type for it, too
-            kind = self.code
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     @property
     def anthropic_body(self) -> dict[str, Any]:
         """The answer's body in Anthropic's form, ``{"type": "error", "error": {"type", "message"}}``."""
         kind = self.body["error"]["type"]
-        kind = {"server_error": "api_error", "insufficient_quota": "rate_limit_error"}.get(kind, kind)
+        kind = "api_error" if kind == "server_error" else kind
         return {"type": "error", "error": {"type": kind, "message": self.message}}
 
     @property
@@ -112,7 +110,7 @@ _MEANINGS = {
     403: "The key's role or scopes do not allow this.",
     404: "There is no such model.",
     413: "The body is too large.",
-    429: "Too many requests, or a quota is used up; try again after Retry-After seconds.",
+    429: "Too many requests; try again after Retry-After seconds.",
     500: "An unforeseen error, such as an answer that no record can hold.",
     502: "The policy or the model behind it failed.",
     503: "The server is stopping or not ready, or cannot record answers now.",

@@ -35,7 +35,6 @@ from surefoot.server.gateway.plan import (
     Planner,
     UsageMeter,
 )
-from surefoot.server.gateway.quotas import Allowance
 from surefoot.server.gateway.records import GatewayRecord, HoldStore, RecordStore
 from surefoot.server.gateway.request_log import LogEntry, Recorder, log_unavailable
 from surefoot.server.gateway.responses import ResponseWriter
@@ -75,7 +74,11 @@ class Gateway:
     ) -> None:
         self.settings, self.limits = settings or GatewaySettings(), limits or Limits()
         self.monitor = monitor or Monitor()
-        self.admission = Admission(running=self.limits.running, waiting=self.limits.waiting)
+        self.admission = Admission(
+            running=self.limits.running,
+            waiting=self.limits.waiting,
+            per_key=self.limits.running_per_key,
+        )
         self.checker = AnswerChecker(
             "math", timeout_s=min(_PAIR_S, self.settings.answer_s), workers=self.settings.answer_workers
         )
@@ -130,34 +133,13 @@ class Gateway:
             message = "abstain_below: the plain strategy computes no scores; choose another as the default"
             raise ApiError(400, message, param="abstain_below", code="unsupported")
 
-    async def admit(self, request: Request, *, tokens: int, recorded: bool) -> Slot:
-        """A slot to wait for, once the key's quotas allow a request that draws at most so many ``tokens``.
+    async def serve(self, request: Request, work: Callable[[Slot], Coroutine[Any, Any, T]]) -> T:
+        """Run ``work``, and cancel it if the client disconnects or the server stops.
 
-        Raises :class:`ApiError` 429 or 503.
-        """
-        allowance: Allowance = request.state.allowance
-        await allowance.reserve(tokens=tokens, stored=recorded and self.recorder.keeps_records)
-        try:
-            return self.admission.reserve()
-        except ApiError:
-            allowance.withdraw()
-            raise
-
-    async def serve(
-        self,
-        request: Request,
-        work: Callable[[Slot], Coroutine[Any, Any, T]],
-        *,
-        tokens: int = 0,
-        recorded: bool = False,
-    ) -> T:
-        """What ``work`` returns; it is cancelled if the client disconnects or the server stops.
-
-        It draws at most so many ``tokens``, and is ``recorded`` or not. Raises :class:`ApiError`: 429 if
-        there are too many requests or a quota is used up, 503 while stopping; and
+        Raises :class:`ApiError`: 429 if there are too many requests, 503 while stopping; and
         :class:`ClientDisconnectedError`.
         """
-        slot = await self.admit(request, tokens=tokens, recorded=recorded)
+        slot = self.admission.reserve(request.state.key)
         task = self.jobs.start(work(slot))
         disconnect = asyncio.ensure_future(wait_for_disconnect(request.receive))
         try:
@@ -206,7 +188,7 @@ class Gateway:
             for choice in generation.choices:
                 observe(observations, plan, choice)
             record = entry.success(usage=generation.usage, generation=generation, observations=observations)
-            await self.record(record, entry.allowance)
+            await self.record(record)
             self.metrics.generated.labels(plan.strategy.family).inc(len(generation.choices))
             self.monitor.add(observations)
             return generation
@@ -223,14 +205,13 @@ class Gateway:
         self.metrics.unscored_steps.inc(sum(record.scores.count(None) for record in records))
         return records
 
-    async def record(self, record: GatewayRecord, allowance: Allowance) -> None:
-        """Return when the record of an answer is kept, with what its key used.
+    async def record(self, record: GatewayRecord) -> None:
+        """Return when the record of an answer is stored.
 
         Raises :class:`ApiError`: 503 while the log is gone, else 500.
         """
         try:
             await self.recorder.write(record)
-            allowance.recorded(record.usage.tokens)
         except UnavailableError as error:
             self.metrics.log_failures.inc()
             _LOG.warning("an answer could not be recorded: %s", error)
@@ -260,8 +241,6 @@ class Gateway:
         except Exception as error:
             self.recorder.note(entry.failure(500, type(error).__name__, meter.usage, sent))
             raise
-        finally:
-            entry.allowance.spent = meter.usage.tokens
 
     async def open(self) -> None:
         """Connect to the policy's server, if there is one; before the first request, or not at all."""

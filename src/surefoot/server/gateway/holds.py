@@ -43,12 +43,11 @@ class Holds:
 
         It is denied at once while too many wait, or the store fails.
         """
-        key = entry.allowance.key
         held = HeldCall(
             request_id=entry.id,
             choice=choice,
             created=datetime.now(UTC),
-            key_id=key.id if key else None,
+            key_id=entry.key.id if entry.key else None,
             run=run,
             reply=reply,
             decision=decision,

@@ -243,7 +243,7 @@ class Metrics:
         )
         self.key_refusals = Counter(
             "surefoot_key_refusals",
-            "Requests refused for their key: no valid one, its role, scopes, rate or quotas.",
+            "Requests refused because of their key: invalid, or its role, scopes or rate.",
             ["reason"],
             registry=registry,
         )
@@ -292,7 +292,7 @@ class Metrics:
         self.guard_reviews.labels("approved" if review.approved else "denied").inc()
 
     def key_refused(self, reason: str) -> None:
-        """Count a refusal by its code, or by the name of a quota."""
+        """Count a refusal by its code."""
         self.key_refusals.labels(reason).inc()
 
     def text(self) -> bytes:

@@ -153,18 +153,11 @@ class Plan:
     tools: tuple[Tool, ...] = ()
     logprobs: bool = False
     """Whether the policy is asked for the log-probabilities of what it draws."""
-    guard_draws: int = 1
-    """How often a guard may have a message drawn."""
     aggregation: Aggregator = "min"
     abstain_below: float | None = None
     caller: str = ""
     """Who asks, for a fair share of what requests wait for."""
     meter: UsageMeter = field(default_factory=UsageMeter)
-
-    @property
-    def most_tokens(self) -> int:
-        """Completion tokens that all choices together may take."""
-        return self.n * self.strategy.draws * self.strategy.attempts * self.guard_draws * self.max_tokens
 
 
 CONTENT_FILTER = "content_filter"
@@ -271,13 +264,7 @@ class Planner:
         extra = self._tools(request, plan.strategy)
         if not extra:
             return plan
-        guard = self.settings.guard
-        return replace(
-            plan,
-            extra_body=extra,
-            tools=_tools_of(extra["tools"]),
-            guard_draws=1 + guard.resamples + guard.rejections if guard.enabled else 1,
-        )
+        return replace(plan, extra_body=extra, tools=_tools_of(extra["tools"]))
 
     def completion(self, request: CompletionRequest) -> Plan:
         """The plan for a prompt. Raises :class:`ApiError`."""

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any, Literal, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any, Final, Literal, Protocol, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from surefoot.guard import GuardDecision, Review
 from surefoot.protocols import Completion, SampleResult
 from surefoot.records import Message, Problem, Record, StepScores, Tool, Trace, Usage
-from surefoot.server.gateway.scopes import KeyScope
 
 Decision = Literal["accept", "reject", "unscored"]
 """unscored: no step is known to be bad, but some have no score."""
@@ -119,20 +119,6 @@ class GatewayRecord(Record):
     """What the request adds to the counters of its hour."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class KeyUse:
-    """What a key used: with one request, or today and in all."""
-
-    key_id: int
-    created: datetime = field(default_factory=lambda: datetime.now(UTC))
-    """Its day (UTC) is the one that it counts for."""
-    requests: int = 1
-    tokens: int = 0
-    """Of prompts, completions and the reward model."""
-    stored_bytes: int = 0
-    """What the record keeps."""
-
-
 class HeldCall(BaseModel):
     """A message whose calls wait for a person, or waited."""
 
@@ -173,16 +159,8 @@ class HoldStore(Protocol):
 class RecordStore(Protocol):
     """Where the gateway writes. ``Database.gateway`` is one; a list in a test is another."""
 
-    @property
-    def keeps_records(self) -> bool:
-        """Whether records are kept, or only counted for their keys."""
-        ...
-
-    def write_all(self, records: Sequence[GatewayRecord], uses: Sequence[KeyUse] = ()) -> None:
-        """Keep ``records``, and count for their keys the answers among them and ``uses``, all or none.
-
-        They are on disk when this returns. Blocks; call it in a thread.
-        """
+    def write_all(self, records: Sequence[GatewayRecord]) -> None:
+        """Store all ``records`` or none. They are on disk when this returns. Blocks; call it in a thread."""
         ...
 
     def ping(self) -> None:
@@ -215,6 +193,24 @@ class ScoreHistory(Protocol):
         ...
 
 
+KeyScope = Literal["chat", "score", "pages", "admin"]
+"""chat: generate; score: score and verify solutions; pages: read and label on the pages, and read metrics;
+admin: what administrators of a project or of the server do on the pages, such as imports, members and
+accounts."""
+
+SCOPES: Final[tuple[KeyScope, ...]] = get_args(KeyScope)
+
+ROLE_SCOPES: Final[Mapping[str, frozenset[KeyScope]]] = MappingProxyType(
+    {
+        "client": frozenset(["chat", "score"]),
+        "viewer": frozenset(["pages"]),
+        "annotator": frozenset(["pages"]),
+        "admin": frozenset(SCOPES),
+    }
+)
+"""Scopes that keys of a role may have; they have all of them by default."""
+
+
 class AuthorizedKey(Protocol):
     """An API key as the gateway sees it. ``surefoot.server.store.ApiKey`` is one."""
 
@@ -234,15 +230,6 @@ class AuthorizedKey(Protocol):
     def rate_limit(self) -> int | None: ...
 
     @property
-    def daily_requests(self) -> int | None: ...
-
-    @property
-    def daily_tokens(self) -> int | None: ...
-
-    @property
-    def max_stored_bytes(self) -> int | None: ...
-
-    @property
     def scopes(self) -> tuple[KeyScope, ...] | None: ...
 
 
@@ -258,8 +245,4 @@ class KeyStore(Protocol):
 
     def note_use(self, key: Any) -> None:
         """Record that ``key``, as ``authenticate`` returned it, was used now."""
-        ...
-
-    def usage(self, key_id: int) -> KeyUse:
-        """Requests and tokens of a key today (UTC), and all bytes that are stored for it."""
         ...

@@ -20,12 +20,11 @@ from surefoot.records import Problem, Trace, Usage
 from surefoot.server.gateway.errors import ApiError
 from surefoot.server.gateway.monitor import Observations
 from surefoot.server.gateway.plan import GeneratedChoice, Generation
-from surefoot.server.gateway.quotas import Allowance
 from surefoot.server.gateway.records import (
+    AuthorizedKey,
     Decision,
     GatewayCandidate,
     GatewayRecord,
-    KeyUse,
     RecordStore,
     SessionTurn,
 )
@@ -43,8 +42,8 @@ class LogEntry:
     scorer: str | None
     """The reward model that the strategy uses."""
     problem: Problem
-    allowance: Allowance
-    """Whose request it is, and what it may use."""
+    key: AuthorizedKey | None
+    """The API key of the request."""
     parameters: dict[str, Any]
     session: SessionTurn | None = None
     created: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -93,7 +92,7 @@ class LogEntry:
         )
 
     def _record(self, **more: Any) -> GatewayRecord:
-        key = self.allowance.key
+        key = self.key
         return GatewayRecord(
             request_id=self.id,
             created=self.created,
@@ -142,12 +141,9 @@ _MAX_WAITING = 1024
 _CLOSE_TIMEOUT_S = 30.0
 _PROBE_TIMEOUT_S = 2.0
 _PROBE_EVERY_S = 1.0
-_GATHER_S = 0.2
-"""Seconds that the use of requests without a record waits for others, or for a record to go with."""
 _LOG = logging.getLogger("surefoot.server")
 
 _Waiting = tuple[GatewayRecord, asyncio.Future[None]]
-_Use = tuple[KeyUse, asyncio.Future[None]]
 
 
 class Recorder:
@@ -160,8 +156,6 @@ class Recorder:
     def __init__(self, log: RecordStore | None, *, on_loss: Callable[[], None] = lambda: None) -> None:
         self._log, self._on_loss = log, on_loss
         self._waiting: deque[_Waiting] = deque()
-        self._uses: list[_Use] = []
-        self._gathering: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
         self._kept_at = -math.inf
         self._probe: asyncio.Task[None] | None = None
@@ -185,33 +179,6 @@ class Recorder:
         else:
             self._put(self._log, record).add_done_callback(self._noted)
 
-    @property
-    def counts(self) -> bool:
-        """Whether somebody counts what keys use."""
-        return self._log is not None
-
-    @property
-    def keeps_records(self) -> bool:
-        """Whether records are kept."""
-        return self._log is not None and self._log.keeps_records
-
-    def count(self, use: KeyUse) -> asyncio.Future[None]:
-        """Count what a key used with a request that has no answer in the record; done when it is written.
-
-        It goes with the next record, or soon. If the log fails, it is tried again until it can be written.
-        """
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self._log is None:
-            done.set_result(None)
-            return done
-        self._uses.append((use, done))
-        self._gather(self._log)
-        return done
-
-    def _gather(self, log: RecordStore) -> None:
-        if self._gathering is None:
-            self._gathering = asyncio.get_running_loop().call_later(_GATHER_S, self._start, log)
-
     async def probe(self) -> None:
         """Return if records can be kept now. Raises :class:`ApiError` 503.
 
@@ -230,18 +197,12 @@ class Recorder:
 
     async def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> None:
         """Return when all is written, or after ``timeout_s`` seconds."""
-        if self._log is not None and self._uses:
-            self._start(self._log)
         if self._writing is not None:
             try:
                 async with asyncio.timeout(timeout_s):
                     await self._writing
             except TimeoutError:
                 _LOG.error("%d requests were not recorded in time", len(self._waiting))
-        if self._gathering is not None:
-            self._gathering.cancel()
-        if self._uses:
-            _LOG.error("what keys used with %d requests was not counted", len(self._uses))
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _put(self, log: RecordStore, record: GatewayRecord) -> asyncio.Future[None]:
@@ -251,40 +212,27 @@ class Recorder:
         return done
 
     def _start(self, log: RecordStore) -> None:
-        if self._gathering is not None:
-            self._gathering.cancel()
-            self._gathering = None
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write(log))
 
     async def _write(self, log: RecordStore) -> None:
-        while self._waiting or (self._uses and self._gathering is None):
+        while self._waiting:
             size = min(_BATCH_SIZE, len(self._waiting))
             oldest = [self._waiting.popleft() for _ in range(size)]
             batch = [(record, done) for record, done in oldest if not done.done()]
-            uses, self._uses = self._uses, []
-            if not batch and not uses:  # all callers were cancelled
+            if not batch:  # all callers were cancelled
                 continue
-            error = await self._try(log, batch, uses)
+            error = await self._try(log, batch)
             if error is None or len(batch) == 1 or isinstance(error, UnavailableError):
                 for _, done in batch:
                     _settle(done, error)
             else:  # one that cannot be kept must not take the others with it
-                for one in batch:
-                    _settle(one[1], await self._try(log, [one]))
-            if error is None:
-                for _, done in uses:
-                    _settle(done, None)
-            elif uses:
-                self._uses = [*uses, *self._uses]
-                self._gather(log)
+                for waiting in batch:
+                    _settle(waiting[1], await self._try(log, [waiting]))
 
-    async def _try(
-        self, log: RecordStore, batch: Sequence[_Waiting], uses: Sequence[_Use] = ()
-    ) -> Exception | None:
-        records, counted = [record for record, _ in batch], [use for use, _ in uses]
+    async def _try(self, log: RecordStore, batch: Sequence[_Waiting]) -> Exception | None:
         try:
-            await self._run(partial(log.write_all, records, counted))
+            await self._run(partial(log.write_all, [record for record, _ in batch]))
         except Exception as error:
             return error
         return None

@@ -19,7 +19,7 @@ from surefoot.protocols import ProblemTrace
 from surefoot.records import Message, Problem, Step, StepScores, Trace, Usage
 from surefoot.scores import Aggregator, aggregate, complete_scores
 from surefoot.segment import segment_trace, segmenter
-from surefoot.server.gateway.access import body_size, require_scope_of
+from surefoot.server.gateway.access import body_size, require_key_scope
 from surefoot.server.gateway.admission import Slot
 from surefoot.server.gateway.errors import ApiError, declared
 from surefoot.server.gateway.gateway import Gateway, observe
@@ -246,7 +246,6 @@ def score_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
         async def work(slot: Slot) -> Response:
             items = await gateway.compute(caller, size, lambda: [trace_of_item(item) for item in body.items])
             records = await gateway.run_in_slot(slot, lambda: gateway.score(items))
-            request.state.allowance.spent = sum(record.usage.tokens for record in records)
             return await gateway.compute(caller, size, lambda: response(items, records))
 
         return await gateway.serve(request, work)
@@ -255,7 +254,7 @@ def score_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
     async def verify(request: Request, body: VerifyRequest) -> VerifyResponse:
         """Accept a solution or find its first bad step; with `resample`, write it anew from there."""
         if body.resample:  # it writes
-            require_scope_of(request.state.allowance.key, "chat")
+            require_key_scope(request.state.key, "chat")
         scorer = require_scorer(gateway, body.model)
         problem = Problem(text=body.problem)
         threshold = gateway.settings.threshold if body.threshold is None else body.threshold
@@ -277,7 +276,7 @@ def score_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
             policy=gateway.policy.name,
             scorer=scorer,
             problem=problem,
-            allowance=request.state.allowance,
+            key=request.state.key,
             parameters=body.model_dump(mode="json", exclude_none=True, exclude=texts),
         )
         meter = resampling.meter if resampling else UsageMeter()
@@ -290,8 +289,7 @@ def score_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
                     slot, lambda: _verify(gateway, body, item, threshold, resampling, meter, entry)
                 )
 
-        tokens = resampling.most_tokens if resampling else 0
-        return await gateway.serve(request, work, tokens=tokens, recorded=True)
+        return await gateway.serve(request, work)
 
     return router
 
@@ -358,7 +356,7 @@ async def _verify(
         observations=observations,
         decision=decision,
     )
-    await gateway.record(answer, entry.allowance)
+    await gateway.record(answer)
     gateway.metrics.verdicts.labels(decision).inc()
     gateway.monitor.add(observations)
     return VerifyResponse(

@@ -46,6 +46,11 @@ class Limits(Settings):
     waiting: int = Field(
         default=256, ge=0, description="Requests that may wait for a slot; the next is answered 429."
     )
+    running_per_key: int | None = Field(
+        default=None,
+        ge=1,
+        description="Requests of one key that run or wait at the same time; none = no limit per key.",
+    )
     timeout_s: float = Field(
         default=300.0, gt=0, description="Seconds from a request's arrival to its answer."
     )
@@ -55,7 +60,7 @@ class Limits(Settings):
     rate_per_minute: float | None = Field(
         default=None,
         gt=0,
-        description="Requests per minute for a key without a rate of its own; none = no limit.",
+        description="Requests per minute for keys without their own rate; none = no limit.",
     )
     connections: int = Field(
         default=2000,

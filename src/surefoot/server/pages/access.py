@@ -6,12 +6,14 @@ import random
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
-from fastapi import Depends, Request
+from fastapi import Depends, Request, Security
+from fastapi.security import SecurityScopes
 
 from surefoot.errors import ForbiddenError, NotFoundError, UnavailableError
-from surefoot.server.gateway.scopes import KeyScope, require_scope, scope_of
+from surefoot.server.gateway.access import require_scope
+from surefoot.server.gateway.records import KeyScope
 from surefoot.server.pages.cookies import SESSION, Cookies, Signer
 from surefoot.server.pages.provider import Provider
 from surefoot.server.pages.settings import PageSettings
@@ -153,17 +155,18 @@ def visitor_of(request: Request) -> Visitor | None:
     return Visitor(user_id=user.id, name=user.name, roles=user.roles, csrf=session.csrf)
 
 
-def signed_in(request: Request) -> Visitor:
-    """The visitor. Raises ``SignInNeeded``, and ``ScopeError`` for a key that lacks the route's scope."""
+def signed_in(request: Request, needed: SecurityScopes) -> Visitor:
+    """The visitor. Raises ``SignInNeeded``, and ``ScopeError`` for a key that lacks a needed scope."""
     visitor = visitor_of(request)
     if visitor is None:
         raise SignInNeeded
-    if visitor.scopes is not None:
-        require_scope(visitor.name, visitor.scopes, scope_of(request.method, request.scope["route"].path))
+    for scope in needed.scopes:
+        require_scope(visitor.name, visitor.scopes, cast("KeyScope", scope))
     return visitor
 
 
-SignedIn = Annotated[Visitor, Depends(signed_in)]
+SignedIn = Annotated[Visitor, Security(signed_in, scopes=["pages"])]
+_Administrator = Annotated[Visitor, Security(signed_in, scopes=["admin"])]
 
 
 def _by_key(pages: Pages, key: str) -> Visitor | None:
@@ -197,7 +200,7 @@ def _reader(visitor: SignedIn) -> Visitor:
     return visitor
 
 
-def _admin(visitor: SignedIn) -> Visitor:
+def _admin(visitor: _Administrator) -> Visitor:
     if not visitor.admin:
         raise ForbiddenError("this page is for administrators")
     return visitor
@@ -210,6 +213,10 @@ def _entered(*roles: Role) -> Any:
     return Depends(dependency)
 
 
+def _administered(request: Request, visitor: _Administrator, project_id: int) -> Place:
+    return enter(request, visitor, project_id, "admin")
+
+
 SiteAdmin = Annotated[Visitor, Depends(_admin)]
 """An administrator of the whole server; others get 403."""
 SiteReader = Annotated[Visitor, Depends(_reader)]
@@ -218,4 +225,4 @@ MemberPlace = Annotated[Place, _entered()]
 """The project of the address, for all its members; see ``enter``."""
 AnnotatorPlace = Annotated[Place, _entered("annotator", "admin")]
 ReaderPlace = Annotated[Place, _entered("admin", "viewer")]
-AdminPlace = Annotated[Place, _entered("admin")]
+AdminPlace = Annotated[Place, Depends(_administered)]

@@ -24,7 +24,6 @@ from surefoot.errors import (
     ExpiredKeyError,
     ForbiddenError,
     NotFoundError,
-    QuotaError,
     SurefootError,
     UnavailableError,
 )
@@ -63,7 +62,6 @@ _MODULES = (
 _LOG = logging.getLogger("surefoot.server")
 _STATUS: dict[type[Exception], int] = {
     ExpiredKeyError: 401,  # before its base
-    QuotaError: 429,
     NotFoundError: 404,
     ForbiddenError: 403,
     ConflictError: 409,

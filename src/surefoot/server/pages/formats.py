@@ -79,14 +79,12 @@ def upload(request: Request, place: AdminPlace, form: UploadForm) -> Response:
     """Import one file in another format."""
     pages = pages_of(request)
     source = form.choice("format", sorted({*IMPORTS, *SOURCES}))
-    space = pages.db.keys.space(place.visitor.key_id)
-    with uploads(form, pages.settings.max_upload_bytes, space=space) as saved:
+    with uploads(form, pages.settings.max_upload_bytes) as saved:
         paths = saved.save("file", _ENDINGS)
         if len(paths) != 1:
             raise StoreError("choose one file")
         report, added = import_format(pages.db, place.id, source, paths[0])
         saved.report(report)
-    pages.db.keys.add_stored(place.visitor.key_id, sum(one.bytes for one in added.values()))
     items = pages.db.items.add_solutions(place.id) if form.ticked("make_items") else []
     pages.db.projects.audit("import", place.visitor.user_id, place.id, format=source, items=len(items))
     data = {

@@ -1,4 +1,4 @@
-"""API keys: administrators create them, see their use and quotas, change their limits, and revoke them."""
+"""API keys: administrators create them, change their limits, and revoke them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from fastapi.responses import Response
 
 from surefoot.errors import ForbiddenError, StoreError
 from surefoot.records import now
-from surefoot.server.gateway.records import KeyUse
-from surefoot.server.gateway.scopes import SCOPES
+from surefoot.server.gateway.records import SCOPES
 from surefoot.server.pages.access import SiteAdmin, pages_of
 from surefoot.server.pages.forms import CheckedForm, Form
 from surefoot.server.pages.render import done, show, twin
@@ -20,12 +19,6 @@ from surefoot.server.store.keys import KeyLimits, expiry_of
 router = APIRouter()
 
 ROLES: Final[tuple[Role, ...]] = ("client", "viewer", "annotator", "admin")
-_QUOTAS: Final = {
-    "requests": ("daily_requests", "Requests per day"),
-    "tokens": ("daily_tokens", "Tokens per day"),
-    "stored_bytes": ("max_stored_bytes", "Stored bytes"),
-}
-"""What a key uses, the quota that bounds it, and what the page calls it."""
 _MOST: Final = 10**15 - 1
 
 
@@ -58,20 +51,18 @@ def change(request: Request, visitor: SiteAdmin, key_id: int, form: CheckedForm)
     what = form.choice("what", ("limits", "revoke"))
     row = db.keys.revoke(key_id) if what == "revoke" else db.keys.change(key_id, **_limits(form))
     db.projects.audit(f"key {what}", visitor.user_id, name=row.name, prefix=row.prefix)
-    return done(request, "/keys", {"key": _row(row, db.keys.usage(key_id))})
+    return done(request, "/keys", {"key": _row(row)})
 
 
 def _page(request: Request, visitor: SiteAdmin, *, new: str | None = None) -> Response:
     db = pages_of(request).db
-    used = db.keys.usages()
     rows = sorted(db.keys.list(), key=lambda key: (key.revoked is not None, -key.id))
-    data = {"keys": [_row(key, used.get(key.id)) for key in rows], "new": new}
-    blank = {"rate_limit": None, "quotas": _quotas(None, None)}
-    extra = {"roles": ROLES, "scopes": SCOPES, "blank": blank}
+    data = {"keys": [_row(key) for key in rows], "new": new}
+    extra = {"roles": ROLES, "scopes": SCOPES, "blank": {"rate_limit": None}}
     return show(request, visitor, "keys.html", data, extra=extra)
 
 
-def _row(key: ApiKey, used: KeyUse | None) -> dict[str, Any]:
+def _row(key: ApiKey) -> dict[str, Any]:
     moment = now()
     return {
         "id": key.id,
@@ -86,25 +77,12 @@ def _row(key: ApiKey, used: KeyUse | None) -> dict[str, Any]:
         "expired": key.expires is not None and key.expires <= moment,
         "revoked": key.revoked,
         "rate_limit": key.rate_limit,
-        "quotas": _quotas(key, used),
     }
-
-
-def _quotas(key: ApiKey | None, used: KeyUse | None) -> list[dict[str, Any]]:
-    return [
-        {"name": name, "title": title, "used": getattr(used, what, 0), "most": getattr(key, name, None)}
-        for what, (name, title) in _QUOTAS.items()
-    ]
 
 
 def _limits(form: Form) -> KeyLimits:
     """The limits of a form: an empty number is no limit, and an empty expiry changes nothing."""
-    limits = KeyLimits(
-        rate_limit=_number(form, "rate_limit"),
-        daily_requests=_number(form, "daily_requests"),
-        daily_tokens=_number(form, "daily_tokens"),
-        max_stored_bytes=_number(form, "max_stored_bytes"),
-    )
+    limits = KeyLimits(rate_limit=_number(form, "rate_limit"))
     expires = form.optional("expires", most=40)
     if expires is not None:
         limits["expires"] = None if expires == "never" else expiry_of(expires, now())

@@ -31,7 +31,6 @@ from surefoot.server.pages.render import show, twin
 from surefoot.server.pages.score_strip import strip
 from surefoot.server.pages.traces import whole_text
 from surefoot.server.pages.trees import show_tree
-from surefoot.server.pages.uploads import no_space
 from surefoot.server.store.database import Database
 from surefoot.server.store.gateway_log import GatewayRow
 
@@ -153,12 +152,6 @@ class _Import:
     problem: Problem
     solutions: tuple[tuple[Trace, StepScores | None], ...]
 
-    @property
-    def size(self) -> int:
-        """Bytes that it takes."""
-        records = (self.problem, *(one for pair in self.solutions for one in pair if one is not None))
-        return sum(len(one.model_dump_json().encode()) for one in records)
-
 
 @router.post("/requests/import")
 def import_answers(request: Request, visitor: SiteAdmin, form: CheckedForm) -> Response:
@@ -177,9 +170,6 @@ def import_answers(request: Request, visitor: SiteAdmin, form: CheckedForm) -> R
         for row in reversed(rows[:_MOST])
         if (records := _importable(db.gateway.get(row.request_id), every=which == "all")) is not None
     ]
-    space, size = db.keys.space(visitor.key_id), sum(one.size for one in imports)
-    if space is not None and size > space:
-        raise no_space(size, space)
     report = {
         "problems": db.traces.add_problems(project, (one.problem for one in imports)),
         "traces": db.traces.add_traces(project, (trace for one in imports for trace, _ in one.solutions)),
@@ -187,7 +177,6 @@ def import_answers(request: Request, visitor: SiteAdmin, form: CheckedForm) -> R
     present = _present(db, project, (trace.id for one in imports for trace, _ in one.solutions))
     scores, left_out = _fitting(imports, present)
     report["scores"] = db.traces.add_scores(project, scores)
-    db.keys.add_stored(visitor.key_id, sum(one.bytes for one in report.values()))
     items = db.items.add_solutions(project, list(present))
     db.projects.audit("answers imported", visitor.user_id, project, requests=len(imports), items=len(items))
     data = {

@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
+from fastapi.security import SecurityScopes
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
@@ -71,7 +72,7 @@ def _sign_in(request: Request, form: Form) -> Response:
 async def sign_out(request: Request) -> Response:
     """End the session on the server as well."""
     pages = pages_of(request)
-    visitor = await run_in_threadpool(signed_in, request)
+    visitor = await run_in_threadpool(signed_in, request, SecurityScopes())
     await checked_form(request, visitor)
     await run_in_threadpool(pages.db.users.end_session, pages.cookies.get(request, SESSION))
     response = done(request, "/sign-in?signed-out=yes" if pages.provider is not None else "/sign-in")

@@ -43,8 +43,7 @@ def files_page(request: Request, place: ReaderPlace) -> Response:
 def upload(request: Request, place: AdminPlace, form: UploadForm) -> Response:
     """Import files, and make items from the traces."""
     db, make = place.db, form.choice("make", _MAKES, default="solutions")
-    space = db.keys.space(place.visitor.key_id)
-    with uploads(form, pages_of(request).settings.max_upload_bytes, space=space) as saved:
+    with uploads(form, pages_of(request).settings.max_upload_bytes) as saved:
         paths = {kind: saved.save(kind, ENDINGS) for kind in KINDS}
         known = []
         # labels of control items are their known answers, not an annotator's work
@@ -62,7 +61,6 @@ def upload(request: Request, place: AdminPlace, form: UploadForm) -> Response:
         parts = (report.problems, report.traces, report.scores, report.labels)
         for part in parts:
             saved.report(part.read)
-    db.keys.add_stored(place.visitor.key_id, sum(part.added.bytes for part in parts))
     items = _make_items(db, place.id, make, known)
     db.projects.audit("import", place.visitor.user_id, place.id, items=items)
     data = {

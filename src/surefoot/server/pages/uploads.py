@@ -15,9 +15,9 @@ from pathlib import Path
 
 from starlette.datastructures import UploadFile
 
-from surefoot.errors import QuotaError, RecordError, StoreError
+from surefoot.errors import RecordError, StoreError
 from surefoot.io import ReadReport
-from surefoot.io.limits import TooLargeError, lower_limits
+from surefoot.io.limits import lower_limits
 from surefoot.server.pages.forms import Form
 
 
@@ -53,36 +53,20 @@ class Uploads:
 
 
 @contextmanager
-def uploads(form: Form, most: int, *, space: int | None = None) -> Iterator[Uploads]:
-    """The files of a form, which are deleted at the end; at most ``most`` bytes of each are unpacked, and at
-    most ``space`` of all together, if it is given.
+def uploads(form: Form, most: int) -> Iterator[Uploads]:
+    """The files of a form, deleted at the end; at most ``most`` bytes of each are unpacked.
 
-    A ``RecordError`` in the block names the files as the user does. Raises ``QuotaError`` if there is not
-    enough space.
+    A ``RecordError`` in the block uses the users' names of the files.
     """
-    sizes = [value.size or 0 for value in form.uploaded()]
-    if space is not None and sum(sizes) > space:
-        raise no_space(sum(sizes), space)
-    share = most if space is None else min(most, max(1, space // max(1, len(sizes))))
     with (
-        lower_limits(max_unpacked_bytes=share),
+        lower_limits(max_unpacked_bytes=most),
         tempfile.TemporaryDirectory(prefix="surefoot-import-") as folder,
     ):
         saved = Uploads(form, Path(folder))
         try:
             yield saved
         except RecordError as error:
-            if space is not None and share < most and isinstance(error.__cause__, TooLargeError):
-                raise no_space(share, space) from error
             raise RecordError(saved.named(str(error))) from error
-
-
-def no_space(size: int, space: int) -> QuotaError:
-    """The refusal of an import that is larger than what its key may still store."""
-    return QuotaError(
-        f"this import takes {size:,} bytes or more, and the key may store {space:,} more; have old answers "
-        "pruned, or its 'max_stored_bytes' raised"
-    )
 
 
 def _ending(file: UploadFile, endings: Sequence[str]) -> str:

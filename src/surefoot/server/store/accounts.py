@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Column, ForeignKey, Index, String, Table, Text, UniqueConstraint
 
-from surefoot.server.gateway.scopes import KeyScope
+from surefoot.server.gateway.records import KeyScope
 from surefoot.server.store.schema import (
     BIG,
     METADATA,
@@ -119,12 +119,6 @@ class ApiKey:
     """Requests per minute; ``None`` = no limit."""
     expires: datetime | None
     """When it ends; ``None`` = never."""
-    daily_requests: int | None
-    """Requests to the gateway per day (UTC); ``None`` = no limit, like the other two."""
-    daily_tokens: int | None
-    """Tokens of policy and reward model per day (UTC)."""
-    max_stored_bytes: int | None
-    """What may be kept of its requests and imports, in bytes."""
     scopes: tuple[KeyScope, ...] | None
     """What it may do; ``None`` = all that its role may."""
     revoked: datetime | None
@@ -134,22 +128,6 @@ class ApiKey:
 
 
 api_keys = table("api_keys", ApiKey, Column("key_hash", String(64), nullable=False))
-
-
-@dataclass(frozen=True, kw_only=True)
-class KeyDay:
-    """What a key used on one day (UTC)."""
-
-    # no foreign key: an answer is recorded whatever became of its key
-    key_id: Annotated[int, Key()]
-    day: Annotated[datetime, Key()]
-    requests: int
-    tokens: int
-    stored_bytes: int
-    """What was stored that day and is still there."""
-
-
-key_usage = table("key_usage", KeyDay)
 
 
 class Protocol(BaseModel):

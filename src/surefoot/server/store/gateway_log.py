@@ -30,11 +30,9 @@ from sqlalchemy.sql.dml import ReturningInsert
 
 from surefoot.errors import NotFoundError, StoreError
 from surefoot.records import Trace
-from surefoot.server.gateway.records import GatewayCandidate, GatewayRecord, KeyUse, ScoredRequest
-from surefoot.server.store.engine import Connections, Repository
-from surefoot.server.store.key_usage import add_uses
+from surefoot.server.gateway.records import GatewayCandidate, GatewayRecord, ScoredRequest
+from surefoot.server.store.engine import Repository
 from surefoot.server.store.schema import (
-    BIG,
     METADATA,
     Computed,
     Count,
@@ -45,7 +43,6 @@ from surefoot.server.store.schema import (
     matching,
     payload_of,
     rows_of,
-    stored_bytes,
     table,
 )
 
@@ -78,8 +75,6 @@ gateway_requests = table(
     GatewayRow,
     Column("id", Text, primary_key=True),
     Column("payload", Text, nullable=False),
-    # of the payload and those of the candidates
-    Column("bytes", BIG, nullable=False, server_default="0"),
     Index(None, "created"),
     Index(None, "strategy", "created"),
     Index(None, "project_id", "created"),
@@ -119,31 +114,18 @@ _PINGS: Final = 8
 class RequestLog(Repository):
     """The gateway's requests: a ``RecordStore`` and ``ScoreHistory`` of ``surefoot.server``."""
 
-    def __init__(self, connections: Connections, *, keeps_records: bool = True) -> None:
-        super().__init__(connections)
-        self.keeps_records = keeps_records
-        """Whether requests are stored, or only counted for their keys."""
+    def write_all(self, records: Sequence[GatewayRecord]) -> None:
+        """Store requests with their candidates, and add their tallies to the counters, in one transaction: on
+        disk when this returns.
 
-    def without_records(self) -> RequestLog:
-        """A log that stores no request, and only counts what keys use."""
-        return RequestLog(self._connections, keeps_records=False)
-
-    def write_all(self, records: Sequence[GatewayRecord], uses: Sequence[KeyUse] = ()) -> None:
-        """Store requests with their candidates, add their tallies to the counters, and what keys used with
-        them and with ``uses`` to their days, in one transaction: on disk when this returns.
-
-        Of requests that failed only the bytes are counted, as their tokens come in ``uses``. An id that
-        exists already is left as it is. Several requests in one call cost one flush to disk. Raises
-        ``StoreError`` for text that cannot be stored (then none of the requests is).
+        Existing ids are left unchanged. Several requests in one call cost one flush to disk. Raises
+        ``StoreError`` for text that cannot be stored; then none of the requests is stored.
         """
-        if not self.keeps_records:
-            uses = [*uses, *(use for record in records if (use := _use(record, stored_bytes=0)))]
-            records = ()
-        if not records and not uses:
+        if not records:
             return
         rows = [_rows(record) for record in records]
         with self._connections.write() as connection:
-            _store(connection, records, rows, list(uses))
+            _store(connection, records, rows)
 
     def prune(self, before: datetime, *, most: int = 1000) -> int:
         """Delete the oldest requests before a time, at most ``most``, with their candidates; their number.
@@ -152,16 +134,8 @@ class RequestLog(Repository):
         """
         g = gateway_requests.c
         old = select(g.id).where(g.created < before).order_by(g.created).limit(most)
-        gone = delete(gateway_requests).where(g.id.in_(old)).returning(g.key_id, g.created, g.bytes)
         with self._connections.write() as connection:
-            rows = connection.execute(gone).all()
-            freed = (
-                KeyUse(key_id=row.key_id, created=row.created, requests=0, stored_bytes=-row.bytes)
-                for row in rows
-                if row.key_id is not None and row.bytes
-            )
-            add_uses(connection, freed)
-        return len(rows)
+            return connection.execute(delete(gateway_requests).where(g.id.in_(old))).rowcount
 
     def ping(self) -> None:
         """Return if the database can store something now. Raises ``UnavailableError``.
@@ -190,7 +164,7 @@ class RequestLog(Repository):
             connection.execute(no_pings)
             connection.execute(insert(counters), pings)
             with connection.begin_nested() as trial:
-                _store(connection, records, [_rows(record) for record in records], [])
+                _store(connection, records, [_rows(record) for record in records])
                 trial.rollback()
         with self._connections.write() as connection:
             connection.execute(no_pings)
@@ -354,20 +328,15 @@ def _store(
     connection: Connection,
     records: Sequence[GatewayRecord],
     rows: Sequence[tuple[dict[str, Any], list[dict[str, Any]]]],
-    uses: list[KeyUse],
 ) -> None:
-    """Add the requests that are new, what they tally, and what keys used."""
+    """Add the new requests and their tallies."""
     add_request, increment = _statements(connection.dialect.name)
-    new: set[str] = set()
-    if rows:
-        new.update(connection.scalars(add_request, [request for request, _ in rows]))
+    new = set(connection.scalars(add_request, [request for request, _ in rows]))
     counts: dict[tuple[datetime, str], float] = {}
     candidates = []
-    for record, (row, candidate_rows) in zip(records, rows, strict=True):
+    for record, (_, candidate_rows) in zip(records, rows, strict=True):
         if record.request_id not in new:
             continue
-        if (use := _use(record, stored_bytes=row["bytes"])) is not None:
-            uses.append(use)
         new.discard(record.request_id)  # the same id may come twice in one call
         candidates += candidate_rows
         hour = record.created.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
@@ -381,7 +350,6 @@ def _store(
     ]
     if increments:
         connection.execute(increment, increments)
-    add_uses(connection, uses)
 
 
 def _rows(record: GatewayRecord) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -413,19 +381,4 @@ def _rows(record: GatewayRecord) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         }
         for position, candidate in enumerate(record.candidates)
     ]
-    request["bytes"] = stored_bytes(*(row["payload"] for row in (request, *candidates)))
     return request, candidates
-
-
-def _use(record: GatewayRecord, *, stored_bytes: int) -> KeyUse | None:
-    """What a key used with a request; ``None`` for one without a key."""
-    if record.key_id is None:
-        return None
-    answered = record.status < 400
-    return KeyUse(
-        key_id=record.key_id,
-        created=record.created,
-        requests=int(answered),
-        tokens=record.usage.tokens if answered else 0,
-        stored_bytes=stored_bytes,
-    )

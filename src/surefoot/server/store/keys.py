@@ -12,12 +12,10 @@ from typing import Any, Final, TypedDict, Unpack
 from sqlalchemy import or_, select, update
 
 from surefoot.errors import ExpiredKeyError, NotFoundError, StoreError
-from surefoot.server.gateway.records import KeyUse
-from surefoot.server.gateway.scopes import ROLE_SCOPES, SCOPES, KeyScope
+from surefoot.server.gateway.records import ROLE_SCOPES, SCOPES, KeyScope
 from surefoot.server.store import accounts as t
 from surefoot.server.store.accounts import ApiKey, Role
 from surefoot.server.store.engine import Repository
-from surefoot.server.store.key_usage import add_uses, usage_of
 from surefoot.server.store.schema import as_data, checked_name, inserted, one_of, rows_of
 from surefoot.server.store.users import checked_roles, new_token, token_hash
 
@@ -33,9 +31,6 @@ class KeyLimits(TypedDict, total=False):
     rate_limit: int | None
     expires: datetime | None
     scopes: Collection[KeyScope] | None
-    daily_requests: int | None
-    daily_tokens: int | None
-    max_stored_bytes: int | None
 
 
 class Keys(Repository):
@@ -52,7 +47,7 @@ class Keys(Repository):
     ) -> tuple[str, ApiKey]:
         """A new key ``sf-PREFIX-SECRET`` and its row. The key itself is not stored: show it now.
 
-        It never expires, may do what its role may, and has no quotas, unless ``limits`` say otherwise. Raises
+        It never expires, and may do what its role may, unless ``limits`` say otherwise. Raises
         ``NotFoundError`` for an unknown user or project; ``StoreError`` for an unknown role, a limit below 1,
         an expiry that is past, and scopes that are none or beyond the role.
         """
@@ -139,30 +134,6 @@ class Keys(Repository):
                 connection.execute(update(t.api_keys).where(t.api_keys.c.id == key_id).values(checked))
         return self.get(key_id)
 
-    def usage(self, key_id: int) -> KeyUse:
-        """Requests and tokens of a key today (UTC), and all bytes that are stored for it."""
-        moment = self._connections.clock()
-        with self._connections.read() as connection:
-            found = usage_of(connection, moment, key_id)
-        return found.get(key_id, KeyUse(key_id=key_id, created=moment, requests=0))
-
-    def usages(self) -> dict[int, KeyUse]:
-        """The same of all keys that were ever used."""
-        with self._connections.read() as connection:
-            return usage_of(connection, self._connections.clock())
-
-    def space(self, key_id: int | None) -> int | None:
-        """How many bytes may still be stored for a key; ``None`` = no limit, as without a key."""
-        quota = self.get(key_id).max_stored_bytes if key_id is not None else None
-        return None if key_id is None or quota is None else max(0, quota - self.usage(key_id).stored_bytes)
-
-    def add_stored(self, key_id: int | None, size: int) -> None:
-        """Count bytes that were stored for a key, if it is one."""
-        if key_id is not None and size:
-            use = KeyUse(key_id=key_id, created=self._connections.clock(), requests=0, stored_bytes=size)
-            with self._connections.write() as connection:
-                add_uses(connection, [use])
-
     def revoke(self, key_id: int) -> ApiKey:
         """End a key for good; a second time changes nothing. Raises ``NotFoundError``."""
         wanted = (t.api_keys.c.id == key_id) & t.api_keys.c.revoked.is_(None)
@@ -173,10 +144,9 @@ class Keys(Repository):
 
 def _checked_limits(limits: KeyLimits, role: Role, now: datetime) -> dict[str, Any]:
     """Values of the columns that ``limits`` names."""
-    for name in ("rate_limit", "daily_requests", "daily_tokens", "max_stored_bytes"):
-        number = limits.get(name)
-        if isinstance(number, int) and number < 1:
-            raise StoreError(f"'{name}' must be at least 1, or None for no limit")
+    rate_limit = limits.get("rate_limit")
+    if rate_limit is not None and rate_limit < 1:
+        raise StoreError("'rate_limit' must be at least 1, or None for no limit")
     expires = limits.get("expires")
     if expires is not None and expires <= now:
         raise StoreError(f"'expires' is in the past: {expires.isoformat(timespec='minutes')}")

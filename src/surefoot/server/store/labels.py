@@ -39,7 +39,6 @@ from surefoot.server.store.schema import (
     digest_of,
     payload_of,
     storable,
-    stored_bytes,
 )
 from surefoot.server.store.traces import Added, add_chunks, put_trace, record_in, refused
 
@@ -179,8 +178,7 @@ class Labels(Repository):
         before = set(connection.scalars(query.select_from(imported))) - {None} if rows else set[str]()
         new = [row for digest, row in rows.items() if digest not in before]
         insert_rows(connection, t.labels, new)
-        size = stored_bytes(*(row["payload"] for row in new))
-        return added + Added(new=len(new), same=len(before), bytes=size)
+        return added + Added(new=len(new), same=len(before))
 
 
 def _imported_row(

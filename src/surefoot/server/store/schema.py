@@ -211,11 +211,6 @@ def payload_of(record: BaseModel) -> str:
         raise StoreError(f"a {type(record).__name__} cannot be written as JSON: {error}") from error
 
 
-def stored_bytes(*payloads: str) -> int:
-    """What payload columns take: the bytes of their UTF-8."""
-    return sum(len(payload.encode()) for payload in payloads)
-
-
 def json_text(value: Any) -> str:
     """Compact ASCII JSON with sorted keys. Raises ``StoreError`` for objects that JSON does not have."""
     try:

@@ -22,7 +22,6 @@ from surefoot.server.store.schema import (
     like,
     matching,
     payload_of,
-    stored_bytes,
 )
 
 R = TypeVar("R", bound=Record)
@@ -46,8 +45,6 @@ class Added:
     replaced: int = 0
     """Scores that took the place of older ones of the same scorer."""
     refused: int = 0
-    bytes: int = 0
-    """How much larger what is stored has become."""
     reasons: tuple[tuple[str, str], ...] = ()
     """(id, reason) of the first 20 that were refused."""
 
@@ -57,7 +54,6 @@ class Added:
             same=self.same + other.same,
             replaced=self.replaced + other.replaced,
             refused=self.refused + other.refused,
-            bytes=self.bytes + other.bytes,
             reasons=(self.reasons + other.reasons)[:_REASONS_KEPT],
         )
 
@@ -255,8 +251,8 @@ class Traces(Repository):
         row = {"lowest": min(finite, default=None), "payload": payload, "created": self._connections.clock()}
         connection.execute(insert(t.step_scores).values(project_id=project_id, **key, **row))
         if before is None:
-            return Added(new=1, bytes=stored_bytes(payload))
-        return Added(replaced=1, bytes=stored_bytes(payload) - stored_bytes(before))
+            return Added(new=1)
+        return Added(replaced=1)
 
 
 def _contains(text: str) -> ColumnElement[bool]:
@@ -370,7 +366,7 @@ def put_record(
         raise StoreError("the project has a record with this id and other content; use another id")
     row = {"project_id": project_id, "payload": payload, "created": at, **columns}
     connection.execute(insert(table).values(row))
-    return Added(new=1, bytes=stored_bytes(payload))
+    return Added(new=1)
 
 
 def _refusing(

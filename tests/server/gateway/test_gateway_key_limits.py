@@ -1,0 +1,89 @@
+"""Limits per key: requests that run or wait at once, and a key that is revoked during a stream."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from gateway_server import LineScorer, ask, lines, served, wait_until
+
+from surefoot.policies.scripted import ScriptedPolicy
+from surefoot.server import GatewaySettings, open_database
+from surefoot.server.gateway.settings import Limits
+
+MESSAGES = [{"role": "user", "content": "hello"}]
+
+
+class Client:
+    """Sends requests with a new key."""
+
+    def __init__(self, found, db, name):
+        self.found, self.db = found, db
+        self.key, self.row = db.keys.create(name, "client")
+
+    def post(self, path, body):
+        return ask(self.found.root + path, json.dumps(body).encode(), {"Authorization": f"Bearer {self.key}"})
+
+    def chat(self, **more):
+        return self.post(
+            "/v1/chat/completions", {"model": "scripted", "messages": MESSAGES, "max_tokens": 10, **more}
+        )
+
+
+class Gated:
+    """Answers once its gate is open."""
+
+    name = "scripted"
+
+    def __init__(self):
+        self.policy, self.gate = ScriptedPolicy(lines), threading.Event()
+
+    async def sample(self, requests):
+        assert await asyncio.to_thread(self.gate.wait, 20)
+        return await self.policy.sample(requests)
+
+
+@pytest.fixture
+def db(tmp_path):
+    with open_database(tmp_path / "store.db") as opened:
+        yield opened
+
+
+def test_requests_of_one_key_at_once_do_not_pass_the_bound(db):
+    policy, limits = Gated(), Limits(running_per_key=4)
+    with served(policy, LineScorer(), db=db, settings=GatewaySettings(overlap=True), limits=limits) as found:
+        alice, bob = Client(found, db, "alice"), Client(found, db, "bob")
+        with ThreadPoolExecutor(13) as threads:
+            sent = [threads.submit(alice.chat, stream=bool(number % 2)) for number in range(12)]
+            wait_until(lambda: sum(answer.done() for answer in sent) == 8)
+            refused = [answer.result() for answer in sent if answer.done()]
+            other = threads.submit(bob.chat)
+            wait_until(lambda: found.gateway.admission.running == 5)
+            policy.gate.set()
+            statuses = sorted(answer.result()[0] for answer in sent)
+            assert other.result()[0] == 200
+        assert {answer["error"]["code"] for _, answer in refused} == {"rate_limit_exceeded"}
+        assert "key 'alice' has 4 requests running or waiting" in refused[0][1]["error"]["message"]
+        assert statuses == [200] * 4 + [429] * 8
+        assert alice.chat()[0] == 200
+        assert not found.gateway.admission.admitted_by_key
+
+
+def test_a_key_revoked_amid_a_stream_ends_with_it(db):
+    policy = Gated()
+    with served(policy, LineScorer(), db=db) as found:
+        client = Client(found, db, "alice")
+        with ThreadPoolExecutor(1) as threads:
+            stream = threads.submit(client.chat, stream=True)
+            wait_until(lambda: found.gateway.admission.running == 1)
+            db.keys.revoke(client.row.id)
+            assert client.chat()[0] == 401
+            policy.gate.set()
+            status, text = stream.result()
+        assert (status, text.strip().splitlines()[-1]) == (200, "data: [DONE]")
+        [row] = db.gateway.find()
+        assert (row.key_id, row.failed) == (client.row.id, False)
+        assert row.tokens > 0
