@@ -114,7 +114,7 @@ def test_a_wrong_url_key_or_model_is_one_sentence(folder, policy: OpenAIServer, 
     assert "whose name is of no known family" in refused(*score, root)
     assert "and not the model 'other'" in refused(*score, f"{root}?model=other")
     policy.key = "right"
-    assert said(url).startswith(f"{url} wants a key; put it into OPENAI_API_KEY (status 401")
+    assert said(url).startswith(f"{url} needs a key; set OPENAI_API_KEY (status 401")
     monkeypatch.setenv("OPENAI_API_KEY", "wrong")
     assert said(url).startswith(f"{url} refuses the key in OPENAI_API_KEY (status 401")
     assert refused(*score, root).startswith(f"{url} refuses the key in OPENAI_API_KEY (status 401")

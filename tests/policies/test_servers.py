@@ -96,14 +96,14 @@ def test_another_path(server):
         list_models(url)
 
 
-def test_a_page_is_no_server(server):
+def test_a_web_page_is_not_a_server(server):
     server.models = "<html>"
-    assert "gives no list of models" in refused("writer", server.url)
+    assert "does not list models" in refused("writer", server.url)
 
 
 def test_keys(server, monkeypatch):
     server.key = "right"
-    assert "wants a key; put it into OPENAI_API_KEY (status 401" in refused("writer", server.url)
+    assert "needs a key; set OPENAI_API_KEY (status 401" in refused("writer", server.url)
     monkeypatch.setenv("OPENAI_API_KEY", "wrong")
     assert "refuses the key in OPENAI_API_KEY (status 401" in refused("writer", server.url)
     monkeypatch.setenv("OPENAI_API_KEY", "right")

@@ -213,7 +213,7 @@ def test_a_server_that_keeps_its_prefixes_is_not_used(vllm, lab_base, tmp_path):
             Reply(payload={"error": {"message": "no such file"}}, status=500),
             "no such file",
         ),
-        ("/collective_rpc", Reply(payload="{}", wait_s=3.0), "raise 'timeout_s'"),
+        ("/collective_rpc", Reply(payload="{}", wait_s=3.0), "raise timeout_s"),
         ("/collective_rpc", Reply(payload="a long answer", drop=True), "connection failed"),
         ("/v1/completions", Reply(payload={"error": {"message": "too long"}}, status=400), "'probe'"),
         ("/v1/completions", Reply(payload={"choices": []}), "malformed"),

@@ -3,66 +3,89 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import json
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+from zlib import crc32
+
+import aiohttp
+from pydantic import ValidationError
 
 from surefoot.errors import PolicyError
-from surefoot.policies.openai_requests import Connection, Dialect, Link, body_of, call, openai_message
-from surefoot.policies.openai_responses import Mode, Show, merge
+from surefoot.policies.endpoints import Endpoint, Endpoints
+from surefoot.policies.http_client import (
+    ERROR_CHARACTERS,
+    CallError,
+    HttpClient,
+    NotStreamed,
+    open_session,
+)
+from surefoot.policies.openai_requests import Dialect, body_of, openai_message
+from surefoot.policies.openai_responses import (
+    Mode,
+    ResponseBody,
+    ResponseBuilder,
+    ResponseError,
+    Show,
+    merge,
+    read,
+)
 from surefoot.protocols import SampleRequest, SampleResult
-from surefoot.records import content_id
+from surefoot.records import Usage, content_id
+
+_PATHS: dict[Mode, str] = {"chat": "/chat/completions", "completions": "/completions"}
 
 
 class OpenAIPolicy:
     """Samples from a server, over ``/chat/completions`` (mode ``chat``) or ``/completions``.
 
     **Prompts.** In ``completions`` mode a ``str`` prompt and its prefix are sent as one text; messages are
-    refused with :class:`PolicyError`, for the template is the server's. In ``chat`` mode a ``str`` prompt is
-    one user message, and a prefix is sent as a last assistant message with ``continue_final_message`` (vLLM,
-    SGLang). A server that does not know this field either refuses it, which is reported as the request's
-    error, or ignores it and answers afresh, which cannot be seen from here: try it once, or use
-    ``completions`` mode. Reasoning that a server splits off from the content is not part of the text.
+    refused with :class:`PolicyError`, because only the server knows the chat template. In ``chat`` mode a
+    ``str`` prompt is one user message, and a prefix is sent as a last assistant message with
+    ``continue_final_message`` (vLLM, SGLang). A server without this field either refuses the request, which
+    is reported as its error, or ignores the field and starts a new answer, which cannot be detected here: try
+    it once, or use ``completions`` mode. Reasoning that a server separates from the content is not part of
+    the text.
 
-    **Tokens.** ``Completion.tokens`` is what the server counted for that completion, but the protocol has
-    only a total for a call. So the ``openai`` dialect makes one call a sample (``n`` is never sent). The
-    ``vllm`` dialect makes one call with ``n`` and counts the ``token_ids`` that vLLM returns with each choice
-    (vLLM 0.10.2 or newer). These are also given on, as ``Completion.token_ids``: they end with the end of the
-    sequence if it was drawn, else with the token that completes a stop text. At temperature 0 vLLM refuses
-    ``n`` above 1, so greedy samples are one call each there too. Either way ``Usage.prompt_tokens`` counts
-    the prompt once a request, and ``Usage.calls`` counts every call made, retries included. An answer without
-    ``usage`` is an error, as its cost is unknown.
+    **Tokens.** ``Completion.tokens`` is the server's count for that completion. The protocol only has a total
+    per call, so the ``openai`` dialect makes one call per sample and never sends ``n``. The ``vllm`` dialect
+    makes one call with ``n`` and counts the ``token_ids`` that vLLM (0.10.2 or newer) returns with each
+    choice. These are passed on as ``Completion.token_ids``; they end with the end-of-sequence token if it was
+    sampled, otherwise with the token that completes a stop text. At temperature 0 vLLM refuses ``n`` above 1,
+    so greedy samples are one call each there too. ``Usage.prompt_tokens`` counts the prompt once per request,
+    and ``Usage.calls`` counts every call, retries included. A response without ``usage`` is an error, because
+    its cost is unknown.
 
-    **Seeds.** A server's random numbers depend on the seed alone. So each sample is sent a hash of the
-    request's seed, its prompt and prefix, and the sample's number (the ``vllm`` dialect: a hash of the
-    first three, to which vLLM adds the number); equal requests have equal seeds.
+    **Seeds.** A server's random numbers depend only on the seed. So each sample's seed is a hash of the
+    request's seed, prompt, prefix and the sample's number (``vllm`` dialect: a hash of the first three, to
+    which vLLM adds the number). Equal requests have equal seeds.
 
-    **Sampling.** Fields that a request leaves out are the server's to fill. The ``vllm`` dialect leaves none
-    out: it also sends neutral values of ``top_k``, ``min_p`` and the penalties, because vLLM otherwise takes
-    them from the model's ``generation_config.json``. ``extra_body`` overrides them.
+    **Sampling.** The server chooses the values of fields that a request omits. The ``vllm`` dialect also
+    sends neutral values of ``top_k``, ``min_p`` and the penalties, because vLLM otherwise takes them from the
+    model's ``generation_config.json``. ``extra_body`` overrides them.
 
-    **Stop texts.** The stop text is kept, but servers drop it. The ``vllm`` dialect asks for it
-    (``include_stop_str_in_output``). Elsewhere a text that already ends with a stop text is left alone, and
-    one is put back only if the server names it (``stop_reason`` of vLLM, ``matched_stop`` of SGLang). If
-    stop texts were asked for and the server does not say what ended the text, the end of the sequence and a
-    stop text look the same; the text is then left as it came, with finish reason ``stop_unknown``.
+    **Stop texts.** The text keeps its stop text, which servers drop. The ``vllm`` dialect asks for it
+    (``include_stop_str_in_output``). In the ``openai`` dialect it is appended only if the server names it
+    (``stop_reason`` in vLLM, ``matched_stop`` in SGLang) and the text does not already end with a stop text.
+    If stop texts were requested and the server does not report which one matched, the end of the sequence and
+    a stop text look the same. The text is then left unchanged, with finish reason ``stop_unknown``.
 
-    **Failures.** Connection errors, timeouts and the statuses 408, 409, 429 and 5xx are tried again
-    ``max_retries`` times with exponential waits, or after ``Retry-After``. What still fails, other statuses
-    and malformed or empty answers give a result whose ``error`` begins with ``server:``; other requests
-    continue. If only some of the ``n`` samples came, they are kept and the error says how many are missing.
+    **Failures.** Connection errors, timeouts and the statuses 408, 409, 429 and 5xx are retried
+    ``max_retries`` times with exponential backoff, or after ``Retry-After``. If a request still fails, or the
+    response is malformed or empty, its result has an ``error`` that begins with ``server:``; other requests
+    continue. If only some of the ``n`` samples arrive, they are kept and the error says how many are missing.
 
-    **Streams.** :meth:`stream` asks for the same, with ``stream`` and ``stream_options.include_usage``, and
-    gives the same result. An answer that breaks off is tried again only while none of its text was shown;
-    ``timeout_s`` is then for the head and for the wait for each piece. A server that answers in one piece all
-    the same is understood. Tokens of an answer that broke off are not known, and not counted.
+    **Streams.** :meth:`stream` sends the same request with ``stream`` and ``stream_options.include_usage``,
+    and returns the same result. A stream that breaks off is retried only if none of its text was shown;
+    ``timeout_s`` then bounds the wait for the headers and for each piece. A server that answers with one
+    plain response is supported. The tokens of a broken stream are unknown and not counted.
 
-    One policy serves one event loop at a time; at most ``concurrency`` calls are under way, whatever the
-    number of ``sample`` calls at once. Connections are closed when the last of these ends.
+    One policy serves one event loop at a time. At most ``concurrency`` calls are in flight, however many
+    ``sample`` calls run at once. Connections are closed when the last of these ends.
     """
 
     overlaps = True
@@ -83,10 +106,10 @@ class OpenAIPolicy:
     ) -> None:
         """``api_key`` defaults to ``OPENAI_API_KEY``, then to ``none``; ``extra_body`` overrides any field.
 
-        Several ``base_url`` are servers of the same model (:class:`surefoot.policies.endpoints.Endpoints`):
-        requests with one prompt go to one server while all are evenly busy, and a call that fails is made
-        again elsewhere, with the same seed; ``concurrency`` is then for each.
-        ``timeout_s`` (seconds) is for one whole call without its retries, however slowly its bytes come.
+        Several ``base_url`` must serve the same model (:class:`surefoot.policies.endpoints.Endpoints`).
+        Requests with equal prompts go to one server while all are evenly busy. A failed call is repeated on
+        another server with the same seed. ``concurrency`` is per server.
+        ``timeout_s`` (seconds) bounds one whole call without its retries, however slowly its bytes arrive.
         Raises :class:`PolicyError` for an unknown mode or dialect, or a limit that is out of range.
         """
         if mode not in ("chat", "completions"):
@@ -99,9 +122,9 @@ class OpenAIPolicy:
         self._mode: Mode = mode
         self._dialect: Dialect = dialect
         self._extra_body = dict(extra_body or {})
-        self._link = Link(
-            base_url=base_url,
-            api_key=api_key or os.environ.get("OPENAI_API_KEY") or "none",
+        self._servers = _Servers(
+            urls=(base_url,) if isinstance(base_url, str) else tuple(base_url),
+            api_key=api_key,
             concurrency=concurrency,
             max_retries=max_retries,
             timeout_s=timeout_s,
@@ -113,9 +136,9 @@ class OpenAIPolicy:
         return self._model
 
     def with_extra_body(self, extra_body: Mapping[str, Any]) -> OpenAIPolicy:
-        """The same policy, which also puts ``extra_body`` into every request.
+        """A copy of this policy that adds ``extra_body`` to every request.
 
-        Both share their connections, and ``concurrency`` bounds the calls of both together.
+        Both share their connections, and ``concurrency`` bounds their calls together.
         """
         policy = copy(self)
         policy._extra_body = {**self._extra_body, **extra_body}
@@ -123,11 +146,11 @@ class OpenAIPolicy:
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:
-        """Keep the connections for the time of the block, while no call is under way, too.
+        """Keep the connections open until the end of the block, even between calls.
 
-        Making them anew costs some 50 ms a time. Raises :class:`PolicyError` as :meth:`sample` does.
+        Opening them takes about 50 ms. Raises :class:`PolicyError` as :meth:`sample` does.
         """
-        async with self._link.connect():
+        async with self._servers.connect():
             yield
 
     async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
@@ -137,33 +160,33 @@ class OpenAIPolicy:
         """
         for request in requests:
             self._check(request)
-        async with self._link.connect() as connection:
+        async with self._servers.connect() as connection:
             return await _all(self._answer(connection, request) for request in requests)
 
     async def as_completed(
         self, requests: Sequence[SampleRequest]
     ) -> AsyncGenerator[tuple[int, SampleResult]]:
-        """Yield ``(number of the request, result)`` as answers come, each request once.
+        """Yield ``(number of the request, result)`` in order of completion.
 
-        For long runs: a caller can save each result at once. Wrap it in :func:`contextlib.aclosing` if the
-        loop may be left early; what is still under way is then cancelled. Raises like :meth:`sample`.
+        In long runs a caller can then save each result immediately. Wrap it in :func:`contextlib.aclosing` if
+        the loop may exit early; pending calls are then cancelled. Raises like :meth:`sample`.
         """
         for request in requests:
             self._check(request)
-        async with self._link.connect() as connection:
+        async with self._servers.connect() as connection:
             tasks = [asyncio.create_task(self._numbered(connection, *pair)) for pair in enumerate(requests)]
             try:
-                for task in asyncio.as_completed(tasks):
-                    yield await task
+                for completed in asyncio.as_completed(tasks):
+                    yield await completed
             finally:
-                for left in tasks:
-                    left.cancel()
+                for task in tasks:
+                    task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
 
     async def stream(self, request: SampleRequest, show: Show) -> SampleResult:
         """Answer one request; see :class:`surefoot.protocols.StreamsText`. Raises like :meth:`sample`."""
         self._check(request)
-        async with self._link.connect() as connection:
+        async with self._servers.connect() as connection:
             return await self._answer(connection, request, show)
 
     def _check(self, request: SampleRequest) -> None:
@@ -175,12 +198,12 @@ class OpenAIPolicy:
             )
 
     async def _numbered(
-        self, connection: Connection, number: int, request: SampleRequest
+        self, connection: _Connection, number: int, request: SampleRequest
     ) -> tuple[int, SampleResult]:
         return number, await self._answer(connection, request)
 
     async def _answer(
-        self, connection: Connection, request: SampleRequest, show: Show | None = None
+        self, connection: _Connection, request: SampleRequest, show: Show | None = None
     ) -> SampleResult:
         if self._dialect == "vllm" and request.sampling.temperature > 0:
             # vLLM gives sample i the seed s + i.
@@ -193,28 +216,207 @@ class OpenAIPolicy:
         shows = [None if show is None else partial(_show_as, show, number) for number in range(request.n)]
         return merge(await _all(self._call(connection, *pair) for pair in zip(singles, shows, strict=True)))
 
-    async def _call(self, connection: Connection, request: SampleRequest, show: Show | None) -> SampleResult:
+    async def _call(self, connection: _Connection, request: SampleRequest, show: Show | None) -> SampleResult:
         body = body_of(request, model=self._model, mode=self._mode, dialect=self._dialect) | self._extra_body
-        return await call(connection, body, request, mode=self._mode, show=show)
+        max_retries = self._servers.max_retries
+        call = _Call(connection, body, request, mode=self._mode, max_retries=max_retries, show=show)
+        return await call.result()
 
 
 async def _all(calls: Iterable[Coroutine[Any, Any, SampleResult]]) -> list[SampleResult]:
-    """Results of all calls, made at the same time; one alone needs no task of its own."""
-    made = list(calls)
-    return [await made[0]] if len(made) == 1 else list(await asyncio.gather(*made))
+    """Await all calls concurrently; a single call needs no task."""
+    coroutines = list(calls)
+    return [await coroutines[0]] if len(coroutines) == 1 else list(await asyncio.gather(*coroutines))
 
 
 def _show_as(show: Show, number: int, _: int, text: str) -> None:
-    """Show what a call for one sample gives as the sample of that number."""
+    """Show the text of a call for one sample as the sample ``number``."""
     show(number, text)
 
 
 def _sample_seed(request: SampleRequest, sample: int) -> int:
     """Seed of one sample, below 2**31: a hash of the request's seed, its prompt and prefix, and the number.
 
-    Were it the same for every prompt, a lucky stream of random numbers would be lucky for all of them, and a
-    mean over problems as noisy as one problem's.
+    If every prompt had the same seed, a lucky random stream would be lucky for all prompts, and a mean over
+    problems would be as noisy as a single problem.
     """
     prompt = request.prompt
     sent = prompt if isinstance(prompt, str) else [openai_message(message) for message in prompt]
     return int(content_id("sample seed", request.seed, sent, request.prefix, sample), 16) % 2**31
+
+
+@dataclass
+class _Connection:
+    """What concurrent calls share."""
+
+    endpoints: Endpoints[HttpClient]
+    session: aiohttp.ClientSession
+    loop: asyncio.AbstractEventLoop
+    users: int = 0
+
+
+class _Servers:
+    """Servers of one model; connections are shared by all policies that use them and open during calls."""
+
+    def __init__(
+        self,
+        *,
+        urls: Sequence[str],
+        api_key: str | None,
+        concurrency: int,
+        max_retries: int,
+        timeout_s: float,
+    ) -> None:
+        self._urls, self._api_key, self._concurrency, self._timeout_s = urls, api_key, concurrency, timeout_s
+        # several servers: fail over rather than wait for one
+        self.max_retries = max_retries if len(urls) == 1 else min(1, max_retries)
+        self._connection: _Connection | None = None
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[_Connection]:
+        """Open the connections, or share the open ones; the last user closes them.
+
+        Raises :class:`PolicyError` if calls are in flight in another event loop.
+        """
+        connection = self._connection
+        if connection is None:
+            session = open_session()
+            clients = [
+                HttpClient(session, url, api_key=self._api_key, timeout_s=self._timeout_s)
+                for url in self._urls
+            ]
+            connection = self._connection = _Connection(
+                endpoints=Endpoints(clients, window=self._concurrency),
+                session=session,
+                loop=asyncio.get_running_loop(),
+            )
+        elif connection.loop is not asyncio.get_running_loop():
+            raise PolicyError(
+                "an OpenAIPolicy serves one event loop at a time; make one policy for each loop"
+            )
+        connection.users += 1
+        try:
+            yield connection
+        finally:
+            connection.users -= 1
+            if not connection.users:
+                self._connection = None
+                await connection.session.close()
+                await asyncio.sleep(0)  # lets its transports close
+
+
+class _Call:
+    """One request, sent until a server answers; ``attempts`` counts the calls."""
+
+    def __init__(
+        self,
+        connection: _Connection,
+        body: Mapping[str, Any],
+        request: SampleRequest,
+        *,
+        mode: Mode,
+        max_retries: int,
+        show: Show | None,
+    ) -> None:
+        self._endpoints, self._body, self._request = connection.endpoints, body, request
+        self._mode, self._max_retries, self._show = mode, max_retries, show
+        self._shown = False
+        self.attempts = 0
+
+    async def result(self) -> SampleResult:
+        """The result; a server's failure is its ``error``, which begins with ``server:``."""
+        spent = Usage()
+        try:
+            response = await self._from_any_server()
+            # The tokens of an unusable response were spent, too.
+            counts = response.usage
+            spent = Usage(prompt_tokens=counts.prompt_tokens, completion_tokens=counts.completion_tokens)
+            return read(response, self._request, self._mode, Usage(calls=self.attempts) + spent)
+        except (CallError, ResponseError) as error:
+            reason = str(error)
+        except UnicodeEncodeError as error:
+            self.attempts = 0
+            reason = f"not sent: the prompt holds {error.object[error.start]!r}, which is not a character"
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            reason = f"malformed answer: {'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}"
+        except ValueError as error:
+            reason = f"malformed answer: {error}"
+        usage = Usage(calls=self.attempts) + spent
+        return SampleResult(completions=(), usage=usage, error=f"server: {reason}")
+
+    async def _from_any_server(self) -> ResponseBody:
+        """Try each server once, with its retries, until one answers or some text was shown.
+
+        Raises the last server's error.
+        """
+        endpoints, key = self._endpoints, self._affinity_key()
+        tried: list[Endpoint[HttpClient]] = []
+        while True:
+            async with endpoints.use(key, avoid=tried) as endpoint:
+                try:
+                    response = await self._from_server(endpoint.client)
+                except CallError as error:
+                    tried.append(endpoint)
+                    if not error.failover:
+                        raise
+                    endpoints.failed(endpoint)
+                    if self._shown or len(tried) >= len(endpoints.all):
+                        raise
+                else:
+                    endpoints.succeeded(endpoint)
+                    return response
+
+    def _affinity_key(self) -> int | None:
+        """Equal for all requests with one prompt, if there are several servers."""
+        if len(self._endpoints.all) == 1:
+            return None
+        prompt = self._request.prompt
+        text = prompt if isinstance(prompt, str) else "\n".join(message.content or "" for message in prompt)
+        return crc32(text.encode(errors="replace"))
+
+    async def _from_server(self, client: HttpClient) -> ResponseBody:
+        """One server's response, with retries until some text was shown."""
+        attempt = 0
+        while True:
+            self.attempts, attempt = self.attempts + 1, attempt + 1
+            try:
+                if self._show is None:
+                    data = await client.request_once(_PATHS[self._mode], self._body)
+                    return ResponseBody.model_validate_json(data)
+                return await self._streamed(client, self._show)
+            except CallError as error:
+                if self._shown or not error.retryable or attempt > self._max_retries:
+                    raise
+                await asyncio.sleep(error.wait_s(attempt))
+
+    async def _streamed(self, client: HttpClient, show: Show) -> ResponseBody:
+        """The response of a stream; its text is passed to ``show`` as it arrives."""
+
+        def show_piece(number: int, text: str) -> None:
+            self._shown = True
+            show(number, text)
+
+        builder = ResponseBuilder(self._request.n, self._mode, show_piece)
+        body = {"stream_options": {"include_usage": True}, **self._body, "stream": True}
+        async with aclosing(client.events(_PATHS[self._mode], body)) as events:
+            async for data in events:
+                if isinstance(data, NotStreamed):
+                    return ResponseBody.model_validate_json(data.body)
+                event = json.loads(data)
+                _raise_error_event(event)
+                builder.add(event)
+        return builder.answer()
+
+
+def _raise_error_event(event: object) -> None:
+    """Raise :class:`CallError` if the event is an error."""
+    error = event.get("error") if isinstance(event, dict) else None
+    if not error:
+        return
+    message, code = error, None
+    if isinstance(error, dict):
+        message, code = error.get("message"), error.get("code")
+    retryable = isinstance(code, int) and (code in (408, 409, 429) or code >= 500)
+    message = message if isinstance(message, str) and message else "an error without a message"
+    raise CallError(f"the stream broke off: {message[:ERROR_CHARACTERS]}", retryable=retryable)

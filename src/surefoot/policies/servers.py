@@ -1,6 +1,6 @@
-"""A look at a server before work starts: its address, the key, and the models that it serves.
+"""Check a server before work starts: its address, the key, and the models that it serves.
 
-A wrong address, key or model is one sentence here, in place of the same failure for each request later.
+A wrong address, key or model gives one clear error here instead of the same failure for every request.
 """
 
 from __future__ import annotations
@@ -9,44 +9,35 @@ import os
 import re
 from typing import Any, Literal
 
-from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError, OpenAI
 from pydantic import BaseModel, ValidationError
 
 from surefoot.errors import PolicyError
-from surefoot.policies import deadlines
+from surefoot.policies.http_client import API_KEY_VARIABLE, CallError, RemoteServer
 
-KEY = "OPENAI_API_KEY"
-"""Environment variable with the key of every server."""
-
-_WAIT_S = 15.0
-"""Seconds until a server that does not list its models counts as down."""
-_SHOWN = 200
-"""Characters of a server's own words that go into an error."""
+_TIMEOUT_S = 15.0
+"""Seconds for the list of models."""
+_QUOTED = 200
+"""Characters of a server's error message that are quoted."""
 _PATHS = {"chat": "/chat/completions", "completions": "/completions"}
 
 
 class ServedModel(BaseModel):
-    """One entry of ``GET /v1/models``; ``root`` and ``max_model_len`` are vLLM's and SGLang's."""
+    """One entry of ``GET /v1/models``; ``root`` and ``max_model_len`` come from vLLM and SGLang."""
 
     id: str
     owned_by: str = ""
     root: str | None = None
-    """Directory or hub name that the model was loaded from."""
+    """Directory or hub name from which the model was loaded."""
     max_model_len: int | None = None
-    """Longest prompt and answer together, in tokens."""
+    """Most tokens of prompt and completion together."""
 
 
 class _ModelList(BaseModel):
     data: list[ServedModel]
 
 
-def api_key(given: str | None = None) -> str:
-    """``given``, else the environment's key, else a word that servers without keys ignore."""
-    return given or os.environ.get(KEY) or "none"
-
-
 def checked_url(url: str) -> str:
-    """``url`` without slashes at its end. Raises :class:`PolicyError` for one that no request can go to."""
+    """``url`` without trailing slashes. Raises :class:`PolicyError` unless it is an HTTP address."""
     if not re.match(r"https?://[^/\s]+", url):
         hint = url.split("://")[-1].lstrip("/")
         raise PolicyError(f"{url}: an address begins with http:// or https://; write http://{hint}")
@@ -54,15 +45,15 @@ def checked_url(url: str) -> str:
 
 
 def list_models(base_url: str, *, key: str | None = None) -> tuple[ServedModel, ...]:
-    """What the server at ``base_url`` (with ``/v1``) serves.
+    """The models of the server at ``base_url`` (with ``/v1``).
 
-    Raises :class:`PolicyError`, one sentence with the address, if nobody answers there, the key is refused,
-    or the answer is no list of models.
+    Raises :class:`PolicyError`, one sentence with the address, if no server answers, the key is refused, or
+    the response does not list models.
     """
-    models = _listed(checked_url(base_url), key)
+    models = _models_or_none(checked_url(base_url), key)
     if models is None:
         raise PolicyError(
-            f"{base_url} is no OpenAI-compatible server: there is no list of models at {base_url}/models"
+            f"{base_url} is not an OpenAI-compatible server: it has no list of models at {base_url}/models"
         )
     return models
 
@@ -77,95 +68,82 @@ def check_model(
 ) -> None:
     """Make sure that the server answers for ``model``; raises :class:`PolicyError` as :func:`list_models`.
 
-    A model that is not listed may be served all the same, under another name or from a list that the server
-    does not give: then one token is asked for, and the server's answer decides. An empty list says nothing.
+    A server may answer for a model that it does not list, for example under an alias. So an unlisted model is
+    tried with a request for one token. An empty list is not evidence: the model is then accepted untried.
     """
     url = checked_url(base_url)
-    models = _listed(url, key)
+    models = _models_or_none(url, key)
     names = [served.id for served in models or ()]
     if model in names or models == ():
         return
     body: dict[str, Any] = {"model": model, "max_tokens": 1}
     body |= {"messages": [{"role": "user", "content": "1"}]} if mode == "chat" else {"prompt": "1"}
-    with _client(url, key, timeout_s) as client:
-        try:
-            client.post(_PATHS[mode], cast_to=str, body=body)
-        except APIStatusError as error:
-            if error.status_code not in (400, 404, 422):
-                raise PolicyError(f"{url}{_said(error, key)}") from error
-            if models is None:
-                what = "neither lists models nor answers for the model"
-            else:
-                what = f"serves {', '.join(names[:5])} and not the model"
-            raise PolicyError(
-                f"{url} {what} {model!r} (status {error.status_code}{_reason(error)})"
-            ) from error
-        except APIError as error:
-            raise PolicyError(f"{url}{_said(error, key)}") from error
+    try:
+        _server(url, key, timeout_s).request(_PATHS[mode], body)
+    except CallError as error:
+        if error.status not in (400, 404, 422):
+            raise PolicyError(f"{url}{_explanation(error, key)}") from error
+        problem = f"serves {', '.join(names[:5])} and not the model"
+        if models is None:
+            problem = "neither lists models nor answers for the model"
+        raise PolicyError(f"{url} {problem} {model!r} (status {error.status}{_quoted(error)})") from error
 
 
-def _listed(url: str, key: str | None) -> tuple[ServedModel, ...] | None:
-    """The models of a server; ``None`` = it answers, but has no list. Raises :class:`PolicyError`."""
-    with _client(url, key, _WAIT_S) as client:
-        try:
-            return _models(client)
-        except APIStatusError as error:
-            if error.status_code not in (404, 405):
-                raise PolicyError(f"{url}{_said(error, key)}") from error
-        except APIError as error:
-            raise PolicyError(f"{url}{_said(error, key)}") from error
-        except ValidationError as error:
-            raise PolicyError(
-                f"{url} is no OpenAI-compatible server: GET {url}/models gives no list of models"
-            ) from error
-    if not url.endswith("/v1") and _lists(f"{url}/v1", key):
+def _models_or_none(url: str, key: str | None) -> tuple[ServedModel, ...] | None:
+    """The server's models; ``None`` if it has no list. Raises :class:`PolicyError`."""
+    try:
+        return _models(url, key)
+    except CallError as error:
+        if error.status not in (404, 405):
+            raise PolicyError(f"{url}{_explanation(error, key)}") from error
+    except ValidationError as error:
+        raise PolicyError(
+            f"{url} is not an OpenAI-compatible server: GET {url}/models does not list models"
+        ) from error
+    if not url.endswith("/v1") and _lists_models(f"{url}/v1", key):
         raise PolicyError(f"{url} serves its models at {url}/v1; write {url}/v1")
     return None
 
 
-def _client(url: str, key: str | None, timeout_s: float) -> OpenAI:
-    return deadlines.client(base_url=url, api_key=api_key(key), timeout_s=timeout_s, max_retries=1)
+def _lists_models(url: str, key: str | None) -> bool:
+    try:
+        _models(url, key)
+    except CallError as error:
+        return error.status in (401, 403)
+    except ValidationError:
+        return False
+    return True
 
 
-def _models(client: OpenAI) -> tuple[ServedModel, ...]:
-    return tuple(_ModelList.model_validate_json(client.get("/models", cast_to=str)).data)
+def _models(url: str, key: str | None) -> tuple[ServedModel, ...]:
+    return tuple(_ModelList.model_validate_json(_server(url, key, _TIMEOUT_S).request("/models")).data)
 
 
-def _lists(url: str, key: str | None) -> bool:
-    with _client(url, key, _WAIT_S) as client:
-        try:
-            _models(client)
-        except APIStatusError as error:
-            return error.status_code in (401, 403)
-        except (APIError, ValidationError):
-            return False
-        return True
+def _server(url: str, key: str | None, timeout_s: float) -> RemoteServer:
+    return RemoteServer(base_url=url, api_key=key, timeout_s=timeout_s, max_retries=1)
 
 
-def _said(error: APIError, key: str | None) -> str:
-    """What went wrong, as the end of a sentence that begins with the address."""
-    if isinstance(error, APITimeoutError):
-        return ": the server does not answer in time; see whether it is still starting"
-    if isinstance(error, APIConnectionError):
-        return f": no server answers ({_root_of(error)}); start it, or correct the address"
-    if isinstance(error, APIStatusError):
-        if error.status_code in (401, 403):
-            given = key or os.environ.get(KEY)
-            what = f"refuses the key in {KEY}" if given else f"wants a key; put it into {KEY}"
-            return f" {what} (status {error.status_code}{_reason(error)})"
-        return f": status {error.status_code}{_reason(error)}"
-    return f": {error}"
+def _explanation(error: CallError, key: str | None) -> str:
+    """The problem, worded to follow the address."""
+    if isinstance(error.__cause__, TimeoutError):
+        return ": the server does not answer in time; it may still be starting"
+    if error.status is None:
+        return f": no server answers ({_root_cause(error)}); start it, or correct the address"
+    if error.status in (401, 403):
+        sent = key or os.environ.get(API_KEY_VARIABLE)
+        problem = f"refuses the key in {API_KEY_VARIABLE}" if sent else f"needs a key; set {API_KEY_VARIABLE}"
+        return f" {problem} (status {error.status}{_quoted(error)})"
+    return f": status {error.status}{_quoted(error)}"
 
 
-def _root_of(error: BaseException) -> str:
-    """What the system said in the first place."""
-    while (earlier := error.__cause__ or error.__context__) is not None:
-        error = earlier
+def _root_cause(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
     if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return str(error) or type(error).__name__
 
 
-def _reason(error: APIStatusError) -> str:
-    words = " ".join(error.response.text.split())[:_SHOWN]
-    return f": {words}" if words else ""
+def _quoted(error: CallError) -> str:
+    text = " ".join(error.body.split())[:_QUOTED]
+    return f": {text}" if text else ""

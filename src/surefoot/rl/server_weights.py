@@ -7,11 +7,10 @@ log-probabilities are compared with the model's own.
 
 from __future__ import annotations
 
-import os
+import json
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
@@ -19,14 +18,12 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError, OpenAI
 from pydantic import BaseModel
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from surefoot.errors import PolicyError
 from surefoot.models.lora import has_adapter
-from surefoot.policies import deadlines
-from surefoot.policies.http_calls import ERROR_CHARACTERS
+from surefoot.policies.http_client import CallError, RemoteServer
 from surefoot.rl.weight_files import leave_only, write_adapter, write_weights
 
 PROBE = " ".join(map(str, range(1, 41)))
@@ -100,9 +97,11 @@ class ServerWeights:
         self._probe = probe
         self._tolerance = tolerance
         urls = (base_url,) if isinstance(base_url, str) else base_url
-        self._roots = [url.rstrip("/").removesuffix("/v1") for url in urls]
-        self._api_key = api_key or os.environ.get("OPENAI_API_KEY") or "none"
-        self._timeout_s = timeout_s
+        # no retries: a reload that is slow must not be started twice
+        self._servers = [
+            RemoteServer(base_url=url.rstrip("/").removesuffix("/v1"), api_key=api_key, timeout_s=timeout_s)
+            for url in urls
+        ]
 
     def publish(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, directory: Path
@@ -116,27 +115,18 @@ class ServerWeights:
             path = directory / "weights"
             write_weights(model, tokenizer, path, untie=self._untie)
         load = self._load_adapter if adapter else _reload
-        with ExitStack() as stack:
-            # no retries: a reload that is slow must not be started twice
-            clients = [
-                stack.enter_context(
-                    deadlines.client(
-                        base_url=root, api_key=self._api_key, max_retries=0, timeout_s=self._timeout_s
-                    )
-                )
-                for root in self._roots
-            ]
-            with ThreadPoolExecutor(len(clients)) as threads:
-                list(threads.map(load, clients, repeat(self._server_path(path, directory))))
-            if adapter:
-                leave_only(path)
-            gaps = [self._gap(client, model, tokenizer) for client in clients]
-        for root, gap in zip(self._roots, gaps, strict=True):
+        with ThreadPoolExecutor(len(self._servers)) as threads:
+            list(threads.map(load, self._servers, repeat(self._server_path(path, directory))))
+        if adapter:
+            leave_only(path)
+        gaps = [self._gap(server, model, tokenizer) for server in self._servers]
+        for server, gap in zip(self._servers, gaps, strict=True):
             if not gap <= self._tolerance:
                 raise PolicyError(
-                    f"the server does not sample from the weights in {path}: the log-probabilities of {root} "
-                    f"are {gap:.3g} nats from the model's, but 'tolerance' is {self._tolerance:g} (a server "
-                    "on a CPU needs 'untie' for tied embeddings; a 16-bit server may need more tolerance)"
+                    f"the server does not sample from the weights in {path}: the log-probabilities of "
+                    f"{server.base_url} are {gap:.3g} nats from the model's, but 'tolerance' is "
+                    f"{self._tolerance:g} (a server on a CPU needs 'untie' for tied embeddings; a 16-bit "
+                    "server may need more tolerance)"
                 )
         return Published(path=path, gap=max(gaps), seconds=time.perf_counter() - start)
 
@@ -144,12 +134,12 @@ class ServerWeights:
         # vLLM interprets a path that does not exist as a name on the hub
         return str((self._server_directory or directory.resolve()) / path.relative_to(directory))
 
-    def _load_adapter(self, client: OpenAI, path: str) -> None:
+    def _load_adapter(self, server: RemoteServer, path: str) -> None:
         hint = "start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
-        _post(client, "/v1/unload_lora_adapter", {"lora_name": self._model}, hint=hint, allow_missing=True)
-        _post(client, "/v1/load_lora_adapter", {"lora_name": self._model, "lora_path": path}, hint=hint)
+        _post(server, "/v1/unload_lora_adapter", {"lora_name": self._model}, hint=hint, allow_missing=True)
+        _post(server, "/v1/load_lora_adapter", {"lora_name": self._model, "lora_path": path}, hint=hint)
 
-    def _gap(self, client: OpenAI, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> float:
+    def _gap(self, server: RemoteServer, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> float:
         body = {
             "model": self._model,
             "prompt": self._probe,
@@ -160,7 +150,7 @@ class ServerWeights:
             "logprobs": 0,
             "return_token_ids": True,
         }
-        reply = _post(client, "/v1/completions", body, hint="the probe was refused; give another 'probe'")
+        reply = _post(server, "/v1/completions", body, hint="the probe was refused; give another 'probe'")
         try:
             (choice,) = _ProbeResponse.model_validate(reply).choices
         except ValueError as error:  # includes pydantic's ValidationError
@@ -178,26 +168,26 @@ class ServerWeights:
         return float(np.abs(np.asarray(logprobs) - _logprobs(model, prompt, tokens)).mean())
 
 
-def _reload(client: OpenAI, path: str) -> None:
-    """Have the weights read in place, between requests, and the prefix cache of the old ones cleared."""
+def _reload(server: RemoteServer, path: str) -> None:
+    """Make the server read the weights in place, between requests, and clear its prefix cache."""
     hint = "start vLLM with VLLM_SERVER_DEV_MODE=1"
-    _post(client, "/pause", {}, hint=hint, params={"mode": "wait"})
+    _post(server, "/pause", {}, hint=hint, params={"mode": "wait"})
     try:
         _post(
-            client,
+            server,
             "/collective_rpc",
             {"method": "reload_weights", "kwargs": {"weights_path": path}},
             hint="a server whose reload failed has no weights: restart it where it can read this path",
         )
-        reply = _post(client, "/reset_prefix_cache", {}, hint=hint)
+        reply = _post(server, "/reset_prefix_cache", {}, hint=hint)
         if not (isinstance(reply, dict) and reply.get("success")):
             raise PolicyError("the server did not clear its prefix cache, which the old weights filled")
     finally:
-        _post(client, "/resume", {}, hint=hint)
+        _post(server, "/resume", {}, hint=hint)
 
 
 def _post(
-    client: OpenAI,
+    server: RemoteServer,
     path: str,
     body: Mapping[str, Any],
     *,
@@ -207,19 +197,16 @@ def _post(
 ) -> object:
     """The server's response, parsed if it is JSON; with ``allow_missing``, ``None`` for status 404."""
     try:
-        return client.post(path, cast_to=object, body=dict(body), options={"params": params or {}})
-    except APIStatusError as error:
-        if allow_missing and error.status_code == 404:
+        text = server.request(path, body, params=params)
+    except CallError as error:
+        if allow_missing and error.status == 404:
             return None
-        reason = f"status {error.status_code}: {error.response.text[:ERROR_CHARACTERS]}"
-    except APITimeoutError:
-        reason = "no response in time; raise 'timeout_s'"
-    except APIConnectionError as error:
-        reason = f"connection failed: {error.__cause__ or error}"
-    except APIError as error:
-        reason = str(error)
-    url = str(client.base_url).rstrip("/")
-    raise PolicyError(f"weights could not be published: {url}{path}: {reason} ({hint})")
+        reason = f"weights could not be published: {server.base_url}{path}: {error} ({hint})"
+        raise PolicyError(reason) from error
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text.decode(errors="replace")
 
 
 @torch.no_grad()

@@ -60,7 +60,6 @@ def served(tiny, broken: str = "", **options):
         server.models = [{"id": "tiny", "object": "model", "created": 0, "owned_by": "vllm"}]
         scorer = ServerConfidence(base_url=server.url, model="tiny", top_k=TOP, max_retries=0, **options)
         yield server, scorer
-        scorer.close()
 
 
 @pytest.mark.parametrize("window", [2048, 2])

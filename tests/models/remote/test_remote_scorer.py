@@ -105,7 +105,8 @@ def test_the_server_gets_the_very_token_ids(encoder, lab_items, kind) -> None:
         "classify": (VllmClassify(encoder=encoder, model="m"), classify),
     }
     wire, answer = wires[kind]
-    with serve(answer) as server, scorer(wire, server.url, batch_size=5) as remote:
+    with serve(answer) as server:
+        remote = scorer(wire, server.url, batch_size=5)
         assert isinstance(remote, StepScorer)
         records = remote.score_traces(lab_items)
         paths = {path for path, _ in server.seen}
@@ -127,7 +128,8 @@ def test_a_step_that_does_not_end_in_the_tag_is_refused(encoder) -> None:
 
 
 def test_the_gateway_gets_the_exact_steps(lab_items) -> None:
-    with serve(gateway) as server, scorer(GatewayScore(model="m"), server.url) as remote:
+    with serve(gateway) as server:
+        remote = scorer(GatewayScore(model="m"), server.url)
         records = remote.score_traces(lab_items)
         path, body = server.seen[-1]
     assert path == "/v1/score"
@@ -146,7 +148,8 @@ def test_steps_beyond_the_context_are_unknown(encoder) -> None:
         steps=tuple({"start": at, "end": at + 10} for at in range(0, 200, 10)),
     )
     wire = VllmPooling(encoder=encoder, model="m")
-    with serve(pooling) as server, scorer(wire, server.url) as remote:
+    with serve(pooling) as server:
+        remote = scorer(wire, server.url)
         (record,) = remote.score_traces([ProblemTrace(problem=problem, trace=trace)])
     assert record.scores[0] is not None
     assert record.scores[-1] is None
@@ -191,7 +194,8 @@ def test_only_a_number_is_a_score(lab_items, score: str) -> None:
         text = json.dumps({"results": rows})
         return Reply(payload=text if next(answered, False) else text.replace("0.5", score, 1))
 
-    with serve(answer) as server, scorer(GatewayScore(), server.url) as remote:
+    with serve(answer) as server:
+        remote = scorer(GatewayScore(), server.url)
         (record,) = remote.score_traces(lab_items[:1])
     assert set(record.scores) == {None}
     assert record.unscored_reason.startswith("server: ")
@@ -208,7 +212,7 @@ def test_the_check_compares_with_a_reference(encoder) -> None:
     reference = Scorer(encoder, name="here")  # a zero head: one half everywhere
     wire = VllmPooling(encoder=encoder, model="m")
     with serve(lambda body: pooling(body, lambda ids: [[0.5, 0.5] for _ in ids])) as server:
-        scorer(wire, server.url, reference=reference).close()
+        scorer(wire, server.url, reference=reference)
     with serve(pooling) as server, pytest.raises(ScoreError, match="differ"):
         scorer(wire, server.url, reference=reference)
 
@@ -219,7 +223,8 @@ def test_a_refused_batch_is_sent_item_by_item(encoder, lab_items) -> None:
     def answer(body: Body) -> Reply:
         return Reply(status=400, payload="too long") if bad in body["input"] else pooling(body)
 
-    with serve(answer) as server, scorer(VllmPooling(encoder=encoder, model="m"), server.url) as remote:
+    with serve(answer) as server:
+        remote = scorer(VllmPooling(encoder=encoder, model="m"), server.url)
         records = remote.score_traces(lab_items)
     assert records[3].scores == (None,) * len(lab_items[3].trace.steps)
     assert records[3].unscored_reason == "server: status 400: too long"
@@ -234,7 +239,8 @@ def test_an_answer_of_another_shape_is_no_score(encoder, lab_items) -> None:
         return next(turns, lambda body: pooling(body, by_step))(body)
 
     wire = VllmPooling(encoder=encoder, model="m")
-    with serve(answer) as server, scorer(wire, server.url) as remote:
+    with serve(answer) as server:
+        remote = scorer(wire, server.url)
         records = remote.score_traces(lab_items)
     assert all(set(record.scores) == {None} for record in records)
     assert remote.failures == {"answer of another shape": len(lab_items)}
@@ -248,7 +254,8 @@ def test_a_busy_server_is_asked_again(encoder, lab_items) -> None:
         return Reply(status=status, headers={"Retry-After-Ms": "1"}) if status else pooling(body)
 
     wire = VllmPooling(encoder=encoder, model="m")
-    with serve(answer) as server, scorer(wire, server.url, max_retries=3) as remote:
+    with serve(answer) as server:
+        remote = scorer(wire, server.url, max_retries=3)
         records = remote.score_traces(lab_items)
     assert all(None not in record.scores for record in records)
 
@@ -261,7 +268,8 @@ def test_a_slow_server_is_unknown(encoder, lab_items) -> None:
         return Reply(payload=reply.payload, wait_s=next(turns, 3.0))
 
     wire = VllmPooling(encoder=encoder, model="m")
-    with serve(answer) as server, scorer(wire, server.url, timeout_s=1.5) as remote:
+    with serve(answer) as server:
+        remote = scorer(wire, server.url, timeout_s=1.5)
         (record,) = remote.score_traces(lab_items[:1])
     assert record.scores[0] is None
     assert "no answer in time" in record.unscored_reason
@@ -272,10 +280,8 @@ def test_requests_are_made_at_the_same_time_but_not_too_many(encoder, lab_items)
         return Reply(payload=pooling(body).payload, wait_s=0.2)
 
     wire = VllmPooling(encoder=encoder, model="m")
-    with (
-        serve(answer) as server,
-        scorer(wire, server.url, batch_size=1, concurrency=3) as remote,
-    ):
+    with serve(answer) as server:
+        remote = scorer(wire, server.url, batch_size=1, concurrency=3)
         remote.score_traces(lab_items)
     assert server.most_in_flight == 3
 

@@ -69,6 +69,6 @@ def test_the_other_interfaces(tmp_path, name, more, path):
         if path == "/classify":  # the server takes pairs of texts, too
             words = find_tokens(str(checkpoint))
             pairs = dict(wires(words, ServedModel(id=str(checkpoint), owned_by="vllm")))["/score"]
-            with RemoteScorer(pairs, base_url=url, name="pairs") as scorer:
-                close(scores_of(scorer, BATCH), scores_of(load_prm(checkpoint), BATCH), tolerance=1e-4)
+            scorer = RemoteScorer(pairs, base_url=url, name="pairs")
+            close(scores_of(scorer, BATCH), scores_of(load_prm(checkpoint), BATCH), tolerance=1e-4)
         close(scores_of(remote, BATCH), scores_of(load_prm(checkpoint), BATCH), tolerance=1e-4)

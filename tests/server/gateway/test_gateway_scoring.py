@@ -67,10 +67,8 @@ def scripted(tmp_path_factory):
 def test_the_packages_own_client_gets_the_scores_of_the_scorer():
     exact = LabelScorer(ExactLabeller(), name="exact")
     items = lab_items()
-    with (
-        served(NoisySolver(), exact) as found,
-        RemoteScorer(GatewayWire(), base_url=found.url, name="remote", reference=exact) as remote,
-    ):
+    with served(NoisySolver(), exact) as found:
+        remote = RemoteScorer(GatewayWire(), base_url=found.url, name="remote", reference=exact)
         got = remote.score_traces(items)
     expected = LabelScorer(ExactLabeller(), name="exact").score_traces(items)
     assert [record.scores for record in got] == [record.scores for record in expected]
@@ -227,10 +225,8 @@ def test_the_runs_of_agents_go_to_a_server_with_their_calls(lab_base):
     chat.tokenizer.chat_template = CHATML
     torch.nn.init.normal_(chat.head.weight, generator=torch.Generator().manual_seed(0))
     local = Scorer(chat, name="prm")
-    with (
-        served(ScriptedPolicy(lines), local) as found,
-        RemoteScorer(GatewayWire(), base_url=found.url, name="r") as remote,
-    ):
+    with served(ScriptedPolicy(lines), local) as found:
+        remote = RemoteScorer(GatewayWire(), base_url=found.url, name="r")
         got = remote.score_traces(runs())
     for record, expected in zip(got, local.score_traces(runs()), strict=True):
         assert record.scores == pytest.approx(expected.scores, abs=1e-5)

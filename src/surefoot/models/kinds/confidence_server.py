@@ -7,23 +7,22 @@ no more; self-certainty and entropy need the whole vocabulary, in this process
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_left
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from typing import Any
 
-from openai import APIError
 from pydantic import BaseModel, StrictFloat, ValidationError
 
-from surefoot.errors import CheckpointError
+from surefoot.errors import CheckpointError, PolicyError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
 from surefoot.models.kinds.confidence import lowest_group
 from surefoot.models.scorer import CheckpointScorer
-from surefoot.policies import deadlines
+from surefoot.policies.http_client import CallError, RemoteServer
 from surefoot.policies.openai_requests import openai_message
+from surefoot.policies.servers import list_models
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Message, StepScores, Usage
 
@@ -63,16 +62,10 @@ class ServerConfidence(CheckpointScorer):
             label_source="no labels",
             base=model,
         )
-        self._client = deadlines.client(
-            base_url=base_url.rstrip("/").removesuffix("/v1") + "/v1",
-            api_key=api_key or os.environ.get("OPENAI_API_KEY") or "none",
-            max_retries=max_retries,
-            timeout_s=timeout_s,
+        url = base_url.rstrip("/").removesuffix("/v1") + "/v1"
+        self._server = RemoteServer(
+            base_url=url, api_key=api_key, timeout_s=timeout_s, max_retries=max_retries
         )
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._client.close()
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """Scores in nats, one record a trace, in order."""
@@ -86,8 +79,8 @@ class ServerConfidence(CheckpointScorer):
                 answer = _Answer.model_validate_json(self._post(item))
                 usage = Usage(verifier_tokens=answer.usage.prompt_tokens, calls=1)
                 scores, reason = self._steps(item, answer)
-            except APIError as error:
-                reason = f"server: {error.message}"[:_SHOWN]
+            except CallError as error:
+                reason = f"server: {error}"[:_SHOWN]
             except ValidationError as error:
                 reason = f"server: malformed answer at {'.'.join(map(str, error.errors()[0]['loc']))}"
         missing = scores is None or None in scores
@@ -99,30 +92,22 @@ class ServerConfidence(CheckpointScorer):
             usage=usage,
         )
 
-    def _post(self, item: ProblemTrace) -> str:
+    def _post(self, item: ProblemTrace) -> bytes:
         prompt = self.card.encoding.prompt(item.problem)
         body: dict[str, Any] = {
+            "model": self.model,
             "max_tokens": 1,
             "temperature": 0.0,
             "prompt_logprobs": self.top_k,
             "return_token_ids": True,
         }
         if isinstance(prompt, str):
-            text = prompt + (item.trace.text or "")
-            plain = self._client.completions.with_raw_response.create(
-                model=self.model, prompt=text, extra_body=body
-            )
-            return plain.text
-        messages: list[Any] = [
-            openai_message(message)
-            for message in (*prompt, Message(role="assistant", content=item.trace.text))
-        ]
-        chat = self._client.chat.completions.with_raw_response.create(
-            model=self.model,
-            messages=messages,
-            extra_body=body | {"continue_final_message": True, "add_generation_prompt": False},
-        )
-        return chat.text
+            body["prompt"] = prompt + (item.trace.text or "")
+            return self._server.request("/completions", body)
+        solution = Message(role="assistant", content=item.trace.text)
+        body["messages"] = [openai_message(message) for message in (*prompt, solution)]
+        body |= {"continue_final_message": True, "add_generation_prompt": False}
+        return self._server.request("/chat/completions", body)
 
     def _steps(self, item: ProblemTrace, answer: _Answer) -> tuple[tuple[float | None, ...] | None, str]:
         """Scores, or ``None``, and why some or all are missing."""
@@ -153,14 +138,8 @@ def open_confidence_server(url: str) -> ServerConfidence:
     """The one language model at ``url``. Raises ``CheckpointError`` if it does not answer or has several."""
     root = url.rstrip("/").removesuffix("/v1")
     try:
-        with deadlines.client(
-            base_url=f"{root}/v1",
-            api_key=os.environ.get("OPENAI_API_KEY") or "none",
-            timeout_s=30.0,
-            max_retries=2,
-        ) as client:
-            names = [model.id for model in client.models.list()]
-    except APIError as error:
+        names = [model.id for model in list_models(f"{root}/v1")]
+    except PolicyError as error:
         raise CheckpointError(f"{url}: the server does not list its models: {error}") from error
     if len(names) != 1:
         raise CheckpointError(f"{url} serves {len(names)} models ({', '.join(names)}); one is needed")

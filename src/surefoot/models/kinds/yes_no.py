@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from openai import APIError, AsyncOpenAI
 from pydantic import BaseModel, Field, StrictFloat, ValidationError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import ScoreError
 from surefoot.models.engine.packing import pad_batch
-from surefoot.policies import deadlines
+from surefoot.policies.http_client import CallError, HttpClient, RemoteServer
 from surefoot.policies.openai_requests import openai_message
 from surefoot.policies.openai_responses import TokenCounts
 from surefoot.policies.prompts import encode_prompt
@@ -172,30 +170,26 @@ class OpenAIYesNo:
         extra_body: Mapping[str, Any] | None = None,
     ) -> None:
         """``api_key`` defaults to ``OPENAI_API_KEY``; ``timeout_s`` is for one call without its retries."""
-        self._model, self._base_url, self._top, self._concurrency = model, base_url, top, concurrency
-        self._key = api_key or os.environ.get("OPENAI_API_KEY") or "none"
+        self._model, self._top, self._concurrency = model, top, concurrency
         self._yes, self._no = frozenset(yes), frozenset(no)
-        self._max_retries, self._timeout_s = max_retries, timeout_s
+        self._server = RemoteServer(
+            base_url=base_url, api_key=api_key, timeout_s=timeout_s, max_retries=max_retries
+        )
         self._extra_body = dict(extra_body or {})
 
     async def read(self, requests: Sequence[SampleRequest]) -> list[YesNo]:
         """Log odds after each request's prompt and prefix; a call that fails is unknown, with the reason."""
         gate = asyncio.Semaphore(self._concurrency)
-        async with deadlines.async_client(
-            base_url=self._base_url,
-            api_key=self._key,
-            max_retries=self._max_retries,
-            timeout_s=self._timeout_s,
-        ) as client:
+        async with self._server.open() as client:
             return list(await asyncio.gather(*(self._one(client, gate, request) for request in requests)))
 
-    async def _one(self, client: AsyncOpenAI, gate: asyncio.Semaphore, request: SampleRequest) -> YesNo:
+    async def _one(self, client: HttpClient, gate: asyncio.Semaphore, request: SampleRequest) -> YesNo:
         try:
             async with gate:
                 text = await self._post(client, request)
             answer = _OddsResponse.model_validate_json(text)
-        except APIError as error:
-            return YesNo(log_odds=None, reason=f"server: {error.message}"[:500], usage=Usage(calls=1))
+        except CallError as error:
+            return YesNo(log_odds=None, reason=f"server: {error}"[:500], usage=Usage(calls=1))
         except ValidationError as error:
             where = ".".join(map(str, error.errors()[0]["loc"]))
             return YesNo(log_odds=None, reason=f"server: malformed answer at {where}", usage=Usage(calls=1))
@@ -211,23 +205,19 @@ class OpenAIYesNo:
             return YesNo(log_odds=None, reason=reason, usage=spent)
         return YesNo(log_odds=yes - no, usage=spent)
 
-    async def _post(self, client: AsyncOpenAI, request: SampleRequest) -> str:
-        body: dict[str, Any] = {"max_tokens": 1, "temperature": 0.0}
+    async def _post(self, client: HttpClient, request: SampleRequest) -> bytes:
+        body: dict[str, Any] = {"model": self._model, "max_tokens": 1, "temperature": 0.0}
         if isinstance(request.prompt, str):
-            body |= {"logprobs": self._top} | self._extra_body
-            plain = await client.completions.with_raw_response.create(
-                model=self._model, prompt=request.prompt + request.prefix, extra_body=body
-            )
-            return plain.text
-        body |= {"logprobs": True, "top_logprobs": self._top}
-        messages: list[Any] = [openai_message(message) for message in request.prompt]
-        if request.prefix:
-            messages.append({"role": "assistant", "content": request.prefix})
-            body |= {"continue_final_message": True, "add_generation_prompt": False}
-        chat = await client.chat.completions.with_raw_response.create(
-            model=self._model, messages=messages, extra_body=body | self._extra_body
-        )
-        return chat.text
+            path = "/completions"
+            body |= {"prompt": request.prompt + request.prefix, "logprobs": self._top}
+        else:
+            path = "/chat/completions"
+            body |= {"logprobs": True, "top_logprobs": self._top}
+            body["messages"] = [openai_message(message) for message in request.prompt]
+            if request.prefix:
+                body["messages"].append({"role": "assistant", "content": request.prefix})
+                body |= {"continue_final_message": True, "add_generation_prompt": False}
+        return await client.request(path, body | self._extra_body)
 
 
 def _single_tokens(

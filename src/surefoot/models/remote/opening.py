@@ -100,7 +100,6 @@ def open_server(
         if not (problems := self_test(scorer)):
             return scorer
         failures.append(f"{name}: {problems[0]}")
-        scorer.close()
     raise CheckpointError(
         f"{address.root} gives no step scores of family {words.family.CARD.family!r}: {'; '.join(failures)}; "
         f"'surefoot serve-config {served.root or served.id}' shows how to start it"

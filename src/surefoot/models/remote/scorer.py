@@ -5,23 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Self
-
-from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError
 
 from surefoot.errors import ScoreError
 from surefoot.models.card import SERVER, CheckpointCard
 from surefoot.models.remote.wire_formats import ItemScores, Wire, WireError
 from surefoot.models.scorer import CheckpointScorer
-from surefoot.policies import deadlines
-from surefoot.policies.servers import api_key as key_of
+from surefoot.policies.http_client import CallError, RemoteServer
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import Problem, Step, StepScores, Trace, Usage
 
 _OWN_FAULT = {400, 413, 422}
 """Answers to a batch that is wrong in itself: some of its items may be right."""
-_SHOWN = 300
-"""Characters of a server's own words that go into an error."""
 
 
 class RemoteScorer(CheckpointScorer):
@@ -37,8 +31,7 @@ class RemoteScorer(CheckpointScorer):
     sent again item by item, so that one bad item does not spoil the others. What still fails has no
     scores, with the reason; ``failures`` counts such traces by kind.
 
-    At most ``concurrency`` requests of at most ``batch_size`` traces are under way. Use it in a ``with``
-    block, or ``close`` it.
+    At most ``concurrency`` requests of at most ``batch_size`` traces are under way.
     """
 
     def __init__(
@@ -72,18 +65,10 @@ class RemoteScorer(CheckpointScorer):
         )
         root = server_root(base_url)
         self._url = root + wire.path
-        # The official client brings the retries; a server that is not OpenAI's takes any path.
-        self._client = deadlines.client(
-            base_url=root,
-            api_key=key_of(api_key),
-            max_retries=max_retries,
-            timeout_s=timeout_s,
+        self._server = RemoteServer(
+            base_url=root, api_key=api_key, timeout_s=timeout_s, max_retries=max_retries
         )
-        try:
-            self.check(reference, tolerance)
-        except BaseException:
-            self.close()
-            raise
+        self.check(reference, tolerance)
 
     def check(self, reference: StepScorer | None = None, tolerance: float = 0.01) -> None:
         """Score one small trace and hold the answer to its shape. Raises ``ScoreError``."""
@@ -113,16 +98,6 @@ class RemoteScorer(CheckpointScorer):
             except BaseException:
                 threads.shutdown(wait=False, cancel_futures=True)
                 raise
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._client.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def _batch(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         try:
@@ -154,19 +129,10 @@ class RemoteScorer(CheckpointScorer):
     def _post(self, body: dict[str, object]) -> str:
         """The answer's text. Raises :class:`_CallError` after all tries."""
         try:
-            return self._client.post(self.wire.path, cast_to=str, body=body)
-        except APIStatusError as error:
-            status = error.status_code
-            problem = f"status {status}: {error.response.text[:_SHOWN]}"
-            kind = _RefusedError if status in _OWN_FAULT else _CallError
-            raise kind(problem) from error
-        except APITimeoutError as error:
-            problem = "no answer in time: raise timeout_s, or lower concurrency or batch_size"
-            raise _CallError(problem) from error
-        except APIConnectionError as error:
-            raise _CallError(f"connection failed: {error.__cause__ or error}") from error
-        except APIError as error:
-            raise _CallError(f"request failed: {error}") from error
+            return self._server.request(self.wire.path, body).decode(errors="replace")
+        except CallError as error:
+            kind = _RefusedError if error.status in _OWN_FAULT else _CallError
+            raise kind(str(error)) from error
 
 
 def server_root(url: str) -> str:

@@ -72,15 +72,14 @@ def check_server(
     scorer = open_server(url, family=words.family.CARD.family, tokenizer=tokenizer)
     if not isinstance(scorer, RemoteScorer):
         raise CheckpointError(f"{url} gives no step scores of its own")
-    with scorer:
-        if problems := self_test(scorer, reference=reference):
-            raise CheckpointError(f"{url}: {problems[0]}")
-        wire = scorer.wire
-        tag = words.family.step_tag_id(words.tokenizer)
-        if isinstance(wire, VllmPooling) and wire.rows == "tokens" and tag is not None:
-            raise CheckpointError(
-                f"{url} answers for every token, not for each step's tag {tag}: it was started without "
-                "pooling type STEP, or is a vLLM that ignores it (before its fix of September 2026); "
-                "scores read by this package are right all the same, those of other clients are not"
-            )
-        return wire.path
+    if problems := self_test(scorer, reference=reference):
+        raise CheckpointError(f"{url}: {problems[0]}")
+    wire = scorer.wire
+    tag = words.family.step_tag_id(words.tokenizer)
+    if isinstance(wire, VllmPooling) and wire.rows == "tokens" and tag is not None:
+        raise CheckpointError(
+            f"{url} answers for every token, not for each step's tag {tag}: it was started without "
+            "pooling type STEP, or is a vLLM that ignores it (before its fix of September 2026); "
+            "scores read by this package are right all the same, those of other clients are not"
+        )
+    return wire.path

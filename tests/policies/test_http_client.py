@@ -10,12 +10,12 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from openai_server import Reply, serve
+from openai_server import Reply, completion, serve
 
 from surefoot.errors import ScoreError
 from surefoot.models.remote.scorer import RemoteScorer
 from surefoot.models.remote.wire_formats import GatewayScore
-from surefoot.policies.deadlines import MAX_ANSWER_BYTES
+from surefoot.policies.http_client import MAX_RESPONSE_BYTES
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.protocols import SampleRequest
 
@@ -124,14 +124,14 @@ def test_an_answer_without_end_is_given_up(piece, streamed):
         else:
             [result] = asyncio.run(policy.sample([request]))
     assert result.error.startswith("server: ")
-    assert endless.sent < 2 * MAX_ANSWER_BYTES
+    assert endless.sent < 2 * MAX_RESPONSE_BYTES
 
 
 def test_a_scoring_server_without_end_is_given_up():
     endless = Endless(b" ", Content_Type="application/json")
     with serve(endless) as server, pytest.raises(ScoreError, match="longer than 64000000 bytes"):
         RemoteScorer(GatewayScore(), base_url=server.url, name="s", max_retries=0)
-    assert endless.sent < 2 * MAX_ANSWER_BYTES
+    assert endless.sent < 2 * MAX_RESPONSE_BYTES
 
 
 def test_a_compressed_answer_is_not_read():
@@ -141,3 +141,16 @@ def test_a_compressed_answer_is_not_read():
         policy = OpenAIPolicy(model="m", base_url=server.url, max_retries=0)
         [result] = asyncio.run(policy.sample([SampleRequest(prompt="p")]))
     assert "compressed" in result.error
+
+
+def test_redirects_are_not_followed():
+    """A redirect would hand the key to another address."""
+    with serve(lambda body: Reply(payload=completion(["x"]))) as other:
+        reply = Reply(status=307, headers={"Location": f"{other.url}/completions"})
+        with serve(lambda body: reply) as server:
+            policy = OpenAIPolicy(model="m", base_url=server.url, max_retries=0, mode="completions")
+            [result] = asyncio.run(policy.sample([SampleRequest(prompt="p")]))
+            with pytest.raises(ScoreError, match=f"status 307: redirected to {other.url}"):
+                RemoteScorer(GatewayScore(), base_url=server.url, name="s", max_retries=0)
+        assert other.seen == []
+    assert f"status 307: redirected to {other.url}" in result.error
