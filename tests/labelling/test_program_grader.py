@@ -9,7 +9,7 @@ import pytest
 from surefoot import Problem, Trace, Usage
 from surefoot.errors import LabelError, SandboxError
 from surefoot.labelling import HardEstimate, MonteCarloLabeller
-from surefoot.labelling.program_grader import ProgramGrader, step_rewards
+from surefoot.labelling.verifiers.programs import ProgramGrader, step_rewards
 from surefoot.protocols import Completion, ProblemTrace, SampleResult
 from surefoot.sandbox import open_sandbox
 from surefoot.segment import segment_trace, segmenter

@@ -32,8 +32,6 @@ from .mutation import labelled_mutants as labelled_mutants
 from .mutation import mutants as mutants
 from .omegaprm import OmegaPRMLabeller as OmegaPRMLabeller
 from .omegaprm_tree import TreeSettings as TreeSettings
-from .program_grader import ProgramGrader as ProgramGrader
-from .program_grader import step_rewards as step_rewards
 from .queueing import QueueCandidate as QueueCandidate
 from .queueing import priorities as priorities
 from .run_rollouts import RunMonteCarloLabeller as RunMonteCarloLabeller
@@ -44,7 +42,9 @@ from .verifier import VerifierLabeller as VerifierLabeller
 from .verifier import open_verifier as open_verifier
 from .verifiers.arithmetic import ArithmeticVerifier as ArithmeticVerifier
 from .verifiers.arithmetic import EquationCheck as EquationCheck
+from .verifiers.programs import ProgramGrader as ProgramGrader
 from .verifiers.programs import grade_traces as grade_traces
+from .verifiers.programs import step_rewards as step_rewards
 from .verifiers.state_replay import StateReplayVerifier as StateReplayVerifier
 from .verifiers.state_replay import gold_calls as gold_calls
 from .verifiers.tool_calls import CallResult as CallResult

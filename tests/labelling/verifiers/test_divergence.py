@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from surefoot.labelling.verifiers.divergence import Run, beside_reference, first_difference
+from surefoot.labelling.verifiers.divergence import Run, compare_executions, first_difference
 from surefoot.records import CodeTask, CodeTest
 from surefoot.sandbox import Ending, ProgramResult
 
@@ -42,7 +42,7 @@ def run(**changes: Any) -> Run:
 )
 def test_what_is_no_record_of_a_run_says_nothing(changes: dict[str, Any]) -> None:
     assert run(**changes).calls == ()
-    assert beside_reference(TASK, run(), run(**changes)) is None
+    assert compare_executions(TASK, run(), run(**changes)) is None
 
 
 def test_texts_names_and_places_are_bounded() -> None:
@@ -53,17 +53,17 @@ def test_texts_names_and_places_are_bounded() -> None:
         raised=["E" * 9_000, "t" * 9_000, -(10**30)],
         test=0,
     )
-    execution = beside_reference(TASK, run(), forged)
+    execution = compare_executions(TASK, run(), forged)
     assert execution is not None
     assert len(execution.model_dump_json()) < 200_000
     assert first_difference(run(), forged).line is not None
     for test in (-1, 9):
-        assert beside_reference(TASK, run(test=test), forged) is None
+        assert compare_executions(TASK, run(test=test), forged) is None
 
 
 def test_a_run_that_goes_on_after_the_reference_is_shown_whole() -> None:
     longer = run(events=[EVENT, ["line", 3, 1, "c", []], ["return", 3, 1, "d", "2"]], result="y", shown="2")
-    execution = beside_reference(TASK, run(), longer)
+    execution = compare_executions(TASK, run(), longer)
     assert execution is not None
     [call] = execution.calls
     assert [own.line for own, _ in call.rows if own] == [2, 3, 3]

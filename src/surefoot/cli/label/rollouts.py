@@ -212,7 +212,7 @@ class MonteCarlo(RolloutSettings, LabelCommand):
             with self.grading.open() as grader:
                 yield self._labeller(self.open_policy(), grader)
             return
-        from surefoot.labelling.program_grader import ProgramGrader
+        from surefoot.labelling.verifiers.programs import ProgramGrader
         from surefoot.sandbox import open_sandbox
 
         with open_sandbox(self.sandbox) as sandbox:

@@ -1,21 +1,24 @@
-"""Steps of programs checked by parsing and running them: ``compile``, ``python-tests``, ``execution-trace``.
+"""Steps of programs, checked by parsing and running: ``compile``, ``python-tests``, ``execution-trace``.
 
-Programs run in a sandbox alone (:mod:`surefoot.sandbox`). The tests are those of ``Problem.meta["code"]``.
+Programs only run in a sandbox (:mod:`surefoot.sandbox`), on the tests of ``Problem.meta["code"]``.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from surefoot.answers import Grade, Solution
 from surefoot.errors import LabelError
 from surefoot.labelling.verifiers import tracer
-from surefoot.labelling.verifiers.divergence import Run, beside_reference, first_difference
-from surefoot.labelling.verifiers.sandboxed import SandboxedVerifier, first_error, unknown
+from surefoot.labelling.verifiers.divergence import Run, compare_executions, first_difference
 from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.protocols import ProblemTrace, Verdict
 from surefoot.records import CodeTask, CodeTest, Problem, TestVisibility, Trace
@@ -27,34 +30,83 @@ from surefoot.sandbox import (
     Sandbox,
     TaskVerdict,
     grade_python,
+    open_sandbox,
 )
-from surefoot.segment.code import ProseAndCode, code_spans, parse
+from surefoot.segment.code import ProseAndCode, code_spans, parse, parses
 
-LIMITS = SandboxedVerifier.usual
-"""Of one run with its trace."""
+LIMITS = Limits(wall_s=5, cpu_s=5, output_bytes=8 << 20)
+"""Default limits of one run."""
 
 _NO_TESTS = "the problem has no tests of a program in meta['code']"
 
 
+class SandboxedVerifier:
+    """A verifier that runs programs. Use as a context manager, or call ``close``."""
+
+    default_limits: Limits = LIMITS
+
+    def __init__(self, sandbox: Sandbox | str = "bubblewrap", *, limits: Limits | None = None) -> None:
+        """``sandbox``: an open one, or a name, which is opened when needed and closed with the verifier."""
+        self._name = sandbox if isinstance(sandbox, str) else ""
+        self._sandbox = None if isinstance(sandbox, str) else sandbox
+        self.limits = limits or self.default_limits
+        self._closing = ExitStack()
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """Raises ``SandboxError`` where programs cannot be isolated."""
+        if self._sandbox is None:
+            opened = open_sandbox(self._name)
+            self._closing.callback(opened.close)
+            self._sandbox = opened
+        return self._sandbox
+
+    def close(self) -> None:
+        """Close the sandbox if the verifier opened it."""
+        self._closing.close()
+        if self._name:
+            self._sandbox = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def unknown(count: int, reason: str) -> list[Verdict]:
+    """No verdict on any of ``count`` steps."""
+    return [Verdict(value=None, reason=reason)] * count
+
+
+def first_error(count: int, wrong: int, reason: str, before: str) -> list[Verdict]:
+    """Step ``wrong`` of ``count`` is -1, those before it +1, and those after it unknown."""
+    return [
+        *[Verdict(value=1, reason=before)] * wrong,
+        Verdict(value=-1, reason=reason),
+        *unknown(count - wrong - 1, AFTER_FIRST_ERROR),
+    ]
+
+
 @dataclass(frozen=True, kw_only=True)
 class TraceProgram:
-    """The program that a trace amounts to, and the step of each of its lines."""
+    """The program in a trace, and the step of each of its lines."""
 
     text: str
     steps: tuple[int | None, ...]
-    """Step of each line; ``None`` = the line is the prompt's."""
+    """Step of each line; ``None`` for a line of the prompt."""
 
     @classmethod
     def of(cls, trace: Trace, task: CodeTask) -> TraceProgram:
-        """The prompt and what continues it, or the code in its fences if it has any.
+        """The prompt and its continuation, which is the code in fences if there are any.
 
-        A program that defines the entry point itself follows the prompt all the same, whose imports and
-        helpers it may need, and takes the place of its function.
+        A program that defines the entry point itself also follows the prompt, because it may need the
+        prompt's imports and helpers; its definition replaces the prompt's function.
         """
         text = trace.text or ""
-        fenced = code_spans(text, ProseAndCode())
-        spans = [_inside_fence(text, start, end) for start, end in fenced] or [(0, len(text))]
-        pieces: list[str] = [_closed(task.prompt, text[spans[0][0] :])]
+        fences = code_spans(text, ProseAndCode())
+        spans = [_inside_fence(text, start, end) for start, end in fences] or [(0, len(text))]
+        pieces: list[str] = [_complete_prompt(task.prompt, text[spans[0][0] :])]
         steps: list[int | None] = [None] * pieces[0].count("\n")
         for start, end in spans:
             at = start
@@ -65,12 +117,12 @@ class TraceProgram:
         return cls(text="".join(pieces), steps=tuple(steps))
 
     def step(self, line: int | None) -> int | None:
-        """The step that line ``line``, counted from 1, belongs to."""
+        """The step of line ``line``, counted from 1."""
         return self.steps[line - 1] if line is not None and 0 < line <= len(self.steps) else None
 
 
-def _closed(prompt: str, continuation: str) -> str:
-    """The prompt as it stands before ``continuation``, ending with its line."""
+def _complete_prompt(prompt: str, continuation: str) -> str:
+    """The prompt with a body for its function, unless ``continuation`` is the body."""
     if not prompt:
         return ""
     prompt = prompt if prompt.endswith("\n") else f"{prompt}\n"
@@ -92,8 +144,8 @@ def _step_at(trace: Trace, at: int) -> int | None:
 class CompileVerifier:
     """A :class:`surefoot.protocols.StepVerifier`: does the program parse, and which step breaks it?
 
-    Steps before the first syntax error are +1, that with the error is -1, and those after it are unknown. It
-    says nothing of what the program does. Nothing is run.
+    Steps before the first syntax error are +1, the step with the error is -1, and those after it are unknown.
+    Nothing runs, so this does not check what the program does.
     """
 
     name = "compile"
@@ -110,19 +162,18 @@ class CompileVerifier:
         try:
             compile(parse(program.text), "solution.py", "exec", dont_inherit=True)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            line = getattr(error, "lineno", None)
-            wrong = program.step(line)
-            # an error after the last line, or in the prompt's last one, is that of the step that ends it
+            wrong = program.step(getattr(error, "lineno", None))
+            # an error after the last line, or in the prompt's last line, belongs to the last step
             wrong = count - 1 if wrong is None else wrong
-            return first_error(count, wrong, f"{getattr(error, 'msg', error)}", "parses")
+            return first_error(count, wrong, f"{getattr(error, 'msg', error)}", "parses") if count else []
         return [Verdict(value=1, reason="parses")] * count
 
 
 class PythonTestsVerifier(SandboxedVerifier):
     """A :class:`surefoot.protocols.StepVerifier`: the hidden tests decide on the whole program.
 
-    If all pass, every step is +1. If not, the last step is -1, with the first test that failed, and nothing
-    is known of the steps before it.
+    If all pass, every step is +1. Otherwise the last step is -1, with the first test that failed, and the
+    steps before it are unknown.
     """
 
     name = "python-tests"
@@ -139,25 +190,26 @@ class PythonTestsVerifier(SandboxedVerifier):
             return unknown(count, _NO_TESTS if verdict is None else verdict.reason)
         if verdict.passed:
             return [Verdict(value=1, reason=f"all {len(verdict.tests)} tests pass")] * count
-        before = unknown(max(count - 1, 0), "the program fails; which step is wrong is not known")
-        return [*before, *[Verdict(value=-1, reason=self._reason(item, verdict))] * min(count, 1)]
+        earlier = unknown(max(count - 1, 0), "the program fails; which step is wrong is not known")
+        return [*earlier, *[Verdict(value=-1, reason=self._reason(item, verdict))] * min(count, 1)]
 
     def _reason(self, item: ProblemTrace, verdict: TaskVerdict) -> str:  # noqa: ARG002 - for subclasses
         return verdict.reason
 
 
 class VisibleTestsVerifier(PythonTestsVerifier):
-    """The same by the visible tests, which policies may see: for choosing and revising, not for labels.
+    """The same with the visible tests, which policies may see: to select and revise, not to label.
 
-    The reason has the text of the test that failed.
+    The reason quotes the test that failed.
     """
 
     name = "visible-tests"
     visibility: TestVisibility = "visible"
 
     def _reason(self, item: ProblemTrace, verdict: TaskVerdict) -> str:
-        task, bad = code_task(item.problem), verdict.reason.partition(":")[0]
-        code = next((test.code for test in task.that_are("visible") if test.name == bad), "") if task else ""
+        task, failed = code_task(item.problem), verdict.reason.partition(":")[0]
+        tests = task.that_are("visible") if task else ()
+        code = next((test.code for test in tests if test.name == failed), "")
         return f"This test fails:\n\n{code}\n\n{verdict.reason}" if code else verdict.reason
 
 
@@ -168,29 +220,27 @@ def grade_traces(
     limits: Limits | None = None,
     visibility: TestVisibility = "hidden",
 ) -> list[TaskVerdict | None]:
-    """What the tests of a visibility say of each trace's program; ``None``: there are none, or no text."""
-    tasks = [code_task(item.problem) for item in items]
-    known = [
-        (TraceProgram.of(item.trace, task).text, python_task(task, task.that_are(visibility)))
-        for item, task in zip(items, tasks, strict=True)
-        if _gradable(item, task, visibility) and task is not None
-    ]
-    verdicts: Iterator[TaskVerdict] = iter(grade_python(sandbox, known, limits=limits or LIMITS))
-    return [
-        next(verdicts) if _gradable(item, task, visibility) else None
-        for item, task in zip(items, tasks, strict=True)
-    ]
+    """Grade each trace's program by the tests of one visibility; ``None`` without tests or without text."""
+    jobs: dict[int, tuple[str, PythonTask]] = {}
+    for number, item in enumerate(items):
+        task = _gradable_task(item, visibility)
+        if task is not None:
+            tests = python_task(task, task.that_are(visibility))
+            jobs[number] = TraceProgram.of(item.trace, task).text, tests
+    verdicts = dict(
+        zip(jobs, grade_python(sandbox, list(jobs.values()), limits=limits or LIMITS), strict=True)
+    )
+    return [verdicts.get(number) for number in range(len(items))]
 
 
 def has_hidden_tests(problem: Problem) -> bool:
-    """Whether programs can be graded. Raises ``LabelError`` for ``meta["code"]`` that is something else."""
+    """Whether programs can be graded. Raises ``LabelError`` if ``meta["code"]`` is invalid."""
     task = code_task(problem)
     return task is not None and bool(task.that_are("hidden"))
 
 
-def python_task(task: CodeTask, tests: Sequence[CodeTest] | None = None) -> PythonTask:
-    """What the sandbox grades by: the hidden tests, or those given, which must be of one visibility."""
-    tests = task.that_are("hidden") if tests is None else tests
+def python_task(task: CodeTask, tests: Sequence[CodeTest]) -> PythonTask:
+    """What the sandbox grades by: ``tests``, all of one visibility."""
     return PythonTask(
         entry_points=(task.entry_point,),
         setup=task.setup,
@@ -199,30 +249,83 @@ def python_task(task: CodeTask, tests: Sequence[CodeTest] | None = None) -> Pyth
     )
 
 
-def _gradable(item: ProblemTrace, task: CodeTask | None, visibility: TestVisibility = "hidden") -> bool:
-    return task is not None and item.trace.text is not None and bool(task.that_are(visibility))
+def _gradable_task(item: ProblemTrace, visibility: TestVisibility = "hidden") -> CodeTask | None:
+    task = code_task(item.problem)
+    return task if task is not None and item.trace.text is not None and task.that_are(visibility) else None
 
 
 def code_task(problem: Problem) -> CodeTask | None:
-    """That of a problem, or ``None``. Raises ``LabelError`` for ``meta["code"]`` that is something else."""
+    """The problem's task, or ``None``. Raises ``LabelError`` if ``meta["code"]`` is invalid."""
     try:
         return CodeTask.of(problem)
     except ValueError as error:
-        raise LabelError(f"problem {problem.id}: meta['code'] is no programming task: {error}") from error
+        raise LabelError(
+            f"problem {problem.id}: meta['code'] is not a valid programming task: {error}"
+        ) from error
+
+
+@dataclass(frozen=True)
+class ProgramGrader:
+    """A :class:`surefoot.answers.ProblemGrader`: a program is correct if every hidden test passes.
+
+    The outcome is unknown if the tests or the sandbox failed. Grades have no answer.
+    """
+
+    sandbox: Sandbox
+
+    def can_grade(self, problem: Problem) -> bool:
+        """Whether the problem has hidden tests."""
+        return has_hidden_tests(problem)
+
+    async def grade_problem(self, problem: Problem, solutions: Sequence[Solution]) -> list[Grade]:
+        """One grade per solution, without blocking other requests. Raises ``SandboxError``."""
+        items = [
+            ProblemTrace(
+                problem=problem, trace=Trace(problem_id=problem.id, text=solution.prefix + solution.text)
+            )
+            for solution in solutions
+        ]
+        verdicts = await asyncio.to_thread(grade_traces, self.sandbox, items)
+        return [Grade(answer=None, outcome=verdict.passed if verdict else None) for verdict in verdicts]
+
+
+def step_rewards(sandbox: Sandbox, item: ProblemTrace) -> list[float | None]:
+    """Change in the share of passing hidden tests by each step; they add up to last minus first share.
+
+    The program is graded before the first step and after each step. A step after which it does not parse yet,
+    such as ``for x in y:``, changes nothing, unless it is the last. ``None``: the share before or after the
+    step is unknown.
+
+    Raises:
+        ValueError: the trace has messages instead of a text.
+        SandboxError: programs cannot be run.
+    """
+    trace = item.trace
+    prefixes = [trace.prefix(steps) for steps in range(len(trace.steps) + 1)]
+    complete = [text for text in prefixes[:-1] if parses(text)] + prefixes[-1:]
+    traces = [Trace(problem_id=item.problem.id, text=text) for text in complete]
+    verdicts = grade_traces(sandbox, [ProblemTrace(problem=item.problem, trace=trace) for trace in traces])
+    graded = {
+        text: verdict.fraction if verdict else None for text, verdict in zip(complete, verdicts, strict=True)
+    }
+    shares: list[float | None] = [graded.get(prefixes[0], 0.0)]
+    for text in prefixes[1:]:
+        shares.append(graded.get(text, shares[-1]))
+    return [None if first is None or second is None else second - first for first, second in pairwise(shares)]
 
 
 class ExecutionTraceVerifier(SandboxedVerifier):
-    """A :class:`surefoot.protocols.StepVerifier`: the line at which a run parts from the reference's.
+    """A :class:`surefoot.protocols.StepVerifier`: the line at which a run diverges from the reference's.
 
-    Both run on the calls that the hidden tests make. Line by line, the plain values of all local variables
-    are compared, in a call whose result differs. The step that ran right before the first difference is -1:
-    it computed another value, took another way, or raised. Steps run before it are +1; those after it are
-    unknown. Of a program that passes the tests, the steps that ran are +1.
+    Both programs run on the calls that the hidden tests make. In a call whose result differs, the plain
+    values of all local variables are compared line by line. The step that ran right before the first
+    difference is -1: it computed another value, took another branch, or raised. Steps that ran before it are
+    +1; those after it are unknown. If the program passes the tests, the steps that ran are +1.
 
-    Lines are compared with the reference's lines of equal text, and one line that takes the place of another.
-    Where less than half of the lines have such a partner, and from a line on that has none, only a line that
-    raised is -1, and the others are unknown: two right programs need not pass through the same states. What a
-    program says of its own run is believed for that purpose, but never whether it passed.
+    A line is compared with the reference's line of equal text, or with the single line that it replaces. If
+    less than half of the lines match, and after a line without a match, only a line that raised is -1 and the
+    others are unknown: two correct programs may pass through different states. The program could forge its
+    trace, but not whether it passes the tests.
     """
 
     name = "execution-trace"
@@ -231,30 +334,34 @@ class ExecutionTraceVerifier(SandboxedVerifier):
     def verify(self, items: Sequence[ProblemTrace]) -> list[list[Verdict]]:
         """One list per item, one verdict per step. Raises ``SandboxError``."""
         rows = [unknown(len(item.trace.steps), _NO_TESTS) for item in items]
-        usable = [
-            (at, item, task) for at, item in enumerate(items) if (task := code_task(item.problem)) is not None
+        jobs = [
+            (number, item, task)
+            for number, item in enumerate(items)
+            if (task := _gradable_task(item)) is not None and task.reference
         ]
-        usable = [(at, item, task) for at, item, task in usable if _gradable(item, task) and task.reference]
-        tasks = {item.problem.id: task for _, item, task in usable}
-        plans = [_plan(task, None, None) for task in tasks.values()]
-        references = dict(zip(tasks, self._run(plans), strict=True))
-        graded = grade_traces(self.sandbox, [item for _, item, _ in usable], limits=self.limits)
-        programs = [TraceProgram.of(item.trace, task) for _, item, task in usable]
-        runs = self._run(
-            [
-                _plan(task, program.text, [call.given for call in references[item.problem.id].calls])
-                for (_, item, task), program in zip(usable, programs, strict=True)
-            ]
+        tasks = {item.problem.id: task for _, item, task in jobs}
+        references = dict(
+            zip(tasks, self._run([_reference_plan(task) for task in tasks.values()]), strict=True)
         )
-        for (at, item, task), verdict, program, run in zip(usable, graded, programs, runs, strict=True):
-            if verdict is None or verdict.passed is None:
-                continue
-            rows[at] = _compared(
-                task, references[item.problem.id], run, program, verdict, len(item.trace.steps)
-            )
+        graded = grade_traces(self.sandbox, [item for _, item, _ in jobs], limits=self.limits)
+        programs = [TraceProgram.of(item.trace, task) for _, item, task in jobs]
+        plans = [
+            {
+                "program": program.text,
+                "entry_point": task.entry_point,
+                "calls": [call.given for call in references[item.problem.id].calls],
+            }
+            for (_, item, task), program in zip(jobs, programs, strict=True)
+        ]
+        for (number, item, task), verdict, program, run in zip(
+            jobs, graded, programs, self._run(plans), strict=True
+        ):
+            if verdict is not None and verdict.passed is not None:
+                reference, count = references[item.problem.id], len(item.trace.steps)
+                rows[number] = _compare_with_reference(task, reference, run, program, verdict, count)
         return rows
 
-    def _run(self, plans: Sequence[Mapping[str, Any]]) -> list[Run]:
+    def _run(self, plans: Sequence[dict[str, Any]]) -> list[Run]:
         code = Path(tracer.__file__).read_bytes()
         programs = [
             Program(
@@ -264,53 +371,46 @@ class ExecutionTraceVerifier(SandboxedVerifier):
             )
             for plan in plans
         ]
-        return [
-            Run.of(plan["program"], result)
-            for plan, result in zip(plans, self.sandbox.run(programs), strict=True)
-        ]
+        results = self.sandbox.run(programs)
+        return [Run.of(plan["program"], result) for plan, result in zip(plans, results, strict=True)]
 
 
-def _plan(task: CodeTask, program: str | None, calls: Sequence[str] | None) -> dict[str, Any]:
-    """What the tracer has to do: without ``calls``, run the tests on the reference and note their calls."""
-    tests = [] if program is not None else [test.code for test in task.that_are("hidden")]
+def _reference_plan(task: CodeTask) -> dict[str, Any]:
+    """Plan for the tracer without ``calls``: run the tests on the reference and record their calls."""
     return {
-        "program": reference_program(task) if program is None else program,
+        "program": reference_program(task),
         "entry_point": task.entry_point,
-        "setup": "" if program is not None else task.setup,
-        "tests": tests,
-        "calls": calls,
+        "setup": task.setup,
+        "tests": [test.code for test in task.that_are("hidden")],
+        "calls": None,
     }
 
 
 def reference_program(task: CodeTask) -> str:
     """The reference solution after the prompt."""
-    return _closed(task.prompt, task.reference or "") + (task.reference or "")
+    return _complete_prompt(task.prompt, task.reference or "") + (task.reference or "")
 
 
-def _compared(
-    task: CodeTask, reference: Run, own: Run, program: TraceProgram, verdict: TaskVerdict, count: int
+def _compare_with_reference(
+    task: CodeTask, reference: Run, run: Run, program: TraceProgram, verdict: TaskVerdict, count: int
 ) -> list[Verdict]:
-    ran = {program.step(event.line) for call in own.calls for event in call.events}
+    executed = {program.step(event.line) for call in run.calls for event in call.events}
     if verdict.passed:
-        return [
-            Verdict(value=1, reason="it ran, and all tests pass")
-            if step in ran
-            else Verdict(value=None, reason="no test ran it")
-            for step in range(count)
-        ]
-    parting = first_difference(reference, own)
-    step = program.step(parting.line)
-    execution = beside_reference(task, reference, own)
-    if step is None:
+        ran = Verdict(value=1, reason="it ran, and all tests pass")
+        return [ran if step in executed else unknown(1, "no test ran it")[0] for step in range(count)]
+    divergence = first_difference(reference, run)
+    wrong = program.step(divergence.line)
+    execution = compare_executions(task, reference, run)
+    if wrong is None:
         reason = f"the program fails ({verdict.reason}), and no line of it could be blamed"
         last = Verdict(value=None, reason=reason, execution=execution)
         return [*unknown(count - 1, reason), last] if count else []
-    before = "the same values as in the reference's run" if parting.compared else None
-    return [
-        Verdict(value=1, reason=before)
-        if one < step and before and one in ran
-        else Verdict(value=-1, reason=f"line {parting.line}: {parting.reason}", execution=execution)
-        if one == step
-        else Verdict(value=None, reason=AFTER_FIRST_ERROR if one > step else "not run, or not comparable")
-        for one in range(count)
-    ]
+    verdicts = unknown(count, "not run, or not comparable")
+    if divergence.compared:
+        equal = Verdict(value=1, reason="the same values as in the reference's run")
+        verdicts[:wrong] = [equal if step in executed else verdicts[step] for step in range(wrong)]
+    verdicts[wrong] = Verdict(
+        value=-1, reason=f"line {divergence.line}: {divergence.reason}", execution=execution
+    )
+    verdicts[wrong + 1 :] = unknown(count - wrong - 1, AFTER_FIRST_ERROR)
+    return verdicts

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from surefoot.errors import LabelError, SandboxError
-from surefoot.labelling.verifiers.sandboxed import SandboxedVerifier, first_error, unknown
+from surefoot.labelling.verifiers.programs import SandboxedVerifier, first_error, unknown
 from surefoot.protocols import ProblemTrace, Verdict
 from surefoot.records import Problem, ProofTask, Trace
 from surefoot.sandbox import Ending, Limits, Program, ProgramResult
@@ -55,7 +55,7 @@ class ProofVerifier(SandboxedVerifier):
     """
 
     name: str
-    usual = Limits(
+    default_limits = Limits(
         wall_s=60, cpu_s=60, memory_bytes=4 << 30, processes=64, open_files=1024, output_bytes=8 << 20
     )
 

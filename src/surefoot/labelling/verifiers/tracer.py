@@ -1,7 +1,7 @@
 """Runs inside the sandbox: a program's function on given calls, with the state at each line.
 
-It stands alone, as text that is sent into the sandbox, and imports the standard library only. What it says
-of an untrusted program is that program's own statement: it shares the process.
+This file is sent into the sandbox as text, so it imports the standard library only. It shares the process
+with the untrusted program, which can forge its output.
 """
 
 from __future__ import annotations
@@ -16,25 +16,29 @@ from types import FrameType
 from typing import Any
 
 EVENTS, CALLS, PARTS = 20_000, 200, 2_000
-"""Most events in all, calls, and parts of one value that are looked at."""
+"""Limits: all events, calls, and parts of one value."""
 TEXT, NAMES, TEXTS, ALL_TEXTS = 200, 20, 16_000, 400_000
-"""For people: characters of one value, variables of one line, characters of one call, and of all."""
+"""Limits for display: characters of one value, variables of one line, characters of one call and of all."""
 FILE = "solution.py"
 _PLAIN = (int, float, complex, bool, str, bytes, type(None))
 
 
-def shown(value: Any, left: list[int] | None = None) -> str:
-    """A plain value as text, equal for equal values; of others the type."""
-    left = [PARTS] if left is None else left
-    left[0] -= 1
+def shown(value: Any, budget: list[int] | None = None) -> str:
+    """A plain value as text, equal for equal values; the type of any other value."""
+    budget = [PARTS] if budget is None else budget
+    budget[0] -= 1
     kind = type(value)
     if kind in _PLAIN:
         return repr(value) if kind is not int or value.bit_length() < 4096 else hex(value)
-    if left[0] < 0 or kind not in (list, tuple, set, frozenset, dict):
+    if budget[0] < 0 or kind not in (list, tuple, set, frozenset, dict):
         return f"<{kind.__name__}>"
     if kind is dict:
-        return "{" + ", ".join(f"{shown(key, left)}: {shown(one, left)}" for key, one in value.items()) + "}"
-    parts = [shown(one, left) for one in value]
+        return (
+            "{"
+            + ", ".join(f"{shown(key, budget)}: {shown(item, budget)}" for key, item in value.items())
+            + "}"
+        )
+    parts = [shown(item, budget) for item in value]
     if kind is list:
         return f"[{', '.join(parts)}]"
     if kind is tuple:
@@ -48,40 +52,40 @@ def digest(text: str) -> str:
 
 
 class EnoughError(BaseException):
-    """A call was cut off: what it did up to here is known. It may not end by itself."""
+    """Ends a call at the limit of events; it might never return."""
 
 
 class Recorder:
     """The calls of one function: test, arguments, events, result.
 
-    An event is kind, line, depth, digest of the state before it, and what is shown to people: of a line the
-    variables that it changed, of a return its value, of an exception its type.
+    An event is kind, line, depth, digest of the state before it, and a part for display: the variables that a
+    line changed, the value of a return, the type of an exception.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.calls: list[dict[str, Any]] = []
-        self.left, self.texts = EVENTS, ALL_TEXTS
+        self.events_left, self.text_left = EVENTS, ALL_TEXTS
         self.test = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        given = repr((args, kwargs))
+        arguments = repr((args, kwargs))
         try:
-            known = ast.literal_eval(given) == (args, kwargs)
+            literal = ast.literal_eval(arguments) == (args, kwargs)
         except (ValueError, SyntaxError, RecursionError, MemoryError):
-            known = False
-        if not known or len(self.calls) >= CALLS or self.left <= 0:
+            literal = False
+        if not literal or len(self.calls) >= CALLS or self.events_left <= 0:
             return self.function(*args, **kwargs)
-        call: dict[str, Any] = {"test": self.test, "given": given, "events": [], "result": None}
+        call: dict[str, Any] = {"test": self.test, "given": arguments, "events": [], "result": None}
         call |= {"shown": None, "raised": None}
         self.calls.append(call)
-        base, events, texts = _depth(sys._getframe()), call["events"], [min(TEXTS, self.texts)]
-        self.texts -= texts[0]
+        base, events, texts = _depth(sys._getframe()), call["events"], [min(TEXTS, self.text_left)]
+        self.text_left -= texts[0]
 
         def trace(frame: FrameType, *_: Any) -> Any:
             if frame.f_code.co_filename != FILE:
                 return None
-            if self.left <= 0:
+            if self.events_left <= 0:
                 raise EnoughError
             return self._local(frame, events, base, texts)
 
@@ -94,27 +98,27 @@ class Recorder:
             raise
         finally:
             sys.settrace(None)
-            self.texts += max(texts[0], 0)
+            self.text_left += max(texts[0], 0)
         text = shown(result)
         call |= {"result": digest(text), "shown": text[:TEXT]}
         return result
 
     def _local(self, frame: FrameType, events: list[Any], base: int, texts: list[int]) -> Callable[..., Any]:
-        """The trace function of one frame, of which it keeps the variables and the latest line."""
-        before, latest, depth = _variables(frame), None, _depth(frame) - base
+        """The trace function of one frame; it remembers the variables and the latest line."""
+        previous, latest, depth = _variables(frame), None, _depth(frame) - base
 
         def trace(frame: FrameType, kind: str, value: Any) -> Any:
-            nonlocal before, latest
-            if self.left <= 0:
+            nonlocal previous, latest
+            if self.events_left <= 0:
                 raise EnoughError
             if kind in ("line", "return", "exception"):
-                self.left -= 1
+                self.events_left -= 1
                 names = _variables(frame)
-                changed = [[name, text[:TEXT]] for name, text in names.items() if before.get(name) != text]
+                changed = [[name, text[:TEXT]] for name, text in names.items() if previous.get(name) != text]
                 if latest is not None and texts[0] > 0:
                     latest[4] = changed[:NAMES]
                     texts[0] -= sum(len(name) + len(text) for name, text in latest[4])
-                before = names
+                previous = names
                 if kind == "line":
                     state: Any = ";".join(f"{name}={text}" for name, text in names.items())
                 else:
@@ -154,28 +158,28 @@ def main() -> None:
     """Read ``plan.json``; write ``{"calls", "load"}`` as JSON."""
     out = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    with open("plan.json", encoding="utf-8") as file:  # noqa: PTH123 - as few modules as it can
+    with open("plan.json", encoding="utf-8") as file:  # noqa: PTH123 - imports few modules
         plan = json.load(file)
-    said: dict[str, Any] = {"calls": [], "load": None}
+    report: dict[str, Any] = {"calls": [], "load": None}
     names: dict[str, Any] = {"__name__": "solution"}
     try:
         exec(compile(plan["program"], FILE, "exec", dont_inherit=True), names)  # noqa: S102 - in the sandbox
         recorder = Recorder(names[plan["entry_point"]])
     except BaseException as error:
-        said["load"] = raised(error)
+        report["load"] = raised(error)
     else:
-        said["calls"] = recorder.calls
+        report["calls"] = recorder.calls
         if plan["calls"] is None:
             _run_tests(plan, recorder)
         else:
-            for given in plan["calls"]:
-                args, kwargs = ast.literal_eval(given)
+            for arguments in plan["calls"]:
+                args, kwargs = ast.literal_eval(arguments)
                 try:
                     recorder(*args, **kwargs)
-                except BaseException:  # noqa: S112 - it is in the record
+                except BaseException:  # noqa: S112 - recorded
                     continue
     with os.fdopen(out, "w", encoding="utf-8") as file:
-        json.dump(said, file)
+        json.dump(report, file)
     os._exit(0)
 
 
@@ -184,11 +188,11 @@ def _run_tests(plan: dict[str, Any], recorder: Recorder) -> None:
     exec(plan["setup"], names)  # noqa: S102 - in the sandbox
     names |= {"candidate": recorder, plan["entry_point"]: recorder}
     for recorder.test, code in enumerate(plan["tests"]):
-        if recorder.left <= 0:
+        if recorder.events_left <= 0:
             return
         try:
             exec(code, names)  # noqa: S102 - in the sandbox
-        except BaseException:  # noqa: S112 - what counts is what was called
+        except BaseException:  # noqa: S112 - only the calls matter
             continue
 
 
