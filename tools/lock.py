@@ -28,7 +28,6 @@ EXTRAS = (
     "gguf",
     "train",
     "server",
-    "oidc",
     "postgres",
     "ray",
     "pydantic-ai",

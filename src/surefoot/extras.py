@@ -14,7 +14,6 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "train": ("accelerate", "peft"),
         "server": (
             "alembic",
-            "confusable_homoglyphs",
             "fastapi",
             "itsdangerous",
             "latex2mathml",
@@ -24,7 +23,6 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             "sqlalchemy",
             "uvicorn",
         ),
-        "oidc": ("authlib", "httpx2"),
         "postgres": ("psycopg",),
         "gguf": ("gguf",),
         "ray": ("ray",),

@@ -61,15 +61,7 @@ _PAGES = OptionGroup(
     title="Pages",
     names={
         "secure": "--secure-cookies",
-        "oidc.issuer": "--oidc-issuer",
-        "oidc.client_id": "--oidc-client-id",
-        "oidc.secret_file": "--oidc-secret-file",
-        "oidc.label": "--oidc-label",
-        "oidc.scopes": "--oidc-scope",
-        "oidc.role": "--oidc-role",
-        "oidc.roles_claim": "--oidc-roles-claim",
-        "oidc.role_values": "--oidc-role-value",
-        "oidc.match_email": "--oidc-match-email",
+        "trusted_proxies": "--trusted-proxy",
     },
     omit=(
         *("max_form_bytes", "max_upload_bytes", "max_file_bytes", "session_hours", "rows"),
@@ -187,7 +179,7 @@ class Serve(Command):
     def _warn(self, db: Database) -> None:
         if self.server.needs_key and not any(key.revoked is None for key in db.keys.list()):
             echo("there is no API key yet; create one with 'surefoot serve keys add NAME'", err=True)
-        if self.pages and not self.site.https and not is_loopback(self.server.host):
+        if self.pages and not self.site.secure and not is_loopback(self.server.host):
             echo(
                 "warning: passwords and cookies of the pages travel in the clear; put a proxy that speaks "
                 "HTTPS in front and give --secure-cookies, or serve --no-pages",
@@ -327,41 +319,30 @@ class RevokeKey(Command):
 
 
 class AddUser(Command):
-    """Create an account, and print its password once; or one for a user of an identity provider.
+    """Create an account, and print its password once.
 
     Example: `surefoot serve users add ada --role admin`
 
-    Example: `surefoot serve users add ada --issuer https://id.example --subject 4f1c`
+    Example: `surefoot serve users add ada@example.org --no-password`
     """
 
     name: Annotated[str, Flag(argument=True)] = Field(description="Name to sign in with.")
     database: DatabaseName = DEFAULT_DATABASE
     role: tuple[Role, ...] = Field(default=("annotator",), description="What the account may do.")
-    issuer: str | None = Field(default=None, description="Provider, as given with `--oidc-issuer`.")
-    subject: str | None = Field(
-        default=None, description="The provider's `sub` of the user, who needs no password."
+    password: bool = Field(
+        default=True, description="Create a password; accounts behind a sign-in proxy need none."
     )
-
-    @model_validator(mode="after")
-    def _whole_identity(self) -> Self:
-        if (self.issuer is None) != (self.subject is None):
-            raise ValueError("'issuer' and 'subject' need each other")
-        return self
 
     def run(self) -> None:
         """Create it and print the password."""
         from surefoot.server import open_database
 
-        if self.issuer is not None and self.subject is not None:
-            with open_database(self.database) as db:
-                db.users.create(self.name, roles=self.role, identity=(self.issuer, self.subject))
-            echo(f"{self.name}: {', '.join(self.role)}; signs in with {self.issuer}", err=True)
-            return
-        password = secrets.token_urlsafe(15)
+        password = secrets.token_urlsafe(15) if self.password else None
         with open_database(self.database) as db:
             db.users.create(self.name, password=password, roles=self.role)
-        echo(password)
-        echo(f"{self.name}: {', '.join(self.role)}; the password is shown only this once", err=True)
+        if password is not None:
+            echo(password)
+            echo(f"{self.name}: {', '.join(self.role)}; the password is shown only this once", err=True)
 
 
 class Prune(Command):

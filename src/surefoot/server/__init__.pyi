@@ -26,7 +26,6 @@ from .gateway.settings import MonitorSettings as MonitorSettings
 from .gateway.settings import ServerSettings as ServerSettings
 from .gateway.settings import ToolGuard as ToolGuard
 from .pages.app import create_pages_app as create_pages_app
-from .pages.settings import OidcSettings as OidcSettings
 from .pages.settings import PageSettings as PageSettings
 from .store.accounts import ApiKey as ApiKey
 from .store.accounts import Member as Member

@@ -18,12 +18,9 @@ import pytest
 pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 
 import screenshot_pages
-from annotation_site import open_room
 from browsing import enter, served
 from playwright.sync_api import Browser, Page, sync_playwright
 from screenshot_pages import Views, open_shown
-
-from surefoot.server import OidcSettings, PageSettings, create_pages_app
 
 CHROMIUM = shutil.which("chromium")
 SCREENSHOTS = os.environ.get("SUREFOOT_SCREENSHOTS")
@@ -67,28 +64,6 @@ def test_every_page(
             folder = Path(SCREENSHOTS)
             folder.mkdir(parents=True, exist_ok=True)
             write_picture(page, width, height, folder / f"{view}-{name}-{scheme}.png")
-    assert wrong == []
-
-
-@pytest.mark.parametrize(("name", "width", "height", "scheme"), LOOKS)
-def test_pages_with_an_identity_provider(
-    tmp_path: Path, name: str, width: int, height: int, scheme: str, shown: tuple[str, Views, Browser]
-) -> None:
-    """They have fields and links that the same pages lack without one."""
-    pytest.importorskip("authlib", reason="the extra oidc is not installed")
-    room = open_room(tmp_path)
-    room.db.users.link(room.ids["ann"], "https://id.example", "u-1")
-    oidc = OidcSettings(issuer="https://id.example", client_id="labels", label="Example ID")
-    app = create_pages_app(room.db, PageSettings(public_url="http://127.0.0.1", oidc=oidc))
-    views = {"sign-in": (None, "/sign-in?signed-out=yes"), "people": ("admin", "/people")}
-    wrong: list[str] = []
-    with served(app) as address:
-        for view, page in looked_at((address, views, shown[2]), name, width, height, scheme):
-            assert "Example ID" in page.content()
-            wrong += [f"{view}: {sentence}" for sentence in page.evaluate(AUDIT)]
-            if page.evaluate("document.documentElement.scrollWidth") > width:
-                wrong.append(f"{view}: too wide")
-    room.db.close()
     assert wrong == []
 
 

@@ -24,7 +24,6 @@ WITHOUT_DATABASE = (
     "GET /openapi.json",
     "GET /sign-in",
     "POST /sign-in",  # its form's secret comes first
-    "GET /sign-in/provider",  # there is no identity provider here
     "GET /sign-in/callback",
     "GET /sign-out/provider",
     "* /v1/{path:path}",

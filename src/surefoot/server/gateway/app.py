@@ -17,11 +17,12 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from surefoot import __version__
 from surefoot.server.gateway.access import KeyAuth, guarded_route
 from surefoot.server.gateway.chat import chat_routes
-from surefoot.server.gateway.connections import ConnectionTable, bounded_protocol
+from surefoot.server.gateway.connections import ConnectionTable, DirectPeer, bounded_protocol
 from surefoot.server.gateway.errors import ApiError, declared, install_error_handlers, response_of
 from surefoot.server.gateway.gateway import Gateway
 from surefoot.server.gateway.records import KeyStore
@@ -180,11 +181,11 @@ def make_server(app: FastAPI, settings: ServerSettings, *, log_level: str = "war
     """A server that is not running yet; ``.run()`` runs it until a signal comes."""
     gateway: Gateway | None = app.state.gateway
     table = gateway.metrics.connections if gateway is not None else ConnectionTable()
+    served = ProxyHeadersMiddleware(app, list(settings.proxies)) if settings.proxies else app  # type: ignore[arg-type]
     config = uvicorn.Config(
-        app,
+        DirectPeer(served),  # type: ignore[arg-type]
         http=bounded_protocol(table, settings.limits, settings.proxies),
-        proxy_headers=bool(settings.proxies),
-        forwarded_allow_ips=list(settings.proxies),
+        proxy_headers=False,
         host=settings.host,
         port=settings.port,
         log_level=log_level,

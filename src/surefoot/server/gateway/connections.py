@@ -12,14 +12,16 @@ import ipaddress
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import Literal
+from typing import Final, Literal
 
 import h11
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from surefoot.server.gateway.settings import Limits
 
+PEER: Final = "surefoot.peer"
+"""Key of a request's scope: the address of the connection it came by."""
 Reason = Literal["total", "address", "slow_headers", "slow_body", "slow_reader"]
 """Why a connection was refused or closed."""
 _RESERVED = 200
@@ -77,12 +79,33 @@ def client_address(host: str) -> str:
     return host
 
 
+def address_in(host: str, networks: Sequence[str]) -> bool:
+    """Whether the address ``host`` is, or lies in, one of ``networks``."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return any((mapped or address) in ipaddress.ip_network(network) for network in networks)
+
+
+class DirectPeer:
+    """ASGI middleware that keeps the connection's address; X-Forwarded-For may replace ``client``."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        scope[PEER] = scope.get("client")
+        await self.app(scope, receive, send)
+
+
 def bounded_protocol(
     table: ConnectionTable, limits: Limits, proxies: Sequence[str] = ()
 ) -> type[H11Protocol]:
     """HTTP/1.1 as uvicorn speaks it, within ``limits``. The addresses of ``proxies`` may have any number of
     connections, as many clients share them."""
-    networks = [ipaddress.ip_network(proxy) for proxy in proxies]
 
     class BoundedProtocol(H11Protocol):
         _counted: str | None = None
@@ -96,7 +119,7 @@ def bounded_protocol(
             peer = transport.get_extra_info("peername")
             host = str(peer[0]) if isinstance(peer, tuple) else "local"
             address = client_address(host)
-            reason = table.enter(address, limits=limits, exempt=_within(host, networks))
+            reason = table.enter(address, limits=limits, exempt=address_in(host, proxies))
             if reason is not None:
                 self.transport = transport
                 _refuse(transport, reason)
@@ -189,13 +212,6 @@ def _refuse(transport: asyncio.Transport, reason: Reason) -> None:
 def _ambiguous(headers: Sequence[tuple[bytes, bytes]]) -> bool:
     """Whether a request gives its length in two ways, of which a proxy may have read the other."""
     return {b"content-length", b"transfer-encoding"} <= {name for name, _ in headers}
-
-
-def _within(host: str, networks: Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network]) -> bool:
-    with suppress(ValueError):
-        address = ipaddress.ip_address(host)
-        return any(address in network for network in networks)
-    return False
 
 
 def _descriptors() -> int:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 from surefoot.answers import AnswerStyle
 from surefoot.guard.settings import GuardSettings
@@ -89,6 +89,18 @@ class Limits(Settings):
     )
 
 
+def _checked_network(network: str) -> str:
+    try:
+        ipaddress.ip_network(network)
+    except ValueError as error:
+        raise ValueError(f"{network!r} is not an address or network such as 10.0.0.0/8") from error
+    return network
+
+
+Network = Annotated[str, AfterValidator(_checked_network)]
+"""An IP address, or a network such as ``10.0.0.0/8``."""
+
+
 class ServerSettings(Settings):
     """Where a server listens, and who may use it."""
 
@@ -98,7 +110,7 @@ class ServerSettings(Settings):
         default=False,
         description="Require an API key on loopback too; beyond loopback one is always required.",
     )
-    proxies: tuple[str, ...] = Field(
+    proxies: tuple[Network, ...] = Field(
         default=(),
         description="Addresses or networks of proxies, whose X-Forwarded-For and -Proto are believed.",
     )
@@ -106,16 +118,6 @@ class ServerSettings(Settings):
         default=False, description="Answer /health and /ready without a key, for probes that have none."
     )
     limits: Limits = Limits()
-
-    @field_validator("proxies")
-    @classmethod
-    def _networks(cls, proxies: tuple[str, ...]) -> tuple[str, ...]:
-        for proxy in proxies:
-            try:
-                ipaddress.ip_network(proxy)
-            except ValueError as error:
-                raise ValueError(f"{proxy!r} is no address or network, such as 10.0.0.0/8") from error
-        return proxies
 
     @property
     def needs_key(self) -> bool:

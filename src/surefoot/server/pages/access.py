@@ -13,12 +13,13 @@ from fastapi.security import SecurityScopes
 
 from surefoot.errors import ForbiddenError, NotFoundError, UnavailableError
 from surefoot.server.gateway.access import require_scope
+from surefoot.server.gateway.connections import PEER, address_in
 from surefoot.server.gateway.records import KeyScope
 from surefoot.server.pages.cookies import SESSION, Cookies, Signer
-from surefoot.server.pages.provider import Provider
 from surefoot.server.pages.settings import PageSettings
 from surefoot.server.store.accounts import Project, Role
 from surefoot.server.store.database import Database
+from surefoot.server.store.users import folded_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,17 +73,10 @@ class Place:
 class Pages:
     """State of the pages app; ``request.app.state.pages``."""
 
-    def __init__(
-        self,
-        db: Database,
-        settings: PageSettings,
-        rng: random.Random | None = None,
-        provider: Provider | None = None,
-    ) -> None:
+    def __init__(self, db: Database, settings: PageSettings, rng: random.Random | None = None) -> None:
         self.db, self.settings = db, settings
         self.rng = rng or random.SystemRandom()
-        self.cookies = Cookies(settings.https)
-        self.provider = provider
+        self.cookies = Cookies(settings.secure)
 
     @cached_property
     def signer(self) -> Signer:
@@ -145,14 +139,44 @@ class SignInNeeded(Exception):  # noqa: N818 - not an error: the response is the
 def visitor_of(request: Request) -> Visitor | None:
     """The visitor, by API key or cookie; ``None`` = unknown."""
     pages = pages_of(request)
-    scheme, _, key = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer":
-        return _by_key(pages, key.strip())
+    key = bearer_key(request)
+    if key is not None:
+        return _by_key(pages, key)
     signed_in_user = pages.db.users.session(pages.cookies.get(request, SESSION))
     if signed_in_user is None:
         return None
     user, session = signed_in_user
+    name = proxied_user(request)
+    if session.proxied != (name is not None):
+        return None
+    if name is not None and folded_name(name) != folded_name(user.name):
+        return None
     return Visitor(user_id=user.id, name=user.name, roles=user.roles, csrf=session.csrf)
+
+
+def bearer_key(request: Request) -> str | None:
+    """The API key of the request; ``None`` without one, also for a sign-in proxy's other schemes."""
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else None
+
+
+def proxied_user(request: Request) -> str | None:
+    """The name of the user whom the sign-in proxy has authenticated; ``None`` without one.
+
+    Raises ``ForbiddenError`` if the header comes from any other address, or more than once.
+    """
+    settings = pages_of(request).settings
+    names = request.headers.getlist(settings.trusted_user_header) if settings.trusted_user_header else []
+    if not names:
+        return None
+    client = request.scope.get(PEER) or request.scope.get("client")
+    if client is None or not address_in(client[0], settings.trusted_proxies):
+        raise ForbiddenError(f"only the sign-in proxy may send the header {settings.trusted_user_header}")
+    try:
+        (name,) = names
+        return name.encode("latin-1").decode("utf-8").strip() or None
+    except ValueError as error:
+        raise ForbiddenError(f"the header {settings.trusted_user_header} must be one UTF-8 name") from error
 
 
 def signed_in(request: Request, needed: SecurityScopes) -> Visitor:

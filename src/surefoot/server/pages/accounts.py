@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from surefoot.errors import StoreError
-from surefoot.server.pages.access import Pages, SiteAdmin, pages_of
+from surefoot.server.pages.access import SiteAdmin, pages_of
 from surefoot.server.pages.forms import CheckedForm, Form
 from surefoot.server.pages.render import done, show, twin
 from surefoot.server.store.accounts import Role, User
@@ -20,38 +20,28 @@ ROLES: tuple[Role, ...] = ("annotator", "viewer", "admin")
 def people(request: Request, visitor: SiteAdmin) -> Response:
     """All accounts."""
     pages = pages_of(request)
-    subjects: dict[int, list[str]] = {}
-    for one in pages.db.users.identities():
-        subjects.setdefault(one.user_id, []).append(one.subject)
-    data = {
-        "users": [{**_row(user), "subjects": subjects.get(user.id, [])} for user in pages.db.users.list()],
-        "provider": pages.provider.settings.label if pages.provider is not None else None,
-    }
-    return show(request, visitor, "people.html", data, extra={"roles": ROLES})
+    data = {"users": [_row(user) for user in pages.db.users.list()]}
+    extra = {"roles": ROLES, "proxied": pages.settings.trusted_user_header is not None}
+    return show(request, visitor, "people.html", data, extra=extra)
 
 
 @router.post("/people")
 def create(request: Request, visitor: SiteAdmin, form: CheckedForm) -> Response:
-    """A new account, with a password or for a user of the identity provider."""
+    """A new account; behind a sign-in proxy it needs no password."""
     pages, db = pages_of(request), pages_of(request).db
-    subject = form.optional("subject", most=255)
-    user = db.users.create(
-        form.text("name", most=200),
-        None if subject is not None and not form.data.get("password") else _password(form),
-        roles=(form.choice("role", ROLES),),
-        identity=None if subject is None else (_issuer(pages), subject),
-    )
+    without = pages.settings.trusted_user_header is not None and not form.data.get("password")
+    password = None if without else _password(form)
+    user = db.users.create(form.text("name", most=200), password, roles=(form.choice("role", ROLES),))
     db.projects.audit("account created", visitor.user_id, name=user.name)
     return done(request, "/people", {"user": _row(user)})
 
 
 @router.post("/people/{user_id:number}")
 def change(request: Request, visitor: SiteAdmin, user_id: int, form: CheckedForm) -> Response:
-    """Set a password or a role, close or open the account, which ends the user's sessions; or say which user
-    of the identity provider may sign in to it."""
-    pages, db = pages_of(request), pages_of(request).db
+    """Set a password or a role, close or open the account; each ends the user's sessions."""
+    db = pages_of(request).db
     user, what = db.users.get(user_id), form.text("what")
-    if user.id == visitor.user_id and what not in ("password", "link"):
+    if user.id == visitor.user_id and what != "password":
         raise StoreError(
             "you cannot change your own role or close your own account; ask another administrator"
         )
@@ -59,12 +49,10 @@ def change(request: Request, visitor: SiteAdmin, user_id: int, form: CheckedForm
         db.users.set_password(user_id, _password(form))
     elif what == "role":
         db.users.set_roles(user_id, (form.choice("role", ROLES),))
-    elif what == "link":
-        db.users.link(user_id, _issuer(pages), form.text("subject", most=255))
     elif what in ("close", "open"):
         db.users.set_active(user_id, what == "open")
     else:
-        raise StoreError("'what' must be password, role, link, close or open")
+        raise StoreError("'what' must be password, role, close or open")
     db.projects.audit(f"account {what}", visitor.user_id, name=user.name)
     return done(request, "/people", {"user": _row(db.users.get(user_id))})
 
@@ -77,12 +65,6 @@ def _row(user: User) -> dict[str, object]:
         "active": user.active,
         "created": user.created,
     }
-
-
-def _issuer(pages: Pages) -> str:
-    if pages.provider is None:
-        raise StoreError("'subject' is of no use: this server signs nobody in with an identity provider")
-    return pages.provider.issuer
 
 
 def _password(form: Form) -> str:

@@ -12,7 +12,7 @@ import random
 from typing import Any
 from urllib.parse import urlencode
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
@@ -38,7 +38,6 @@ from surefoot.server.pages import (
     held,
     keys,
     monitor,
-    oidc,
     projects,
     queue,
     request_log,
@@ -48,14 +47,13 @@ from surefoot.server.pages import (
     transfer,
     trees,
 )
-from surefoot.server.pages.access import Pages, SignInNeeded, visitor_of
-from surefoot.server.pages.provider import Provider, ProviderDownError, ProviderError
+from surefoot.server.pages.access import Pages, SignInNeeded, bearer_key, proxied_user, visitor_of
 from surefoot.server.pages.render import FOLDER, HEADERS, show, wants_json
 from surefoot.server.pages.settings import PageSettings
 from surefoot.server.store.database import Database
 
 _MODULES = (
-    *(session, oidc, projects, accounts, keys, annotate, queue, agreement, adjudicate, flags, transfer),
+    *(session, projects, accounts, keys, annotate, queue, agreement, adjudicate, flags, transfer),
     formats,
     *(traces, candidates, trees, runs, request_log, held, monitor),
 )
@@ -65,8 +63,6 @@ _STATUS: dict[type[Exception], int] = {
     NotFoundError: 404,
     ForbiddenError: 403,
     ConflictError: 409,
-    ProviderDownError: 503,
-    ProviderError: 403,
 }
 _TITLES = {
     400: "Invalid request",
@@ -96,19 +92,20 @@ def create_pages_app(
     settings: PageSettings | None = None,
     *,
     rng: random.Random | None = None,
-    provider: Provider | None = None,
 ) -> FastAPI:
     """The pages over a database, as an ASGI app to be mounted at the root, after the gateway's routes.
 
-    ``rng`` chooses random and control items; the default is the system's. ``provider`` is by default that of
-    the settings. Raises ``MissingExtraError`` where its packages are not installed.
+    ``rng`` chooses random and control items; the default is the system's.
     """
-    settings = settings or PageSettings()
-    if provider is None and settings.oidc.issuer is not None:
-        provider = Provider(settings.oidc, redirect_uri=f"{settings.public_url}/sign-in/callback")
-    app = FastAPI(title="surefoot pages", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(
+        title="surefoot pages",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        dependencies=[Depends(proxied_user)],  # on every route: it refuses a forged header
+    )
     app.router.redirect_slashes = False  # its redirects repeat the Host that the client sent
-    app.state.pages = Pages(db, settings, rng, provider)
+    app.state.pages = Pages(db, settings or PageSettings(), rng)
     for module in _MODULES:
         app.include_router(module.router)
     app.mount("/static", _StaticFiles(directory=FOLDER / "static"), name="static")
@@ -122,7 +119,7 @@ def create_pages_app(
 
 
 async def _sign_in_needed(request: Request, _: Exception) -> Response:
-    if wants_json(request) or "authorization" in request.headers:
+    if wants_json(request) or bearer_key(request) is not None:
         headers = {**HEADERS, "WWW-Authenticate": "Bearer"}
         return JSONResponse({"error": "sign in, or send a valid API key"}, status_code=401, headers=headers)
     to = request.scope.get("root_path", "") + "/sign-in"

@@ -9,7 +9,7 @@ from fastapi import Request
 from fastapi.responses import Response
 from itsdangerous import BadData, URLSafeTimedSerializer
 
-Purpose = Literal["sign-in form", "device", "provider"]
+Purpose = Literal["sign-in form", "device"]
 """What a value was signed for; it is no good for another purpose."""
 
 SESSION: Final = "surefoot_session"
@@ -18,8 +18,6 @@ SIGN_IN: Final = "surefoot_sign_in"
 """The browser to which a sign-in form was sent, for which there is no session yet."""
 DEVICE: Final = "surefoot_device"
 """Says, signed, as whom this browser has signed in before."""
-PROVIDER: Final = "surefoot_provider"
-"""Says, signed, what was asked of the identity provider, until its answer comes."""
 
 
 class Cookies:

@@ -11,7 +11,6 @@ import hmac
 import secrets
 from datetime import timedelta
 from typing import Final
-from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -19,13 +18,15 @@ from fastapi.security import SecurityScopes
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
+from surefoot.errors import ForbiddenError, NotFoundError
 from surefoot.server.gateway.connections import client_address
-from surefoot.server.pages.access import pages_of, signed_in
+from surefoot.server.pages.access import pages_of, proxied_user, signed_in, visitor_of
 from surefoot.server.pages.cookies import DEVICE, SESSION, SIGN_IN
 from surefoot.server.pages.forms import Form, checked_form, read_form
 from surefoot.server.pages.render import done, show
 from surefoot.server.store.accounts import User
 from surefoot.server.store.sign_ins import Bound
+from surefoot.server.store.users import folded_name
 
 router = APIRouter()
 
@@ -37,8 +38,13 @@ _DEVICE_SECONDS: Final = 365 * 24 * 3600.0
 
 @router.get("/sign-in")
 def sign_in_page(request: Request) -> Response:
-    """The form."""
-    return _sign_in_form(request, local_path(request.query_params.get("next", "")))
+    """The form, or a session for the user whom the sign-in proxy names."""
+    to, name = _local_path(request.query_params.get("next", "")), proxied_user(request)
+    if name is None:
+        return _sign_in_form(request, to)
+    if visitor_of(request) is not None:
+        return done(request, to)
+    return _open_session(request, _proxied_account(request, name), to, proxied=True)
 
 
 @router.post("/sign-in")
@@ -51,19 +57,19 @@ async def sign_in(request: Request) -> Response:
 def _sign_in(request: Request, form: Form) -> Response:
     pages = pages_of(request)
     if not pages.settings.passwords:
-        raise HTTPException(403, "passwords are turned off here; sign in with the identity provider")
+        raise HTTPException(403, "passwords are turned off here; sign in through the proxy")
     _require_own_form(request, form)
     name, password = form.text("name", most=200), str(form.data.get("password", ""))[:1000]
-    to = local_path(form.text("next", default="", most=2000))
+    to = _local_path(form.text("next", default="", most=2000))
     bounds, own = _bounds(request, name)
-    refuse_to_wait(pages.db.sign_ins.start(*bounds))
+    _refuse_to_wait(pages.db.sign_ins.start(*bounds))
     user = pages.db.users.sign_in(name, password)
     if user is None:
         pages.db.projects.audit("sign-in failed", None, None, name=name)
         return _sign_in_form(request, to, failed=True)
     pages.db.sign_ins.forget(own)
-    response = open_session(request, user, to)
-    device = pages.signer.sign("device", [user.name, secrets.token_urlsafe(12)])
+    response = _open_session(request, user, to)
+    device = pages.signer.sign("device", [folded_name(name), secrets.token_urlsafe(12)])
     pages.cookies.set(response, DEVICE, device, seconds=_DEVICE_SECONDS)
     return response
 
@@ -75,17 +81,35 @@ async def sign_out(request: Request) -> Response:
     visitor = await run_in_threadpool(signed_in, request, SecurityScopes())
     await checked_form(request, visitor)
     await run_in_threadpool(pages.db.users.end_session, pages.cookies.get(request, SESSION))
-    response = done(request, "/sign-in?signed-out=yes" if pages.provider is not None else "/sign-in")
+    response = done(request, "/sign-in")
     pages.cookies.delete(response, SESSION)
     return response
 
 
-def open_session(request: Request, user: User, to: str) -> Response:
+def _proxied_account(request: Request, name: str) -> User:
+    """The account of the proxy's user, created if the settings say so."""
+    pages = pages_of(request)
+    role = pages.settings.trusted_user_role
+    try:
+        user = pages.db.users.by_name(name)
+    except NotFoundError:
+        if role is None:
+            raise ForbiddenError(
+                f"you have no account here; an administrator can create one named '{name}'"
+            ) from None
+        user = pages.db.users.create(name, roles=(role,))
+        pages.db.projects.audit("account created", user.id, name=user.name)
+    if not user.active:
+        raise ForbiddenError("your account is closed")
+    return user
+
+
+def _open_session(request: Request, user: User, to: str, *, proxied: bool = False) -> Response:
     """A redirect to the path ``to`` with a new session; one that the browser had before ends."""
     pages = pages_of(request)
     lifetime = timedelta(hours=pages.settings.session_hours)
     pages.db.users.end_session(pages.cookies.get(request, SESSION))
-    token, _ = pages.db.users.open_session(user.id, lifetime=lifetime)
+    token, _ = pages.db.users.open_session(user.id, lifetime=lifetime, proxied=proxied)
     pages.db.projects.audit("sign-in", user.id)
     response = done(request, to)
     pages.cookies.set(response, SESSION, token, seconds=lifetime.total_seconds())
@@ -93,20 +117,20 @@ def open_session(request: Request, user: User, to: str) -> Response:
     return response
 
 
-def local_path(to: str) -> str:
+def _local_path(to: str) -> str:
     """A path on this server to go to after signing in; anything else becomes the list of projects."""
     fine = to.startswith("/") and not to.startswith("//") and "\\" not in to and to.isprintable()
     return to if fine else "/projects"
 
 
-def address_bound(request: Request) -> Bound:
+def _address_bound(request: Request) -> Bound:
     """How many sign-ins may come from the address of the request."""
     settings = pages_of(request).settings
     most = 5 * settings.attempts
     return Bound(key=f"address {_address(request)}", most=most, seconds=settings.attempt_seconds)
 
 
-def refuse_to_wait(seconds: float) -> None:
+def _refuse_to_wait(seconds: float) -> None:
     """Raise 429 unless ``seconds`` is 0."""
     if seconds > 0:
         raise HTTPException(
@@ -122,7 +146,7 @@ def _address(request: Request) -> str:
 
 def _bounds(request: Request, name: str) -> tuple[list[Bound], Bound]:
     """The bounds that an attempt counts under, and the one that a right password clears."""
-    pages, settings = pages_of(request), pages_of(request).settings
+    pages, settings, name = pages_of(request), pages_of(request).settings, folded_name(name)
     device = pages.signer.read("device", pages.cookies.get(request, DEVICE), seconds=_DEVICE_SECONDS)
     if isinstance(device, list) and device[:1] == [name]:
         own = Bound(key=f"device {device}", most=settings.attempts, seconds=settings.attempt_seconds)
@@ -131,7 +155,7 @@ def _bounds(request: Request, name: str) -> tuple[list[Bound], Bound]:
     own = Bound(key=f"pair {address} {name}", most=settings.attempts, seconds=settings.attempt_seconds)
     return [
         own,
-        address_bound(request),
+        _address_bound(request),
         Bound(key=f"account {name}", most=settings.account_attempts, seconds=settings.account_seconds),
     ], own
 
@@ -139,17 +163,8 @@ def _bounds(request: Request, name: str) -> tuple[list[Bound], Bound]:
 def _sign_in_form(request: Request, to: str, *, failed: bool = False) -> Response:
     """The form with a secret: the browser's, which a cookie has, too, signed by this server."""
     pages, browser = pages_of(request), secrets.token_urlsafe(24)
-    data = {
-        "failed": failed,
-        "passwords": pages.settings.passwords,
-        "provider": pages.provider.settings.label if pages.provider is not None else None,
-        "signed_out": "signed-out" in request.query_params,
-    }
-    extra = {
-        "secret": pages.signer.sign("sign-in form", browser),
-        "next": to,
-        "provider_query": urlencode({"next": to}),
-    }
+    data = {"failed": failed, "passwords": pages.settings.passwords}
+    extra = {"secret": pages.signer.sign("sign-in form", browser), "next": to}
     response = show(request, None, "sign_in.html", data, status=401 if failed else 200, extra=extra)
     pages.cookies.set(response, SIGN_IN, browser, seconds=_FORM_SECONDS, samesite="strict")
     return response

@@ -40,13 +40,14 @@ class User:
     """A person or program that signs in."""
 
     id: RowId
-    name: Annotated[str, Unique()]
+    name: str
     roles: Annotated[frozenset[Role], Computed()]
     active: bool
     created: datetime
 
 
-users = table("users", User, Column("password", Text))
+# `folded` is the name without differences of case and width: no two users may share it
+users = table("users", User, Column("folded", Text, nullable=False, unique=True), Column("password", Text))
 
 user_roles = Table(
     "user_roles",
@@ -63,24 +64,13 @@ class Session:
     id: RowId
     user_id: Annotated[int, ForeignKey("users.id", ondelete="CASCADE"), Indexed()]
     csrf: Annotated[str, String(64)]
+    proxied: bool
+    """Whether the sign-in proxy opened it; it is then valid only with the proxy's header."""
     created: datetime
     expires: Annotated[datetime, Indexed()]
 
 
 sessions = table("sessions", Session, Column("token_hash", String(64), nullable=False, unique=True))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Identity:
-    """A user of an OpenID Connect provider, whose account it is: ``subject`` never changes, unlike names."""
-
-    issuer: Annotated[str, Key(), String(500)]
-    subject: Annotated[str, Key(), String(255)]
-    user_id: Annotated[int, ForeignKey("users.id", ondelete="CASCADE"), Indexed()]
-    created: datetime
-
-
-identities = table("identities", Identity)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,27 +11,24 @@ import base64
 import hashlib
 import hmac
 import secrets
+import unicodedata
 from collections.abc import Collection
 from datetime import timedelta
 from typing import Any, Final, get_args
 
-from sqlalchemy import Connection, delete, insert, select, text, update
+from sqlalchemy import Connection, delete, insert, select, update
 
 from surefoot.errors import ConflictError, NotFoundError, StoreError
 from surefoot.server.store import accounts as t
-from surefoot.server.store.accounts import Identity, Role, Session, User
+from surefoot.server.store.accounts import Role, Session, User
 from surefoot.server.store.engine import Connections, Repository
-from surefoot.server.store.names import checked_user_name, refuse_look_alikes
-from surefoot.server.store.schema import as_data, checked_text, inserted, rows_of, storable
+from surefoot.server.store.schema import as_data, checked_name, inserted, storable
 
 DEFAULT_ROLES: tuple[Role, ...] = ("annotator",)
 DEFAULT_COST: Final = 14
 """log2 of scrypt's N; with r = 8 a hash takes 2^(cost + 10) bytes: 16 MB."""
 
 _ROLES = frozenset(get_args(Role))
-_LONGEST_ISSUER: Final = 500
-_LONGEST_SUBJECT: Final = 255
-"""OpenID Connect Core 1.0, section 2."""
 _BLOCK: Final = 8
 _PARALLEL: Final = 5
 """N = 2^14, r = 8, p = 5: as slow as N = 2^17, p = 1 in an eighth of the memory (OWASP's list of equals)."""
@@ -45,32 +42,22 @@ class Users(Repository):
         super().__init__(connections)
         self._cost = password_cost
 
-    def create(
-        self,
-        name: str,
-        password: str | None = None,
-        roles: Collection[Role] = DEFAULT_ROLES,
-        *,
-        identity: tuple[str, str] | None = None,
-    ) -> User:
-        """Add a user; without a password nobody signs in by that name, but the provider's user ``identity``
-        (issuer and subject) does, if it is given.
+    def create(self, name: str, password: str | None = None, roles: Collection[Role] = DEFAULT_ROLES) -> User:
+        """Add a user; one without a password can only sign in through a sign-in proxy.
 
-        Raises ``ConflictError`` if the name is taken or looks like one that is, ``StoreError`` for a name
-        that ``checked_user_name`` refuses, a password of fewer than 8 characters or an unknown role.
+        Raises ``ConflictError`` if the name is taken (letter case does not matter), and ``StoreError`` for an
+        invalid name, a password of fewer than 8 characters or an unknown role.
         """
-        checked_user_name(name)
-        hashed = self._hash(password)
-        known = checked_roles(roles)
+        name = checked_user_name(name)
+        folded, hashed, roles = folded_name(name), self._hash(password), checked_roles(roles)
         with self._connections.write() as connection:
-            if not self._connections.sqlite:  # two names that look alike must not be added at once
-                connection.execute(text("LOCK TABLE users IN SHARE ROW EXCLUSIVE MODE"))
-            refuse_look_alikes(name, connection.scalars(select(t.users.c.name)))
-            row = {"name": name, "password": hashed, "active": True, "created": self._connections.clock()}
-            user_id = connection.execute(insert(t.users).values(row).returning(t.users.c.id)).scalar_one()
-            _write_roles(connection, user_id, known)
-            if identity is not None:
-                self._link(connection, user_id, *identity)
+            owner = connection.scalar(select(t.users.c.name).where(t.users.c.folded == folded))
+            if owner is not None:
+                raise ConflictError(f"the name '{owner}' is taken; choose another")
+            row = {"name": name, "folded": folded, "password": hashed, "active": True}
+            new = insert(t.users).values(**row, created=self._connections.clock()).returning(t.users.c.id)
+            user_id = connection.execute(new).scalar_one()
+            _write_roles(connection, user_id, roles)
             return _user(connection, t.users.c.id == user_id)
 
     def get(self, user_id: int) -> User:
@@ -81,7 +68,7 @@ class Users(Repository):
     def by_name(self, name: str) -> User:
         """Raises ``NotFoundError``."""
         with self._connections.read() as connection:
-            return _user(connection, t.users.c.name == name)
+            return _user(connection, t.users.c.folded == folded_name(name))
 
     def list(self) -> list[User]:
         """All users by name, inactive ones too."""
@@ -91,43 +78,6 @@ class Users(Repository):
                 roles.setdefault(user_id, set()).add(role)
             rows = connection.execute(select(t.users).order_by(t.users.c.name)).mappings()
             return [as_data(User, row, roles=frozenset(roles.get(row["id"], ()))) for row in rows]
-
-    def by_identity(self, issuer: str, subject: str) -> User | None:
-        """The account of a provider's user; ``None`` if they have none."""
-        i = t.identities.c
-        with self._connections.read() as connection:
-            query = select(i.user_id).where((i.issuer == issuer) & (i.subject == subject))
-            user_id = connection.scalar(query) if storable(issuer + subject) else None
-            return None if user_id is None else _user(connection, t.users.c.id == user_id)
-
-    def identities(self) -> tuple[Identity, ...]:
-        """All of them, by account."""
-        with self._connections.read() as connection:
-            return tuple(rows_of(connection, Identity, select(t.identities).order_by(t.identities.c.user_id)))
-
-    def link(self, user_id: int, issuer: str, subject: str) -> None:
-        """Let a provider's user sign in to an account. Once more changes nothing.
-
-        Raises ``ConflictError`` if they have another account, ``NotFoundError``, and ``StoreError`` for a
-        subject that is empty or longer than 255 characters.
-        """
-        with self._connections.write() as connection:
-            _user(connection, t.users.c.id == user_id)
-            self._link(connection, user_id, issuer, subject)
-
-    def _link(self, connection: Connection, user_id: int, issuer: str, subject: str) -> None:
-        if not 0 < len(subject) <= _LONGEST_SUBJECT or not 0 < len(issuer) <= _LONGEST_ISSUER:
-            raise StoreError("'subject' must have 1 to 255 characters, and 'issuer' at most 500")
-        checked_text("subject", subject)
-        checked_text("issuer", issuer)
-        i = t.identities.c
-        query = select(i.user_id).where((i.issuer == issuer) & (i.subject == subject))
-        owner = connection.scalar(query)
-        if owner not in (None, user_id):
-            raise ConflictError(f"the provider's user '{subject}' has another account")
-        if owner is None:
-            row = {"issuer": issuer, "subject": subject, "user_id": user_id}
-            connection.execute(insert(t.identities).values({**row, "created": self._connections.clock()}))
 
     def set_password(self, user_id: int, password: str | None) -> None:
         """Change or (``None``) remove the password, and end the user's sessions."""
@@ -151,14 +101,16 @@ class Users(Repository):
         """The user, or ``None``; a wrong name and a wrong password look and take the same."""
         with self._connections.read() as connection:
             # a name that no column can hold is replaced by one that nobody has, so that this takes as long
-            wanted = t.users.c.name == (name if storable(name) else "")
+            wanted = t.users.c.folded == (folded_name(name) if storable(name) else "")
             row = connection.execute(select(t.users).where(wanted)).mappings().one_or_none()
         stored = row["password"] if row is not None and row["active"] else None
         if not password_matches(password, stored, self._cost) or row is None:
             return None
         return self.get(row["id"])
 
-    def open_session(self, user_id: int, *, lifetime: timedelta = timedelta(hours=12)) -> tuple[str, Session]:
+    def open_session(
+        self, user_id: int, *, lifetime: timedelta = timedelta(hours=12), proxied: bool = False
+    ) -> tuple[str, Session]:
         """A new session and its token, which is stored nowhere; expired sessions are deleted."""
         token, moment = new_token(), self._connections.clock()
         with self._connections.write() as connection:
@@ -172,6 +124,7 @@ class Users(Repository):
                 token_hash=token_hash(token),
                 user_id=user_id,
                 csrf=secrets.token_urlsafe(32),
+                proxied=proxied,
                 created=moment,
                 expires=moment + lifetime,
             )
@@ -206,6 +159,29 @@ class Users(Repository):
             if not connection.execute(update(t.users).where(t.users.c.id == user_id).values(values)).rowcount:
                 raise NotFoundError(f"there is no user {user_id}")
             connection.execute(delete(t.sessions).where(t.sessions.c.user_id == user_id))
+
+
+def folded_name(name: str) -> str:
+    """``name`` without letter case and compatibility forms (Unicode's compatibility caseless match)."""
+    folded = unicodedata.normalize("NFD", name)
+    for _ in range(2):
+        folded = unicodedata.normalize("NFKC", folded.casefold())
+    return folded
+
+
+def checked_user_name(name: str) -> str:
+    """``name`` in Unicode's normal form NFKC.
+
+    Raises ``StoreError`` for invisible characters and for spaces other than single ones between words.
+    """
+    name = checked_name("name", unicodedata.normalize("NFKC", checked_name("name", name)))
+    if not name.isprintable():
+        character = next(character for character in name if not character.isprintable())
+        described = f"U+{ord(character):04X} ({unicodedata.name(character, 'unnamed')})"
+        raise StoreError(f"'name' contains {described}, which is invisible; leave it out")
+    if name != " ".join(name.split()):
+        raise StoreError("'name' may have single spaces between words, and no others")
+    return name
 
 
 def checked_roles(roles: Collection[Role]) -> frozenset[Role]:

@@ -1,0 +1,218 @@
+"""Signing in through a proxy that names the user in a header."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+from annotation_site import Browser, Room, hidden_fields, open_room
+from gateway_server import served
+from nginx_server import nginx_program, sign_in_proxy
+from pydantic import ValidationError
+from starlette.testclient import TestClient
+
+from surefoot.server import PageSettings, ServerSettings, create_pages_app
+from surefoot.server.gateway.app import create_app, make_server
+
+HEADER = "X-Forwarded-User"
+PROXY = "10.0.0.1"
+SESSION = "surefoot_session"
+SETTINGS = PageSettings(trusted_user_header=HEADER, trusted_proxies=(PROXY, "2001:db8::/32"))
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Any:
+    opened = open_room(tmp_path, settings=SETTINGS)
+    yield opened
+    opened.db.close()
+
+
+def through(room: Room, name: str | None, address: str = PROXY, app: Any = None) -> Browser:
+    """A browser whose requests come from ``address`` with the header."""
+    headers = {} if name is None else {HEADER: cast("str", name.encode())}
+    return Browser(TestClient(app or room.app, client=(address, 1), headers=headers, follow_redirects=False))
+
+
+def test_the_proxy_signs_in_the_user_it_names(room: Room) -> None:
+    ann = through(room, "ann")
+    assert ann.get("/projects").headers["location"] == "/sign-in?next=%2Fprojects"
+    answer = ann.get("/sign-in?next=/projects")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/projects")
+    assert "ann" in ann.get("/projects").text
+    # forms still need the session's secret
+    assert ann.client.post("/sign-out", data={"csrf": "guess"}).status_code == 403
+    assert ann.send("/projects", "/sign-out").status_code == 303
+
+
+def test_letter_case_and_width_of_the_name_do_not_matter(room: Room) -> None:
+    wide = through(room, "\uff21NN")
+    wide.get("/sign-in")
+    assert "ann" in wide.get("/projects").text
+
+
+@pytest.mark.parametrize("address", ["10.0.0.2", "127.0.0.1", "2001:db9::1", "testclient"])
+@pytest.mark.parametrize("path", ["/projects", "/sign-in", "/people", "/projects.json"])
+def test_the_header_from_elsewhere_is_refused(room: Room, address: str, path: str) -> None:
+    answer = through(room, "admin", address).get(path)
+    assert answer.status_code == 403
+    assert "only the sign-in proxy may send" in answer.text
+    assert SESSION not in answer.headers.get("set-cookie", "")
+
+
+def test_a_key_does_not_excuse_the_header(room: Room) -> None:
+    key, _ = room.db.keys.create("reader", "viewer")
+    stranger = through(room, "admin", "10.0.0.2")
+    stranger.client.headers["authorization"] = f"Bearer {key}"
+    assert stranger.get("/projects.json").status_code == 403
+
+
+@pytest.mark.parametrize("address", [PROXY, "::ffff:10.0.0.1", "2001:db8::7"])
+def test_addresses_and_networks_of_proxies(room: Room, address: str) -> None:
+    assert through(room, "ann", address).get("/sign-in").status_code == 303
+
+
+def test_a_header_that_is_not_one_name_is_refused(room: Room) -> None:
+    client = TestClient(room.app, client=(PROXY, 1), follow_redirects=False)
+    for headers in ([(HEADER, "ann"), (HEADER, "admin")], [(HEADER, b"\xff\xfe")]):
+        assert client.get("/sign-in", headers=cast("Any", headers)).status_code == 403
+
+
+def test_a_session_of_the_proxy_is_good_for_its_user_and_with_the_header_alone(room: Room) -> None:
+    ann = through(room, "ann")
+    ann.get("/sign-in")
+    token = ann.client.cookies[SESSION]
+    for name, address in (("ben", PROXY), (None, PROXY), (None, "10.0.0.2")):
+        thief = through(room, name, address)
+        thief.client.cookies.set(SESSION, token)
+        assert thief.get("/projects").status_code == 303
+    assert ann.get("/projects").status_code == 200
+
+
+def test_another_user_of_the_browser_gets_their_own_session(room: Room) -> None:
+    browser = through(room, "ann")
+    browser.get("/sign-in")
+    browser.client.headers[HEADER] = "ben"
+    browser.get("/sign-in")
+    assert "ben" in browser.get("/projects").text
+
+
+def test_a_session_is_not_renewed_by_a_link_of_another_site(room: Room) -> None:
+    ann = through(room, "ann")
+    ann.get("/sign-in")
+    token = ann.client.cookies[SESSION]
+    assert ann.get("/sign-in?next=//evil.example").headers["location"] == "/projects"
+    assert ann.client.cookies[SESSION] == token
+
+
+def test_passwords_work_without_the_header(room: Room) -> None:
+    direct = through(room, None, "10.0.0.2")
+    assert direct.sign_in("ann").status_code == 303
+    assert direct.get("/projects").status_code == 200
+    # but not a session by password under a name that the proxy gives
+    mixed = through(room, "ben")
+    mixed.client.cookies.set(SESSION, direct.client.cookies[SESSION])
+    assert mixed.get("/projects").status_code == 303
+
+
+def test_unknown_users_are_refused_unless_there_is_a_role_for_them(room: Room) -> None:
+    refused = through(room, "zoe").get("/sign-in")
+    assert refused.status_code == 403
+    assert "an administrator can create one named &#39;zoe&#39;" in refused.text
+    assert "zoe" not in [user.name for user in room.db.users.list()]
+    settings = SETTINGS.model_copy(update={"trusted_user_role": "annotator"})
+    app = create_pages_app(room.db, settings)
+    for name in ("zoe", "ZOE"):
+        assert through(room, name, app=app).get("/sign-in").status_code == 303
+    zoe = room.db.users.by_name("zoe")
+    assert zoe.roles == {"annotator"}
+    assert room.db.users.sign_in("zoe", "") is None
+    assert through(room, "z\u200boe", app=app).get("/sign-in").status_code == 400
+
+
+def test_a_closed_account_stays_closed(room: Room) -> None:
+    ann = through(room, "ann")
+    ann.get("/sign-in")
+    room.db.users.set_active(room.ids["ann"], False)
+    assert ann.get("/projects").status_code == 303
+    assert ann.get("/sign-in").status_code == 403
+
+
+def test_passwords_can_be_turned_off(room: Room) -> None:
+    app = create_pages_app(room.db, SETTINGS.model_copy(update={"passwords": False}))
+    page = through(room, None, app=app).get("/sign-in")
+    assert "through its sign-in proxy" in page.text
+    assert "<form" not in page.text.partition("<main")[2]
+    assert through(room, None, app=app).client.post("/sign-in", data={"name": "ann"}).status_code == 403
+
+
+def test_accounts_behind_a_proxy_need_no_password(room: Room) -> None:
+    admin = room.browser("admin")
+    answer = admin.send("/people", name="zoe@example.org", password="", role="viewer")
+    assert answer.status_code == 303
+    assert through(room, "zoe@example.org").get("/sign-in").status_code == 303
+    without = Browser(TestClient(create_pages_app(room.db), follow_redirects=False))
+    without.sign_in("admin")
+    assert without.send("/people", name="yan", password="", role="viewer").status_code == 400
+
+
+def test_the_peer_counts_and_not_what_it_forwards(room: Room) -> None:
+    """A proxy whose X-Forwarded-For is believed cannot pretend to be the sign-in proxy."""
+    server = ServerSettings(proxies=("10.0.0.9", PROXY))
+    config = make_server(create_app(server, pages=room.app), server).config
+    config.load()
+    for peer, forwarded, status in (("10.0.0.9", PROXY, 403), (PROXY, "192.0.2.7", 303)):
+        browser = through(room, "ann", peer, cast("Any", config.loaded_app))
+        browser.client.headers["x-forwarded-for"] = forwarded
+        assert browser.get("/sign-in").status_code == status
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"trusted_user_header": HEADER},
+        {"trusted_proxies": (PROXY,)},
+        {"trusted_user_role": "viewer"},
+        {"passwords": False},
+        {"trusted_user_header": "X User", "trusted_proxies": (PROXY,)},
+        {"trusted_user_header": HEADER, "trusted_proxies": ("proxy.example",)},
+    ],
+)
+def test_incomplete_settings_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        PageSettings(**settings)
+
+
+@pytest.mark.skipif(nginx_program() is None, reason="nginx is not installed (Debian: nginx-light)")
+def test_a_real_proxy(tmp_path: Path) -> None:
+    settings = PageSettings(trusted_user_header=HEADER, trusted_proxies=("127.0.0.2",), passwords=False)
+    room = open_room(tmp_path, settings=settings)
+    passwords = {"ann": "one", "zoe": "two"}
+    with (
+        served(db=room.db, pages=room.app, require_key=True) as server,
+        sign_in_proxy(tmp_path, server.root, HEADER, passwords, "127.0.0.2") as address,
+        httpx.Client(base_url=address, follow_redirects=True) as browser,
+    ):
+        assert browser.get("/projects").status_code == 401  # nginx's answer
+        assert browser.get("/projects", auth=("ann", "wrong")).status_code == 401
+        page = browser.get("/projects", auth=("ann", "one"))
+        assert page.status_code == 200
+        assert "Fractions" in page.text
+        # nginx replaces the header that a client sends, so ann stays ann
+        forged = browser.get("/people", auth=("ann", "one"), headers={HEADER: "admin"})
+        assert forged.status_code == 403
+        assert "for administrators" in forged.text
+        # a form with the session's secret
+        secret = hidden_fields(page.text, "/sign-out")["csrf"]
+        answer = browser.post("/sign-out", auth=("ann", "one"), data={"csrf": secret}, follow_redirects=False)
+        assert answer.status_code == 303
+        browser.cookies.clear()
+        unknown = browser.get("/projects", auth=("zoe", "two"))
+        assert unknown.status_code == 403
+        assert "you have no account here" in unknown.text
+        # past the proxy
+        direct = httpx.get(f"{server.root}/projects", headers={HEADER: "admin"}, follow_redirects=True)
+        assert direct.status_code == 403
+        assert "only the sign-in proxy may send" in direct.text
+    room.db.close()
