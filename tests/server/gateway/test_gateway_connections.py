@@ -125,5 +125,5 @@ def test_what_counts_as_one_address():
     assert client_address("10.0.0.1") == client_address("::ffff:10.0.0.1") == "10.0.0.1"
     assert client_address("2001:db8::1") == client_address("2001:db8::ffff:2")
     assert client_address("2001:db8::1") != client_address("2001:db8:0:1::1")
-    with pytest.raises(ValidationError, match="no address or network"):
+    with pytest.raises(ValidationError, match="not an address or network"):
         ServerSettings(proxies=("everywhere",))
