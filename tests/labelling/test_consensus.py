@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import json
-from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
 from weakref import ref
@@ -21,13 +19,12 @@ from surefoot.errors import LabelError, SurefootError
 from surefoot.io import read_records, write_records
 from surefoot.labelling.consensus import (
     Combiner,
-    ConsensusLabeller,
     SameFirstError,
     Unanimous,
     Weighted,
     combine_labels,
 )
-from surefoot.protocols import Labeller, ProblemTrace
+from surefoot.protocols import ProblemTrace
 from surefoot.records import Evidence, Problem, Step, StepLabel, Trace, Usage
 
 DATA = Path(__file__).parents[2] / "../shared/data"
@@ -282,26 +279,6 @@ def test_traces_are_combined_one_after_another_with_the_same_report():
         del labels
     assert combiner.report() == whole.report
     assert not any(label() for label in before)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fixed:
-    """A labeller that says the same of every trace."""
-
-    values: tuple[float | None, ...]
-    tokens: int
-
-    async def label(self, items):
-        return [row(one, self.values, tokens=self.tokens) for one in items]
-
-
-def test_labellers_can_be_combined_behind_the_protocol_and_their_cost_is_kept():
-    labellers = {"a": Fixed(values=(1, -1), tokens=3), "b": Fixed(values=(1, 1), tokens=4)}
-    labeller = ConsensusLabeller(labellers=labellers, rule=Unanimous(), good_above=0, neutral="drop")
-    assert isinstance(labeller, Labeller)
-    found = asyncio.run(labeller.label([item(2), item(2, sample=1)]))
-    assert [[label.value for label in labels] for labels in found] == [[1, None]] * 2
-    assert {label.evidence.usage.tokens for labels in found for label in labels} == {7}
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ DATA = Path(__file__).parents[2] / "../shared/data"
 PROBLEM = Problem(text="Go to the end.")
 LEFT = "after leaving the expert's path"
 ENDED = "after the end of the expert's path"
-DEPARTED = "no expert took this step, which is no proof of an error"
+DEPARTED = "no expert took this step, which does not prove an error"
 
 
 def text_trace(*lines, policy=None, problem=PROBLEM, **fields):

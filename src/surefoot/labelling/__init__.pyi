@@ -7,7 +7,6 @@ from .behaviour import Behaviour as Behaviour
 from .behaviour import literal_calls as literal_calls
 from .behaviour import observe_programs as observe_programs
 from .behaviour import task_inputs as task_inputs
-from .consensus import ConsensusLabeller as ConsensusLabeller
 from .consensus import SameFirstError as SameFirstError
 from .consensus import Unanimous as Unanimous
 from .consensus import Weighted as Weighted

@@ -1,8 +1,8 @@
-"""One set of step labels from several sources that must agree, and a report of what was dropped.
+"""Combine the labels of several labellers, and report what was dropped.
 
 The published filter (Zhang et al., "Lessons of developing PRMs", arXiv 2501.07301) keeps a trace if Monte
-Carlo and a judge find the same first error. :class:`SameFirstError` is that rule; two
-others decide step by step.
+Carlo and a judge agree on the first error. :class:`SameFirstError` is that rule; two other rules decide each
+step separately.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from surefoot.labels import (
     first_error,
     up_to_first_error,
 )
-from surefoot.protocols import Labeller, ProblemTrace
-from surefoot.records import Evidence, StepLabel, Usage
+from surefoot.protocols import ProblemTrace
+from surefoot.records import Evidence, StepLabel
 
 SOURCE = "consensus"
 
 _SHOWN = 6
-"""Reasons that the summary lists; with many sources there are many ways to disagree."""
+"""Most reasons in the summary; many labellers can disagree in many ways."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConsensusReport:
-    """The result of combining. A trace is kept if at least one of its steps has a consensus."""
+    """Counts. A trace is kept if at least one of its steps has a consensus."""
 
     rule: str
     sources: tuple[str, ...]
@@ -48,22 +48,31 @@ class ConsensusReport:
     good_steps: int
     bad_steps: int
     unlabelled_steps: dict[str, int]
-    """Steps without consensus by reason, those of dropped traces included."""
+    """Steps without consensus by reason, including the steps of dropped traces."""
 
     def as_json(self) -> dict[str, Any]:
         """The fields, as plain data."""
         return asdict(self) | {"sources": list(self.sources)}
 
     def summary(self) -> str:
-        """A few lines for a person: what remains, and the most frequent reasons with their counts."""
+        """A few lines with the counts and the most frequent reasons."""
         lines = [
             f"{self.rule} of {', '.join(self.sources)}: {self.kept_traces} of {self.traces} traces kept; "
             f"of {self.steps} steps {self.good_steps} good, {self.bad_steps} bad, "
             f"{sum(self.unlabelled_steps.values())} without consensus"
         ]
-        lines += _listed("traces dropped", self.dropped_traces)
-        lines += _listed("steps without consensus", self.unlabelled_steps)
+        lines += _list_reasons("traces dropped", self.dropped_traces)
+        lines += _list_reasons("steps without consensus", self.unlabelled_steps)
         return "\n".join(lines)
+
+
+def _list_reasons(what: str, reasons: Mapping[str, int]) -> list[str]:
+    counts = list(reasons.items())
+    lines = [f"  {count} {what}: {reason}" for reason, count in counts[:_SHOWN]]
+    if hidden := counts[_SHOWN:]:
+        total = sum(count for _, count in hidden)
+        lines.append(f"  {total} {what}: {len(hidden)} other reasons, see the report as JSON")
+    return lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,26 +91,36 @@ def combine_labels(
     good_above: float | None,
     neutral: Neutral,
 ) -> Consensus:
-    """Combine the labels of several sources, each given as one list per item.
+    """Combine the labels of several labellers, each given as one list per item.
 
-    A value label is good if it lies above ``good_above`` (0 is the published filter's: any rollout got
-    there) and no vote if that is ``None``; ``neutral`` says what a correctness label of 0 is. Labels of one
-    source that contradict each other are no vote. The result is of kind ``correctness`` and does not depend
-    on the order of the sources; its usage is zero, as the sources have paid. Raises ``LabelError`` for fewer
-    than two sources, or one whose lists or labels do not belong to the items.
+    A value label is good if it is above ``good_above`` (0 in the published filter: any rollout succeeded),
+    and abstains if that is ``None``; ``neutral`` says how to read a correctness label of 0. Contradicting
+    labels of one labeller abstain. The result has kind ``correctness`` and usage zero, and does not depend
+    on the order of the labellers.
+
+    Raises ``LabelError`` for fewer than two labellers, or for lists or labels that do not belong to the
+    items.
     """
     combiner = Combiner(sources, rule=rule, good_above=good_above, neutral=neutral)
     for name, rows in sources.items():
-        _check_rows(name, rows, items)
+        if len(rows) != len(items):
+            raise LabelError(f"source '{name}' has labels of {len(rows)} traces for {len(items)} items")
+        for row, item in zip(rows, items, strict=True):
+            for label in row:
+                if label.trace_id != item.trace.id or label.step >= len(item.trace.steps):
+                    raise LabelError(
+                        f"source '{name}': a label of step {label.step} of trace {label.trace_id} is given "
+                        f"for trace {item.trace.id}, which has {len(item.trace.steps)} steps"
+                    )
     labels = [
-        combiner.combine(item, {name: rows[at] for name, rows in sources.items()})
-        for at, item in enumerate(items)
+        combiner.combine(item, {name: rows[number] for name, rows in sources.items()})
+        for number, item in enumerate(items)
     ]
     return Consensus(labels=labels, report=combiner.report())
 
 
 class Combiner:
-    """Combines one trace after another, as :func:`combine_labels`, and counts. It keeps the counts alone."""
+    """Combines one trace at a time, like :func:`combine_labels`. Its memory does not grow with the traces."""
 
     def __init__(
         self, sources: Iterable[str], *, rule: ConsensusRule, good_above: float | None, neutral: Neutral
@@ -110,33 +129,29 @@ class Combiner:
         self._sources = tuple(sorted(sources))
         if len(self._sources) < 2:
             raise LabelError(f"consensus needs at least two sources, not {len(self._sources)}")
-        self._rule, self._meaning = rule, LabelRule(neutral=neutral, good_above=good_above)
+        self._rule, self._reading = rule, LabelRule(neutral=neutral, good_above=good_above)
         self._traces = 0
         self._dropped: Counter[str] = Counter()
         self._unlabelled: Counter[str] = Counter()
         self._verdicts: Counter[bool | None] = Counter()
 
     def combine(self, item: ProblemTrace, labels: Mapping[str, Iterable[StepLabel]]) -> list[StepLabel]:
-        """One label for each step; ``labels`` are those of this trace, by source."""
+        """One label for each step, from the labels of this trace by source."""
         steps = len(item.trace.steps)
         decisions = self._rule.decide(
-            {name: binary_labels(labels[name], steps, self._meaning) for name in self._sources}
+            {name: binary_labels(labels[name], steps, self._reading) for name in self._sources}
         )
-        self._count(decisions)
-        return [_label(item, step, decision) for step, decision in enumerate(decisions)]
-
-    def _count(self, decisions: Sequence[Decision]) -> None:
         self._traces += 1
         self._verdicts.update(decision.good for decision in decisions)
         reasons = [decision.reason for decision in decisions if decision.good is None]
         self._unlabelled.update(reasons)
         if len(reasons) == len(decisions):
-            one = set(reasons)
-            why = one.pop() if len(one) == 1 else "no consensus on any step" if one else "no steps"
-            self._dropped[why] += 1
+            distinct = sorted(set(reasons)) or ["no steps"]
+            self._dropped[distinct[0] if len(distinct) == 1 else "no consensus on any step"] += 1
+        return [_label(item, step, decision) for step, decision in enumerate(decisions)]
 
     def report(self) -> ConsensusReport:
-        """Of the traces so far."""
+        """Report on the traces so far."""
         return ConsensusReport(
             rule=self._rule.name,
             sources=self._sources,
@@ -150,73 +165,21 @@ class Combiner:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConsensusLabeller:
-    """A :class:`surefoot.protocols.Labeller` that asks several labellers and combines what they say.
-
-    Each label carries what its step cost all sources together. Arguments as for ``combine_labels``.
-    """
-
-    labellers: Mapping[str, Labeller]
-    rule: ConsensusRule
-    good_above: float | None
-    neutral: Neutral
-
-    async def label(self, items: Sequence[ProblemTrace]) -> list[list[StepLabel]]:
-        """One list per item, one label per step. Raises what the labellers and ``combine_labels`` raise."""
-        # One after the other: each fills its own server or processor, and what is asked stays reproducible.
-        by_source = {name: await labeller.label(items) for name, labeller in self.labellers.items()}
-        combined = combine_labels(
-            items, by_source, rule=self.rule, good_above=self.good_above, neutral=self.neutral
-        ).labels
-        return [
-            [_with_cost(label, [rows[at] for rows in by_source.values()]) for label in labels]
-            for at, labels in enumerate(combined)
-        ]
-
-
-def _listed(what: str, reasons: Mapping[str, int]) -> list[str]:
-    lines = [f"  {count} {what}: {reason}" for reason, count in list(reasons.items())[:_SHOWN]]
-    if len(reasons) > _SHOWN:
-        rest = sum(reasons.values()) - sum(list(reasons.values())[:_SHOWN])
-        lines.append(f"  {rest} {what}: {len(reasons) - _SHOWN} other reasons, see the report as JSON")
-    return lines
-
-
 def _label(item: ProblemTrace, step: int, decision: Decision) -> StepLabel:
-    known = decision.good is not None
+    decided = decision.good is not None
     return StepLabel(
         trace_id=item.trace.id,
         step=step,
         kind="correctness",
-        value=(1.0 if decision.good else -1.0) if known else None,
-        reason=None if known else decision.reason,
+        value=(1.0 if decision.good else -1.0) if decided else None,
+        reason=None if decided else decision.reason,
         source=SOURCE,
         evidence=Evidence(
-            successes=decision.agreeing if known else None,
-            trials=decision.voting if known else None,
+            successes=decision.agreeing if decided else None,
+            trials=decision.voting if decided else None,
             message=decision.message,
         ),
     )
-
-
-def _with_cost(label: StepLabel, rows: Sequence[Sequence[StepLabel]]) -> StepLabel:
-    spent = [paid.evidence.usage for row in rows for paid in row if paid.step == label.step]
-    return label.model_copy(
-        update={"evidence": label.evidence.model_copy(update={"usage": sum(spent, Usage())})}
-    )
-
-
-def _check_rows(name: str, rows: Sequence[Sequence[StepLabel]], items: Sequence[ProblemTrace]) -> None:
-    if len(rows) != len(items):
-        raise LabelError(f"source '{name}' has labels of {len(rows)} traces for {len(items)} items")
-    for row, item in zip(rows, items, strict=True):
-        for label in row:
-            if label.trace_id != item.trace.id or label.step >= len(item.trace.steps):
-                raise LabelError(
-                    f"source '{name}': a label of step {label.step} of trace {label.trace_id} is given for "
-                    f"trace {item.trace.id}, which has {len(item.trace.steps)} steps"
-                )
 
 
 SourceLabels = Mapping[str, Sequence[BinaryLabel]]
@@ -225,22 +188,22 @@ SourceLabels = Mapping[str, Sequence[BinaryLabel]]
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What the sources say together of one step."""
+    """The combined verdict on one step."""
 
     good: bool | None
     """``None`` = no consensus."""
     reason: str = ""
-    """Why there is none, in words that repeat from step to step, so that they can be counted."""
+    """Why there is no consensus, without step numbers, so that reasons can be counted."""
     agreeing: int = 0
-    """Sources that say what was decided."""
+    """Sources that agree with the decision."""
     voting: int = 0
-    """Sources that say anything."""
+    """Sources that do not abstain."""
     message: str = ""
     """Each source and its vote."""
 
 
 class ConsensusRule(Protocol):
-    """How the labels of several sources become one. ``decide`` gives one decision per step of the trace."""
+    """Turns the labels of several sources into one decision per step."""
 
     @property
     def name(self) -> str: ...
@@ -250,20 +213,23 @@ class ConsensusRule(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class SameFirstError:
-    """Keep a trace only if all sources have the same first error, "none" being equal to "none".
+    """Keep a trace only if all sources have the same first error, or none of them has an error.
 
-    Kept: steps before the first error +1, the error -1, later ones unknown. Dropped: all steps unknown. A
-    source whose labels leave the first error open (an unknown step before it) agrees with nothing.
+    Kept traces: steps before the first error are +1, the error is -1, later steps are unknown. Dropped
+    traces: all steps are unknown. A source with an unknown step before its first error agrees with nothing.
     """
 
     name: str = "first-error"
 
     def decide(self, sources: SourceLabels) -> list[Decision]:
-        errors = {source: _first_error(votes) for source, votes in sources.items()}
+        errors = {source: first_error([label.good for label in labels]) for source, labels in sources.items()}
+        names = {None: "unknown", NO_ERROR: "none"}
+        message = "first error: " + ", ".join(
+            f"{source} {names.get(error, error)}" for source, error in errors.items()
+        )
         count = len(next(iter(sources.values())))
-        message = "first error: " + ", ".join(f"{source} {_shown(error)}" for source, error in errors.items())
         voting = sum(error is not None for error in errors.values())
-        reason = _difference(sources, errors)
+        reason = _first_errors_differ(sources, errors)
         error = next(iter(errors.values()))
         if reason or error is None:
             return [Decision(good=None, reason=reason, voting=voting, message=message)] * count
@@ -275,27 +241,79 @@ class SameFirstError:
         ]
 
 
+def _first_errors_differ(sources: SourceLabels, errors: Mapping[str, int | None]) -> str:
+    """How the first errors differ, without their numbers; empty if they are the same."""
+    unknown = {
+        source: next(label.reason for label in sources[source] if label.good is None)
+        for source, error in errors.items()
+        if error is None
+    }
+    if unknown:
+        return f"first error unknown to {', '.join(f'{source} ({why})' for source, why in unknown.items())}"
+    steps = {source: error for source, error in errors.items() if error not in (None, NO_ERROR)}
+    if steps and len(steps) < len(errors):
+        without = ", ".join(source for source in errors if source not in steps)
+        return f"an error for {', '.join(steps)}, none for {without}"
+    if len(set(steps.values())) > 1:
+        first = min(error for error in steps.values() if error is not None)
+        earliest = [source for source, error in steps.items() if error == first]
+        return f"first errors differ, earliest for {', '.join(earliest)}"
+    return ""
+
+
+class _Votes:
+    """The votes on one step."""
+
+    def __init__(self, labels: Mapping[str, BinaryLabel]) -> None:
+        self.good = [source for source, label in labels.items() if label.good]
+        self.bad = [source for source, label in labels.items() if label.good is False]
+        self.silent = {source: label.reason for source, label in labels.items() if label.good is None}
+        self.voting = len(self.good) + len(self.bad)
+        sides = {"good": self.good, "bad": self.bad, "no vote": self.silent}
+        self.message = "; ".join(f"{side}: {', '.join(names)}" for side, names in sides.items() if names)
+
+    def decision(self, good: bool) -> Decision:
+        agreeing = len(self.good if good else self.bad)
+        return Decision(good=good, agreeing=agreeing, voting=self.voting, message=self.message)
+
+    def undecided(self, reason: str) -> Decision:
+        return Decision(good=None, reason=reason, voting=self.voting, message=self.message)
+
+
+def _votes(sources: SourceLabels) -> list[_Votes]:
+    """The votes on each step."""
+    return [_Votes(dict(zip(sources, labels, strict=True))) for labels in zip(*sources.values(), strict=True)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Unanimous:
-    """A step has the label that every source gives it; where one is silent or differs it is unknown."""
+    """A step has the label that every source gives it; it is unknown if a source abstains or differs."""
 
     name: str = "unanimous"
 
     def decide(self, sources: SourceLabels) -> list[Decision]:
-        return [_unanimous(votes) for votes in _votes(sources)]
+        return [self._decide(votes) for votes in _votes(sources)]
+
+    def _decide(self, votes: _Votes) -> Decision:
+        if votes.good and votes.bad:
+            return votes.undecided("sources disagree")
+        if votes.silent:
+            reasons = (f"{source} ({reason})" for source, reason in votes.silent.items())
+            return votes.undecided(f"no vote of {', '.join(reasons)}")
+        return votes.decision(bool(votes.good))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Weighted:
     """A step has the label with more weight behind it, if it leads by enough.
 
-    With W₊ and W₋ the weights of the sources that call the step good and bad, and W that of all sources, the
-    step is labelled if W₊ ≠ W₋ and |W₊ - W₋| / W ≥ ``margin``. A silent source is in W, so it makes agreement
-    harder; ``margin`` 1 asks what ``Unanimous`` asks, and 0 any lead at all. A tie is unknown.
+    W₊ and W₋ are the weights of the sources that call the step good and bad, W the weight of all sources. The
+    step is labelled if W₊ ≠ W₋ and |W₊ - W₋| / W ≥ ``margin``. A source that abstains counts in W, so it
+    makes agreement harder. ``margin`` 1 is :class:`Unanimous`; with 0 any lead decides. A tie is unknown.
     """
 
     weights: Mapping[str, float] = field(default_factory=dict)
-    """By the name of the source; 1 for a source that is not named."""
+    """By the name of the source; the default weight is 1."""
     margin: float = 0.0
     name: str = "weighted"
 
@@ -310,81 +328,20 @@ class Weighted:
     def decide(self, sources: SourceLabels) -> list[Decision]:
         if unknown := sorted(self.weights.keys() - sources.keys()):
             raise LabelError(f"a weight is given for '{unknown[0]}', which is none of {', '.join(sources)}")
-        # Fractions of the decimals as written: 0.1 + 0.2 against 0.3 is a tie, in whatever order it is added.
+        # Fractions of the decimals as written: 0.1 + 0.2 against 0.3 is a tie in any order.
         weights = {source: Fraction(str(self.weights.get(source, 1.0))) for source in sources}
         return [self._decide(votes, weights) for votes in _votes(sources)]
 
-    def _decide(self, votes: Mapping[str, BinaryLabel], weights: Mapping[str, Fraction]) -> Decision:
-        good, bad, silent = _sides(votes)
-        lead = _total(good, weights) - _total(bad, weights)
-        message, voting = _message(good, bad, silent), len(good) + len(bad)
-        if voting == 0:
-            reason = "no source has a label for the step"
-        elif lead == 0:
-            reason = "tie"
-        elif abs(lead) < Fraction(str(self.margin)) * _total(votes, weights):
-            reason = "lead below the margin"
-        else:
-            agreeing = len(good if lead > 0 else bad)
-            return Decision(good=lead > 0, agreeing=agreeing, voting=voting, message=message)
-        return Decision(good=None, reason=reason, voting=voting, message=message)
-
-
-def _first_error(votes: Sequence[BinaryLabel]) -> int | None:
-    return first_error([vote.good for vote in votes])
-
-
-def _shown(error: int | None) -> str:
-    return "unknown" if error is None else "none" if error == NO_ERROR else str(error)
-
-
-def _difference(sources: SourceLabels, errors: Mapping[str, int | None]) -> str:
-    """How the first errors differ, without their numbers; empty if they are the same."""
-    hidden = {
-        source: next(vote.reason for vote in sources[source] if vote.good is None)
-        for source, error in errors.items()
-        if error is None
-    }
-    if hidden:
-        return f"first error unknown to {', '.join(f'{source} ({why})' for source, why in hidden.items())}"
-    erring = {source: error for source, error in errors.items() if error not in (None, NO_ERROR)}
-    if erring and len(erring) < len(errors):
-        none = ", ".join(source for source in errors if source not in erring)
-        return f"an error for {', '.join(erring)}, none for {none}"
-    if len(set(erring.values())) > 1:
-        first = min(error for error in erring.values() if error is not None)
-        earliest = [source for source, error in erring.items() if error == first]
-        return f"first errors differ, earliest for {', '.join(earliest)}"
-    return ""
-
-
-def _votes(sources: SourceLabels) -> list[dict[str, BinaryLabel]]:
-    """By step: the label of each source."""
-    return [dict(zip(sources, votes, strict=True)) for votes in zip(*sources.values(), strict=True)]
-
-
-def _sides(votes: Mapping[str, BinaryLabel]) -> tuple[list[str], list[str], list[str]]:
-    """Sources that say good, bad and nothing."""
-    good = [source for source, label in votes.items() if label.good]
-    bad = [source for source, label in votes.items() if label.good is False]
-    return good, bad, [source for source, label in votes.items() if label.good is None]
+    def _decide(self, votes: _Votes, weights: Mapping[str, Fraction]) -> Decision:
+        lead = _total(votes.good, weights) - _total(votes.bad, weights)
+        if not votes.voting:
+            return votes.undecided("no source has a label for the step")
+        if lead == 0:
+            return votes.undecided("tie")
+        if abs(lead) < Fraction(str(self.margin)) * _total(weights, weights):
+            return votes.undecided("lead below the margin")
+        return votes.decision(lead > 0)
 
 
 def _total(sources: Iterable[str], weights: Mapping[str, Fraction]) -> Fraction:
     return sum((weights[source] for source in sources), Fraction())
-
-
-def _message(good: Sequence[str], bad: Sequence[str], silent: Sequence[str]) -> str:
-    sides = {"good": good, "bad": bad, "no vote": silent}
-    return "; ".join(f"{side}: {', '.join(names)}" for side, names in sides.items() if names)
-
-
-def _unanimous(votes: Mapping[str, BinaryLabel]) -> Decision:
-    good, bad, silent = _sides(votes)
-    message, voting = _message(good, bad, silent), len(good) + len(bad)
-    if good and bad:
-        return Decision(good=None, reason="sources disagree", voting=voting, message=message)
-    if silent:
-        reason = f"no vote of {', '.join(f'{source} ({votes[source].reason})' for source in silent)}"
-        return Decision(good=None, reason=reason, voting=voting, message=message)
-    return Decision(good=bool(good), agreeing=voting, voting=voting, message=message)

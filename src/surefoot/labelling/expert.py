@@ -17,11 +17,11 @@ from surefoot.protocols import ProblemTrace
 from surefoot.records import Evidence, StepLabel, Trace
 
 Disagreement = Literal["unknown", "wrong"]
-"""What a step says that no expert took: nothing, or (where there is one right way only) that it is wrong."""
+"""Label of a step that no expert took: unknown, or (if the task has a single correct path) wrong."""
 
 SOURCE = "expert"
 
-_SHOWN = 200
+_EXCERPT = 200
 """Longest excerpt of an expert's step in a label's message, in characters."""
 
 
@@ -29,15 +29,15 @@ _SHOWN = 200
 class ExpertLabeller:
     """A :class:`surefoot.protocols.Labeller` that follows a trace along the traces of experts.
 
-    An expert is *on the path* at step i if all steps before it match the trace's; where one of those has a
-    matching step next, step i is +1. The first step that none of them took leaves the path. By
-    default it is unknown: a departure is no proof of an error, since experts do not write down every
-    right way. With ``disagreement="wrong"`` it is -1, the convention of behaviour cloning, which holds where
-    the task leaves one way only. Later steps are unknown: at the states they are in, no expert was seen.
+    An expert is *on the path* at step i if all steps before it match the trace's. Step i is +1 if it matches
+    the next step of an expert on the path. The first step that matches none leaves the path. By default it is
+    unknown, because experts do not write down every correct path. With ``disagreement="wrong"`` it is -1, the
+    convention of behaviour cloning, which is right if the task has a single path. Later steps are unknown,
+    because the experts were never in their states.
 
-    Labels are of kind ``correctness`` and as right as the experts and the match rule are. Evidence: experts
-    that agree (``successes``) of those on the path (``trials``), their names, and the expert's step.
-    A trace is never its own expert. Steps that ``match`` finds nothing to compare in are passed over on both
+    Labels have kind ``correctness`` and are only as reliable as the experts and the match rule. Evidence:
+    experts that agree (``successes``) of the experts on the path (``trials``), their names, and the expert's
+    step. A trace is never its own expert. Steps in which ``match`` has nothing to compare are skipped on both
     sides.
     """
 
@@ -47,7 +47,7 @@ class ExpertLabeller:
     disagreement: Disagreement = "unknown"
 
     def __post_init__(self) -> None:
-        """Raises ``LabelError`` for an unknown ``disagreement`` and an expert trace that does not fit."""
+        """Raises ``LabelError`` for an unknown ``disagreement`` or an invalid expert trace."""
         if self.disagreement not in ("unknown", "wrong"):
             raise LabelError(f"disagreement is {self.disagreement!r}; choose unknown or wrong")
         for problem_id, traces in self.experts.items():
@@ -76,66 +76,66 @@ class ExpertLabeller:
         on_path = [path for path in paths if path.trace.id != trace.id]
         ended = "" if on_path else "no expert trace of this problem"
         labels: list[StepLabel] = []
-        at = 0  # steps matched with the experts
+        matched = 0
         for step in range(len(trace.steps)):
             key = None if ended else self.match.key(trace, step)
             if key is None:
                 labels.append(_label(trace, step, reason=ended or self.match.nothing))
                 continue
-            here = [path for path in on_path if at < len(path.steps)]
-            if not here:
+            candidates = [path for path in on_path if matched < len(path.steps)]
+            if not candidates:
                 ended = "after the end of the expert's path"
                 labels.append(_label(trace, step, reason=ended))
                 continue
-            on_path = [path for path in here if self.match.same(key, path.steps[at][1])]
+            on_path = [path for path in candidates if self.match.same(key, path.steps[matched][1])]
             if not on_path:
                 ended = "after leaving the expert's path"
-            labels.append(self._compared(trace, step, here, on_path, at))
-            at += 1
+            labels.append(self._compare(trace, step, candidates, on_path, matched))
+            matched += 1
         return labels
 
-    def _compared(
-        self, trace: Trace, step: int, here: list[_Path], agreeing: list[_Path], at: int
+    def _compare(
+        self, trace: Trace, step: int, candidates: list[_Path], agreeing: list[_Path], number: int
     ) -> StepLabel:
-        """The label of a step that had ``here`` to agree with, of which ``agreeing`` do."""
-        shown = (agreeing or here)[0]
-        raters = sorted({path.trace.policy for path in agreeing or here if path.trace.policy})
+        """The label of a step that ``agreeing`` of the ``candidates`` take as their step ``number``."""
+        paths = agreeing or candidates
+        expert, expert_step = paths[0].trace, paths[0].steps[number][0]
+        raters = sorted({path.trace.policy for path in paths if path.trace.policy})
         evidence = Evidence(
             successes=len(agreeing),
-            trials=len(here),
+            trials=len(candidates),
             rater=", ".join(raters) or None,
-            message=f"{'the same' if agreeing else 'not'} as (match: {self.match.name}) "
-            f"step {shown.steps[at][0]} of expert trace {shown.trace.id}: "
-            f"{_excerpt(shown.trace, shown.steps[at][0])}",
+            message=f"{'the same' if agreeing else 'not'} as (match: {self.match.name}) step {expert_step} "
+            f"of expert trace {expert.id}: {_excerpt(expert, expert_step)}",
         )
         if agreeing:
             return _label(trace, step, value=1.0, evidence=evidence)
         if self.disagreement == "wrong":
             return _label(trace, step, value=-1.0, evidence=evidence)
-        reason = "no expert took this step, which is no proof of an error"
+        reason = "no expert took this step, which does not prove an error"
         return _label(trace, step, reason=reason, evidence=evidence)
 
 
 def expert_traces(traces: Iterable[Trace]) -> tuple[dict[str, list[Trace]], Counter[str]]:
-    """Traces fit to be followed, by problem, and a count of the others by reason.
+    """Usable expert traces by problem, and a count of the others by reason.
 
-    A trace without steps shows no path, and one whose outcome is known to be wrong is no expert's.
+    A trace without steps or with a wrong outcome cannot be followed.
     """
     by_problem: dict[str, list[Trace]] = {}
-    left_out: Counter[str] = Counter()
+    unusable: Counter[str] = Counter()
     for trace in traces:
         if not trace.steps:
-            left_out["no steps"] += 1
+            unusable["no steps"] += 1
         elif trace.outcome is False:
-            left_out["wrong outcome"] += 1
+            unusable["wrong outcome"] += 1
         else:
             by_problem.setdefault(trace.problem_id, []).append(trace)
-    return by_problem, left_out
+    return by_problem, unusable
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Path:
-    """An expert's trace and those of its steps that can be compared: number of the step, key."""
+    """An expert's trace and its comparable steps: number of the step, key."""
 
     trace: Trace
     steps: list[tuple[int, Any]]
@@ -163,18 +163,15 @@ def _label(
 def _excerpt(trace: Trace, step: int) -> str:
     calls = [f"{call.name}({call.arguments})" for call in trace.calls_of(step)]
     text = " ".join(calls or trace.step_text(step).split())
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+    return text if len(text) <= _EXCERPT else text[: _EXCERPT - 1] + "…"
 
 
 K = TypeVar("K")
 
-# Digits in a name (x2, a_1) are no number; a sign counts only where it cannot be a minus between operands.
-_NUMBER = re.compile(r"(?<![\w.])(?:(?<![)\]}])[-−])?" + DIGITS.replace("[0-9]", r"\d"))
-_EXACT_ENOUGH = Context(prec=50, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[])
-
 
 class StepMatch(Protocol[K]):
-    """One rule for "the same step". ``key`` reads what the rule compares, ``same`` compares two keys."""
+    """A rule for when two steps are the same: ``key`` extracts what to compare, ``same`` compares two
+    keys."""
 
     @property
     def name(self) -> str:
@@ -185,7 +182,7 @@ class StepMatch(Protocol[K]):
         """Why a step whose ``key`` is ``None`` has no label."""
 
     def key(self, trace: Trace, step: int) -> K | None:
-        """What is compared of a step; ``None`` = nothing, the step is passed over on both sides.
+        """What to compare of a step; ``None`` = nothing, so the step is skipped on both sides.
 
         Raises ``LabelError`` for a trace that the rule cannot read.
         """
@@ -196,7 +193,7 @@ class StepMatch(Protocol[K]):
 
 @dataclass(frozen=True, kw_only=True)
 class ExactText:
-    """The same characters, runs of white space being one space and none at the ends."""
+    """The same characters, apart from white space."""
 
     name: str = "exact"
     nothing: str = "the step has no text to compare"
@@ -208,13 +205,18 @@ class ExactText:
         return left == right
 
 
+# Digits in a name (x2, a_1) are not a number; a sign counts only where it cannot be a minus between operands.
+# Digits of any script count.
+_NUMBER = re.compile(r"(?<![\w.])(?:(?<![)\]}])[-−])?" + DIGITS.replace("[0-9]", r"\d"))
+
+
 @dataclass(frozen=True, kw_only=True)
 class SameNumbers:
     """The same numbers in the same order, whatever the words: ``48 / 2 = 24`` is ``48/2 = 24 clips``.
 
     A number is digits with thousands commas, decimals and a sign; a fraction is two numbers, ``50%`` is 50.
-    Two numbers are the same if they differ by at most ``tolerance`` times the larger. Numbers of a list
-    ("Step 2:") count too. A step without any number is passed over.
+    Two numbers are the same if they differ by at most ``tolerance`` times the larger. List numbers ("Step
+    2:") count too. A step without any number is skipped.
     """
 
     tolerance: float = 1e-6
@@ -225,22 +227,20 @@ class SameNumbers:
         _check_tolerance(self.tolerance)
 
     def key(self, trace: Trace, step: int) -> tuple[Decimal, ...] | None:
-        found = _NUMBER.findall(" ".join(_words(trace, step)))
-        return tuple(Decimal(number.replace(",", "").replace("−", "-")) for number in found) or None
+        numbers = _NUMBER.findall(" ".join(_words(trace, step)))
+        return tuple(Decimal(number.replace(",", "").replace("−", "-")) for number in numbers) or None
 
     def same(self, left: tuple[Decimal, ...], right: tuple[Decimal, ...]) -> bool:
-        return len(left) == len(right) and all(
-            _close(a, b, self.tolerance) for a, b in zip(left, right, strict=True)
-        )
+        return _equal(left, right, self.tolerance)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimilarText:
-    """Nearly the same words: at most the share ``tolerance`` of the words of both is not common to them.
+    """Nearly the same words: the share of words that are not common to both is at most ``tolerance``.
 
-    The words that two steps of m and n words share in order are their longest common subsequence c, and
-    1 − 2c / (m + n) is the share that is not common. One wrong number in a long sentence stays below most
-    tolerances, so agreement by this rule says that the expert *spoke* like this.
+    For steps of m and n words with a longest common subsequence of c words, that share is 1 − 2c / (m + n).
+    One wrong number in a long sentence stays below most tolerances, so agreement by this rule only says that
+    the expert used similar words.
     """
 
     tolerance: float = 0.2
@@ -255,17 +255,17 @@ class SimilarText:
 
     def same(self, left: tuple[str, ...], right: tuple[str, ...]) -> bool:
         total = len(left) + len(right)
-        return total - 2 * _common(left, right) <= self.tolerance * total
+        return total - 2 * _common_words(left, right) <= self.tolerance * total
 
 
 @dataclass(frozen=True, kw_only=True)
 class SameToolCalls:
-    """The same tools with equal arguments, for runs of an agent.
+    """The same tools with equal arguments, for agent runs.
 
-    Arguments are compared as JSON: the order of keys does not matter, and numbers may differ by ``tolerance``
-    times the larger. Arguments that are no JSON are compared as text. What the agent says beside a call is
-    ignored, and a message without a call is passed over: a path is a sequence of tool calls. Calls
-    made in one message are compared in their order; they belong to the message's last step.
+    Arguments are compared as JSON, ignoring the order of keys; numbers may differ by ``tolerance`` times the
+    larger. Arguments that are not JSON are compared as text. Text is ignored, and messages without a call are
+    skipped: a path is a sequence of tool calls. The calls of one message are compared in their order; they
+    belong to the message's last step.
     """
 
     tolerance: float = 1e-9
@@ -281,10 +281,10 @@ class SameToolCalls:
                 f"trace {trace.id} is a text; match 'tool-call' reads chat traces: "
                 "choose exact, numbers or tolerance"
             )
-        return tuple((call.name, _parsed(call.arguments)) for call in trace.calls_of(step)) or None
+        return tuple((call.name, _parse_arguments(call.arguments)) for call in trace.calls_of(step)) or None
 
     def same(self, left: tuple[tuple[str, Any], ...], right: tuple[tuple[str, Any], ...]) -> bool:
-        return _equal(list(left), list(right), self.tolerance)
+        return _equal(left, right, self.tolerance)
 
 
 def _words(trace: Trace, step: int) -> list[str]:
@@ -296,29 +296,32 @@ def _words(trace: Trace, step: int) -> list[str]:
     return trace.step_text(step).split()
 
 
-def _common(left: tuple[str, ...], right: tuple[str, ...]) -> int:
+def _common_words(left: tuple[str, ...], right: tuple[str, ...]) -> int:
     """Length of the longest common subsequence, bit-parallel (Hyyrö 2004): a row is one integer."""
-    places: dict[str, int] = {}
-    for at, word in enumerate(left):
-        places[word] = places.get(word, 0) | 1 << at
+    positions: dict[str, int] = {}
+    for number, word in enumerate(left):
+        positions[word] = positions.get(word, 0) | 1 << number
     full = (1 << len(left)) - 1
     row = full
     for word in right:
-        hits = row & places.get(word, 0)
+        hits = row & positions.get(word, 0)
         row = (row + hits | row - hits) & full
     return len(left) - row.bit_count()
+
+
+_CONTEXT = Context(prec=50, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[])
 
 
 def _close(left: Decimal, right: Decimal, tolerance: float) -> bool:
     if left == right:
         return True
-    gap = _EXACT_ENOUGH.abs(_EXACT_ENOUGH.subtract(left, right))
+    gap = _CONTEXT.abs(_CONTEXT.subtract(left, right))
     size = max(left.copy_abs(), right.copy_abs())
-    return gap <= _EXACT_ENOUGH.multiply(size, Decimal(str(tolerance)))
+    return gap <= _CONTEXT.multiply(size, Decimal(str(tolerance)))
 
 
-def _parsed(arguments: str) -> Any:
-    """Arguments as data, every number a ``Decimal``; the text itself where it is no JSON."""
+def _parse_arguments(arguments: str) -> Any:
+    """Arguments as data with every number a ``Decimal``; the text itself if it is not JSON."""
     try:
         return json.loads(
             arguments.strip() or "{}", parse_int=Decimal, parse_float=Decimal, parse_constant=str
@@ -328,7 +331,7 @@ def _parsed(arguments: str) -> Any:
 
 
 def _equal(left: Any, right: Any, tolerance: float) -> bool:
-    """Equality of parsed JSON without recursion: the depth is up to a model."""
+    """Equality of parsed JSON. Not recursive, because a model chooses the depth."""
     pending = [(left, right)]
     while pending:
         a, b = pending.pop()
