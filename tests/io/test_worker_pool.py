@@ -9,9 +9,7 @@ import pytest
 
 from surefoot.errors import LabelError
 from surefoot.io.worker_pool import (
-    HALF_LIFE_S,
-    MOST_CALLERS,
-    OVERRUN_S,
+    MAX_CALLERS,
     SLICE_S,
     Budget,
     FairTurns,
@@ -19,28 +17,15 @@ from surefoot.io.worker_pool import (
 )
 
 
-class Turns(FairTurns):
-    """Turns of workers that only pretend to work, on a clock of their own."""
-
-    def __init__(self, quick, others):
-        super().__init__(quick, others, clock=lambda: self.now)
-        self.now = 0.0
-
-    def work(self, turn, seconds, *, overran=False):
-        """The turn's worker works for so long."""
-        self.now += seconds
-        self.leave(turn, seconds, overran=overran)
-
-
 def test_a_free_worker_goes_to_the_caller_who_has_used_the_least():
-    turns = Turns([], ["only"])
+    turns = FairTurns([], ["only"])
     for caller, seconds in (("heavy", 3.0), ("light", 0.1)):
-        turns.work(turns.enter(caller), seconds)
+        turns.leave(turns.enter(caller), seconds)
     running = turns.enter("somebody")
     waiting = [turns.enter("heavy") for _ in range(5)] + [turns.enter(name) for name in ("light", "new")]
     served = []
     while running is not None:
-        turns.work(running, 0.001)
+        turns.leave(running, 0.001)
         running = next((turn for turn in waiting if turn.worker is not None), None)
         if running is not None:
             served.append(running.caller)
@@ -49,7 +34,7 @@ def test_a_free_worker_goes_to_the_caller_who_has_used_the_least():
 
 
 def test_callers_who_ask_for_ever_share_the_worker_equally_and_an_idle_one_comes_first():
-    turns = Turns([], ["only"])
+    turns = FairTurns([], ["only"])
     waiting = [turns.enter(f"hostile {number % 3}") for number in range(30)]
     seconds, delays = dict.fromkeys((f"hostile {number}" for number in range(3)), 0.0), []
     for round_ in range(60):
@@ -57,77 +42,95 @@ def test_callers_who_ask_for_ever_share_the_worker_equally_and_an_idle_one_comes
         innocent = turns.enter("innocent") if round_ % 10 == 5 else None
         waiting.remove(running)
         waiting.append(turns.enter(running.caller))  # a new request: no fresh share
-        turns.work(running, 2.0)
+        turns.leave(running, 2.0)
         seconds[running.caller] += 2.0
         if innocent is not None:
             delays.append(innocent.worker is not None)
-            turns.work(innocent, 0.01)
+            turns.leave(innocent, 0.01)
     assert delays == [True] * 6  # it waits for the question that runs, and for no other
     assert max(seconds.values()) - min(seconds.values()) <= 2.0
 
 
-def test_a_caller_whose_slices_overrun_gets_no_quick_worker_for_a_while():
-    turns = Turns(["quick"], ["other"])
-    kept = turns.enter("somebody", quick=False)
-    for _ in range(round(OVERRUN_S / SLICE_S) + 1):
+def test_a_caller_whose_slices_overrun_gets_no_quick_worker_until_its_questions_are_short():
+    turns = FairTurns(["quick"], ["other"])
+    busy = turns.enter("somebody", quick=False)
+    for _ in range(5):
         turn = turns.enter("hostile")
         assert turn.on_quick
-        turns.work(turn, SLICE_S, overran=True)
+        turns.leave(turn, SLICE_S)
     refused, innocent = turns.enter("hostile"), turns.enter("innocent")
     assert refused.worker is None
     assert innocent.on_quick
-    turns.work(innocent, 0.001)
+    turns.leave(innocent, 0.001)
     assert refused.worker is None  # although the quick worker is free
-    turns.now += HALF_LIFE_S
+    turns.leave(busy, 1.0)
+    assert refused.worker == "other"
+    turns.leave(refused, 0.001)
     again = turns.enter("hostile")
-    assert (refused.on_quick, again.worker) == (True, None)
-    assert turns.wait(again, 0.0) is None
-    turns.work(kept, 0.1)
+    assert again.on_quick
+
+
+def test_many_hostile_callers_never_come_before_a_caller_with_short_questions():
+    turns = FairTurns(["quick"], ["other"])
+    busy = turns.enter("somebody", quick=False)
+    turns.leave(turns.enter("innocent"), 0.005)
+    waiting = [turns.enter(f"hostile {number % 8}") for number in range(24)]
+    delays = []
+    for _ in range(20):
+        innocent = turns.enter("innocent")
+        delays.append(0)
+        while not innocent.on_quick:  # hostile questions hold the worker for a slice each
+            [running] = [turn for turn in waiting if turn.on_quick]
+            waiting.remove(running)
+            turns.leave(running, SLICE_S)
+            delays[-1] += 1
+        turns.leave(innocent, 0.005)
+    assert max(delays) <= 1
+    turns.leave(busy, 1.0)
 
 
 def test_new_callers_do_not_come_before_one_whose_questions_are_short():
-    turns = Turns(["quick"], ["other"])
-    kept = turns.enter("somebody", quick=False)
+    turns = FairTurns(["quick"], ["other"])
+    busy = turns.enter("somebody", quick=False)
     for _ in range(50):
-        turns.work(turns.enter("innocent"), 0.005)
+        turns.leave(turns.enter("innocent"), 0.005)
     new = [turns.enter(f"new {number}") for number in range(8)]
     innocent = turns.enter("innocent")
-    turns.work(new[0], SLICE_S, overran=True)
+    turns.leave(new[0], SLICE_S)
     assert innocent.on_quick
-    turns.work(innocent, 0.005)
+    turns.leave(innocent, 0.005)
     assert new[1].on_quick
-    turns.work(kept, 1.0)
+    turns.leave(busy, 1.0)
 
 
 def test_short_questions_never_cost_the_quick_worker_and_use_any_that_is_free():
-    turns = Turns(["quick"], ["other"])
+    turns = FairTurns(["quick"], ["other"])
     for _ in range(200):
-        turns.work(turns.enter("busy"), SLICE_S / 2)
+        turns.leave(turns.enter("busy"), SLICE_S / 2)
     first, second, third = (turns.enter("busy") for _ in range(3))
     assert (first.on_quick, second.worker, third.worker) == (True, "other", None)
-    turns.work(second, 0.001)
+    turns.leave(second, 0.001)
     assert third.worker == "other"
 
 
 def test_of_one_caller_the_request_that_has_used_the_least_comes_first():
-    turns = Turns([], ["only"])
+    turns = FairTurns([], ["only"])
     running = turns.enter("nat")
     old, new = turns.enter("nat", used_s=4.0), turns.enter("nat", used_s=0.0)
-    turns.work(running, 1.0)
+    turns.leave(running, 1.0)
     assert (old.worker, new.worker) == (None, "only")
 
 
 def test_a_turn_that_is_given_up_leaves_the_queue_and_the_table_of_callers_is_bounded():
-    turns = Turns([], ["only"])
+    turns = FairTurns([], ["only"])
     running, left, next_ = (turns.enter(name) for name in "abc")
     assert turns.wait(left, 0.001) is None
-    turns.work(running, 5.0)
+    turns.leave(running, 5.0)
     assert next_.worker == "only"
-    turns.work(next_, 0.0)
-    for number in range(MOST_CALLERS + 10):
-        turns.work(turns.enter(f"caller {number}"), 1e-6)
-    assert len(turns._use) <= MOST_CALLERS
-    assert turns._use["a"].at(turns.now).seconds > 4  # who used the most is remembered
+    turns.leave(next_, 0.0)
+    for number in range(MAX_CALLERS + 10):
+        turns.leave(turns.enter(f"caller {number}"), 1e-6)
+    assert len(turns._use) == MAX_CALLERS
 
 
 def load_sleepy():

@@ -1,21 +1,19 @@
-"""Several bounded workers for many threads, shared fairly among callers.
+"""Bounded workers shared by many threads, with fair turns for their callers.
 
-A free worker goes to the waiting caller who has used the fewest worker seconds lately, however many questions
-each has waiting. Half of the workers are quick: a question may hold one for ``SLICE_S`` seconds, and is then
-asked again of another worker; the caller whose questions have been the shortest comes first, and one whose
-questions often do not end in time gets none for a while. So hard questions delay a short one of a caller who
-asks short ones by a slice at most, whoever asks them and however many.
+Half of the workers are quick: a question may use one for ``SLICE_S`` seconds and is then asked again of
+another worker. The caller with the cheapest recent questions is served first by quick workers, and a caller
+whose questions keep overrunning the slice gets no quick worker. The other workers serve the caller who has
+used them least. So a short question waits for one slice at most, however many hard questions others ask.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from surefoot.errors import SurefootError
@@ -23,21 +21,21 @@ from surefoot.io.bounded_worker import BoundedWorker, Reply, Task
 
 SLICE_S = 0.1
 """Seconds of a quick worker that one question may use; an honest question takes some milliseconds."""
-OVERRUN_S = 0.3
-"""Recent seconds of slices that ended without an answer, from which on a caller gets no quick worker."""
-HALF_LIFE_S = 20.0
-"""Seconds after which what a caller has used counts half."""
-MOST_CALLERS = 10_000
-"""Callers whose use is remembered."""
-_LEAST_S = 0.05
-"""Less is not worth a question."""
+MAX_CALLERS = 10_000
+"""Callers whose use is remembered; the caller who has been idle longest is forgotten first."""
+_QUICK_COST = 0.8 * SLICE_S
+"""A caller whose recent questions cost more than this gets no quick worker."""
+_SMOOTHING = 0.2
+"""Weight of the newest question in a caller's recent cost."""
+_MIN_S = 0.05
+"""A question is given at least this much time."""
 W = TypeVar("W")
 
 
 class Budget:
-    """What the questions of one request of a ``caller`` may take: wall seconds in all, waiting included.
+    """Bounds the questions of one request: ``seconds`` of wall time in all, waiting included.
 
-    :meth:`cancel` may be called from any thread. One question at a time may use it.
+    :meth:`cancel` may be called from any thread. A budget is used for one question at a time.
     """
 
     def __init__(self, seconds: float = math.inf, *, caller: str = "") -> None:
@@ -45,54 +43,35 @@ class Budget:
         self.used_s = 0.0
         """Worker seconds."""
         self.caller = caller
-        self._cancelled = threading.Event()
-        self._turn: Turn[BoundedWorker] | None = None
-        self._worker: BoundedWorker | None = None
+        self.cancelled = False
         self._lock = threading.Lock()
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether nobody waits for the answers."""
-        return self._cancelled.is_set()
+        self._interrupt: Callable[[], None] | None = None
 
     def cancel(self) -> None:
-        """End the question that waits or is being answered, and answer no other."""
-        self._cancelled.set()
+        """End the question that is waiting or being answered, and refuse all others."""
         with self._lock:
-            if self._turn is not None:
-                self._turn.ready.set()
-            if self._worker is not None:
-                self._worker.interrupt()
+            self.cancelled = True
+            if self._interrupt is not None:
+                self._interrupt()
 
-    def wait(self, turns: FairTurns[BoundedWorker], turn: Turn[BoundedWorker]) -> BoundedWorker | None:
-        """The worker of a turn; ``None`` = there was none in time, or :meth:`cancel` came first."""
+    @contextmanager
+    def interruptible(self, interrupt: Callable[[], None]) -> Iterator[None]:
+        """Within the block, :meth:`cancel` calls ``interrupt``."""
         with self._lock:
-            self._turn = turn
-        try:
+            self._interrupt = interrupt
             if self.cancelled:
-                turn.ready.set()
-            return turns.wait(turn, self.left_s)
+                interrupt()
+        try:
+            yield
         finally:
             with self._lock:
-                self._turn = None
-
-    def ask(self, worker: BoundedWorker, question: object, timeout_s: float) -> Reply:
-        """The worker's reply to a question that :meth:`cancel` ends."""
-        with self._lock:
-            if self.cancelled:
-                return Reply(failure="cancelled")
-            self._worker = worker
-        try:
-            return worker.ask(question, timeout_s=timeout_s)
-        finally:
-            with self._lock:
-                self._worker = None
+                self._interrupt = None
 
 
 class WorkerPool:
     """``size`` bounded workers for one task, each started when first needed. Threads may share them.
 
-    Of several workers the first half are quick ones, see above; a single one serves everybody in turn.
+    The first half of several workers are quick ones (see the module); a single one serves everybody in turn.
     ``timeout_s`` bounds each question. Other arguments are those of :class:`BoundedWorker`.
     """
 
@@ -103,14 +82,13 @@ class WorkerPool:
         self._workers = [
             BoundedWorker(task, timeout_s=timeout_s, memory_mb=memory_mb, error=error) for _ in range(size)
         ]
-        quick = size // 2 if timeout_s > SLICE_S else 0
-        self._turns = FairTurns(self._workers[:quick], self._workers[quick:])
+        n_quick = size // 2 if timeout_s > SLICE_S else 0
+        self._turns = FairTurns(self._workers[:n_quick], self._workers[n_quick:])
 
     def ask(self, question: object, budget: Budget | None = None) -> Reply:
-        """The reply to one question. Failures are those of a worker, and:
+        """The reply to one question. Failures are those of a worker, ``budget`` (spent) and ``cancelled``.
 
-        budget: the request's budget is spent; cancelled: nobody waits for the answer. Raises as
-        :meth:`BoundedWorker.ask` does.
+        Raises as :meth:`BoundedWorker.ask` does.
         """
         budget = budget or Budget()
         reply = self._ask(question, budget, quick=True)
@@ -119,46 +97,50 @@ class WorkerPool:
         return reply or Reply(failure="timeout")
 
     def close(self) -> None:
-        """Kill all workers, once each has answered. Can be repeated; a later question starts another."""
+        """Kill all workers once each has answered. Can be repeated; a later question starts a new one."""
         with self._turns.idle():
             for worker in self._workers:
                 worker.close()
 
     def _ask(self, question: object, budget: Budget, *, quick: bool) -> Reply | None:
-        """Wait for a worker and ask it, within the budget; ``None`` = a quick one had too little time."""
+        """Wait for a worker and ask it, within the budget; ``None`` if a slice was too short."""
         if budget.cancelled or budget.left_s <= 0:
             return Reply(failure="cancelled" if budget.cancelled else "budget")
         begin = time.monotonic()
         turn = self._turns.enter(budget.caller, quick=quick, used_s=budget.used_s)
-        worker = budget.wait(self._turns, turn)
+        with budget.interruptible(turn.ready.set):
+            worker = self._turns.wait(turn, budget.left_s)
         if worker is None:
-            if budget.cancelled:
-                return Reply(failure="cancelled")
-            budget.left_s = 0.0
-            return Reply(failure="budget")
-        left = max(budget.left_s - (time.monotonic() - begin), _LEAST_S)
+            if not budget.cancelled:
+                budget.left_s = 0.0
+            return Reply(failure="cancelled" if budget.cancelled else "budget")
+        left_s = max(budget.left_s - (time.monotonic() - begin), _MIN_S)
         limit_s = SLICE_S if turn.on_quick else self._timeout_s
-        seconds = min(limit_s, left)
-        used, overran = 0.0, False
+        seconds, used_s = min(limit_s, left_s), 0.0
+        reply = Reply(failure="cancelled")
         try:
-            worker.start()  # seconds, once; no request pays for it
+            worker.start()  # takes seconds, once; no request pays for it
             asked = time.monotonic()
-            reply = budget.ask(worker, question, seconds)
-            used = time.monotonic() - asked
-            overran = reply.failure == "timeout"
+            with budget.interruptible(worker.interrupt):
+                if not budget.cancelled:
+                    reply = worker.ask(question, timeout_s=seconds)
+            used_s = time.monotonic() - asked
         finally:
-            self._turns.leave(turn, used, overran=overran)
-        budget.left_s, budget.used_s = left - used, budget.used_s + used
+            self._turns.leave(turn, used_s)
+        budget.left_s, budget.used_s = left_s - used_s, budget.used_s + used_s
         if budget.cancelled:
             return Reply(failure="cancelled")
-        if overran and seconds < limit_s:
-            return Reply(failure="budget")
-        return None if overran and turn.on_quick else reply
+        if reply.failure == "timeout":
+            if seconds < limit_s:
+                return Reply(failure="budget")
+            if turn.on_quick:
+                return None
+        return reply
 
 
 @dataclass(eq=False)
 class Turn(Generic[W]):
-    """One question that waits for a worker, or has one."""
+    """A question that waits for a worker, or has one."""
 
     caller: str
     quick: bool
@@ -171,26 +153,33 @@ class Turn(Generic[W]):
     """Whether ``worker`` is a quick one."""
 
 
-class FairTurns(Generic[W]):
-    """Free workers, handed out to waiting turns by what their callers have used lately, see above.
+@dataclass
+class _Use:
+    """What a caller has used of the workers."""
 
-    Of one caller, the request that has used the least comes first, and then who waits longest. Threads may
-    share it.
+    cost_s: float = SLICE_S / 2
+    """Smoothed seconds per question, each counted as a slice at most."""
+    finish: float = 0.0
+    """Virtual time at which the caller's last question ended (start-time fair queueing)."""
+
+
+class FairTurns(Generic[W]):
+    """Hands free workers to waiting turns (see the module). Threads may share it.
+
+    Among turns of one caller, the request that has used least comes first, then the one that waits longest.
     """
 
-    def __init__(
-        self, quick: Sequence[W], others: Sequence[W], *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, quick: Sequence[W], others: Sequence[W]) -> None:
         self._quick, self._others = list(quick), list(others)
         self._size = len(quick) + len(others)
         self._waiting: list[Turn[W]] = []
         self._use: dict[str, _Use] = {}
-        self._clock = clock
+        self._virtual_time = 0.0
         self._pauses = 0
         self._changed = threading.Condition()
 
     def enter(self, caller: str, *, quick: bool = True, used_s: float = 0.0) -> Turn[W]:
-        """A turn, which has a worker now if there is one; else it waits."""
+        """A new turn; it has a worker if one is free."""
         turn: Turn[W] = Turn(caller, quick, used_s)
         with self._changed:
             self._waiting.append(turn)
@@ -198,7 +187,7 @@ class FairTurns(Generic[W]):
         return turn
 
     def wait(self, turn: Turn[W], timeout_s: float = math.inf) -> W | None:
-        """The worker of a turn; ``None`` = there was none in time, and the turn is given up.
+        """The worker of a turn; ``None`` if none was free in time, which ends the turn.
 
         Setting ``turn.ready`` ends the waiting.
         """
@@ -208,19 +197,16 @@ class FairTurns(Generic[W]):
                 self._waiting.remove(turn)
             return turn.worker
 
-    def leave(self, turn: Turn[W], used_s: float, *, overran: bool = False) -> None:
-        """The worker of a turn, which had it for ``used_s`` seconds, is free again; ``overran``: without an
-        answer."""
+    def leave(self, turn: Turn[W], used_s: float) -> None:
+        """Return the worker of a turn, which used it for ``used_s`` seconds."""
         if turn.worker is None:
             raise ValueError("the turn has no worker")
         with self._changed:
-            use = self._use_of(turn.caller).at(self._clock())
-            self._use[turn.caller] = replace(
-                use,
-                seconds=use.seconds + used_s,
-                overrun_s=use.overrun_s + (used_s if overran and turn.on_quick else 0.0),
-                questions=use.questions + 1,
-            )
+            use = self._use[turn.caller] = self._use.pop(turn.caller, _Use())  # the newest last
+            use.cost_s += _SMOOTHING * (min(used_s, SLICE_S) - use.cost_s)
+            use.finish = max(use.finish, self._virtual_time) + used_s
+            if len(self._use) > MAX_CALLERS:
+                del self._use[next(iter(self._use))]
             (self._quick if turn.on_quick else self._others).append(turn.worker)
             turn.worker = None
             self._hand_out()
@@ -228,8 +214,7 @@ class FairTurns(Generic[W]):
 
     @contextmanager
     def idle(self) -> Iterator[None]:
-        """A block in which no worker is in use: it begins when all are free, and none is handed out before
-        its end."""
+        """Wait until all workers are free, and hand none out before the block ends."""
         with self._changed:
             self._pauses += 1
             self._changed.wait_for(lambda: len(self._quick) + len(self._others) == self._size)
@@ -244,53 +229,26 @@ class FairTurns(Generic[W]):
         """Give free workers to turns; the lock is held."""
         if self._pauses or not self._waiting:
             return
-        now = self._clock()
-        use = {caller: self._use_of(caller).at(now) for caller in {turn.caller for turn in self._waiting}}
+        use = {turn.caller: self._use.get(turn.caller, _Use()) for turn in self._waiting}
+        if self._quick:
+            cheap = [turn for turn in self._waiting if turn.quick and use[turn.caller].cost_s < _QUICK_COST]
+            cheap.sort(key=lambda turn: (use[turn.caller].cost_s, turn.used_s))  # stable: else by arrival
+            self._give(self._quick, cheap, quick=True)
+        if self._others:
 
-        def give(workers: list[W], turns: list[Turn[W]], *, quick: bool) -> None:
-            for turn in turns[: len(workers)]:
-                self._waiting.remove(turn)
-                turn.worker, turn.on_quick = workers.pop(), quick
-                turn.ready.set()
+            def order(turn: Turn[W]) -> tuple[float, float, float]:
+                finish = use[turn.caller].finish
+                return max(finish, self._virtual_time), finish, turn.used_s
 
-        short = [turn for turn in self._waiting if turn.quick and use[turn.caller].overrun_s < OVERRUN_S]
-        short.sort(key=lambda turn: (use[turn.caller].mean_s, turn.used_s))  # stable: else by arrival
-        give(self._quick, short, quick=True)
-        rest = sorted(self._waiting, key=lambda turn: (use[turn.caller].seconds, turn.used_s))
-        give(self._others, rest, quick=False)
+            turns = sorted(self._waiting, key=order)
+            given = self._give(self._others, turns, quick=False)
+            if given:
+                self._virtual_time = max(self._virtual_time, use[given[-1].caller].finish)
 
-    def _use_of(self, caller: str) -> _Use:
-        use = self._use.get(caller)
-        if use is None:
-            now = self._clock()
-            if len(self._use) >= MOST_CALLERS:  # who has used least loses least
-                uses = ((name, use.at(now)) for name, use in self._use.items())
-                self._use = dict(heapq.nlargest(MOST_CALLERS // 2, uses, key=lambda item: item[1].seconds))
-            use = self._use[caller] = _Use(seen=now)
-        return use
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Use:
-    """What a caller has used of the workers, each number halved every ``HALF_LIFE_S``."""
-
-    seen: float
-    seconds: float = 0.0
-    overrun_s: float = 0.0
-    """Of slices that ended without an answer."""
-    questions: float = 0.0
-
-    @property
-    def mean_s(self) -> float:
-        """Seconds of a question; who has asked few is expected to need a slice."""
-        return (self.seconds + SLICE_S) / (self.questions + 1)
-
-    def at(self, now: float) -> _Use:
-        """As it counts now."""
-        kept = 0.5 ** ((now - self.seen) / HALF_LIFE_S)
-        return _Use(
-            seen=now,
-            seconds=self.seconds * kept,
-            overrun_s=self.overrun_s * kept,
-            questions=self.questions * kept,
-        )
+    def _give(self, workers: list[W], turns: Sequence[Turn[W]], *, quick: bool) -> Sequence[Turn[W]]:
+        served = turns[: len(workers)]
+        for turn in served:
+            self._waiting.remove(turn)
+            turn.worker, turn.on_quick = workers.pop(), quick
+            turn.ready.set()
+        return served

@@ -1,7 +1,7 @@
 """Computations on texts of clients, in threads: the event loop only passes them on.
 
-Threads share one interpreter, so each that computes slows the event loop down. Two compute at a time, one of
-them for small requests alone; of those that wait, the caller comes first who has computed the least lately.
+Threads share one interpreter, so each computing thread slows the event loop down. Two compute at a time, one
+of them only for small requests, in fair turns (``surefoot.io.worker_pool``).
 """
 
 from __future__ import annotations
