@@ -6,7 +6,8 @@ import pytest
 import torch
 from command_line import refused
 
-from surefoot.cli.reference import commands
+from surefoot.cli import load_settings
+from surefoot.cli.commands import COMMANDS
 from surefoot.cli.settings import options_of
 from surefoot.models import CheckpointCard, RewardModel, load_causal, load_prm
 from surefoot.models.scorer import CheckpointScorer
@@ -17,11 +18,14 @@ OPTIONS = {"--device", "--dtype", "--attention", "--batch-tokens", "--device-map
 
 
 def test_every_command_that_has_one_of_the_options_has_them_all():
-    names = {name: {option.name for option in options_of(command)} for name, command in commands().items()}
+    names = {
+        name: {option.name for option in options_of(command)}
+        for name, command in zip(COMMANDS, map(load_settings, COMMANDS), strict=True)
+    }
     asked = {"--prm", "--policy", "--base", "--device"}
     loads_models = {name for name, some in names.items() if some & asked}
     assert {name: OPTIONS - names[name] for name in loads_models if not names[name] >= OPTIONS} == {}
-    assert {"surefoot score", "surefoot sample", "surefoot train prm", "surefoot rl"} <= loads_models
+    assert {"score", "sample", "train prm", "rl"} <= loads_models
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from command_line import good, refused
 
 from surefoot.cli import load_settings
 from surefoot.cli.commands import COMMANDS
-from surefoot.cli.settings import has_outputs
+from surefoot.cli.settings import output_fields
 from surefoot.io import write_records
 from surefoot.records import Problem, Trace
 from surefoot.segment import segment_trace, segmenter
@@ -86,4 +86,4 @@ def test_every_option_that_names_an_output_is_marked():
     """Commands with ``--out`` have ``--force``: a new one cannot forget it."""
     for settings in map(load_settings, COMMANDS):
         if "out" in settings.model_fields:
-            assert has_outputs(settings), settings.__name__
+            assert output_fields(settings), settings.__name__

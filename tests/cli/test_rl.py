@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from command_line import good, refused
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from surefoot.cli.parser import SettingsCommand
 from surefoot.cli.rl import RL
-from surefoot.cli.settings import SettingsCommand
 from surefoot.errors import RunError
 from surefoot.io import write_records
 from surefoot.lab import LOCK_TEMPLATE, build_tokenizer
@@ -144,7 +144,7 @@ def test_flags_change_what_they_name_alone(tmp_path: Path) -> None:
     assert found.objective.kl == KL(coefficient=0.1, estimator="k2")
     assert found.lora == Lora(rank=4, alpha=7.0)
     path.write_text("objective = 3\n")
-    with pytest.raises(RunError, match="'objective' is no table"):
+    with pytest.raises(RunError, match="'objective' is not a table"):
         settled("--kl", "0.1", file=path)
 
 
@@ -168,7 +168,7 @@ def test_methods_by_name() -> None:
 def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rl.json"
     path.write_text("[1]")
-    with pytest.raises(RunError, match="holds no table"):
+    with pytest.raises(RunError, match="contains no table"):
         settled(file=path)
 
 

@@ -13,7 +13,8 @@ import pytest
 from click.testing import CliRunner
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from surefoot.cli.settings import Command, Flag, OptionGroup, SettingsCommand, options_of
+from surefoot.cli.parser import SettingsCommand
+from surefoot.cli.settings import Command, Flag, OptionGroup, options_of
 from surefoot.errors import RunError
 
 
@@ -151,7 +152,7 @@ def test_what_is_missing_or_unknown_is_status_2(say):
         (["--set", "training.nothing=1"], "'nothing'; choose epochs"),
         (["--set", "nothing=1"], "'nothing'; choose word"),
         (["--set", "nothing"], "NAME=VALUE"),
-        (["--set", "tone.x=1", "--set", "tone.x.y=1"], "no table"),
+        (["--set", "tone.x=1", "--set", "tone.x.y=1"], "is not a table"),
         (["--config", "nowhere.toml"], "nowhere.toml"),
     ],
 )

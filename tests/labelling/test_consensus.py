@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.cli.label.rules import LabelConsensus
-from surefoot.cli.settings import SettingsCommand
+from surefoot.cli.parser import SettingsCommand
 from surefoot.errors import LabelError, SurefootError
 from surefoot.io import read_records, write_records
 from surefoot.labelling.consensus import (

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.cli.label.rules import LabelExpert
-from surefoot.cli.settings import SettingsCommand
+from surefoot.cli.parser import SettingsCommand
 from surefoot.errors import LabelError, SurefootError
 from surefoot.formats import read_gsm8k_solutions, read_processbench
 from surefoot.io import read_records, write_records

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from openai_server import Reply, chat, serve
 
 from surefoot.cli.label.models import Judge
-from surefoot.cli.settings import SettingsCommand
+from surefoot.cli.parser import SettingsCommand
 from surefoot.errors import LabelError, PolicyError, SurefootError
 from surefoot.io import read_records, write_records
 from surefoot.labelling.judge import (

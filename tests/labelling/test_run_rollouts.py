@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from surefoot.cli.label.rollouts import MonteCarlo
-from surefoot.cli.settings import SettingsCommand
+from surefoot.cli.parser import SettingsCommand
 from surefoot.errors import LabelError
 from surefoot.io import read_records, write_records
 from surefoot.lab.shop import Shop, ShopAgent, generate_tasks, judge_steps

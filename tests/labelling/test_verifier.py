@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from surefoot.cli.label.rules import Verify
-from surefoot.cli.settings import SettingsCommand
+from surefoot.cli.parser import SettingsCommand
 from surefoot.errors import LabelError, RecordError
 from surefoot.io import read_records, write_records
 from surefoot.lab.world import ExactLabeller, LabVerifier, generate_problems, parse_problem, worked_solution

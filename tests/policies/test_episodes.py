@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 from openai_server import Reply, chat, serve
 
+from surefoot.cli.parser import SettingsCommand
 from surefoot.cli.sample import Sample
-from surefoot.cli.settings import SettingsCommand
 from surefoot.errors import PolicyError
 from surefoot.io import read_records, write_records
 from surefoot.lab.shop import Shop, ShopAgent, ShopVerifier, generate_tasks

@@ -35,7 +35,7 @@ def load_command(path: str) -> click.Command:
     """The command or group at a path, such as ``label mc``."""
     if path not in COMMANDS:
         return CommandGroup(path)
-    from surefoot.cli.settings import SettingsCommand
+    from surefoot.cli.parser import SettingsCommand
 
     command = SettingsCommand(path.rpartition(" ")[2], load_settings(path))
     return CommandGroup(path, command) if path in GROUPS else command
@@ -82,6 +82,13 @@ class CommandGroup(click.Group):
         if args and args[0] not in names and (similar := get_close_matches(args[0], names, 1)):
             ctx.fail(f"No such command {args[0]!r}. Did you mean {similar[0]!r}?")
         return super().resolve_command(ctx, args)
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The description, with the examples of a group that is also a command."""
+        if self.runnable is None:
+            super().format_help_text(ctx, formatter)
+        else:
+            self.runnable.format_help_text(ctx, formatter)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Options, then commands with the lines of the table."""

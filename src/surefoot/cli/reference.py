@@ -1,77 +1,164 @@
-"""``docs/reference/commands.md`` from the settings of the commands: ``python -m surefoot.cli.reference``.
+"""Write the pages in ``docs/reference/commands`` from the commands: ``python -m surefoot.cli.reference``.
 
-The page has a heading for each command. What stands under it is made of the command's docstring and fields;
-the introduction and the headings of groups are written by hand.
+The text of a page above its first command is written by hand and stays. Options that several commands share
+are described once, in ``options.md``.
 """
 
 from __future__ import annotations
 
 import re
-from inspect import cleandoc
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from surefoot.cli import load_settings
-from surefoot.cli.commands import COMMANDS
-from surefoot.cli.settings import REQUIRED, Command, Option, has_outputs, options_of
+from surefoot.cli.commands import COMMANDS, GROUPS
+from surefoot.cli.settings import REQUIRED, Command, Option, examples, help_text, options_of, output_fields
 
-PAGE = Path(__file__).parents[3] / "docs" / "reference" / "commands.md"
+FOLDER = Path(__file__).parents[3] / "docs" / "reference" / "commands"
 
-_HEADING = re.compile(r"^(#{2,3}) `?(surefoot [a-z0-9 -]+?)`?$", re.M)
-_EXAMPLE = re.compile(r"Example: `(.+?)`(?: \((.+?)\))?", re.S)
-
-
-def commands() -> dict[str, type[Command]]:
-    """The settings class of every command by its full name."""
-    return {f"surefoot {path}": load_settings(path) for path in COMMANDS}
-
-
-def updated(page: str) -> str:
-    """The page with what stands under the heading of each command made again."""
-    known = commands()
-    headings = list(_HEADING.finditer(page))
-    parts, end = [], 0
-    for place, heading in enumerate(headings):
-        if heading[2] not in known:
-            continue
-        parts.append(page[end : heading.end()])
-        end = headings[place + 1].start() if place + 1 < len(headings) else len(page)
-        body = page[heading.end() : end]
-        if group := re.search(r"^## ", body, re.M):  # a heading that is no command's
-            end = heading.end() + group.start()
-        parts.append(f"\n\n{section(known[heading[2]])}\n")
-        if end < len(page):
-            parts.append("\n")
-    return "".join([*parts, page[end:]])
+_PAGE = {
+    "segment": "import",
+    "export": "import",
+    "execute": "score",
+    "select": "score",
+    "expert-iteration": "imitate",
+    "serve-config": "serve",
+}
+"""Pages of top-level commands that have no page of their own."""
+_SHARED = 3
+"""Commands that an option must be in to be described in ``options.md``."""
+_GENERATED = re.compile(r"^## (?!Settings$).*", re.M | re.S)
+"""Everything from the first section on; only ``README.md`` has a section of hand-written text."""
 
 
-def section(command: type[Command]) -> str:
-    """What the page says of one command."""
-    text = cleandoc(command.__doc__ or "")
-    examples = [" ".join(found[1].split()) for found in _EXAMPLE.finditer(text)]
-    prose = re.sub(r"\n{3,}", "\n\n", _EXAMPLE.sub("", text)).strip()
+@dataclass(frozen=True)
+class SharedOptions:
+    """Options that several commands have, with their section and usual default."""
+
+    sections: Mapping[str, str]
+    """Title of the section by row."""
+    defaults: Mapping[str, str]
+
+    @classmethod
+    def of(cls, commands: Iterable[type[Command]]) -> SharedOptions:
+        """Find the options that are the same in several commands."""
+        panels: dict[str, Counter[str]] = defaultdict(Counter)
+        defaults: dict[str, Counter[str]] = defaultdict(Counter)
+        for command in commands:
+            for option in _shown(command):
+                if option.common and not option.panel:
+                    continue  # described in full on every page
+                row = _row(option)
+                panels[row][option.panel or "General"] += 1
+                defaults[row][_default(option)] += 1
+        shared = [row for row, counts in panels.items() if counts.total() >= _SHARED]
+        return cls(
+            sections={row: panels[row].most_common(1)[0][0] for row in shared},
+            defaults={row: defaults[row].most_common(1)[0][0] for row in shared},
+        )
+
+
+def pages(folder: Path = FOLDER) -> dict[Path, str]:
+    """Every page with its generated part."""
+    commands = {path: load_settings(path) for path in COMMANDS}
+    shared = SharedOptions.of(commands.values())
+    sections: dict[str, list[str]] = defaultdict(list)
+    for path in dict.fromkeys(_with_groups()):
+        top = path.split(" ")[0]
+        text = command_section(commands[path], shared) if path in commands else GROUPS[path]
+        if path not in commands and " " not in path:
+            continue  # the page itself introduces the group
+        sections[f"{_PAGE.get(top, top)}.md"].append(f"## surefoot {path}\n\n{text}\n")
+    sections["options.md"] = _options_page(shared)
+    sections["README.md"] = [_index()]
+    return {
+        folder / name: _introduction(folder / name) + "\n".join(parts) for name, parts in sections.items()
+    }
+
+
+def command_section(command: type[Command], shared: SharedOptions) -> str:
+    """The text on one command: description, options, examples."""
     rows = ["| option | default | meaning |", "|---|---|---|"]
-    rows += [_row(option) for option in options_of(command) if option.names]
-    if has_outputs(command):
-        rows.append("| `--force` | | Write over what is there: see [above](#commands). |")
-    rows.append("| `--config`, `--set` | | Settings from a file, or by name: see [above](#settings). |")
-    blocks = [prose, "\n".join(rows)]
-    if examples:
-        blocks.append("\n".join(["```bash", *examples, "```"]))
+    also: dict[str, list[str]] = defaultdict(list)
+    for option in _shown(command):
+        row = _row(option)
+        if option.common or row not in shared.sections:
+            names, meaning = row.split(" | ", 1)
+            rows.append(f"| {names} | {_default(option)} | {meaning} |")
+            continue
+        default = _default(option)
+        note = f" ({default or 'not set'})" if default != shared.defaults[row] else ""
+        also[shared.sections[row]].append(f"{row.split(' | ', 1)[0]}{note}")
+    if output_fields(command):
+        rows.append("| `--force` | | Overwrite existing output. |")
+    rows.append("| `--config`, `--set` | | [Settings](README.md#settings) from a file or by name. |")
+    blocks = [help_text(command), "\n".join(rows)]
+    if also:
+        lines = (
+            f"- [{title}](options.md#{_anchor(title)}): {', '.join(names)}" for title, names in also.items()
+        )
+        blocks.append("Shared options:\n\n" + "\n".join(lines))
+    if commands := examples(command):
+        blocks.append("\n".join(["```bash", *commands, "```"]))
     return "\n\n".join(blocks)
 
 
+def _with_groups() -> Iterable[str]:
+    """Paths of commands, each group before its first command."""
+    for path in COMMANDS:
+        words = path.split(" ")
+        yield from (" ".join(words[:end]) for end in range(1, len(words) + 1))
+
+
+def _options_page(shared: SharedOptions) -> list[str]:
+    tables: dict[str, list[str]] = defaultdict(lambda: ["| option | default | meaning |", "|---|---|---|"])
+    for row, title in shared.sections.items():
+        names, meaning = row.split(" | ", 1)
+        tables[title].append(f"| {names} | {shared.defaults[row]} | {meaning} |")
+    return [f"## {title}\n\n" + "\n".join(rows) + "\n" for title, rows in sorted(tables.items())]
+
+
+def _index() -> str:
+    rows = ["## All commands\n", "| command | |", "|---|---|"]
+    for path, (_, text) in COMMANDS.items():
+        top = path.split(" ")[0]
+        rows.append(f"| [`{path}`]({_PAGE.get(top, top)}.md#surefoot-{path.replace(' ', '-')}) | {text} |")
+    return "\n".join(rows) + "\n"
+
+
+def _introduction(page: Path) -> str:
+    if page.exists():
+        return _GENERATED.sub("", page.read_text("utf-8"))
+    return f"# {page.stem.capitalize()}\n\n"
+
+
+def _shown(command: type[Command]) -> list[Option]:
+    return [option for option in options_of(command) if option.names]
+
+
 def _row(option: Option) -> str:
+    """Names and meaning of an option, as columns of a table."""
     names = ", ".join(f"`{name}`" for name in option.names)
     if option.kind is bool:
-        names += f", `--no-{option.names[0].removeprefix('--')}`"
-    default = option.default_text
-    shown = default if option.default is REQUIRED or not default else f"`{default}`"
+        names += f", `{option.negative}`"
     notes = [f"`{'`, `'.join(option.choices)}`"] if option.choices else []
     notes += [option.bounds] if option.bounds else []
     notes += ["may be repeated"] if option.repeated and not option.flag.argument else []
-    text = option.description + (f" ({'; '.join(notes)})" if notes else "")
-    return f"| {names} | {shown} | {text} |".replace("  ", " ").replace("| | |", "| | |")
+    return f"{names} | {option.description}" + (f" ({'; '.join(notes)})" if notes else "")
+
+
+def _default(option: Option) -> str:
+    text = option.default_text
+    return text if option.default is REQUIRED or not text else f"`{text}`"
+
+
+def _anchor(title: str) -> str:
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
 if __name__ == "__main__":
-    PAGE.write_text(updated(PAGE.read_text("utf-8")), "utf-8")
+    FOLDER.mkdir(exist_ok=True)
+    for path, text in pages().items():
+        path.write_text(text, "utf-8")

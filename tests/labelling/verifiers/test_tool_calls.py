@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from pydantic import ValidationError
 
 from surefoot.cli.label.rules import Verify
-from surefoot.cli.settings import SettingsCommand
+from surefoot.cli.parser import SettingsCommand
 from surefoot.errors import LabelError
 from surefoot.io import read_records, write_records
 from surefoot.labelling import PolicyClause, ToolCallVerifier, ToolPolicy, call_results, open_verifier
