@@ -147,7 +147,7 @@ def main() -> None:
     figures, about = [], {}
     for width in WIDTHS:
         ours = run(BeamSearch(width=width, expand=EXPAND, rule="best_of_n"), items)
-        moves = float(np.mean([result.counts.drawn for result in ours]))
+        moves = float(np.mean([result.counts.sampled for result in ours]))
         games = max(1, round(moves / 4))  # a game is three moves and an answer
         rival = run(BestOfNSearch(n=games, rule="best_of_n"), items)
         shares = [

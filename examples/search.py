@@ -1,4 +1,4 @@
-"""Search the lab's problems under the guidance of step scores, count what it cost, and draw a tree.
+"""Search the lab's problems under the guidance of step scores, count the cost, and print a tree.
 
 Steps come from a scripted solver that gets one line in four wrong, scores from the lab's exact checker with
 some noise put on: no model is needed, and the numbers say nothing about models. The solver has no memory:
@@ -27,7 +27,6 @@ from surefoot.search import (
     Search,
     SearchResult,
     Space,
-    draw_svg,
     draw_text,
     run_search,
     save_tree,
@@ -37,12 +36,12 @@ from surefoot.stats import bootstrap_mean
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyChecker:
-    """Scores a right step about 0.8 and a wrong one about 0.3; equal steps after equal prefixes alike."""
+    """Scores correct steps near 0.8 and wrong steps near 0.3; equal prefixes get equal scores."""
 
     name: str = "noisy-checker"
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
-        """One record a trace."""
+        """One record per trace."""
         return [
             StepScores(
                 trace_id=item.trace.id,
@@ -73,7 +72,7 @@ trees: list[SavedTree] = []
 
 
 def keep(space: Space, result: SearchResult) -> None:
-    """Called as soon as a problem's search is over."""
+    """Save the tree of a finished beam search."""
     if result.method == "beam":
         trees.append(save_tree(space, result))
 
@@ -91,17 +90,16 @@ with AnswerChecker("exact") as checker:
                 watch=keep,
             )
         )
-        right = bootstrap_mean([bool(result.outcome) for result in results], rng=np.random.default_rng(0))
-        spent = sum((result.usage for result in results), Usage())
+        correct = bootstrap_mean([bool(result.outcome) for result in results], rng=np.random.default_rng(0))
+        usage = sum((result.usage for result in results), Usage())
         merged = sum(result.counts.merged for result in results)
         print(
-            f"{name:15} right {right.value:.2f} [{right.low:.2f}, {right.high:.2f}]  "
-            f"tokens a problem: {spent.completion_tokens / len(problems):4.0f} written, "
-            f"{spent.prompt_tokens / len(problems):4.0f} read  {merged} equal steps merged"
+            f"{name:15} correct {correct.value:.2f} [{correct.low:.2f}, {correct.high:.2f}]  "
+            f"tokens per problem: {usage.completion_tokens / len(problems):4.0f} written, "
+            f"{usage.prompt_tokens / len(problems):4.0f} read  {merged} equal steps merged"
         )
 
 smallest = min(trees, key=lambda tree: tree.size)
 print(f"\n{draw_text(smallest, width=80)}")
 write_records(Path("trees.jsonl"), trees)
-Path("tree.svg").write_text(draw_svg(smallest), encoding="utf-8")
-print(f"{len(trees)} trees in trees.jsonl, this one in tree.svg")
+print(f"{len(trees)} trees in trees.jsonl")

@@ -102,5 +102,5 @@ def test_with_rounding_a_prefix_is_always_continued():
 def test_impossible_numbers_are_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
         Rebase(**wrong)
-    with pytest.raises(ValueError, match="no prefix"):
+    with pytest.raises(ValueError, match="at least one prefix"):
         share([], 3)

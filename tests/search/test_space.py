@@ -50,7 +50,7 @@ def test_equal_steps_are_one_node_and_counted():
     assert [node.text for node in drawn] == ["step 0 is 0\n", "step 0 is 1\n"] * 3
     assert len(set(drawn)) == nodes == 2
     assert [node.data.count for node in dict.fromkeys(drawn)] == [3, 3]
-    assert (counts["drawn"], counts["merged"]) == (6, 4)
+    assert (counts["sampled"], counts["merged"]) == (6, 4)
 
 
 def test_finished_prefixes_give_themselves_and_cost_nothing():
@@ -98,7 +98,7 @@ def test_what_is_written_in_one_piece_ends_as_what_is_written_by_steps():
         node = space.root
         while node.data.finish is None:
             [[node]] = await space.extend([node], 1)
-        return whole, node, space.counts["merged"], space.counts["drawn"]
+        return whole, node, space.counts["merged"], space.counts["sampled"]
 
     whole, node, merged, drawn = in_space(work, ScriptedPolicy(answer))
     assert whole is node
@@ -263,7 +263,7 @@ def test_weights_count_how_often_a_solution_was_found():
     [result] = searched(BestOfNSearch(n=5, rule="majority"), problems(3)[2:], ScriptedPolicy(answer))
     assert [candidate.answer for candidate in result.candidates] == ["1", "2"]
     assert (result.weights, result.chosen, result.outcome) == ((2, 3), 1, True)
-    assert (result.counts.drawn, result.counts.merged, result.counts.nodes) == (5, 3, 2)
+    assert (result.counts.sampled, result.counts.merged, result.counts.nodes) == (5, 3, 2)
     assert result.model_validate_json(result.model_dump_json()) == result
 
 

@@ -2,8 +2,6 @@ from .beam import DVTS as DVTS
 from .beam import BeamSearch as BeamSearch
 from .beam import beam_search as beam_search
 from .best_of_n_search import BestOfNSearch as BestOfNSearch
-from .drawing import draw_svg as draw_svg
-from .drawing import draw_text as draw_text
 from .estimators import Method as Method
 from .estimators import Pool as Pool
 from .estimators import RandomOrders as RandomOrders
@@ -32,6 +30,7 @@ from .resample import StepResampling as StepResampling
 from .revise import Revise as Revise
 from .saved_tree import SavedNode as SavedNode
 from .saved_tree import SavedTree as SavedTree
+from .saved_tree import draw_text as draw_text
 from .saved_tree import save_tree as save_tree
 from .selection import SELECTORS as SELECTORS
 from .selection import BestOfN as BestOfN

@@ -54,14 +54,14 @@ class BeamSearch(_RankedSearch):
 
     A scorer of correctness may prefer a step that repeats an earlier one, and the beam then makes no progress
     until ``max_steps``. With ``penalize_repeats`` a step that its solution already contains, word for word,
-    ranks behind all others. The paper has no such rule, and it harms where correct solutions repeat lines.
+    ranks behind all others. This rule is not in the paper, and it hurts where correct solutions repeat lines.
 
     Where there is nothing to choose between, nothing is scored: a beam of one with one draw a step is plain
     sampling, scored at its end.
     """
 
     width: int = Field(default=4, ge=1, description="Prefixes kept after each round.")
-    expand: int = Field(default=4, ge=1, description="Next steps drawn for each prefix.")
+    expand: int = Field(default=4, ge=1, description="Next steps sampled for each prefix.")
     retire_finished: bool = Field(
         default=False,
         description="Finished solutions free their places, and the search continues until all have ended.",
@@ -72,9 +72,9 @@ class BeamSearch(_RankedSearch):
         """Finished solutions in the order in which they ended."""
         finished: dict[Prefix, None] = {}
         kept_finished: list[Prefix] = []
-        [drawn] = await space.extend([space.root], self.width * self.expand)
+        [steps] = await space.extend([space.root], self.width * self.expand)
         while True:
-            rivals = list(dict.fromkeys([*kept_finished, *drawn]))
+            rivals = list(dict.fromkeys([*kept_finished, *steps]))
             if self.retire_finished:
                 finished |= dict.fromkeys(prefix for prefix in rivals if not is_open(prefix))
                 rivals = [prefix for prefix in rivals if is_open(prefix)]
@@ -83,8 +83,8 @@ class BeamSearch(_RankedSearch):
             finished |= dict.fromkeys(kept_finished)
             open_beams = [beam for beam in beams if is_open(beam)]
             children = await space.extend(open_beams, self._draws(len(open_beams)))
-            drawn = [child for siblings in children for child in siblings]
-            if not drawn:  # all have ended, or the policy no longer answers
+            steps = [child for siblings in children for child in siblings]
+            if not steps:  # all have ended, or the policy no longer answers
                 break
         solutions = list(finished | dict.fromkeys(beams))
         if self.rule != "majority":
@@ -96,7 +96,7 @@ class BeamSearch(_RankedSearch):
         if not self.retire_finished or not beams:
             return [self.expand] * beams
         each, more = divmod(self.width * self.expand, beams)
-        return [each + (place < more) for place in range(beams)]
+        return [each + (beam < more) for beam in range(beams)]
 
     async def _best(self, space: Space, prefixes: list[Prefix]) -> list[Prefix]:
         """The ``width`` best; the first of equals."""
@@ -121,7 +121,7 @@ class DVTS(_RankedSearch):
     """
 
     n: int = Field(default=16, ge=1, description="Draws per round, a multiple of `expand`.")
-    expand: int = Field(default=4, ge=1, description="Next steps drawn for each tree.")
+    expand: int = Field(default=4, ge=1, description="Next steps sampled for each tree.")
     name: str = Field(default="dvts", description="Name in records and reports.")
 
     @model_validator(mode="after")
@@ -138,9 +138,9 @@ class DVTS(_RankedSearch):
         while active:
             heads = await self._best(space, [last[tree] for tree in active])
             open_ = [(tree, head) for tree, head in zip(active, heads, strict=True) if is_open(head)]
-            drawn = await space.extend([head for _, head in open_], self.expand)
+            extended = await space.extend([head for _, head in open_], self.expand)
             active = []
-            for (tree, _), children in zip(open_, drawn, strict=True):
+            for (tree, _), children in zip(open_, extended, strict=True):
                 if children:  # else the policy failed, and the round before was the last one
                     last[tree] = children
                     active.append(tree)
@@ -166,7 +166,7 @@ async def beam_search(
     lookahead: int = 0,
     **settings: Any,
 ) -> SearchResult:
-    """:class:`BeamSearch` on one problem; ``settings`` are those of :func:`run_search`."""
+    """:class:`BeamSearch` on one problem; ``settings`` are keyword arguments of :func:`run_search`."""
     search = BeamSearch(width=width, expand=expand, lookahead=lookahead)
     [result] = await run_search(search, [problem], policy, scorer, **settings)
     return result

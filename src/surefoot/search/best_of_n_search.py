@@ -19,9 +19,9 @@ class BestOfNSearch(SearchMethod):
     largest sum of scores (Uesato et al. 2022, arXiv 2211.14275); "majority": self-consistency (Wang et al.
     2022, arXiv 2203.11171), for which nothing is scored and no scorer is needed.
 
-    With ``batch``, solutions are drawn that many at a time, until no answer can overtake the one that leads
+    With ``batch``, solutions are sampled that many at a time, until no answer can overtake the one that leads
     (:func:`settled`): the answer chosen is then the one that all ``n`` would choose. For the rules that use
-    scores, that holds for scores in [0, 1]; where step scores are summed, all ``n`` are drawn. A request that
+    scores, that holds for scores in [0, 1]; with sums of step scores, all ``n`` are sampled. A request that
     fails is not repeated.
     """
 
@@ -35,20 +35,20 @@ class BestOfNSearch(SearchMethod):
     name: str = Field(default="best_of_n", description="Name in records and reports.")
 
     async def explore(self, space: Space) -> list[Prefix]:
-        """The solutions in the order drawn."""
+        """The solutions in the order sampled."""
         solutions: list[Prefix] = []
-        left = self.n
-        while left:
-            now = min(self.batch or left, left)
-            [drawn] = await space.extend([space.root], now, to_end=True)
-            solutions += drawn
-            left -= now
+        remaining = self.n
+        while remaining:
+            now = min(self.batch or remaining, remaining)
+            [batch] = await space.extend([space.root], now, to_end=True)
+            solutions += batch
+            remaining -= now
             if self.rule != "majority":
-                await space.score(drawn)
-            if left and solutions and self.batch:
+                await space.score(batch)
+            if remaining and solutions and self.batch:
                 values = [space.value(prefix) for prefix in solutions]
                 bounded = self.rule == "majority" or space.aggregation != "sum"
-                if bounded and settled(await space.answers(solutions), values, left, self.rule):
+                if bounded and settled(await space.answers(solutions), values, remaining, self.rule):
                     break
         return solutions
 
@@ -63,14 +63,14 @@ def settled(answers: Sequence[str | None], values: Sequence[float], left: int, r
     """
     if rule == "majority":
         return _majority_settled(answers, left)
-    known = [(answer, value) for answer, value in zip(answers, values, strict=True) if value > -math.inf]
-    if not all(0 <= value <= 1 for _, value in known):
+    scored = [(answer, value) for answer, value in zip(answers, values, strict=True) if value > -math.inf]
+    if not all(0 <= value <= 1 for _, value in scored):
         return False
     if rule == "best_of_n":
-        return any(answer is not None and value == 1 for answer, value in known)
+        return any(answer is not None and value == 1 for answer, value in scored)
     if rule == "weighted_vote":
         totals: dict[str, float] = {}
-        for answer, value in known:
+        for answer, value in scored:
             if answer is not None:
                 totals[answer] = totals.get(answer, 0.0) + value
         if not totals:

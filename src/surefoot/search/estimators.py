@@ -45,7 +45,7 @@ Method = Literal["pass", SelectorName]
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """The n samples drawn for one problem, in the order drawn; all three have length n."""
+    """The n samples of one problem, in the order sampled; all three have length n."""
 
     answers: Sequence[str | None]
     """Canonical final answers; ``None`` = no answer."""
@@ -53,7 +53,7 @@ class Pool:
     scores: Sequence[float | None] | FloatArray
     """Aggregated scores; ``None`` or NaN = not scored."""
     gate: Sequence[float | None] | FloatArray | None = None
-    """Only the samples with the highest value of those drawn take part
+    """Only the samples with the highest values take part
     (:func:`surefoot.search.selection.select_among`); ``None`` = all do."""
 
 
@@ -79,7 +79,7 @@ def best_of_n(
     answers: Sequence[str | None] | None = None,
     gate: ArrayLike | None = None,
 ) -> float:
-    """Expected correctness of what ``BestOfN`` chooses of k samples drawn without replacement from n.
+    """Expected correctness of what ``BestOfN`` chooses of k samples taken without replacement from n.
 
     With samples in ascending order of preference, sample i (from 1) is the best of a subset with probability
     C(i-1, k-1) / C(n, k); tied samples share the sum of their probabilities. ``scores`` and ``correct``
@@ -89,10 +89,10 @@ def best_of_n(
     """
     values, right = _scores(scores), _correct(correct)
     n = len(values)
-    given = [""] * n if answers is None else answers
-    _check_lengths(scores=n, correct=len(right), answers=len(given))
+    labels = [""] * n if answers is None else answers
+    _check_lengths(scores=n, correct=len(right), answers=len(labels))
     _check_size(n, k)
-    ranks = _ranks(given, values)
+    ranks = _ranks(labels, values)
     if gate is not None:
         first = _gate(gate)
         _check_lengths(scores=n, gate=len(first))
@@ -112,7 +112,7 @@ def vote_at_k(
     draws: int,
     rng: np.random.Generator,
 ) -> float:
-    """Expected correctness of a vote among k samples drawn without replacement from a pool of n.
+    """Expected correctness of a vote among k samples taken without replacement from a pool of n.
 
     ``weights`` ``None`` is the majority vote, otherwise scores of shape [n] for the weighted vote. If there
     are no more than max(n, draws) subsets (always so for k = 1, n - 1 and n), all of them are used and the
@@ -167,8 +167,8 @@ class RandomOrders:
     @cached_property
     def orders(self) -> IntArray:
         """Sample by place, [draws, n]; the first k places are a random subset."""
-        places = self._rng.random((self.draws, self.n)).argsort(axis=1)
-        return places.argsort(axis=1).astype(np.int32)
+        order = self._rng.random((self.draws, self.n)).argsort(axis=1)
+        return order.argsort(axis=1).astype(np.int32)
 
 
 def pool_curve(pool: Pool, method: Method, sizes: Sequence[int], random: RandomOrders) -> list[float]:
@@ -201,8 +201,8 @@ def pool_curve(pool: Pool, method: Method, sizes: Sequence[int], random: RandomO
 def _ranks(answers: Sequence[str | None], values: FloatArray) -> NDArray[np.intp]:
     """Places in ``BestOfN``'s order of preference, from 0, the same for equals, [n]."""
     keys = [preference(Candidate(answer=a, score=v)) for a, v in zip(answers, values.tolist(), strict=True)]
-    place = {key: at for at, key in enumerate(sorted(set(keys)))}
-    return np.array([place[key] for key in keys], dtype=np.intp)
+    index = {key: at for at, key in enumerate(sorted(set(keys)))}
+    return np.array([index[key] for key in keys], dtype=np.intp)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,7 +262,7 @@ class _Ballot:
         return result
 
     def _playing(self, subsets: IntArray) -> BoolArray:
-        """Who takes part, [S, k]."""
+        """Mask of the samples that take part, [S, k]."""
         if self.gate is None:
             return np.ones(subsets.shape, dtype=bool)
         values = self.gate[subsets]

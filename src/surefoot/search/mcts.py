@@ -42,12 +42,12 @@ class MCTS(SearchMethod):
     """``paths`` descents through a tree, each of which adds the value of its end to all nodes on its path.
 
     OpenR (Wang et al. 2024, arXiv 2410.09671): a descent goes from the root to a finished solution. At a
-    new prefix, ``expand`` next steps are drawn and scored, and their values are the
+    new prefix, ``expand`` next steps are sampled and scored, and their values are the
     scores until they are visited. It continues with the child with the highest
 
         value + prior · (ln((N + 19652 + 1) / 19652) + 1.25) · √N / (1 + n)
 
-    with N visits of the parent and n of the child (equal ones: the higher prior, then the first drawn). The
+    with N visits of the parent and n of the child (equal ones: the higher prior, then the first sampled). The
     score of the solution is backed up to the root. The prior is the policy's probability in OpenR; here it is
     the share of the draws, since a policy need not report its probabilities. OpenR takes the last step's
     score (``aggregation`` "last"); the default here is the rule of the scorer's checkpoint.
@@ -58,14 +58,14 @@ class MCTS(SearchMethod):
     """
 
     paths: int = Field(default=16, ge=1, description="Descents through the tree.")
-    expand: int = Field(default=4, ge=1, description="Next steps drawn at a new prefix.")
+    expand: int = Field(default=4, ge=1, description="Next steps sampled at a new prefix.")
     rollout: bool = Field(
         default=False, description="End a descent at the first new prefix, and write the rest in one piece."
     )
     name: str = Field(default="mcts", description="Name in records and reports.")
 
     async def explore(self, space: Space) -> list[Prefix]:
-        """The solution of each descent; one that the policy left unfinished only if there is no other."""
+        """The solution of each descent; an unfinished one only if all are unfinished."""
         ends, _ = await self.grow(space)
         finished = [prefix for prefix in ends if prefix.data.finish is not None]
         return finished or [prefix for prefix in ends if prefix is not space.root]
@@ -102,12 +102,12 @@ class MCTS(SearchMethod):
         return path, False
 
     async def _expand(self, space: Space, branch: MCTSNode) -> list[MCTSNode]:
-        [drawn] = await space.extend([branch.prefix], self.expand)
-        shares = Counter(drawn)
+        [steps] = await space.extend([branch.prefix], self.expand)
+        shares = Counter(steps)
         values = await space.score(list(shares))
         return [
             MCTSNode(
-                prefix=prefix, prior=times / len(drawn), seed=value if value > -math.inf else branch.seed
+                prefix=prefix, prior=times / len(steps), seed=value if value > -math.inf else branch.seed
             )
             for (prefix, times), value in zip(shares.items(), values, strict=True)
         ]

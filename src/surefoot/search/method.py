@@ -1,4 +1,4 @@
-"""The protocol of all searches, their common settings, what they return, and running one on many problems."""
+"""The protocol of searches, their common settings, their result, and the function that runs one."""
 
 from __future__ import annotations
 
@@ -56,16 +56,16 @@ class SearchCounts(BaseModel):
 
     nodes: int = 0
     """Distinct prefixes in the tree, without the root."""
-    drawn: int = 0
-    """Steps drawn."""
+    sampled: int = 0
+    """Steps sampled."""
     merged: int = 0
-    """Of these, steps that were there already, after the same prefix."""
+    """Sampled steps that repeat an earlier step after the same prefix."""
     capped: int = 0
     """Steps cut at ``step_tokens``, and ends cut at ``max_tokens``."""
     unscored: int = 0
-    """Prefixes that the scorer gave no number."""
+    """Prefixes without a score."""
     failed: int = 0
-    """Requests that the policy did not answer."""
+    """Failed requests to the policy."""
 
 
 class SearchResult(Record):
@@ -81,11 +81,11 @@ class SearchResult(Record):
     values: tuple[float | None, ...]
     """Aggregated score of each candidate; ``None`` = not scored."""
     weights: tuple[int, ...]
-    """How often each candidate was drawn; a vote counts it as often."""
+    """How often each candidate was sampled, which is its weight in a vote."""
     rule: str
     """How the candidate was chosen, see :data:`surefoot.search.selection.Rule`."""
     chosen: int | None
-    """Index of the chosen candidate; ``None`` = there is no solution."""
+    """Index of the chosen candidate; ``None`` without a solution."""
     usage: Usage
     counts: SearchCounts
     error: str | None = None
@@ -152,7 +152,7 @@ async def run_search(
 def conclude(space: Space, method: str, leaves: Sequence[Prefix], rule: str) -> SearchResult:
     """Grade the solutions that a search ended with, and choose among them by ``rule``.
 
-    ``leaves`` may contain a node several times; a node without text is no solution.
+    ``leaves`` may contain a node several times; nodes without text are ignored.
     """
     weights: dict[str, int] = {}
     nodes: dict[str, Prefix] = {}
@@ -168,7 +168,7 @@ def conclude(space: Space, method: str, leaves: Sequence[Prefix], rule: str) -> 
         for node, grade in zip(nodes.values(), grades, strict=True)
     ]
     values = [space.value(node) for node in nodes.values()]
-    known_values = [None if value == -float("inf") else value for value in values]
+    finite_values = [None if value == -float("inf") else value for value in values]
     answers = group_equal([grade.answer for grade in grades], space.grader.checker)
     return SearchResult(
         problem_id=space.problem.id,
@@ -178,10 +178,10 @@ def conclude(space: Space, method: str, leaves: Sequence[Prefix], rule: str) -> 
         scores=tuple(space.record(node, trace) for node, trace in zip(nodes.values(), traces, strict=True))
         if space.has_scorer
         else (),
-        values=tuple(known_values),
+        values=tuple(finite_values),
         weights=tuple(weights.values()),
         rule=rule,
-        chosen=_choose(rule, answers, known_values, list(weights.values())),
+        chosen=_choose(rule, answers, finite_values, list(weights.values())),
         usage=space.usage,
         counts=SearchCounts(nodes=sum(bool(node.text) for node in space.tree), **space.counts),
         error="; ".join(space.errors) or None,
@@ -195,6 +195,6 @@ def _choose(
         return None
     if rule == FIRST:
         return 0
-    places = [place for place, weight in enumerate(weights) for _ in range(weight)]
-    candidates = [Candidate(answer=answers[k], score=values[k]) for k in places]
-    return places[SELECTORS[rule].select(candidates)]
+    indices = [index for index, weight in enumerate(weights) for _ in range(weight)]
+    candidates = [Candidate(answer=answers[k], score=values[k]) for k in indices]
+    return indices[SELECTORS[rule].select(candidates)]

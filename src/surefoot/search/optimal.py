@@ -34,37 +34,37 @@ class Probe(BaseModel):
 
     Difficulty is 1 minus the mean score of the solutions ("score", the predicted difficulty of Snell et al.
     2024, arXiv 2408.03314, section 3.2), or 1 minus the share of the most frequent answer ("agreement", which
-    needs no scorer; a solution without an answer agrees with none).
+    works without a scorer; a solution without an answer counts as disagreeing).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    n: int = Field(default=4, ge=1, description="Whole solutions drawn to predict difficulty.")
+    n: int = Field(default=4, ge=1, description="Whole solutions sampled to predict difficulty.")
     measure: Measure = Field(
         default="score",
         description="Difficulty is 1 minus the mean score, or 1 minus the share of the most frequent answer.",
     )
 
     async def draw(self, space: Space) -> tuple[list[Prefix], float | None]:
-        """The solutions drawn, and the difficulty; ``None`` = it cannot be predicted."""
-        [drawn] = await space.extend([space.root], self.n, to_end=True)
-        if not drawn:
-            return drawn, None
+        """The sampled solutions, and the difficulty; ``None`` = it cannot be predicted."""
+        [solutions] = await space.extend([space.root], self.n, to_end=True)
+        if not solutions:
+            return solutions, None
         if self.measure == "score":
-            known = [value for value in await space.score(drawn) if value > -math.inf]
-            return drawn, 1 - math.fsum(known) / len(known) if known else None
-        answers = await space.answers(drawn)
+            values = [value for value in await space.score(solutions) if value > -math.inf]
+            return solutions, 1 - math.fsum(values) / len(values) if values else None
+        answers = await space.answers(solutions)
         most = max(Counter(answer for answer in answers if answer is not None).values(), default=0)
-        return drawn, 1 - most / len(answers)
+        return solutions, 1 - most / len(answers)
 
 
 class ComputeOptimal(SearchMethod):
     """Probe a problem, then search it as problems of its difficulty are best searched.
 
     Snell et al. 2024 (arXiv 2408.03314), section 3: for each bin of difficulty, the method that did best at
-    equal compute on a development set (:func:`fit_optimal`). Bin k, from the easiest, holds what is above
-    ``edges[k - 1]`` and at most ``edges[k]``. The probe's tokens are counted, and its solutions are
-    candidates too. A problem of unknown difficulty is searched like the hardest.
+    equal compute on a development set (:func:`fit_optimal`). Bin k, counted from the easiest, holds
+    values above ``edges[k - 1]`` and at most ``edges[k]``. The probe's tokens are counted, and its
+    solutions are candidates too. A problem of unknown difficulty is searched like the hardest.
 
     Raises ``ValueError`` unless there is one search more than there are edges, in rising order.
     """
@@ -91,9 +91,9 @@ class ComputeOptimal(SearchMethod):
         return self.searches[-1] if difficulty is None else self.searches[bisect_left(self.edges, difficulty)]
 
     async def explore(self, space: Space) -> list[Prefix]:
-        """The probe's solutions, then those of the search chosen."""
-        drawn, difficulty = await self.probe.draw(space)
-        solutions = [*drawn, *await self.choose(difficulty).explore(space)]
+        """The solutions of the probe, then of the chosen search."""
+        probed, difficulty = await self.probe.draw(space)
+        solutions = [*probed, *await self.choose(difficulty).explore(space)]
         if self.rule != "majority":
             await space.score(solutions)
         return solutions
@@ -116,7 +116,7 @@ async def predict_difficulties(
     scorer: StepScorer | None = None,
     **settings: Any,
 ) -> list[ProbeResult]:
-    """Predicted difficulty of each problem, and its cost; ``settings`` are those of :func:`run_search`."""
+    """Predicted difficulty of each problem, and its cost; ``settings`` go to :func:`run_search`."""
     probing = _Probing(probe=probe)
     results = await run_search(probing, problems, policy, scorer, **settings)
     return [
@@ -133,15 +133,15 @@ class _Probing:
     name: str = "probe"
 
     async def explore(self, space: Space) -> list[Prefix]:
-        drawn, self.difficulties[space.problem.id] = await self.probe.draw(space)
+        solutions, self.difficulties[space.problem.id] = await self.probe.draw(space)
         if space.has_scorer:
-            await space.score(drawn)
-        return drawn
+            await space.score(solutions)
+        return solutions
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A search and what it gave on the development problems, in their order."""
+    """A search and its results on the development problems, in their order."""
 
     search: Search
     results: Sequence[SearchResult]
@@ -153,14 +153,14 @@ class BinResult:
 
     accuracy: float
     tokens: float
-    """Mean tokens per problem, of policy and verifier, those of the probe included."""
+    """Mean tokens per problem, of policy, verifier and probe."""
     problems: int
     """Problems whose outcome is known; the others are left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimalFit:
-    """A fitted choice, and what it rests on."""
+    """A fitted choice and the results behind it."""
 
     search: ComputeOptimal
     bins: tuple[Mapping[str, BinResult], ...]
@@ -181,7 +181,7 @@ def fit_optimal(
 ) -> OptimalFit:
     """The best search for each of ``bins`` bins of predicted difficulty, among those within ``tokens``.
 
-    ``probed`` are those of :func:`predict_difficulties`, one per problem, by ``probe``; the bins hold equally
+    ``probed`` comes from :func:`predict_difficulties`, one per problem; the bins hold equally
     many problems (5 quantiles in Snell et al.), and fewer bins are made where difficulties are tied. A search
     takes part in a bin if its mean tokens per problem there, together with the probe's, are at most
     ``tokens`` × (1 + ``slack``); equal accuracy goes to fewer tokens, then to the first.
@@ -197,13 +197,17 @@ def fit_optimal(
     for trial in trials:
         if [result.problem_id for result in trial.results] != ids or len(ids) != len(probed):
             raise ValueError(f"trial {trial.search.name!r} is not of the same problems in the same order")
-    known = [(k, one.difficulty) for k, one in enumerate(probed) if one.difficulty is not None]
-    if not known or bins < 1:
+    predicted = [
+        (k, probe_result.difficulty)
+        for k, probe_result in enumerate(probed)
+        if probe_result.difficulty is not None
+    ]
+    if not predicted or bins < 1:
         raise ValueError("no difficulty is known" if bins > 0 else f"'bins' must be 1 or more, not {bins}")
-    edges = _edges([value for _, value in known], bins)
+    edges = _edges([value for _, value in predicted], bins)
     rows, chosen = [], []
     for number in range(len(edges) + 1):
-        members = [k for k, value in known if bisect_left(edges, value) == number]
+        members = [k for k, value in predicted if bisect_left(edges, value) == number]
         probing = math.fsum(probed[k].tokens for k in members) / len(members)
         row = {
             trial.search.name: _bin_result([trial.results[k] for k in members], probing) for trial in trials
@@ -212,7 +216,7 @@ def fit_optimal(
         chosen.append(trials[names.index(best)].search)
         rows.append(row)
     search = ComputeOptimal(edges=edges, searches=tuple(chosen), probe=probe or Probe(), rule=rule)
-    return OptimalFit(search=search, bins=tuple(rows), unknown=len(probed) - len(known))
+    return OptimalFit(search=search, bins=tuple(rows), unknown=len(probed) - len(predicted))
 
 
 def _edges(values: Sequence[float], bins: int) -> tuple[float, ...]:

@@ -24,7 +24,7 @@ MARGIN = 1e-6
 
 
 class ParticleFilter(SearchMethod):
-    """``n`` solutions grow side by side; after each step they are drawn anew, in proportion to s / (1 - s).
+    """``n`` solutions grow side by side; after each step they are resampled in proportion to s / (1 - s).
 
     Puri et al. 2025 (arXiv 2502.01618), algorithm 1: extend each particle by a step, weigh it by the score s
     of its prefix (log-weight = logit s), draw ``n`` particles with replacement, until all have stopped.
@@ -35,18 +35,18 @@ class ParticleFilter(SearchMethod):
     leaves it to the reward model. The default here is the rule of the scorer's checkpoint.
 
     ``sweeps`` above 1 is particle Gibbs: each further sweep keeps one finished particle of the sweep before,
-    drawn by weight, as its reference, which is never resampled away; the particles of all sweeps are
+    sampled by weight, as its reference, which is never resampled away; the particles of all sweeps are
     candidates. ``rule`` "best_of_n" takes the best particle; "first" draws one of the last sweep by weight.
 
     Scores must lie in [0, 1] (else ``ScoreError``); a prefix without one has the weight 0.
     """
 
     n: int = Field(default=16, ge=1, description="Particles.")
-    resampling: Resampling = Field(default="multinomial", description="How particles are drawn anew.")
+    resampling: Resampling = Field(default="multinomial", description="How particles are resampled.")
     sweeps: int = Field(default=1, ge=1, description="More than one = particle Gibbs.")
     rule: Rule = Field(
         default="best_of_n",
-        description="How the solution that is returned is chosen; first = a particle drawn by weight.",
+        description="How the solution that is returned is chosen; first = a particle sampled by weight.",
     )
     name: str = Field(default="particle", description="Name in records and reports.")
 
@@ -83,8 +83,8 @@ class ParticleFilter(SearchMethod):
             depth += 1
             fixed = [_reached(reference, depth, space.steps.max_steps)] if reference else []
             moving = Counter(particles[len(fixed) :])
-            drawn = await space.extend(list(moving), list(moving.values()))
-            moved = [child for children in drawn for child in children]
+            children = await space.extend(list(moving), list(moving.values()))
+            moved = [child for siblings in children for child in siblings]
             if not moved:  # the policy no longer answers
                 break
             particles = fixed + moved
@@ -127,13 +127,13 @@ def resample(
     generator: np.random.Generator,
     how: Resampling = "multinomial",
 ) -> list[int]:
-    """``count`` indices of particles, drawn with replacement in proportion to their weights."""
+    """``count`` indices of particles, sampled with replacement in proportion to their weights."""
     bounds = np.cumsum(normalised(log_weights))
     if how == "systematic":
         points = (generator.random() + np.arange(count)) / count
     else:
         points = generator.random(count)
-    # the last bound may miss 1 by rounding; "right", so that a particle of weight 0 is not drawn at its bound
+    # the last bound may miss 1 by rounding; "right", so that weight 0 is never chosen
     indices = np.searchsorted(bounds, points * bounds[-1], side="right")
     return [int(k) for k in np.minimum(indices, len(log_weights) - 1)]
 

@@ -13,8 +13,9 @@ from surefoot.search.method import SearchMethod
 from surefoot.search.space import Prefix, Space
 
 Rounding = Literal["ceil", "round"]
-"""ceil: best prefix first, each the ceiling of its share of what is left, so that widths sum to the budget
-(the authors' code); round: each share rounded by itself (the paper's formula), whose sum may miss it."""
+"""ceil: best prefix first, each the ceiling of its share of the remaining budget, so that widths sum
+to the budget (the authors' code); round: each share is rounded (the paper's formula), so the
+sum may differ."""
 
 
 class Rebase(SearchMethod):
@@ -28,7 +29,7 @@ class Rebase(SearchMethod):
     :class:`surefoot.search.space.Steps`. Its value is the score of the last step, in the search and in the
     weighted vote after it (``aggregation`` "last"); the default here is the rule of the scorer's checkpoint.
 
-    A prefix that was drawn twice is scored once and takes part twice.
+    A prefix that was sampled twice is scored once and takes part twice.
     """
 
     n: int = Field(default=16, ge=1, description="Draws per round, shared among the open prefixes.")
@@ -48,14 +49,14 @@ class Rebase(SearchMethod):
             done = [prefix for prefix in prefixes if prefix.data.finish is not None]
             open_ = [prefix for prefix in prefixes if prefix.data.finish is None]
             solutions += done
-            left = self.n - len(solutions)
-            if left < 1 or not open_:
+            remaining = self.n - len(solutions)
+            if remaining < 1 or not open_:
                 break
-            alone = len(set(open_)) == 1  # shares need no scores if all are the same
+            alone = len(set(open_)) == 1  # equal prefixes share equally, whatever their score
             values = [0.0] * len(open_) if alone else await space.score(open_)
-            widths = share(values, left, temperature=self.temperature, rounding=self.rounding)
-            drawn = await space.extend(open_, widths)
-            prefixes = [child for children in drawn for child in children]
+            widths = share(values, remaining, temperature=self.temperature, rounding=self.rounding)
+            children = await space.extend(open_, widths)
+            prefixes = [child for siblings in children for child in siblings]
             if not prefixes:  # the policy no longer answers
                 solutions += open_
         if self.rule != "majority":
@@ -73,7 +74,7 @@ def share(
     the first. Raises ``ValueError`` for no values.
     """
     if not values:
-        raise ValueError("'values' is empty: there is no prefix to share among")
+        raise ValueError("'values' is empty: give at least one prefix")
     top = max(values)
     gaps = [value - top if top > -math.inf else 0.0 for value in values]
     with np.errstate(over="ignore"):  # far below at a low temperature: minus infinity is right
@@ -84,13 +85,13 @@ def share(
         widths[order[0]] = max(widths[order[0]], 1)
         return widths
     widths = [0] * len(values)
-    left = budget
-    for place, k in enumerate(order):
-        if left == 0:
+    remaining = budget
+    for rank, k in enumerate(order):
+        if remaining == 0:
             break
-        part = left * weights[k] / math.fsum(weights[j] for j in order[place:])
-        widths[k] = min(left, math.ceil(part - _ROUNDING_ERROR))
-        left -= widths[k]
+        part = remaining * weights[k] / math.fsum(weights[j] for j in order[rank:])
+        widths[k] = min(remaining, math.ceil(part - _ROUNDING_ERROR))
+        remaining -= widths[k]
     return widths
 
 

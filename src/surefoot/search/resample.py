@@ -1,4 +1,4 @@
-"""Accept a step, or reject it and draw again."""
+"""Accept a step, or reject it and sample another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from surefoot.search.space import Prefix, Space
 
 
 class StepResampling(SearchMethod):
-    """``n`` solutions, whose steps are drawn again while their score is below ``threshold``.
+    """``n`` solutions, whose steps are sampled again while their score is below ``threshold``.
 
     A step is accepted if its own score r satisfies r ≥ ``threshold``, as reward-guided speculative decoding
     accepts the step of a draft model (Liao et al. 2025, arXiv 2501.19324, with a threshold for its weight);
@@ -19,7 +19,7 @@ class StepResampling(SearchMethod):
     (``None`` = no such bound). After that the best of the rejected is taken. If every step has the chance a
     of being accepted, a step costs (1 - (1 - a)^(retries + 1)) / a draws on average.
 
-    A step that the scorer gives no number is not accepted: it is drawn again, and taken only where no draw
+    A step without a score is not accepted: it is sampled again, and taken only where no sample
     has a number. The method costs little on easy problems, where the first draw is good.
     """
 
@@ -35,11 +35,11 @@ class StepResampling(SearchMethod):
         """The ``n`` solutions, where the policy answered."""
         chains = [space.root] * self.n
         active = list(range(self.n))
-        left = math.inf if self.budget is None else float(self.budget)
+        budget = math.inf if self.budget is None else float(self.budget)
         while active:
-            drawn = await space.extend([chains[k] for k in active], 1)
-            steps = {k: children[0] for k, children in zip(active, drawn, strict=True) if children}
-            left -= await self._redraw(space, chains, steps, left)
+            extended = await space.extend([chains[k] for k in active], 1)
+            steps = {k: children[0] for k, children in zip(active, extended, strict=True) if children}
+            budget -= await self._redraw(space, chains, steps, budget)
             for k, prefix in steps.items():
                 chains[k] = prefix
             active = [k for k, prefix in steps.items() if prefix.data.finish is None]
@@ -60,13 +60,13 @@ class StepResampling(SearchMethod):
             if not rejected:
                 break
             spent += len(rejected)
-            drawn = await space.extend([chains[k] for k in rejected], 1)
-            await space.score([child for children in drawn for child in children])
-            for k, children in zip(rejected, drawn, strict=True):
+            extended = await space.extend([chains[k] for k in rejected], 1)
+            await space.score([child for children in extended for child in children])
+            for k, children in zip(rejected, extended, strict=True):
                 steps[k] = max([steps[k], *children], key=space.step_value)  # the first of equals
             rejected = [k for k in rejected if not self._accepts(space, steps[k])]
         return spent
 
     def _accepts(self, space: Space, prefix: Prefix) -> bool:
-        # an end without text has no step to judge
+        # an end without text has nothing to judge
         return not prefix.text.strip() or space.step_value(prefix) >= self.threshold

@@ -1,4 +1,4 @@
-"""Write an attempt again, told what is wrong with it."""
+"""Write an attempt again after feedback on its first wrong step."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Revise(SearchMethod):
 
     The first step that scores below ``threshold`` is wrong. The policy reads the problem, its attempt, and
     ``feedback`` with that step and the scorer's reason: the line that does not hold, the visible test that
-    fails, or, of a scorer that gives no reasons, that the step was judged wrong. In a conversation the
+    fails, or, for a scorer without reasons, that the step was judged wrong. In a conversation the
     attempt is the assistant's message and the feedback the user's, else one text after another. With
     ``keep`` the steps before the wrong one stay, and only the rest is written again. (Self-Refine, Madaan et
     al. 2023, arXiv 2303.17651, with a verifier's critique in place of the policy's own.)
 
     An attempt without a wrong step is accepted and not revised. The rule "first" chooses an accepted one; if
     there is none, that with the highest value, of equal ones the last. Attempts that cannot be scored at all
-    are not revised. What the policy is told comes from the scorer alone, so a scorer for use must not know
+    are not revised. The feedback comes from the scorer alone, so a scorer for use must not know
     hidden tests or reference answers.
     """
 
@@ -42,7 +42,7 @@ class Revise(SearchMethod):
     )
     feedback: str = Field(
         default="This step is wrong:\n\n{step}\n\n{reason}\n\nWrite the whole solution again, corrected.\n\n",
-        description="What the policy is told; `{step}` and `{reason}` stand for the wrong step and why.",
+        description="Feedback to the policy; `{step}` and `{reason}` stand for the wrong step and why.",
     )
     name: str = Field(default="revise", description="Name in records and reports.")
 
@@ -56,41 +56,41 @@ class Revise(SearchMethod):
     async def explore(self, space: Space) -> list[Prefix]:
         """All attempts: accepted ones in the order written, then by value, of equal ones the last first."""
         [attempts] = await space.extend([space.root], self.n, to_end=True)
-        found: list[Prefix] = []
-        for left in range(self.rounds, -1, -1):
+        solutions: list[Prefix] = []
+        for remaining in range(self.rounds, -1, -1):
             await space.score(attempts)
-            found += attempts
+            solutions += attempts
             wrong = [(prefix, step) for prefix in attempts if (step := self.wrong_step(space, prefix))]
-            if not left or not wrong:
+            if not remaining or not wrong:
                 break
-            drawn = await space.extend(
+            revised = await space.extend(
                 [space.before(prefix, step.start) if self.keep else space.root for prefix, step in wrong],
                 1,
                 to_end=True,
                 prompts=[self.prompt(space, prefix, step) for prefix, step in wrong],
             )
-            attempts = [node for nodes in drawn for node in nodes]
-        accepted = [prefix for prefix in found if self._accepted(space, prefix)]
-        others = [prefix for prefix in reversed(found) if not self._accepted(space, prefix)]
-        return [*accepted, *sorted(others, key=space.value, reverse=True)]
+            attempts = [node for nodes in revised for node in nodes]
+        accepted = [prefix for prefix in solutions if self._accepted(space, prefix)]
+        rejected = [prefix for prefix in reversed(solutions) if not self._accepted(space, prefix)]
+        return [*accepted, *sorted(rejected, key=space.value, reverse=True)]
 
     def wrong_step(self, space: Space, prefix: Prefix) -> ScoredStep | None:
         """The first wrong step of a scored attempt; ``None`` = there is none."""
         steps = space.scored_steps(prefix)
-        return next((one for one in steps if one.score is not None and one.score < self.threshold), None)
+        return next((step for step in steps if step.score is not None and step.score < self.threshold), None)
 
     def _accepted(self, space: Space, prefix: Prefix) -> bool:
-        known = any(one.score is not None for one in space.scored_steps(prefix))
-        return known and self.wrong_step(space, prefix) is None
+        scored = any(step.score is not None for step in space.scored_steps(prefix))
+        return scored and self.wrong_step(space, prefix) is None
 
     def prompt(self, space: Space, prefix: Prefix, step: ScoredStep) -> Prompt:
         """What the policy reads before it writes again."""
         reason = step.reason or f"It was judged wrong (score {step.score:.2f})."
         parts = {"step": step.text.strip("\n")[:SHOWN], "reason": reason[:SHOWN]}
         # one pass: what a step says must not be taken for a placeholder
-        told = re.sub(r"\{(step|reason)\}", lambda match: parts[match[1]], self.feedback)
+        feedback = re.sub(r"\{(step|reason)\}", lambda match: parts[match[1]], self.feedback)
         first = space.steps.prompt.render(space.problem)
         if isinstance(first, str):
-            return f"{first}{prefix.prefix.rstrip()}\n\n{told}"
+            return f"{first}{prefix.prefix.rstrip()}\n\n{feedback}"
         attempt = Message(role="assistant", content=prefix.prefix)
-        return (*first, attempt, Message(role="user", content=told.strip()))
+        return (*first, attempt, Message(role="user", content=feedback.strip()))

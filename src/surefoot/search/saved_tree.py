@@ -1,8 +1,9 @@
-"""The tree of a search as a record: kept in a file, read back, drawn."""
+"""The tree of a search as a record that is saved in a file, read back, and printed as text."""
 
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Sequence
 from typing import Self
 
@@ -14,7 +15,7 @@ from surefoot.search.space import Prefix, Space
 
 
 class SavedNode(BaseModel):
-    """One prefix of a problem's solutions: its parent's, and one more step."""
+    """One prefix of a problem's solutions: the parent's prefix plus one step."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -31,15 +32,18 @@ class SavedNode(BaseModel):
     value: float | None = Field(default=None, allow_inf_nan=False)
     """Scores of the steps up to here, aggregated; ``None`` = there is none."""
     reason: str | None = None
-    """Why there is no score, if one was requested."""
+    """Why the score is missing, if one was requested."""
     seen: int = Field(default=0, ge=0)
-    """Times that this step was drawn; more than one = merged."""
+    """Times that this step was sampled; more than one = merged."""
     tokens: int = Field(default=0, ge=0)
     """Tokens that the policy wrote for it."""
     ahead: bool = False
     """Whether it is its parent's greedy next step, written to look ahead."""
     finish: str | None = None
     """Why the solution ends here; ``None`` = it continues."""
+
+
+_CHOSEN = "▶ "
 
 
 class SavedTree(Record):
@@ -53,30 +57,30 @@ class SavedTree(Record):
     answer: str | None
     """Final answer of the chosen solution; ``None`` = none."""
     outcome: bool | None
-    """Whether it is right; ``None`` = not known."""
+    """Whether the answer is correct; ``None`` = unknown."""
     nodes: tuple[SavedNode, ...] = Field(min_length=1)
-    """Parents before children, children in the order in which they were first drawn."""
+    """Parents before children, children in the order in which they were first sampled."""
     chosen: tuple[int, ...]
     """The chosen solution: ids of its nodes from the first step on; empty if no solution was found."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for place, node in enumerate(self.nodes):
-            if node.id != place:
+        for index, node in enumerate(self.nodes):
+            if node.id != index:
                 raise ValueError(
-                    f"nodes[{place}].id is {node.id}; ids count from 0 in the order of the nodes"
+                    f"nodes[{index}].id is {node.id}; ids count from 0 in the order of the nodes"
                 )
-            if (node.parent is None) != (place == 0):
-                raise ValueError(f"nodes[{place}].parent: the first node, and no other, has none")
-            if node.parent is not None and not 0 <= node.parent < place:
+            if (node.parent is None) != (index == 0):
+                raise ValueError(f"nodes[{index}].parent: only the first node has none")
+            if node.parent is not None and not 0 <= node.parent < index:
                 raise ValueError(
-                    f"nodes[{place}].parent is {node.parent}; parents come before their children"
+                    f"nodes[{index}].parent is {node.parent}; parents come before their children"
                 )
         above = 0
-        for place in self.chosen:
-            if not 0 < place < len(self.nodes) or self.nodes[place].parent != above:
-                raise ValueError(f"chosen: node {place} is no child of node {above}")
-            above = place
+        for index in self.chosen:
+            if not 0 < index < len(self.nodes) or self.nodes[index].parent != above:
+                raise ValueError(f"chosen: node {index} is not a child of node {above}")
+            above = index
         return self
 
     @property
@@ -96,7 +100,7 @@ class SavedTree(Record):
 def save_tree(space: Space, result: SearchResult) -> SavedTree:
     """The tree of one search; made to be called by the ``watch`` of ``run_search``."""
     prefixes = list(space.tree)
-    ids = {prefix: place for place, prefix in enumerate(prefixes)}
+    ids = {prefix: index for index, prefix in enumerate(prefixes)}
     solution = None if result.chosen is None else result.candidates[result.chosen]
     return SavedTree(
         problem_id=space.problem.id,
@@ -117,8 +121,8 @@ def _node(space: Space, prefix: Prefix, ids: dict[Prefix, int]) -> SavedNode:
         parent=None if prefix.parent is None else ids[prefix.parent],
         depth=prefix.depth,
         text=prefix.text,
-        score=_known(space.step_value(prefix)),
-        value=_known(space.value(prefix)),
+        score=_finite(space.step_value(prefix)),
+        value=_finite(space.value(prefix)),
         reason=state.reason if state.scores is not None else None,
         seen=state.count,
         tokens=state.tokens,
@@ -142,5 +146,88 @@ def _end(space: Space, prefixes: Sequence[Prefix], solution: Trace) -> Prefix:
     )
 
 
-def _known(value: float) -> float | None:
+def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+def draw_text(tree: SavedTree, *, width: int = 110) -> str:
+    """The tree as lines: value, the step's own score in brackets where it differs, times sampled, step.
+
+    Lines of the chosen solution begin with ``▶``. Steps are shortened so that lines have ``width`` columns,
+    but to no less than 20. Control characters in a step, such as escape codes, are shown as ``�``.
+    Ends in a line break.
+    """
+    chosen, scored, children = set(tree.chosen), _scored(tree), tree.children
+    lines = [shorten(tree.problem, width), *(shorten(line, width) for line in _headlines(tree))]
+    waiting = [(child, "", child == children[0][-1]) for child in reversed(children[0])]
+    while waiting:
+        index, indent, last = waiting.pop()
+        node = tree.nodes[index]
+        mark = _CHOSEN if index in chosen else " " * len(_CHOSEN)
+        start = f"{mark}{indent}{'└' if last else '├'} {_numbers(node, scored)}"
+        end = "" if node.finish is None else f"  [{shorten(node.finish, 20)}]"
+        room = max(20, width - len(start) - len(end))
+        lines.append(f"{start}{shorten(node.text, room) or '(no more)'}{end}")
+        below = children[index]
+        further = indent + ("  " if last else "│ ")
+        waiting += [(child, further, child == below[-1]) for child in reversed(below)]
+    return "\n".join(lines) + "\n"
+
+
+def shorten(text: str, columns: int) -> str:
+    """One line of at most ``columns`` columns; what does not fit is an ellipsis in the middle.
+
+    White space becomes single blanks; characters that do not print become ``�``. Wide characters, as of
+    Chinese, take two columns.
+    """
+    clean = "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
+    if _columns(clean) <= columns:
+        return clean
+    room = columns - 1
+    head = _fitting(clean, room - room // 3)
+    tail = _fitting(clean[::-1], room - _columns(head))[::-1]
+    return f"{head}…{tail}"
+
+
+def _headlines(tree: SavedTree) -> list[str]:
+    verdict = {True: "correct", False: "wrong", None: "not graded"}[tree.outcome]
+    result = "no solution" if not tree.chosen else f"answer {tree.answer or 'missing'} ({verdict})"
+    first = f"{tree.method}, seed {tree.seed}: {tree.size} steps, {result}"
+    return (
+        [first, "value (step alone) ×sampled, ▶ chosen"] if _scored(tree) else [first, "×sampled, ▶ chosen"]
+    )
+
+
+def _scored(tree: SavedTree) -> bool:
+    return any(node.value is not None or node.reason for node in tree.nodes)
+
+
+def _numbers(node: SavedNode, scored: bool) -> str:
+    parts = []
+    if scored:
+        parts.append("n/a" if node.value is None else f"{node.value:.3f}")
+        if node.score is not None and node.score != node.value:
+            parts.append(f"({node.score:.3f})")
+    if node.seen > 1:
+        parts.append(f"×{node.seen}")
+    return " ".join(parts) + "  " if parts else ""
+
+
+def _columns(text: str) -> int:
+    return sum(_width(character) for character in text)
+
+
+def _width(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def _fitting(text: str, columns: int) -> str:
+    """The longest beginning of so many columns."""
+    used = 0
+    for index, character in enumerate(text):
+        used += _width(character)
+        if used > columns:
+            return text[:index]
+    return text

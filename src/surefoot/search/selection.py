@@ -37,18 +37,18 @@ Rule = Literal[SelectorName, "first"]
 FIRST: Final = "first"
 
 TIE_TOLERANCE = 1e-9
-"""Vote totals closer than this (relative) are tied: the rounding of a sum is no evidence for an answer."""
+"""Vote totals closer than this (relative) are tied: rounding errors of a sum must not decide."""
 
 
 @dataclass(frozen=True)
 class Majority:
     """Most frequent answer (self-consistency, Wang et al. 2022, arXiv 2203.11171).
 
-    Tie: the answer seen first. A candidate without an answer has no vote; if none has one, index 0.
+    Tie: the answer seen first. Candidates without an answer do not vote; if all lack one, index 0.
     """
 
     def select(self, candidates: Sequence[Candidate]) -> int:
-        """Index of the first candidate with the winning answer; ``ScoreError`` if there are no candidates."""
+        """Index of the first candidate with the winning answer; raises ``ScoreError`` without candidates."""
         _require(candidates)
         votes: dict[str, int] = {}
         for candidate in candidates:
@@ -70,7 +70,7 @@ class BestOfN:
     """
 
     def select(self, candidates: Sequence[Candidate]) -> int:
-        """Index of the best-scored candidate; ``ScoreError`` if there are no candidates."""
+        """Index of the best-scored candidate; raises ``ScoreError`` without candidates."""
         _require(candidates)
         return _best(candidates, range(len(candidates)))
 
@@ -91,7 +91,7 @@ class WeightedVote:
     power: float = 1.0
 
     def select(self, candidates: Sequence[Candidate]) -> int:
-        """Index of the chosen candidate; ``ScoreError`` if there are no candidates."""
+        """Index of the chosen candidate; raises ``ScoreError`` without candidates."""
         _require(candidates)
         votes: dict[str, list[float]] = {}
         for candidate in candidates:
@@ -128,14 +128,14 @@ class ConfidenceVote:
             raise ValueError(f"'keep' must lie in (0, 1], not {self.keep}")
 
     def select(self, candidates: Sequence[Candidate]) -> int:
-        """Index of the chosen candidate; ``ScoreError`` if there are no candidates."""
+        """Index of the chosen candidate; raises ``ScoreError`` without candidates."""
         _require(candidates)
         voters = [at for at, candidate in enumerate(candidates) if _votes_by_score(candidate)]
         if not voters:
             return WeightedVote().select(candidates)
         scores = np.array([[_value(candidates[at]) for at in voters]])
-        kept = np.flatnonzero(scores[0] >= confidence_threshold(scores, self.keep)[0])
-        chosen = [voters[at] for at in kept]
+        confident = np.flatnonzero(scores[0] >= confidence_threshold(scores, self.keep)[0])
+        chosen = [voters[at] for at in confident]
         return chosen[WeightedVote().select([candidates[at] for at in chosen])]
 
 
@@ -147,10 +147,10 @@ def confidence_threshold(scores: NDArray[np.float64], keep: float) -> NDArray[np
     """
     ordered = np.sort(scores, axis=1)  # NaN last
     count = (~np.isnan(scores)).sum(axis=1)
-    place = np.maximum(count - 1, 0) * (1 - keep)
-    below = np.floor(place).astype(np.intp)
+    rank = np.maximum(count - 1, 0) * (1 - keep)
+    below = np.floor(rank).astype(np.intp)
     above = np.minimum(below + 1, np.maximum(count - 1, 0))
-    rows, part = np.arange(len(scores)), place - below
+    rows, part = np.arange(len(scores)), rank - below
     low, high = ordered[rows, below], ordered[rows, above]
     gap = high - low
     return np.asarray(np.where(part < 0.5, low + gap * part, high - gap * (1 - part)))
@@ -200,33 +200,33 @@ class Knockout:
     threshold: float = 0.5
 
     def select(self, candidates: Sequence[Candidate]) -> int:
-        """Index of the chosen candidate; ``ScoreError`` if there are no candidates."""
+        """Index of the chosen candidate; raises ``ScoreError`` without candidates."""
         _require(candidates)
         return self.among(candidates)(range(len(candidates)))
 
     def among(self, candidates: Sequence[Candidate]) -> Callable[[Sequence[int]], int]:
         """Index chosen of any ``candidates`` in any order, given by their indices.
 
-        For many draws from one pool: what a candidate is by itself is worked out once.
+        For many subsets of one pool: what depends on a candidate alone is computed once.
         """
         votes = [_votes_by_score(candidate) for candidate in candidates]
         right = [_value(candidate) >= self.threshold for candidate in candidates]
         answers = [candidate.answer for candidate in candidates]
-        texts = [as_json((one.answer, one.score)).encode("utf-8", "surrogatepass") for one in candidates]
+        texts = [as_json((c.answer, c.score)).encode("utf-8", "surrogatepass") for c in candidates]
 
         def select(order: Sequence[int]) -> int:
             players = [at for at in order if votes[at]]
             if not players:
                 return order[WeightedVote().select([candidates[at] for at in order])]
             judged = [right[at] for at in players]
-            left = knockout(
+            winner = knockout(
                 [answers[at] for at in players],
                 lambda first, second: (judged[first], judged[second]),
                 np.random.default_rng(
                     int(id_of_json(b"[%s]" % b",".join([texts[at] for at in players])), 16)
                 ),
             )
-            return _best(candidates, [players[at] for at in left] or order)
+            return _best(candidates, [players[at] for at in winner] or order)
 
         return select
 
@@ -250,8 +250,8 @@ def select_among(
 ) -> int:
     """What ``selector`` chooses among the candidates with the highest value in ``gate``, of the same length.
 
-    Without a gate, or where it has no finite value, all take part. This puts what is nearly certain (visible
-    tests of a program) before what is not (votes, learned scores), without weights to be fitted.
+    Without a gate, or where it has no finite value, all take part. This puts nearly certain evidence (visible
+    tests of a program) before votes and learned scores, without weights to fit.
     """
     if gate is None:
         return selector.select(candidates)

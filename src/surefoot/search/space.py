@@ -33,23 +33,23 @@ TRUNCATED = "length"
 
 @dataclass(eq=False, kw_only=True)
 class PrefixState:
-    """What a search knows of a prefix."""
+    """State of a prefix in a search."""
 
     finish: str | None = None
     """Why the solution ends here (``stop``, ``length``); ``None`` = it continues."""
     tokens: int = 0
-    """Tokens that the policy wrote when it first drew this step; those of a piece that was cut into steps
-    afterwards are all at its last step."""
+    """Tokens that the policy wrote when it first sampled this step; the tokens of a piece that
+    was cut into steps afterwards are all counted at its last step."""
     samples: int = 0
-    """Continuations drawn from here so far."""
+    """Continuations sampled from here so far."""
     count: int = 0
-    """Times that this step was drawn; more than one = merged."""
+    """Times that this step was sampled; more than one = merged."""
     scores: tuple[float | None, ...] | None = None
     """A score for each step up to here; ``None`` = not requested."""
     reason: str | None = None
-    """Why there is no score."""
+    """Why the score is missing."""
     reasons: tuple[str | None, ...] = ()
-    """Why each step has its score, of a scorer that says it."""
+    """The scorer's reason for each score, if it gives reasons."""
     greedy_child: Node[PrefixState] | None = None
     """The greedy next step, once it was written."""
 
@@ -63,14 +63,14 @@ Prompt = str | tuple[Message, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredStep:
-    """A step of a solution, and what the scorer says of it."""
+    """A step of a solution with its score."""
 
     text: str
     start: int
     """Where it begins in the solution."""
     score: float | None
     reason: str | None
-    """Why it has that score, of a scorer that says it."""
+    """The scorer's reason for the score, if it gives one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ class Steps:
     A step ends with ``separator``, and is cut after ``step_tokens`` tokens: it is then the last one, and is
     counted as capped. After ``max_steps`` steps a solution is written to its end in one piece, of at most
     ``sampling.max_tokens`` tokens, and cut into steps by ``segmenter`` (``None``: after each separator).
-    ``sampling`` says how tokens are drawn; its ``stop`` is not used.
+    ``sampling`` configures decoding; its ``stop`` is ignored.
     """
 
     separator: str = "\n"
@@ -97,7 +97,7 @@ class Steps:
             raise ValueError("'step_tokens' and 'max_steps' must be 1 or more")
 
     def cut(self, text: str) -> list[tuple[int, int]]:
-        """Spans of the steps of what was written in one piece."""
+        """Spans of the steps in a text that was written in one piece."""
         return (self.segmenter or Marker(re.escape(self.separator))).segment(text)
 
 
@@ -105,7 +105,7 @@ class Space:
     """Grows and scores the step tree of one problem, and counts all costs.
 
     Equal steps after equal prefixes are one node. The samples of a prefix are numbered through, so that
-    drawing two continuations twice gives the same as drawing four, whatever else is drawn.
+    sampling two continuations twice gives the same as sampling four, whatever else is sampled.
     """
 
     def __init__(
@@ -153,25 +153,25 @@ class Space:
     ) -> list[list[Prefix]]:
         """``counts[k]`` continuations of each prefix, one step each (``to_end``: all steps to the end).
 
-        One list per prefix, one node per continuation, in the order drawn: a step drawn twice is there
-        twice, as the same node. A finished prefix gives itself. A prefix of ``max_steps`` steps is written
-        to its end. ``prompts``, one a prefix, take the place of the problem's own. An unanswered request
+        One list per prefix, one node per continuation, in the order sampled: a step sampled twice is
+        listed twice, as the same node. A finished prefix returns itself. A prefix of ``max_steps`` steps is
+        written to its end. ``prompts``, one per prefix, replace the problem's prompt. A failed request
         gives fewer nodes, and is counted. Raises ``PolicyError`` for a server that does not say whether a
         step or the solution ended.
         """
-        wanted = [counts] * len(prefixes) if isinstance(counts, int) else list(counts)
+        numbers = [counts] * len(prefixes) if isinstance(counts, int) else list(counts)
         open_ = [
-            k for k, (prefix, n) in enumerate(zip(prefixes, wanted, strict=True)) if is_open(prefix) and n
+            k for k, (prefix, n) in enumerate(zip(prefixes, numbers, strict=True)) if is_open(prefix) and n
         ]
-        nodes = [[] if is_open(prefix) else [prefix] * n for prefix, n in zip(prefixes, wanted, strict=True)]
-        whole = [to_end or prefixes[k].depth >= self.steps.max_steps for k in open_]
+        nodes = [[] if is_open(prefix) else [prefix] * n for prefix, n in zip(prefixes, numbers, strict=True)]
+        finish = [to_end or prefixes[k].depth >= self.steps.max_steps for k in open_]
         requests = []
-        for k, end in zip(open_, whole, strict=True):
+        for k, end in zip(open_, finish, strict=True):
             prompt = None if prompts is None else prompts[k]
-            requests.append(self._request(prefixes[k], wanted[k], end=end, prompt=prompt))
-            prefixes[k].data.samples += wanted[k]  # before the call: the same prefix may be there twice
+            requests.append(self._request(prefixes[k], numbers[k], end=end, prompt=prompt))
+            prefixes[k].data.samples += numbers[k]  # before the call: the same prefix may be there twice
         results = await self._batcher.sample(requests) if requests else []
-        for k, end, result in zip(open_, whole, results, strict=True):
+        for k, end, result in zip(open_, finish, results, strict=True):
             self._account(result, step=not end)
             nodes[k] = [self._insert(prefixes[k], completion, end=end) for completion in result.completions]
         return nodes
@@ -179,8 +179,8 @@ class Space:
     async def extend_greedily(self, prefixes: Sequence[Prefix], steps: int) -> list[Prefix]:
         """Where each prefix arrives after ``steps`` greedy steps, or at its end.
 
-        These steps are no samples: they have temperature 0, and a later :meth:`extend` draws as if they had
-        not been written. The same greedy step is requested once. A request that fails leaves its
+        These steps have temperature 0 and do not count as samples: a later :meth:`extend` samples as if they
+        had not been written. The same greedy step is requested once. A request that fails leaves its
         prefix where it is.
         """
         ends = list(prefixes)
@@ -201,9 +201,9 @@ class Space:
         return await self.score(await self.extend_greedily(prefixes, steps))
 
     async def score(self, prefixes: Sequence[Prefix]) -> list[float]:
-        """Value of each prefix: its step scores, aggregated; minus infinity where there is none.
+        """Value of each prefix: its step scores, aggregated; minus infinity without a score.
 
-        Each node is scored once; only what is new goes to the scorer. The root has no step and no value.
+        Each node is scored once; only what is new goes to the scorer. The root has neither step nor value.
         Raises ``ScoreError`` if the scorer's records do not fit the traces.
         """
         nodes = dict.fromkeys(_scored_node(prefix) for prefix in prefixes)
@@ -225,7 +225,7 @@ class Space:
         return -math.inf if value is None else value
 
     def step_value(self, prefix: Prefix) -> float:
-        """Score of a prefix's last step alone, scored before; minus infinity where there is none."""
+        """Score of a prefix's last step alone, scored before; minus infinity without a score."""
         scores = _scored_node(prefix).data.scores
         last = scores[-1] if scores else None
         return last if last is not None and math.isfinite(last) else -math.inf
@@ -244,8 +244,8 @@ class Space:
 
     def before(self, prefix: Prefix, end: int) -> Prefix:
         """The longest part of ``prefix`` that has at most ``end`` characters, and is not above the root."""
-        kept = [node for node in prefix.path() if len(node.prefix) <= end and node.depth > self.root.depth]
-        return kept[-1] if kept else self.root
+        nodes = [node for node in prefix.path() if len(node.prefix) <= end and node.depth > self.root.depth]
+        return nodes[-1] if nodes else self.root
 
     async def answers(self, prefixes: Sequence[Prefix]) -> list[str | None]:
         """Final answer of each solution; equal answers are equal strings."""
@@ -262,14 +262,14 @@ class Space:
         return Solution(text=prefix.prefix, finish_reason=prefix.data.finish or TRUNCATED)
 
     def record(self, prefix: Prefix, trace: Trace) -> StepScores:
-        """The scores of a prefix as a record of ``trace``; those that were not requested are unknown."""
+        """The scores of a prefix as a record of ``trace``; scores that were not requested are ``None``."""
         state = _scored_node(prefix).data
-        unknown = (None,) * len(trace.steps)
+        unscored = (None,) * len(trace.steps)
         reason = state.reason if state.scores is not None else "not requested"
         return StepScores(
             trace_id=trace.id,
             scorer=getattr(self._batcher.scorer, "name", type(self._batcher.scorer).__name__),
-            scores=state.scores if state.scores is not None else unknown,
+            scores=state.scores if state.scores is not None else unscored,
             unscored_reason=reason,
             reasons=state.reasons,
         )
@@ -336,10 +336,10 @@ class Space:
         text = completion.text if prefix.prefix else completion.whole_text
         capped = completion.finish_reason == TRUNCATED
         self.counts["capped"] += capped
-        whole = text.endswith(self.steps.separator)  # the policy could have continued after this step
-        ends = end or capped or not whole
+        complete = text.endswith(self.steps.separator)  # the policy could have continued after this step
+        ends = end or capped or not complete
         if ends and not text.strip():
-            self.counts["drawn"] += 1
+            self.counts["sampled"] += 1
             self.counts["merged"] += "" in prefix.children
             return self._end(prefix, completion, completion.tokens)
         spans = self.steps.cut(text) if end else [(0, len(text))]
@@ -348,10 +348,10 @@ class Space:
             [node] = self.tree.insert([text[start:stop]], at=node)
             self.counts["merged"] += node.data.count > 0
             node.data.count += 1
-        self.counts["drawn"] += len(spans)
+        self.counts["sampled"] += len(spans)
         if node.data.count == 1:
             node.data.tokens = completion.tokens
-        if ends and whole:  # another solution may continue from here
+        if ends and complete:  # another solution may continue from here
             return self._end(node, completion, 0)
         if ends and node.data.finish is None:
             node.data.finish = completion.finish_reason
@@ -374,12 +374,12 @@ def is_repetition(prefix: Prefix) -> bool:
     A blank line repeats only a blank line right before it.
     """
     words = prefix.text.split()
-    before = prefix.parent
-    if before is None or not prefix.text:
+    parent = prefix.parent
+    if parent is None or not prefix.text:
         return False
     if not words:
-        return bool(before.text) and not before.text.strip()
-    return any(node.text.split() == words for node in before.path())
+        return bool(parent.text) and not parent.text.strip()
+    return any(node.text.split() == words for node in parent.path())
 
 
 def is_open(prefix: Prefix) -> bool:
@@ -388,7 +388,7 @@ def is_open(prefix: Prefix) -> bool:
 
 
 def _scored_node(prefix: Prefix) -> Prefix:
-    """The node with the last step that is scored: white space alone is no step."""
+    """The node with the last step that is scored: white space alone does not count as a step."""
     while prefix.parent is not None and not prefix.text.strip():
         prefix = prefix.parent
     return prefix

@@ -227,7 +227,7 @@ def test_accept_reject_draws_a_bad_step_again(scripted):
     answer = scripted.client.chat.completions.create(model="accept-reject", **asked())
     assert answer.choices[0].message.content == "line 0 good\nline 1 good\nline 2 good\nThe answer is 7"
     [search] = answer.surefoot["searches"]
-    assert search["counts"]["drawn"] == 5
+    assert search["counts"]["sampled"] == 5
     assert search["dropped"] == [{"step": 1, "text": "line 1 bad\n", "score": 0.1}]
 
 

@@ -115,7 +115,7 @@ def test_best_of_n_chooses_among_messages_with_calls() -> None:
     search = answer.surefoot["searches"][0]
     assert sorted(one["value"] for one in search["candidates"]) == [0.1, 0.3, 0.7]
     assert search["candidates"][0]["steps"][0]["part"] == "tool_call"
-    assert (search["usage"]["verifier_tokens"], search["counts"]["drawn"]) == (6, 3)
+    assert (search["usage"]["verifier_tokens"], search["counts"]["sampled"]) == (6, 3)
 
 
 def test_votes_count_calls_that_are_equal_as_json() -> None:

@@ -1,1 +1,1 @@
-"""``surefoot search``: one command for each method."""
+"""``surefoot search``: one command per method."""

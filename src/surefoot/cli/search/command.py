@@ -1,10 +1,11 @@
-"""What every ``search`` command does with its method: a whole file of problems, in pieces, and a summary."""
+"""The run that all ``search`` commands share: a file of problems, in pieces, and a summary."""
 
 from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -13,7 +14,7 @@ from pydantic import AfterValidator, Field
 
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag, OptionGroup
-from surefoot.cli.terminal import echo
+from surefoot.cli.terminal import echo, echo_table
 from surefoot.errors import PolicyError, RecordError, RunError
 from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from surefoot.search.space import Space, Steps
 
 _PIECE = 4
-"""Problems of a piece, in those that are searched at once: the next starts as soon as one has ended."""
+"""Problems per piece, as a multiple of those searched at once: the next starts as soon as one ends."""
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]i?)?B?", re.ASCII | re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
@@ -38,7 +39,7 @@ def parse_size(text: str) -> int:
     """Bytes: ``2GB`` (powers of 1000), ``1.5GiB`` (of 1024), ``0``. Raises ``RunError`` for anything else."""
     match = _SIZE.fullmatch(text.strip())
     if not match:
-        raise RunError(f"--remember is {text!r}; give bytes as 500MB, 2GB or 1.5GiB, or 0 to keep nothing")
+        raise RunError(f"--remember is {text!r}; give a size such as 500MB, 2GB or 1.5GiB, or 0 for none")
     number, unit = match[1], (match[2] or "").lower()
     return int(float(number) * (1024 if unit.endswith("i") else 1000) ** _POWERS[unit.removesuffix("i")])
 
@@ -54,8 +55,8 @@ class StepSettings(o.SettingsGroup):
     separator: str | None = Field(
         default=None,
         min_length=1,
-        description=r"Text that ends a step; `\n` is a line break, `\t` a tab. If not given, what stands "
-        "between steps in the training data of the reward model (Qwen: a blank line), else a line break.",
+        description=r"Text that ends a step; `\n` is a line break, `\t` a tab. Default: the separator in "
+        "the reward model's training data (Qwen: a blank line), else a line break.",
     )
     segment: o.Segment | None = Field(
         default=None,
@@ -69,7 +70,7 @@ class StepSettings(o.SettingsGroup):
 
 
 class SearchSettings(Command):
-    """Who writes the steps, how, and how answers are compared."""
+    """Policy, decoding, and how answers are compared."""
 
     problems: o.Problems
     seed: o.Seed = 0
@@ -83,11 +84,11 @@ class SearchSettings(Command):
     remember: Annotated[str, AfterValidator(_size)] = Field(
         default="2GB",
         description="Memory for the keys and values of texts that were read, for policy and reward model "
-        "each, if they run in this process: 500MB, 2GB, 1.5GiB; 0 = read all again.",
+        "each, if they run in this process: 500MB, 2GB, 1.5GiB; 0 = no cache.",
     )
 
     def how(self, scorer: StepScorer | None) -> Steps:
-        """How solutions are written that ``scorer`` is to judge."""
+        """How solutions are written for ``scorer``."""
         from surefoot.search.space import Steps
         from surefoot.segment import segmenter
 
@@ -108,12 +109,13 @@ class StepPRMSettings(o.PRMSettings):
 
 
 class SearchCommand(SearchSettings):
-    """A file of problems is searched by one method, its ``method`` unless ``search`` says otherwise."""
+    """Search a file of problems by one method, ``method`` unless :meth:`search` is overridden."""
 
     command: ClassVar[str]
     out: o.Out = "-"
     trees: Annotated[str | None, Flag(output=True)] = Field(
-        default=None, description="File for the trees, to draw (`.jsonl`, `.jsonl.gz`, `.parquet`)."
+        default=None,
+        description="File for the trees (`.jsonl`, `.jsonl.gz`, `.parquet`).",
     )
     budget: o.Budgets = Budget()
     retry_failed: o.RetryFailed = False
@@ -125,17 +127,17 @@ class SearchCommand(SearchSettings):
 
     @property
     def reward(self) -> StepPRMSettings | ReviseJudge | None:
-        """The reward model of steps, of a method that has one."""
+        """The step scorer, if the method has one."""
         return None
 
     @contextmanager
     def scorer(self) -> Iterator[StepScorer | None]:
-        """The reward model of steps, opened."""
+        """Open the step scorer."""
         reward = self.reward
         yield reward.open(self.loading) if isinstance(reward, StepPRMSettings) else None
 
     def run(self) -> None:
-        """Search all problems, and report.
+        """Search all problems and print a summary.
 
         Raises ``PolicyError`` when every request of a piece failed, as when the server is down: finished
         pieces are kept, and the same command resumes.
@@ -143,9 +145,8 @@ class SearchCommand(SearchSettings):
         import asyncio
 
         from surefoot.cli.runs import file_inputs, read_table
-        from surefoot.cli.search.caches import remembering_policy, remembering_scorer
-        from surefoot.cli.search.summary import SearchSummary
         from surefoot.records import Problem
+        from surefoot.search.caches import remembering_policy, remembering_scorer
         from surefoot.search.method import SearchResult, run_search
         from surefoot.search.saved_tree import save_tree
         from surefoot.work import FunctionJob, Pieces, map_resumable, progress_bars
@@ -156,7 +157,7 @@ class SearchCommand(SearchSettings):
         config = self.resolved() | {"search": repr(search)}
         policy = self.policy.open(chat=self.prompt.chat, loading=self.loading)
         size = _PIECE * self.in_flight
-        places = {problem.id: place for place, problem in enumerate(problems)}
+        order = {problem.id: index for index, problem in enumerate(problems)}
         summary = SearchSummary()
         with (
             self.scorer() as scorer,
@@ -170,7 +171,7 @@ class SearchCommand(SearchSettings):
                 trees: dict[str, SavedTree] = {}
 
                 def watch(space: Space, result: SearchResult) -> None:
-                    bar.one()
+                    bar.add()
                     if keep:
                         trees[result.problem_id] = save_tree(space, result)
 
@@ -195,7 +196,7 @@ class SearchCommand(SearchSettings):
                         "that and start the same command again, finished pieces are kept"
                     )
                 if keep:
-                    keep(places[piece[0].id] // size, [trees[problem.id] for problem in piece])
+                    keep(order[piece[0].id] // size, [trees[problem.id] for problem in piece])
                 if self.out == "-":
                     summary.add(results)
                 return results
@@ -225,9 +226,9 @@ class SearchCommand(SearchSettings):
     def _tree_file(
         self, *, command: str, config: dict[str, Any], inputs: dict[str, Path]
     ) -> Iterator[Callable[[int, Sequence[SavedTree]], None] | None]:
-        """Collects trees in ``<trees>.work`` and writes all at the end; ``None`` without a file for them.
+        """Collect trees in ``<trees>.work`` and write them at the end; ``None`` without ``--trees``.
 
-        A piece's trees are kept before its results are, so that none is missing where a command resumes.
+        A piece's trees are saved before its results, so that none is missing when a command resumes.
         Raises ``RecordError`` for a file of unknown ending and ``RunError`` as ``map_resumable``.
         """
         path = self.trees
@@ -254,29 +255,109 @@ class SearchCommand(SearchSettings):
 
 
 class GuidedSearch(SearchCommand):
-    """A search that a reward model of steps guides."""
+    """A search guided by a step scorer."""
 
     prm: Annotated[StepPRMSettings, OptionGroup(title="Reward model")]
 
     @property
     def reward(self) -> StepPRMSettings:
-        """The reward model of steps."""
+        """The step scorer."""
         return self.prm
 
 
 class _Bar:
-    """A progress bar of problems, those of an earlier start included."""
+    """A progress bar of problems, including those of an earlier start."""
 
     def __init__(self, command: str, show: Callable[[str, int, int], None]) -> None:
         self._command, self._show = command, show
         self._done, self._problems = 0, 0
 
-    def one(self) -> None:
-        """One more is done."""
+    def add(self) -> None:
+        """Count a finished problem."""
         self._done += 1
         self._show(self._command, self._done, self._problems)
 
     def pieces(self, _: str, done: int, problems: int) -> None:
-        """A piece is done, and with it so many problems."""
+        """Set the number of finished problems when a piece ends."""
         self._done, self._problems = done, problems
         self._show(self._command, done, problems)
+
+
+class SearchSummary:
+    """Sums results and prints them as a table on standard error."""
+
+    def __init__(self) -> None:
+        from surefoot.records import Usage
+
+        self._outcomes: list[float] = []
+        self._solvable: list[float] = []
+        """Whether any candidate is correct, for problems with a reference answer."""
+        self._problems = self._candidates = self._without = 0
+        self._usage = Usage()
+        self._counts: Counter[str] = Counter()
+        self._errors: Counter[str] = Counter()
+
+    def add(self, results: Iterable[SearchResult]) -> None:
+        """Add results."""
+        for result in results:
+            self._problems += 1
+            self._candidates += len(result.candidates)
+            self._without += result.chosen is None
+            self._usage += result.usage
+            self._counts.update(result.counts.model_dump())
+            if result.error:
+                self._errors[result.error] += 1
+            if result.outcome is not None:
+                self._outcomes.append(float(result.outcome))
+                self._solvable.append(float(any(trace.outcome for trace in result.candidates)))
+
+    def add_file(self, path: Path) -> None:
+        """Add the results of a file."""
+        from surefoot.io import read_records
+        from surefoot.search.method import SearchResult
+
+        self.add(read_records(path, SearchResult))
+
+    def show(self, title: str) -> None:
+        """Print the table."""
+        title = f"{title}: {self._problems} problems"
+        echo_table(title, ("", ""), self._rows(), err=True, show_headings=False)
+        for error, count in self._errors.most_common(5):
+            echo(f"{count} problems with: {error}", err=True)
+        if len(self._errors) > 5:
+            echo(f"{len(self._errors) - 5} other errors, see 'error' in the results", err=True)
+
+    def _rows(self) -> list[tuple[str, str]]:
+        each = 1 / max(1, self._problems)
+        usage, counts = self._usage, self._counts
+        rows = [
+            ("chosen answer is correct", _share(self._outcomes)),
+            ("a candidate is correct (pass@ candidates)", _share(self._solvable)),
+        ]
+        if unjudged := self._problems - len(self._outcomes):
+            rows.append(("problems of unknown outcome", str(unjudged)))
+        return [
+            *rows,
+            ("problems without a solution", str(self._without)),
+            ("candidates per problem", f"{self._candidates * each:.1f}"),
+            ("tokens per problem", f"{usage.tokens * each:.0f}"),
+            ("  read by the policy", f"{usage.prompt_tokens * each:.0f}"),
+            ("  written by the policy", f"{usage.completion_tokens * each:.0f}"),
+            ("  read or written by the verifier", f"{usage.verifier_tokens * each:.0f}"),
+            ("steps sampled", str(counts["sampled"])),
+            ("  merged with equal steps", str(counts["merged"])),
+            ("  capped", str(counts["capped"])),
+            ("prefixes without a score", str(counts["unscored"])),
+            ("failed requests", str(counts["failed"])),
+        ]
+
+
+def _share(outcomes: list[float]) -> str:
+    """Mean with its 95 % interval over problems."""
+    import numpy as np
+
+    from surefoot.stats.bootstrap import bootstrap_mean
+
+    if not outcomes:
+        return "no reference answers"
+    return format(bootstrap_mean(outcomes, rng=np.random.default_rng(0)), ".1%")

@@ -1,121 +1,33 @@
-"""Searches as words (``beam:width=8,expand=2``), and the plan that names one for each difficulty."""
+"""``surefoot search optimal`` and ``surefoot search plan``: choose the search by predicted difficulty."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from surefoot.cli import options as o
 from surefoot.cli.search.command import GuidedSearch, SearchSettings, StepPRMSettings, parse_size
 from surefoot.cli.settings import Flag, OptionGroup
 from surefoot.cli.terminal import echo, echo_table
 from surefoot.errors import RunError
-from surefoot.search import SEARCHES, ComputeOptimal, OptimalFit, Probe, Search, Trial
-from surefoot.search.method import SearchMethod
-from surefoot.search.optimal import Measure
+from surefoot.search import ComputeOptimal, Probe, Trial
 from surefoot.search.selection import Rule
+from surefoot.search.spec import SearchPlan, search_of
 
 if TYPE_CHECKING:
     from surefoot.records import Problem
 
 
-class Cell(BaseModel):
-    """How a search did on the development problems of one bin."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    accuracy: float | None
-    """``None`` = no outcome is known."""
-    tokens: float
-    """With those of the probe."""
-    problems: int
-
-
-class SearchPlan(BaseModel):
-    """Which search for which predicted difficulty, as a file; see ``ComputeOptimal``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    edges: tuple[float, ...]
-    searches: tuple[str, ...]
-    """One a bin, from the easiest; written as :func:`search_of` reads them."""
-    probe: int = 4
-    measure: Measure = "score"
-    rule: Rule = "weighted_vote"
-    bins: tuple[Mapping[str, Cell], ...] = ()
-    """What the choice rests on; not needed to search."""
-    unknown: int = 0
-    """Development problems whose difficulty could not be told."""
-
-    @classmethod
-    def of(cls, fit: OptimalFit) -> SearchPlan:
-        """A fitted choice, whose searches are named by their words."""
-        return cls(
-            edges=fit.search.edges,
-            searches=tuple(search.name for search in fit.search.searches),
-            probe=fit.search.probe.n,
-            measure=fit.search.probe.measure,
-            rule=fit.search.rule,
-            bins=tuple(
-                {
-                    name: Cell(
-                        accuracy=showing.accuracy if showing.problems else None,
-                        tokens=showing.tokens,
-                        problems=showing.problems,
-                    )
-                    for name, showing in row.items()
-                }
-                for row in fit.bins
-            ),
-            unknown=fit.unknown,
-        )
-
-    def search(self) -> ComputeOptimal:
-        """The search that follows the plan. Raises ``RunError`` for words, ``ValueError`` for numbers."""
-        return ComputeOptimal(
-            edges=self.edges,
-            searches=tuple(search_of(words) for words in self.searches),
-            probe=Probe(n=self.probe, measure=self.measure),
-            rule=self.rule,
-        )
-
-
 def read_plan(path: str) -> SearchPlan:
-    """A plan from its JSON file. Raises ``RunError`` for a file that is none."""
+    """The plan in a JSON file. Raises ``RunError`` for an invalid file."""
     return o.settings_file("--plan", path, SearchPlan)
 
 
-def search_of(words: str) -> Search:
-    """A search from ``METHOD`` or ``METHOD:setting=value,…``; the words are its name.
-
-    Raises ``RunError`` for an unknown method or setting, or a value that makes no search.
-    """
-    name, _, rest = words.partition(":")
-    kinds = {key.replace("_", "-"): kind for key, kind in SEARCHES.items() if kind is not ComputeOptimal}
-    kind = kinds.get(name.replace("_", "-"))
-    if kind is None:
-        raise RunError(f"{words!r}: there is no search {name!r}; choose from {', '.join(kinds)}")
-    settings = dict(part.partition("=")[::2] for part in rest.split(",")) if rest else {}
-    own = [setting for setting in kind.model_fields if setting not in SearchMethod.model_fields]
-    known = [*own, "rule"]
-    for setting in settings:
-        if setting not in known:
-            raise RunError(f"{words!r}: {name} has no setting {setting!r}; choose from {', '.join(known)}")
-    try:
-        search: Search = kind.model_validate({**settings, "name": words})
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        said = first["msg"].removeprefix("Value error, ")
-        raise RunError(f"{words!r}: {where + ': ' if where else ''}{said}") from error
-    return search
-
-
 class Optimal(GuidedSearch):
-    """Compute-optimal search: a few solutions predict how hard a problem is, and so how to search it.
+    """Compute-optimal search: a few solutions predict the difficulty, which decides the search.
 
     Example: `surefoot search optimal --plan plan.json --problems problems.jsonl --prm prm --out r.jsonl`
     """
@@ -144,9 +56,7 @@ class FindPlan(SearchSettings):
         description="A search, and the file of its results on these problems."
     )
     prm: Annotated[StepPRMSettings, OptionGroup(title="Reward model")]
-    tokens: float = Field(
-        ge=1, description="Most tokens per problem, of policy and verifier, with the probe."
-    )
+    tokens: float = Field(ge=1, description="Most tokens per problem: policy, verifier and probe.")
     out: Annotated[str, Flag(short="-o", output=True)] = Field(
         default="plan.json", description="JSON file to write."
     )
@@ -156,14 +66,14 @@ class FindPlan(SearchSettings):
     rule: Rule = Field(default="weighted_vote", description="How the solution that is returned is chosen.")
 
     def run(self) -> None:
-        """Predict difficulties, choose, write and show."""
+        """Predict difficulties, choose a search for each bin, write and print the plan."""
         import asyncio
 
         from surefoot.cli.runs import checked_options, read_table
-        from surefoot.cli.search.caches import remembering_policy, remembering_scorer
         from surefoot.io import write_json
         from surefoot.records import Problem
         from surefoot.search import fit_optimal, predict_difficulties
+        from surefoot.search.caches import remembering_policy, remembering_scorer
 
         memory = parse_size(self.remember)
         problems = read_table(self.problems, Problem)
@@ -214,7 +124,7 @@ def _trials(words: Sequence[str], problems: Sequence[Problem]) -> list[Trial]:
         missing = [problem.id for problem in problems if problem.id not in results]
         if missing:
             raise RunError(
-                f"{path}: {len(missing)} of {len(problems)} problems have no result, first {missing[0]}"
+                f"{path}: {len(missing)} of {len(problems)} problems lack a result, first {missing[0]}"
             )
         of_search = [results[problem.id] for problem in problems]
         trials.append(Trial(search=search_of(search), results=of_search))
@@ -239,4 +149,4 @@ def _show(plan: SearchPlan) -> None:
         rows,
     )
     if plan.unknown:
-        echo(f"left out: {plan.unknown} problems whose difficulty is not known", err=True)
+        echo(f"left out: {plan.unknown} problems of unknown difficulty", err=True)

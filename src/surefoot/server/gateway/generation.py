@@ -347,7 +347,7 @@ class Generator:
             rule=FIRST,
             chosen=0,
             usage=usage,
-            counts=SearchCounts(drawn=1),
+            counts=SearchCounts(sampled=1),
             error=result.error,
         )
         return GeneratedChoice(
@@ -439,7 +439,7 @@ def _chosen(result: SearchResult, session: RequestSession, abstain_below: float 
 
 def _no_solution(result: SearchResult) -> str:
     """Why a search that nothing went wrong with has no candidate."""
-    drawn = result.counts.drawn
+    drawn = result.counts.sampled
     if not drawn:
         return "no solution: the search drew no step"
     times = "once" if drawn == 1 else f"{drawn} times"

@@ -151,7 +151,7 @@ class ToolReplies:
             rule=rule,
             chosen=chosen,
             usage=sum(spent, Usage()),
-            counts=SearchCounts(drawn=len(values)),
+            counts=SearchCounts(sampled=len(values)),
         )
         said = last.reply
         choice = GeneratedChoice(
