@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -99,29 +98,6 @@ def add_candidates(found: Inspection) -> Problem:
     ]
     found.db.traces.add_scores(found.room.project, scores)
     return problem
-
-
-def add_run(folder: Path, *, losses: int = 3) -> None:
-    """An RL run that one alarm stopped."""
-    folder.mkdir(parents=True)
-    rows: list[dict[str, Any]] = [
-        {"kind": "update", "update": number, "loss": 1 / number, "gradient_norm": 1.0}
-        for number in range(1, losses + 1)
-    ]
-    rows += [
-        {
-            "kind": "evaluation",
-            "update": at,
-            "accuracy_value": 0.2 * at,
-            "accuracy_low": 0.1 * at,
-            "accuracy_high": 0.3 * at,
-        }
-        for at in (0, 3)
-    ]
-    (folder / "curves.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    alarm = {"name": "length", "update": 2, "message": f"solutions grow {SCRIPT}"}
-    log = {"alarms": [alarm], "stopped": "guard 'length'"}
-    (folder / "rl.json").write_text(json.dumps({"config": {"seed": 0}, "log": log}))
 
 
 def example_tree(**fields: Any) -> SavedTree:

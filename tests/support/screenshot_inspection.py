@@ -1,10 +1,8 @@
-"""What the inspection pages show in pictures: competition problems, runs, search trees, requests."""
+"""What the inspection pages show in pictures: competition problems, search trees, requests."""
 
 from __future__ import annotations
 
-import math
 import random
-from pathlib import Path
 from typing import Any
 
 from annotation_site import agent_trace, solutions, text_trace
@@ -13,10 +11,8 @@ from program_trace import failing_program
 from screenshot_requests import add_requests
 
 from surefoot.records import Evidence, Message, Problem, StepLabel, StepScores, ToolCall, Trace
-from surefoot.rl.log import Alarm, EvaluationRow, RLLog, Shape, UpdateRow
 from surefoot.search.saved_tree import SavedNode, SavedTree
 from surefoot.segment import segment_trace
-from surefoot.stats.intervals import Interval
 
 Views = dict[str, tuple[str | None, str]]
 """By name: who looks (``None`` = nobody is signed in), and the address."""
@@ -43,7 +39,7 @@ _OTHER = (
 
 
 def inspected(found: Inspection) -> Views:
-    """A project with three scorers and labels of every source; runs, trees, requests."""
+    """A project with three scorers and labels of every source; trees, requests."""
     db = found.db
     project = db.projects.create("Competition problems").id
     cubes = Problem(text="If $x + y = 7$ and $xy = 10$, what is $x^3 + y^3$?", answer="133", source="algebra")
@@ -66,7 +62,6 @@ def inspected(found: Inspection) -> Views:
     db.traces.add_traces(project, traces)
     _score(found, project, traces)
     _judge(found, project, traces[1])
-    _runs(found.runs)
     add_trees(
         found.runs / "search" / "beam.trees.jsonl", _tree(cubes), _tree(paths, outcome=False, answer="18")
     )
@@ -84,8 +79,6 @@ def inspected(found: Inspection) -> Views:
         "problems": ("admin", f"{base}/problems"),
         "problem": ("admin", f"{base}/problem?id={cubes.id}"),
         "formats": ("admin", f"{base}/formats"),
-        "runs": ("admin", "/runs"),
-        "run": ("admin", "/run?name=competition/grpo-prm"),
         "trees": ("admin", "/trees"),
         "tree-list": ("admin", f"/tree-list?file={file}"),
         "tree": ("admin", f"/tree?file={file}&number=0"),
@@ -160,67 +153,6 @@ def _judge(found: Inspection, project: int, trace: Trace) -> None:
             label(2, 0.0, "monte-carlo", successes=0, trials=8, interval=(0.0, 0.324)),
         ],
     )
-
-
-def _runs(folder: Path) -> None:
-    """An RL run of 200 updates that a guard stopped, one that has just begun, and one that trained a PRM."""
-    draw = random.Random(3)
-    log = RLLog(stopped="guard 'length': solutions are 2.4 times as long as at the start, for 10 updates")
-    for n in range(1, 201):
-        up = 1 - math.exp(-n / 60)
-        log.updates.append(
-            UpdateRow(
-                update=n,
-                samples=64 * n,
-                outcome=min(1, max(0, 0.25 + 0.4 * up + draw.gauss(0, 0.05))),
-                proxy=0.4 + 0.5 * up + draw.gauss(0, 0.02),
-                reward=0.1 + 0.5 * up + draw.gauss(0, 0.05),
-                advantage_mean=draw.gauss(0, 1e-3),
-                advantage_std=1.0,
-                loss=0.02 * math.exp(-n / 80) + draw.gauss(0, 2e-3),
-                kl=2e-4 * n,
-                clipped=0.01,
-                entropy=1.2 * math.exp(-n / 150),
-                gradient_norm=0.4 + abs(draw.gauss(0, 0.1)),
-                learning_rate=1e-6 * min(1, n / 20),
-                shape=Shape(traces=64, tokens=180 + n * 1.3, steps=6 + n / 50),
-            )
-        )
-        if n % 20 == 0 or n == 1:
-            middle = 0.3 + 0.35 * up
-            log.evaluations.append(
-                EvaluationRow(
-                    update=n,
-                    samples=64 * n,
-                    problems=200,
-                    accuracy=Interval(value=middle, low=middle - 0.06, high=middle + 0.06),
-                    proxy=Interval(value=0.5 + 0.4 * up, low=0.47 + 0.4 * up, high=0.53 + 0.4 * up),
-                )
-            )
-    log.alarms.append(
-        Alarm(
-            name="length",
-            update=170,
-            raised=180,
-            measured=2.4,
-            threshold=2.0,
-            message="solutions grow longer while the accuracy stands still; so lower the reward of a step",
-        )
-    )
-    run = folder / "competition" / "grpo-prm"
-    log.write_curves(run / "curves.jsonl")
-    config = {"seed": 0, "algorithm": "grpo", "credit": "min-form", "updates": 400}
-    (run / "rl.json").write_text(
-        RLLog(alarms=log.alarms, stopped=log.stopped)
-        .model_dump_json()
-        .join((f'{{"config": {str(config).replace(chr(39), chr(34))}, "log": ', "}"))
-    )
-    begun = folder / "competition" / "ppo-outcome-only"
-    begun.mkdir()
-    (begun / "curves.jsonl").write_text('{"kind": "update", "update": 1, "loss": 0.7}\n')
-    trained = folder / "prm-7b"
-    trained.mkdir()
-    (trained / "training.json").write_text('{"config": {"seed": 0}, "examples": 12800}')
 
 
 def _tree(problem: Problem, **fields: Any) -> SavedTree:

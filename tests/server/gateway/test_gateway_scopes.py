@@ -50,8 +50,6 @@ ROUTES = {
         "GET /trees",
         "GET /tree-list",
         "GET /tree",
-        "GET /runs",
-        "GET /run",
         "GET /monitor",
         "GET /requests",
         "GET /request",
@@ -91,9 +89,6 @@ ROUTES = {
         "GET /",
         "GET /sign-in",
         "POST /sign-in",
-        "GET /sign-in/provider",
-        "GET /sign-in/callback",
-        "GET /sign-out/provider",
         "POST /sign-out",
     },
 }

@@ -41,7 +41,6 @@ from surefoot.server.pages import (
     projects,
     queue,
     request_log,
-    runs,
     session,
     traces,
     transfer,
@@ -55,7 +54,7 @@ from surefoot.server.store.database import Database
 _MODULES = (
     *(session, projects, accounts, keys, annotate, queue, agreement, adjudicate, flags, transfer),
     formats,
-    *(traces, candidates, trees, runs, request_log, held, monitor),
+    *(traces, candidates, trees, request_log, held, monitor),
 )
 _LOG = logging.getLogger("surefoot.server")
 _STATUS: dict[type[Exception], int] = {

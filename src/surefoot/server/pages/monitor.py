@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -13,7 +13,6 @@ from fastapi.responses import Response
 from surefoot.errors import StoreError
 from surefoot.records import now
 from surefoot.server.pages.access import SiteReader, pages_of
-from surefoot.server.pages.charts import HEIGHT, WIDTH, chart
 from surefoot.server.pages.forms import query_of
 from surefoot.server.pages.render import show, twin
 
@@ -22,6 +21,10 @@ router = APIRouter()
 _HOURS: Final = 7 * 24
 _MOST_HOURS: Final = 366 * 24
 _SHARES: Final = ("accepted", "abstained", "unparsed", "unscored")
+BOX: Final = {"width": 320, "height": 150, "left": 60, "right": 312, "top": 10, "bottom": 128}
+"""Geometry of a chart in pixels; the template draws it as SVG."""
+_MOST_POINTS: Final = 400
+"""Points per line; longer curves are thinned, keeping first and last."""
 
 
 @twin(router, "/monitor")
@@ -36,7 +39,7 @@ def monitor(request: Request, visitor: SiteReader) -> Response:
         by_hour[counter.hour][counter.name] = counter.value
     rows = [{"hour": hour, **_figures(counted)} for hour, counted in sorted(by_hour.items())]
     data = {"hours": hours, "rows": rows}
-    extra = {"charts": _charts(rows), "query": f"hours={hours}", "width": WIDTH, "height": HEIGHT}
+    extra = {"charts": _charts(rows), "query": f"hours={hours}", "box": BOX}
     return show(request, visitor, "monitor.html", data, extra=extra)
 
 
@@ -55,15 +58,38 @@ def _share(counted: Mapping[str, float], part: str, total: str) -> float | None:
 
 
 def _charts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A curve for each figure known for at least two hours; the axis is hours since the first."""
+    """A curve for each figure that at least two hours have; the x axis is hours since the first."""
     charts = []
     for name in ("answered", "failed", "mean_score", *_SHARES):
-        known = [(row["hour"], float(row[name])) for row in rows if row[name] is not None]
-        if len(known) < 2:
-            continue
-        first = known[0][0]
-        drawing = chart(
-            name.replace("_", " "), [((hour - first) / timedelta(hours=1), value) for hour, value in known]
-        )
-        charts.append({**drawing, "from": first, "to": known[-1][0]})
+        values = [(row["hour"], float(row[name])) for row in rows if row[name] is not None]
+        if len(values) > 1:
+            first, last = values[0][0], values[-1][0]
+            points = [((hour - first) / timedelta(hours=1), value) for hour, value in values]
+            charts.append({**chart(name.replace("_", " "), points), "from": first, "to": last})
     return charts
+
+
+def chart(name: str, points: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    """The line of a chart in ``BOX``, and the numbers beside it."""
+    xs, ys = zip(*points, strict=True)
+    low, high = min(ys), max(ys)
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        across = (x - xs[0]) / (xs[-1] - xs[0])
+        up = (y - low) / (high - low) if high > low else 0.5
+        return (
+            round(BOX["left"] + across * (BOX["right"] - BOX["left"]), 1),
+            round(BOX["bottom"] - up * (BOX["bottom"] - BOX["top"]), 1),
+        )
+
+    step = max(1.0, (len(points) - 1) / (_MOST_POINTS - 1))
+    visible = [points[round(index * step)] for index in range(min(len(points), _MOST_POINTS))]
+    return {
+        "name": name,
+        "line": " ".join("{},{}".format(*place(x, y)) for x, y in visible),
+        "end": place(*points[-1]),
+        "first": ys[0],
+        "last": ys[-1],
+        "low": low,
+        "high": high,
+    }

@@ -146,7 +146,6 @@ _PROJECT_TABS = (
 )
 """Path, name, and the prefix of other paths that belong to the tab."""
 _SITE_TABS = (
-    ("/runs", "Runs", "/run"),
     ("/trees", "Trees", "/tree"),
     ("/requests", "Requests", "/request"),
     ("/held", "Held calls", "/held"),

@@ -39,7 +39,7 @@ class PageSettings(Settings):
         "if not given, unknown users are refused.",
     )
     runs: Path | None = Field(
-        default=None, description="Directory whose runs and saved trees the pages show."
+        default=None, description="Directory in which the pages look for saved search trees."
     )
     max_form_bytes: int = Field(default=1_000_000, ge=1_000)
     max_upload_bytes: int = Field(default=64_000_000, ge=1_000)
@@ -52,7 +52,7 @@ class PageSettings(Settings):
     """Sign-ins by a name from all addresses within ``account_seconds``; those of such browsers apart."""
     account_seconds: float = Field(default=3600.0, gt=0)
     max_file_bytes: int = Field(default=64_000_000, ge=1_000)
-    """Largest file of a run that a page reads."""
+    """Largest file of trees that a page reads."""
     rows: int = Field(default=50, ge=1, le=500)
     """Rows per page of a list."""
 

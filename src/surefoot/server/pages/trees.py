@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request
@@ -18,7 +20,6 @@ from surefoot.search.saved_tree import SavedTree
 from surefoot.server.pages.access import SiteReader, Visitor, pages_of
 from surefoot.server.pages.forms import query_of
 from surefoot.server.pages.render import show, twin
-from surefoot.server.pages.runs import path_below, tree_names
 from surefoot.server.pages.score_strip import strip
 
 router = APIRouter()
@@ -26,6 +27,11 @@ router = APIRouter()
 _NODES = 4_000
 """Nodes per page; of a larger tree only the first are shown, and the page says so."""
 _LIST = 100
+_DEPTH: Final = 5
+_FOLDERS: Final = 2_000
+"""Folders that are searched for files of trees."""
+_NAME: Final = re.compile(r"[A-Za-z0-9_=+,@][A-Za-z0-9_=+,@.-]{0,199}", re.ASCII)
+_MOST_NAMES: Final = 8
 
 
 @twin(router, "/trees")
@@ -35,7 +41,7 @@ def tree_files(request: Request, visitor: SiteReader) -> Response:
     data = {
         "configured": root is not None,
         "files": [
-            {"name": name, "link": f"/tree-list?{urlencode({'file': name})}"} for name in tree_names(root)
+            {"name": name, "link": f"/tree-list?{urlencode({'file': name})}"} for name in _tree_names(root)
         ],
     }
     return show(request, visitor, "tree_files.html", data, extra={"query": ""})
@@ -118,11 +124,47 @@ def outline(tree: SavedTree) -> list[dict[str, Any]]:
 def _file(request: Request, name: str) -> Path:
     """A file of trees. Raises ``StoreError`` for one that is too large or has another ending."""
     settings = pages_of(request).settings
-    path = path_below(settings.runs, name)
+    path = _path_below(settings.runs, name)
     if not path.is_file():
         raise NotFoundError(f"there is nothing called '{name}'")
     if not path.name.endswith(ENDINGS):
         raise StoreError(f"'file' must end in one of {', '.join(ENDINGS)}")
     if path.stat().st_size > settings.max_file_bytes:
         raise StoreError(f"'{name}' is larger than {settings.max_file_bytes} bytes")
+    return path
+
+
+def _tree_names(root: Path | None) -> list[str]:
+    """Files below ``root`` named ``*trees*`` with a known ending; hidden folders and links are skipped."""
+    names: list[str] = []
+    if root is None or not root.is_dir():
+        return names
+    for count, (folder, below, files) in enumerate(os.walk(root, followlinks=False), start=1):
+        parts = Path(folder).relative_to(root).parts
+        below[:] = sorted(name for name in below if not name.startswith(".")) if len(parts) < _DEPTH else []
+        names += ["/".join((*parts, name)) for name in files if "trees" in name and name.endswith(ENDINGS)]
+        if count >= _FOLDERS:
+            break
+    return sorted(names)
+
+
+def _path_below(root: Path | None, name: str) -> Path:
+    """The file or directory called ``name`` below ``root``.
+
+    Raises ``StoreError`` for a name that is not a plain relative path, ``NotFoundError`` for one that does
+    not exist or links outside ``root``; neither reveals anything about what lies outside.
+    """
+    parts = name.split("/")
+    if len(parts) > _MOST_NAMES or not all(_NAME.fullmatch(part) for part in parts):
+        raise StoreError("'file' must be names of letters, digits and . _ = + , @ - separated by '/'")
+    missing = NotFoundError(f"there is nothing called '{name}'")
+    if root is None:
+        raise missing
+    try:
+        base = root.resolve(strict=True)
+        path = base.joinpath(*parts).resolve(strict=True)
+    except (OSError, RuntimeError) as error:
+        raise missing from error
+    if not path.is_relative_to(base):
+        raise missing
     return path
