@@ -111,7 +111,7 @@ def test_a_wrong_url_key_or_model_is_one_sentence(folder, policy: OpenAIServer, 
     score = ("score", "--problem", "1?", "--solution", "2", "-m")
     assert refused(*score, "http://127.0.0.1:9").startswith("http://127.0.0.1:9/v1: no server answers")
     assert "write http://localhost:9" in refused(*score, "localhost:9")
-    assert "whose name is of no known family" in refused(*score, root)
+    assert "whose name does not show its family" in refused(*score, root)
     assert "and not the model 'other'" in refused(*score, f"{root}?model=other")
     policy.key = "right"
     assert said(url).startswith(f"{url} needs a key; set OPENAI_API_KEY (status 401")

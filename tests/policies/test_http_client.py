@@ -14,7 +14,7 @@ from openai_server import Reply, completion, serve
 
 from surefoot.errors import ScoreError
 from surefoot.models.remote.scorer import RemoteScorer
-from surefoot.models.remote.wire_formats import GatewayScore
+from surefoot.models.remote.wires import GatewayScore
 from surefoot.policies.http_client import MAX_RESPONSE_BYTES
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.protocols import SampleRequest

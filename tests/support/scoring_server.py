@@ -53,15 +53,6 @@ class ScoringEngine:
     def _route(self, body: Body) -> tuple[str, Callable[[], Any]]:
         if "task" in body:
             return "/pooling", lambda: self._pooling(body)
-        if "input" in body:
-            return "/classify", lambda: self._classify(body)
-        if "input_ids" in body:
-            return "/classify (SGLang)", lambda: [
-                {"embedding": self.logits(ids)[-1].tolist(), "meta_info": {"prompt_tokens": len(ids)}}
-                for ids in body["input_ids"]
-            ]
-        if "text_1" in body:
-            return "/score", lambda: self._pairs(body)
         path = "/generative_scoring" if "/generative_scoring" in self.offered else "/v1/score"
         return path, lambda: self._next_token(body, path)
 
@@ -73,20 +64,6 @@ class ScoringEngine:
                 rows = rows[torch.tensor(ids) == self.tag]
             data.append({"index": index, "object": "pooling", "data": rows.tolist()})
         return {"id": "pooling-1", "object": "list", "model": body["model"], "data": data, "usage": {}}
-
-    def _classify(self, body: Body) -> Body:
-        rows = [self.rows(ids)[-1].tolist() for ids in body["input"]]
-        data = [
-            {"index": i, "label": "LABEL_0", "probs": row, "num_classes": len(row)}
-            for i, row in enumerate(rows)
-        ]
-        return {"id": "classify-1", "object": "list", "model": body["model"], "data": data, "usage": {}}
-
-    def _pairs(self, body: Body) -> Body:
-        texts = [first + second for first, second in zip(body["text_1"], body["text_2"], strict=True)]
-        rows = [self.rows(self.model.tokenizer(text)["input_ids"])[-1].tolist() for text in texts]
-        data = [{"index": i, "object": "score", "score": row[0]} for i, row in enumerate(rows)]
-        return {"id": "score-1", "object": "list", "model": body["model"], "data": data, "usage": {}}
 
     def _next_token(self, body: Body, path: str) -> Body:
         good, bad = type(self.model).answer_ids(self.model.tokenizer)

@@ -45,17 +45,17 @@ class ServeConfig(Command):
         """Print, or check."""
         import shlex
 
-        from surefoot.models.remote.serve_config import check_server, find_tokens, server_command
+        from surefoot.models.remote.opening import check_server, find_tokenizer, server_command
 
-        words = find_tokens(self.model, family=self.family, tokenizer=self.tokenizer)
+        model = find_tokenizer(self.model, family=self.family, tokenizer=self.tokenizer)
         if self.check is None:
-            echo(shlex.join(server_command(words, self.model, engine=self.engine, port=self.port)))
+            echo(shlex.join(server_command(model, self.model, engine=self.engine, port=self.port)))
             return
-        reference = self._reference(words.family.CARD.family)
-        path = check_server(self.check, words, tokenizer=self.tokenizer or self.model, reference=reference)
+        reference = self._reference(model.family.CARD.family)
+        path = check_server(self.check, model, tokenizer=self.tokenizer or self.model, reference=reference)
         compared = "equal to the weights in this process" if reference else "not compared with weights"
         echo(
-            f"{self.check} passes: family {words.family.CARD.family}, {path}, one score per step, earlier "
+            f"{self.check} passes: family {model.family.CARD.family}, {path}, one score per step, earlier "
             f"scores independent of later steps, {compared}"
         )
 

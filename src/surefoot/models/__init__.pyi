@@ -25,13 +25,9 @@ from .kinds.yes_no import TransformersYesNo as TransformersYesNo
 from .loading import load_prm as load_prm
 from .lora import Lora as Lora
 from .remote.scorer import RemoteScorer as RemoteScorer
-from .remote.step_prompts import GenerativeScoring as GenerativeScoring
-from .remote.step_prompts import SglangReward as SglangReward
-from .remote.step_prompts import SglangScoring as SglangScoring
-from .remote.step_prompts import VllmClassify as VllmClassify
-from .remote.step_prompts import VllmScore as VllmScore
-from .remote.wire_formats import GatewayScore as GatewayScore
-from .remote.wire_formats import VllmPooling as VllmPooling
+from .remote.wires import GatewayScore as GatewayScore
+from .remote.wires import NextTokenScore as NextTokenScore
+from .remote.wires import VllmPooling as VllmPooling
 from .scorer import CheckpointScorer as CheckpointScorer
 from .scorer import Scorer as Scorer
 from .windows import Window as Window

@@ -138,6 +138,22 @@ def test_unexpected_weights_are_named_and_a_language_model_head_is_passed_over(c
         load_prm(tmp_path / "prm")
 
 
+@pytest.mark.parametrize("order", ["head first", "trunk first"])
+def test_the_order_of_reading_trunk_and_head_does_not_matter(checkpoint, order):
+    read = Checkpoint(checkpoint[0])
+    if order == "head first":
+        head = QwenPRM.read_head(read)
+        trunk = read.trunk()
+    else:
+        trunk = read.trunk()
+        with pytest.raises(CheckpointError, match="4 weights are unexpected: score"):
+            read.require_all_read()
+        head = QwenPRM.read_head(read)
+    read.require_all_read()
+    scorer = QwenPRM(trunk, read.tokenizer, head).scorer(name="x", batch_tokens=16_384)
+    close(scores_of(scorer, BATCH), scores_of(load_prm(checkpoint[0]), BATCH), 0)
+
+
 def test_pytorch_weights_are_read_too(checkpoint, tmp_path):
     shutil.copytree(checkpoint[0], tmp_path / "prm")
     file = tmp_path / "prm" / "model.safetensors"

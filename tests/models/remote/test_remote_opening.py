@@ -12,8 +12,8 @@ from scoring_server import ScoringEngine, address, served
 from surefoot import load_prm
 from surefoot.cli.options import separator
 from surefoot.errors import CheckpointError
-from surefoot.models.remote.serve_config import check_server, find_tokens, server_command
-from surefoot.models.remote.wire_formats import VllmPooling
+from surefoot.models.remote.opening import check_server, find_tokenizer, server_command
+from surefoot.models.remote.wires import VllmPooling
 from surefoot.models.scorer import CheckpointScorer
 
 EXTRA, TAG = SPECIAL + 3, PIECES.index("▁ки")
@@ -58,13 +58,9 @@ def test_a_head_with_step_pooling_and_without(qwen, tag):
     [
         ("/pooling", "vllm", {"tag": TAG, "single": True}),
         ("/pooling", "vllm", {"single": True}),
-        ("/classify", "vllm", {"single": True}),
-        ("/classify", "vllm", {}),
-        ("/score", "vllm", {"single": True}),
         ("/generative_scoring", "vllm", {}),
         ("/generative_scoring", "somebody", {}),
         ("/v1/score", "sglang", {}),
-        ("/classify (SGLang)", "sglang", {}),
     ],
 )
 def test_a_language_model_by_each_interface(shepherd, path, owner, settings):
@@ -104,7 +100,9 @@ def test_family_model_and_tokenizer_can_be_named(qwen, tmp_path):
         with pytest.raises(CheckpointError, match="and not the model 'third'"):
             load_prm(f"{url}?model=third")
         one = f"{url}?model=/models/prm"
-        with pytest.raises(CheckpointError, match="whose name is of no known family; say which with family="):
+        with pytest.raises(
+            CheckpointError, match="whose name does not show its family; name it with family="
+        ):
             load_prm(one)
         with pytest.raises(CheckpointError, match=r"its tokenizer is not here .*--prm-tokenizer"):
             load_prm(f"{one}#qwen-prm")
@@ -120,7 +118,7 @@ def test_a_server_without_step_scores_says_what_it_was_asked(shepherd):
         with pytest.raises(CheckpointError) as caught:
             load_prm(address(server))
         said = str(caught.value)
-    for path in ("/pooling (STEP)", "/pooling", "/classify", "/generative_scoring"):
+    for path in ("/pooling (STEP)", "/pooling", "/generative_scoring"):
         assert f"{path}: status 404" in said
     assert f"'surefoot serve-config {shepherd}' shows how to start it" in said
 
@@ -139,13 +137,13 @@ def test_wrong_addresses(url, said):
 
 
 def test_commands(qwen, shepherd):
-    words = find_tokens(str(qwen))
+    words = find_tokenizer(str(qwen))
     command = server_command(words, "Qwen/Qwen2.5-Math-PRM-7B", port=8001)
     assert command[:3] == ["vllm", "serve", "Qwen/Qwen2.5-Math-PRM-7B"]
     assert f'"tok_pooling_type": "STEP", "step_tag_id": {EXTRA}}}' in command[-1]
     with pytest.raises(CheckpointError, match="sglang does not read step scores of family 'qwen-prm'"):
         server_command(words, "x", engine="sglang")
-    command = server_command(find_tokens(str(shepherd)), "x")
+    command = server_command(find_tokenizer(str(shepherd)), "x")
     assert '"classifier_from_token": ["▁-", "▁+"], "method": "from_2_way_softmax"' in " ".join(command)
     assert f'"step_tag_id": {TAG}' in command[-1]
     assert server_command(words, "x", engine="surefoot") == [
@@ -159,7 +157,7 @@ def test_commands(qwen, shepherd):
 
 
 def test_the_check_passes_a_right_server_and_no_other(qwen, tmp_path):
-    words, local = find_tokens(str(qwen)), load_prm(qwen)
+    words, local = find_tokenizer(str(qwen)), load_prm(qwen)
     with served(ScoringEngine(qwen, "/pooling", tag=EXTRA), qwen) as server:
         assert check_server(address(server), words, reference=local) == "/pooling"
         changed = tmp_path / "Qwen2.5-Math-PRM-7B"

@@ -18,8 +18,7 @@ from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.loading import load_prm
 from surefoot.models.remote.scorer import RemoteScorer
-from surefoot.models.remote.step_prompts import VllmClassify
-from surefoot.models.remote.wire_formats import Encoder, GatewayScore, VllmPooling
+from surefoot.models.remote.wires import Encoder, GatewayScore, NextTokenScore, VllmPooling
 from surefoot.models.scorer import CheckpointScorer, Scorer
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import Problem, Trace
@@ -69,12 +68,14 @@ def by_step(ids: list[int]) -> list[list[float]]:
     return [row for row, token in zip(by_token(ids), ids, strict=True) if token == NEWLINE]
 
 
-def classify(body: Body) -> Reply:
-    data = [
-        {"index": i, "label": None, "probs": [1 - chance(ids), chance(ids)], "num_classes": 2}
-        for i, ids in enumerate(body["input"])
-    ]
-    return Reply(payload={"id": "classify-1", "object": "list", "model": "m", "data": data})
+LABELS = (5, 9)
+
+
+def next_token(body: Body) -> Reply:
+    assert (body["label_token_ids"], body["apply_softmax"]) == (list(LABELS), True)
+    prompts = [[*body["query"], *item] for item in body["items"]]
+    data = [{"index": i, "object": "score", "score": 1 - chance(ids)} for i, ids in enumerate(prompts)]
+    return Reply(payload={"id": "scoring-1", "object": "list", "model": "m", "data": data})
 
 
 def gateway(body: Body) -> Reply:
@@ -93,7 +94,7 @@ def scorer(wire: Any, url: str, **settings: Any) -> RemoteScorer:
     return RemoteScorer(wire, base_url=url, name="remote", **({"max_retries": 0} | settings))
 
 
-@pytest.mark.parametrize("kind", ["tokens", "steps", "classify"])
+@pytest.mark.parametrize("kind", ["tokens", "steps", "next token"])
 def test_the_server_gets_the_very_token_ids(encoder, lab_items, kind) -> None:
     encoder = AtLineEnd(encoder) if kind == "steps" else encoder
     wires = {
@@ -102,7 +103,7 @@ def test_the_server_gets_the_very_token_ids(encoder, lab_items, kind) -> None:
             VllmPooling(encoder=encoder, model="m", rows="steps", step_tag_id=NEWLINE),
             lambda body: pooling(body, by_step),
         ),
-        "classify": (VllmClassify(encoder=encoder, model="m"), classify),
+        "next token": (NextTokenScore(encoder=encoder, model="m", labels=LABELS), next_token),
     }
     wire, answer = wires[kind]
     with serve(answer) as server:
@@ -110,10 +111,20 @@ def test_the_server_gets_the_very_token_ids(encoder, lab_items, kind) -> None:
         assert isinstance(remote, StepScorer)
         records = remote.score_traces(lab_items)
         paths = {path for path, _ in server.seen}
-        sent = [prompt for body in server.bodies for prompt in body["input"]]
-    assert paths == {"/classify" if kind == "classify" else "/pooling"}
+        sent = [
+            [*body.get("query", ()), *prompt]
+            for body in server.bodies
+            for prompt in body.get("input", body.get("items"))
+        ]
+    assert paths == {"/generative_scoring" if kind == "next token" else "/pooling"}
     ids = [list(trace.ids) for trace in encoder.encode(lab_items)]
-    assert all(prompt in sent for prompt in ids) or kind == "classify"
+    if kind == "next token":
+        ids = [
+            prompt[: at + 1]
+            for prompt, trace in zip(ids, encoder.encode(lab_items), strict=True)
+            for at in trace.positions
+        ]
+    assert all(prompt in sent for prompt in ids)
     for record, scores in zip(records, expected(encoder, lab_items), strict=True):
         assert record.scores == pytest.approx(scores)
     assert sum(record.usage.verifier_tokens for record in records) >= sum(map(len, ids))
@@ -164,10 +175,10 @@ def logits(ids: list[int]) -> list[list[float]]:
     ("answer", "message"),
     [
         (lambda body: pooling(body, by_step), "is the server's pooling type ALL"),
-        (lambda body: pooling(body, logits), "no probabilities"),
+        (lambda body: pooling(body, logits), "not probabilities"),
         (lambda body: pooling(body, lambda ids: [[4.2] for _ in ids]), r"outside \[0, 1\]"),
         (lambda body: pooling(body, lambda ids: [[math.nan] for _ in ids]), r"outside \[0, 1\]"),
-        (classify, "data.0.data"),
+        (lambda _body: Reply(payload={"data": [{"index": 0, "probs": [0.5]}]}), "data.0.data"),
         (lambda _body: Reply(payload={"data": []}), "came for 1 prompts"),
         (lambda _body: Reply(payload="<html>"), "Invalid JSON"),
         (lambda _body: Reply(status=404, payload="Not Found"), "status 404: Not Found"),
@@ -243,7 +254,7 @@ def test_an_answer_of_another_shape_is_no_score(encoder, lab_items) -> None:
         remote = scorer(wire, server.url)
         records = remote.score_traces(lab_items)
     assert all(set(record.scores) == {None} for record in records)
-    assert remote.failures == {"answer of another shape": len(lab_items)}
+    assert remote.failures == {"malformed response": len(lab_items)}
 
 
 def test_a_busy_server_is_asked_again(encoder, lab_items) -> None:
@@ -320,7 +331,7 @@ def test_load_prm_makes_a_generative_verifier_of_another_server() -> None:
         [record] = verifier.score("2 + 2?", ["2 + 2\n= 4\n"])
         with pytest.raises(
             CheckpointError,
-            match=r"serves thinker, whose name is of no known family; say which with.*'generative'",
+            match=r"serves thinker, whose name does not show its family; name it with.*'generative'",
         ):
             load_prm(server.url)
     assert (verifier.name, verifier.card.family) == ("thinker", "generative")

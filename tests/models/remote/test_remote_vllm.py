@@ -13,10 +13,7 @@ from published_checkpoints import BATCH, close, save_math_shepherd, save_qwen_pr
 from vllm_server import VLLM, WIDE, running
 
 from surefoot import load_prm
-from surefoot.models.remote.opening import wires
-from surefoot.models.remote.scorer import RemoteScorer
-from surefoot.models.remote.serve_config import check_server, find_tokens, server_command
-from surefoot.policies.servers import ServedModel
+from surefoot.models.remote.opening import check_server, find_tokenizer, server_command
 
 pytestmark = [
     pytest.mark.slow,
@@ -28,7 +25,7 @@ SAVE = {"Qwen2.5-Math-PRM-7B": save_qwen_prm, "math-shepherd-mistral-7b-prm": sa
 
 def options(checkpoint: Path) -> list[str]:
     """What ``surefoot serve-config`` prints, after the model and its port."""
-    return server_command(find_tokens(str(checkpoint)), str(checkpoint))[5:]
+    return server_command(find_tokenizer(str(checkpoint)), str(checkpoint))[5:]
 
 
 @pytest.fixture(scope="module", params=SAVE)
@@ -44,7 +41,7 @@ def test_the_printed_command_serves_the_scores_of_this_process(checkpoint):
         remote = load_prm(url)
         assert remote.wire.rows == "steps"
         close(scores_of(remote, BATCH * 5), scores_of(local, BATCH * 5), tolerance=1e-4)
-        assert check_server(url, find_tokens(str(checkpoint)), reference=local) == "/pooling"
+        assert check_server(url, find_tokenizer(str(checkpoint)), reference=local) == "/pooling"
 
 
 @pytest.mark.parametrize(
@@ -55,7 +52,6 @@ def test_the_printed_command_serves_the_scores_of_this_process(checkpoint):
             ["--pooler-config", '{"task":"token_classify","tok_pooling_type":"ALL"}'],
             "/pooling",
         ),
-        ("math-shepherd-mistral-7b-prm", ["--pooler-config", '{"task":"classify"}'], "/classify"),
         ("math-shepherd-mistral-7b-prm", None, "/generative_scoring"),
     ],
 )
@@ -66,9 +62,4 @@ def test_the_other_interfaces(tmp_path, name, more, path):
     with running(checkpoint, *words) as url:
         remote = load_prm(url)
         assert remote.wire.path == path
-        if path == "/classify":  # the server takes pairs of texts, too
-            words = find_tokens(str(checkpoint))
-            pairs = dict(wires(words, ServedModel(id=str(checkpoint), owned_by="vllm")))["/score"]
-            scorer = RemoteScorer(pairs, base_url=url, name="pairs")
-            close(scores_of(scorer, BATCH), scores_of(load_prm(checkpoint), BATCH), tolerance=1e-4)
         close(scores_of(remote, BATCH), scores_of(load_prm(checkpoint), BATCH), tolerance=1e-4)

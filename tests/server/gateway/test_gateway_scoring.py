@@ -17,7 +17,7 @@ from surefoot.models.encoding import Encoding
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.kinds.label_scorer import LabelScorer
 from surefoot.models.remote.scorer import RemoteScorer
-from surefoot.models.remote.wire_formats import GatewayScore as GatewayWire
+from surefoot.models.remote.wires import GatewayScore as GatewayWire
 from surefoot.models.scorer import Scorer
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.policies.traces import sample_traces

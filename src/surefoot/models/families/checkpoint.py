@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,7 @@ class Checkpoint:
         known = self._facts.model_type in CONFIG_MAPPING
         self.remote = trust_remote_code and not known
         self._head: set[str] = set()
+        self._outside_trunk: set[str] = set()
 
     @property
     def architectures(self) -> tuple[str, ...]:
@@ -142,11 +143,7 @@ class Checkpoint:
         return _linear(self.tensor(name, ids), None, self.directory)
 
     def trunk(self) -> PreTrainedModel:
-        """The trunk without a head, whose tensors have been read before.
-
-        A language-model head is passed over. Raises ``CheckpointError`` naming weights that the trunk needs
-        and the checkpoint lacks, and weights that neither trunk nor head knows.
-        """
+        """The trunk without a head. Raises ``CheckpointError`` naming weights that the checkpoint lacks."""
         before = logging.get_verbosity()
         logging.set_verbosity_error()  # transformers reports the head, which is read elsewhere, as unexpected
         try:
@@ -160,14 +157,23 @@ class Checkpoint:
             raise CheckpointError(f"{self.directory}: the trunk could not be loaded: {error}") from error
         finally:
             logging.set_verbosity(before)
-        unknown = set(info["unexpected_keys"]) - self._head - {"lm_head.weight"}
-        for problem, names in (("missing", info["missing_keys"]), ("unexpected", unknown)):
-            if names:
-                some = ", ".join(sorted(names)[:5])
-                raise CheckpointError(f"{self.directory}: {len(names)} weights are {problem}: {some}")
+        self._outside_trunk = set(info["unexpected_keys"])
+        self._require_none(info["missing_keys"], "missing")
         require_finite(trunk, self.directory)
         self.loading.place(trunk)
         return trunk
+
+    def require_all_read(self) -> None:
+        """Raise ``CheckpointError`` naming weights that neither the trunk nor the head has read.
+
+        A language-model head may stay unread.
+        """
+        self._require_none(self._outside_trunk - self._head - {"lm_head.weight"}, "unexpected")
+
+    def _require_none(self, names: Collection[str], problem: str) -> None:
+        if names:
+            listed = ", ".join(sorted(names)[:5])
+            raise CheckpointError(f"{self.directory}: {len(names)} weights are {problem}: {listed}")
 
 
 def _linear(weight: torch.Tensor, bias: torch.Tensor | None, where: Path) -> nn.Linear:

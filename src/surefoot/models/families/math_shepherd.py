@@ -14,9 +14,8 @@ weights; whether the hub holds safetensors was not seen, ``pytorch_model.bin`` i
 
 from __future__ import annotations
 
-from typing import Self
-
 import torch
+from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError, ScoreError
@@ -43,6 +42,7 @@ class MathShepherd(PublishedModel):
         base="Mistral-7B",
     )
     repositories = ("peiyi9979/math-shepherd-mistral-7b-prm",)
+    engines = ("vllm", "sglang")
     markers = (TAG,)
     separators = (TAG,)
 
@@ -68,13 +68,13 @@ class MathShepherd(PublishedModel):
         return FamilyMatch.POSSIBLE if checkpoint.token_id(f"▁{TAG}") is not None else FamilyMatch.NO
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint) -> Self:
+    def read_head(cls, checkpoint: Checkpoint) -> nn.Module:
         tokenizer, where = checkpoint.tokenizer, checkpoint.directory
         if not tokenizer.is_fast:
             raise CheckpointError(
                 f"{where}: the tokenizer gives no character offsets; tokenizer.json is missing"
             )
-        return cls(checkpoint.trunk(), tokenizer, checkpoint.answers(cls.answer_ids(tokenizer)))
+        return checkpoint.answers(cls.answer_ids(tokenizer))
 
     @classmethod
     def answer_ids(cls, tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:

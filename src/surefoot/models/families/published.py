@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import nn
@@ -25,6 +25,9 @@ from surefoot.models.scorer import Scorer
 from surefoot.policies.control_tokens import ControlTokens, control_tokens
 from surefoot.protocols import ProblemTrace
 from surefoot.segment.spans import own_lines
+
+Engine = Literal["vllm", "sglang", "surefoot"]
+"""Servers; ``surefoot`` is this package's gateway, which serves every family."""
 
 
 class FamilyMatch(IntEnum):
@@ -49,6 +52,8 @@ class PublishedModel(nn.Module, ABC):
     """Whether scores compare the model with a second one."""
     markers: ClassVar[tuple[str, ...]] = ()
     """What the family writes between steps, and a step may not hold."""
+    engines: ClassVar[tuple[Engine, ...]] = ()
+    """Servers, besides this package's gateway, that can read the family's step scores."""
     separators: ClassVar[tuple[str, ...]] = ()
     """What ends a step in a solution that is written in the family's own form."""
 
@@ -71,8 +76,16 @@ class PublishedModel(nn.Module, ABC):
 
     @classmethod
     @abstractmethod
+    def read_head(cls, checkpoint: Checkpoint) -> nn.Module:
+        """The head from the checkpoint's tensors. Raises ``CheckpointError``, also for a wrong tokenizer."""
+
+    @classmethod
     def load(cls, checkpoint: Checkpoint) -> Self:
         """Raises ``CheckpointError``."""
+        head = cls.read_head(checkpoint)
+        model = cls(checkpoint.trunk(), checkpoint.tokenizer, head)
+        checkpoint.require_all_read()
+        return model
 
     @abstractmethod
     def write(self, question: str, steps: list[str]) -> EncodedTrace:

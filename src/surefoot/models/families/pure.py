@@ -14,9 +14,8 @@ real names of the head's weights were not seen.
 
 from __future__ import annotations
 
-from typing import Self
-
 import torch
+from torch import nn
 
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
@@ -40,6 +39,7 @@ class Pure(TokenClassifier):
         base="Qwen2.5-Math-7B",
     )
     repositories = ("jinachris/PURE-PRM-7B", "jinachris/Qwen2.5-Math-7B-PRM800K")
+    engines = ("vllm",)
 
     begins = False
 
@@ -53,7 +53,6 @@ class Pure(TokenClassifier):
         return FamilyMatch.YES if named and checkpoint.token_id(MARKER) is None else FamilyMatch.NO
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint) -> Self:
+    def read_head(cls, checkpoint: Checkpoint) -> nn.Module:
         wide = "score.0.weight" in checkpoint.tensors
-        head = process_head(checkpoint) if wide else classifier_head(checkpoint)
-        return cls(checkpoint.trunk(), checkpoint.tokenizer, head)
+        return process_head(checkpoint) if wide else classifier_head(checkpoint)

@@ -13,8 +13,6 @@ shape and names, and that an ``lm_head`` in the files is to be ignored). Solutio
 
 from __future__ import annotations
 
-from typing import Self
-
 import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
@@ -45,6 +43,7 @@ class QwenPRM(PublishedModel):
         base="Qwen2.5-Math-Instruct",
     )
     repositories = ("Qwen/Qwen2.5-Math-PRM-7B", "Qwen/Qwen2.5-Math-PRM-72B", "Qwen/Qwen2.5-Math-7B-PRM800K")
+    engines = ("vllm",)
     markers = (MARKER,)
     separators = (MARKER,)
 
@@ -74,10 +73,9 @@ class QwenPRM(PublishedModel):
         return FamilyMatch.YES if named and checkpoint.token_id(MARKER) is not None else FamilyMatch.NO
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint) -> Self:
+    def read_head(cls, checkpoint: Checkpoint) -> nn.Module:
         one_token(checkpoint, MARKER)
-        head = process_head(checkpoint)
-        return cls(checkpoint.trunk(), checkpoint.tokenizer, head)
+        return process_head(checkpoint)
 
 
 def process_head(checkpoint: Checkpoint) -> nn.Module:

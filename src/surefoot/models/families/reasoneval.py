@@ -16,9 +16,8 @@ script). Never run on the real weights; the 7B's special tokens are inferred fro
 
 from __future__ import annotations
 
-from typing import Self
-
 import torch
+from torch import nn
 
 from surefoot.errors import CheckpointError, ScoreError
 from surefoot.models.card import CheckpointCard
@@ -74,10 +73,9 @@ class ReasonEval(PublishedModel):
         return FamilyMatch.YES if named or "score_head.weight" in checkpoint.tensors else FamilyMatch.NO
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint) -> Self:
+    def read_head(cls, checkpoint: Checkpoint) -> nn.Module:
         if checkpoint.tokenizer.pad_token is None:
             raise CheckpointError(
                 f"{checkpoint.directory}: the tokenizer names no pad_token, which separates steps"
             )
-        head = checkpoint.linear("score_head", classes=3)
-        return cls(checkpoint.trunk(), checkpoint.tokenizer, head)
+        return checkpoint.linear("score_head", classes=3)

@@ -16,9 +16,8 @@ the steps (that script). Never run on the real weights.
 
 from __future__ import annotations
 
-from typing import Self
-
 import torch
+from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError
@@ -51,6 +50,7 @@ class RLHFlow(PublishedModel):
         base="Llama-3.1-8B-Instruct",
     )
     repositories = ("RLHFlow/Llama3.1-8B-PRM-Mistral-Data", "RLHFlow/Llama3.1-8B-PRM-Deepseek-Data")
+    engines = ("vllm", "sglang")
     markers = (PLACE,)
     separators = ("ки",)
 
@@ -79,10 +79,9 @@ class RLHFlow(PublishedModel):
         return FamilyMatch.POSSIBLE if plain and checkpoint.token_id(PLACE) is not None else FamilyMatch.NO
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint) -> Self:
+    def read_head(cls, checkpoint: Checkpoint) -> nn.Module:
         one_token(checkpoint, PLACE)
-        head = checkpoint.answers(cls.answer_ids(checkpoint.tokenizer))
-        return cls(checkpoint.trunk(), checkpoint.tokenizer, head)
+        return checkpoint.answers(cls.answer_ids(checkpoint.tokenizer))
 
     @classmethod
     def answer_ids(cls, tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:

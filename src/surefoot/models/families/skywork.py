@@ -15,9 +15,8 @@ text was not seen.
 
 from __future__ import annotations
 
-from typing import Self
-
 import torch
+from torch import nn
 
 from surefoot.errors import CheckpointError
 from surefoot.models.card import CheckpointCard
@@ -65,10 +64,9 @@ class Skywork(PublishedModel):
         return FamilyMatch.YES if named or "v_head.summary.weight" in checkpoint.tensors else FamilyMatch.NO
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint) -> Self:
+    def read_head(cls, checkpoint: Checkpoint) -> nn.Module:
         if checkpoint.tokenizer.bos_token is None:
             raise CheckpointError(
                 f"{checkpoint.directory}: the tokenizer names no bos_token, which begins the input"
             )
-        head = checkpoint.linear("v_head.summary")
-        return cls(checkpoint.trunk(), checkpoint.tokenizer, head)
+        return checkpoint.linear("v_head.summary")

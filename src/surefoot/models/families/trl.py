@@ -12,7 +12,7 @@ the minimum is the package's default. Never run on the real weights.
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -64,9 +64,8 @@ class TokenClassifier(PublishedModel):
         return FamilyMatch.YES if named and checkpoint.labels == 2 else FamilyMatch.NO
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint) -> Self:
-        head = classifier_head(checkpoint)
-        return cls(checkpoint.trunk(), checkpoint.tokenizer, head)
+    def read_head(cls, checkpoint: Checkpoint) -> nn.Module:
+        return classifier_head(checkpoint)
 
 
 def classifier_head(checkpoint: Checkpoint) -> nn.Module:

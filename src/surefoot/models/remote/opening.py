@@ -1,7 +1,13 @@
-"""Opening a reward model by its server's address: what is served, of which family, by which interface."""
+"""Open a reward model by its server's address; print the command that starts such a server, and check it.
+
+Servers read step scores in few ways. vLLM reads a step at a tag (pooling type ``STEP``) or returns a row for
+every token (``ALL``), from a checkpoint's head or from two tokens of a language model (``--convert
+classify``). vLLM and SGLang return next-token probabilities. This package's gateway serves every kind.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +19,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from surefoot.errors import CheckpointError, PolicyError, ScoreError
 from surefoot.io.hub import checkpoint_directory
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import PublishedModel
+from surefoot.models.families.published import Engine, PublishedModel
 from surefoot.models.families.registry import FAMILIES, Family, family_named, find_family, quoted
 from surefoot.models.families.thinkprm import ThinkPRM
 from surefoot.models.kinds.generative import FAMILY as GENERATIVE
@@ -21,25 +27,19 @@ from surefoot.models.kinds.generative import GenerativeVerifier
 from surefoot.models.kinds.verifier_format import VerifierFormat
 from surefoot.models.kinds.yes_no import OpenAIYesNo
 from surefoot.models.remote.scorer import RemoteScorer, self_test, server_root
-from surefoot.models.remote.step_prompts import (
-    GenerativeScoring,
-    SglangReward,
-    SglangScoring,
-    VllmClassify,
-    VllmScore,
-)
-from surefoot.models.remote.wire_formats import GatewayScore, VllmPooling, Wire
+from surefoot.models.remote.wires import GatewayScore, NextTokenScore, VllmPooling, Wire
 from surefoot.models.scorer import CheckpointScorer
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.policies.servers import ServedModel, checked_url, list_models
+from surefoot.protocols import StepScorer
 
 _CONTEXT = 2048
-"""Tokens, where a server does not say how many its model reads."""
+"""Tokens, if a server does not state its model's context."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerAddress:
-    """``http://host:8000?model=NAME#FAMILY``: model and family are left out where there is one to find."""
+    """``http://host:8000?model=NAME#FAMILY``; model and family are optional if the server implies them."""
 
     root: str
     """Without ``/v1``."""
@@ -48,7 +48,7 @@ class ServerAddress:
 
     @classmethod
     def parse(cls, url: str) -> Self:
-        """Raises ``CheckpointError`` for an address that no request can go to."""
+        """Raises ``CheckpointError`` unless it is an HTTP address."""
         parts = urlsplit(url)
         plain = parts._replace(query="", fragment="").geturl()
         try:
@@ -62,37 +62,37 @@ class ServerAddress:
 def open_server(
     url: str, *, family: str | None = None, tokenizer: str | Path | None = None, chains: int = 1
 ) -> CheckpointScorer:
-    """The reward model at ``url`` (:class:`ServerAddress`).
+    """Open the reward model at ``url`` (:class:`ServerAddress`).
 
-    A gateway of this package scores by itself. Of vLLM and SGLang the family decides which tokens are sent
-    and how the answer is read. The family is the one given, else that of the served model's name or files;
-    the tokens come from ``tokenizer``, else from where the server says that its model is. The interfaces that
-    the family can be read through are tried in turn, and the first that passes :func:`self_test` is used.
+    A gateway of this package scores by itself. For vLLM and SGLang the family decides which tokens are sent
+    and how the response is read. The family is the argument, or follows from the served model's name or
+    files. The tokenizer is the argument, or the one at the path that the server reports for its model. The
+    family's interfaces are tried in turn; the first that passes :func:`self_test` is used.
 
-    With the family ``generative`` (or ThinkPRM, whose format is the default) the model at an
-    OpenAI-compatible server writes ``chains`` critiques per trace, and the odds of yes are read from its log
+    With the family ``generative`` (or ThinkPRM, whose format is the default) the model behind an
+    OpenAI-compatible server writes ``chains`` critiques per trace, and the odds of yes come from its log
     probabilities.
 
-    Raises ``CheckpointError``, in one sentence with the address: nobody answers, the key is refused, the
-    model or its family is not known, or there is no interface with step scores.
+    Raises ``CheckpointError``, one sentence with the address: no server answers, the key is refused, the
+    model or its family is unknown, or no interface gives step scores.
     """
     address = ServerAddress.parse(url)
     family = family or address.family
     if family not in (None, GENERATIVE, *FAMILIES):
-        known = quoted([GENERATIVE, *FAMILIES])
-        raise CheckpointError(f"{url}: family={family!r} is not known; a server has one of {known}")
+        names = quoted([GENERATIVE, *FAMILIES])
+        raise CheckpointError(f"{url}: family={family!r} is not known; a server has one of {names}")
     served = _served(address)
     if family is None and served.owned_by == "surefoot":
         return _gateway(address)
     named = family or family_named(served.root or served.id) or family_named(served.id)
     if named in (GENERATIVE, ThinkPRM.CARD.family):
         return _generative(address, served, chains)
-    words = Tokens.find(address.root, served, family=family, tokenizer=tokenizer)
+    model = FamilyTokenizer.find(address.root, served, family=family, tokenizer=tokenizer)
     failures = []
-    for name, wire in wires(words, served):
+    for name, wire in wires(model, served):
         try:
             scorer = RemoteScorer(
-                wire, base_url=address.root, name=Path(served.id).name, card=words.family.CARD
+                wire, base_url=address.root, name=Path(served.id).name, card=model.family.CARD
             )
         except ScoreError as error:
             failures.append(f"{name}: {str(error).split(': ', 1)[-1]}")
@@ -101,13 +101,13 @@ def open_server(
             return scorer
         failures.append(f"{name}: {problems[0]}")
     raise CheckpointError(
-        f"{address.root} gives no step scores of family {words.family.CARD.family!r}: {'; '.join(failures)}; "
+        f"{address.root} gives no step scores of family {model.family.CARD.family!r}: {'; '.join(failures)}; "
         f"'surefoot serve-config {served.root or served.id}' shows how to start it"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tokens:
+class FamilyTokenizer:
     """A family, and the tokenizer of one of its models."""
 
     family: type[PublishedModel]
@@ -117,13 +117,13 @@ class Tokens:
     def find(
         cls, where: str, served: ServedModel, *, family: str | None, tokenizer: str | Path | None
     ) -> Self:
-        """What a served model is and reads. Raises ``CheckpointError``, which begins with ``where``."""
+        """Family and tokenizer of a served model. Raises ``CheckpointError``, which begins with ``where``."""
         source = str(tokenizer or served.root or served.id)
         name = family or family_named(served.root or served.id) or family_named(served.id)
-        found: type[Any] = FAMILIES[name] if name else _by_files(where, served, source)
-        if not issubclass(found, PublishedModel):
+        kind: type[Any] = FAMILIES[name] if name else _family_of_files(where, served, source)
+        if not issubclass(kind, PublishedModel):
             raise CheckpointError(
-                f"{where}: family {found.CARD.family!r} is not read from a server of this kind; serve it "
+                f"{where}: family {kind.CARD.family!r} is not read from a server of this kind; serve it "
                 f"with 'surefoot serve --prm {served.root or served.id}'"
             )
         try:
@@ -133,57 +133,116 @@ class Tokens:
                 f"{where} serves {served.id}, and its tokenizer is not here ({source}: "
                 f"{str(error).splitlines()[0]}); name a directory or hub name with it: --prm-tokenizer"
             ) from error
-        return cls(family=found, tokenizer=loaded)
+        return cls(family=kind, tokenizer=loaded)
 
 
-def wires(words: Tokens, served: ServedModel) -> Iterator[tuple[str, Wire]]:
-    """The interfaces that could give the family's scores, cheapest first, with their names."""
+def find_tokenizer(
+    model: str, *, family: str | None = None, tokenizer: str | Path | None = None
+) -> FamilyTokenizer:
+    """Family and tokenizer of a published model, a directory or hub name. Raises ``CheckpointError``."""
+    return FamilyTokenizer.find(model, ServedModel(id=model), family=family, tokenizer=tokenizer)
+
+
+def wires(model: FamilyTokenizer, served: ServedModel) -> Iterator[tuple[str, Wire]]:
+    """The interfaces that may give the family's scores, cheapest first, with their names."""
     context = served.max_model_len or _CONTEXT
-    encoder = words.family.encoder(words.tokenizer, max_length=context)
-    shared: dict[str, Any] = {"encoder": encoder, "model": served.id, "rule": encoder.score_of}
-    labels = words.family.answer_ids(words.tokenizer)
-    # one token of the context is for the answer that the server draws and throws away
-    shorter = shared | {"encoder": words.family.encoder(words.tokenizer, max_length=context - 1)}
+    encoder = model.family.encoder(model.tokenizer, max_length=context)
+    shared: dict[str, Any] = {"model": served.id, "rule": encoder.score_of}
     if served.owned_by != "sglang":
-        tag = words.family.step_tag_id(words.tokenizer)
+        tag = model.family.step_tag_id(model.tokenizer)
         if tag is not None:
-            yield "/pooling (STEP)", VllmPooling(**shared, rows="steps", step_tag_id=tag)
-        yield "/pooling", VllmPooling(**shared)
-        yield "/classify", VllmClassify(**shared)
-        if labels:
-            yield "/generative_scoring", GenerativeScoring(**shorter, labels=labels)
-            yield "/score", VllmScore(**shared, tokenizer=words.tokenizer)
+            yield "/pooling (STEP)", VllmPooling(**shared, encoder=encoder, rows="steps", step_tag_id=tag)
+        yield "/pooling", VllmPooling(**shared, encoder=encoder)
+    labels = model.family.answer_ids(model.tokenizer)
+    if labels is None:
+        return
+    # one token of the context is for the token that the server samples and discards
+    shorter = model.family.encoder(model.tokenizer, max_length=context - 1)
+    if served.owned_by != "sglang":
+        yield "/generative_scoring", NextTokenScore(**shared, encoder=shorter, labels=labels)
     if served.owned_by != "vllm":
-        if labels:
-            yield "/v1/score", SglangScoring(**shorter, labels=labels)
-        yield "/classify (SGLang)", SglangReward(**shared)
+        yield "/v1/score", NextTokenScore(**shared, encoder=shorter, labels=labels, path="/v1/score")
+
+
+def server_command(
+    model: FamilyTokenizer, name: str, *, engine: Engine = "vllm", port: int = 8000
+) -> list[str]:
+    """The command, as arguments. Raises ``CheckpointError`` if the engine cannot read the family's scores."""
+    family = model.family
+    if engine == "surefoot":
+        return ["surefoot", "serve", "--port", str(port), "--prm", name]
+    if engine not in family.engines:
+        able = [kind.CARD.family for kind in FAMILIES.values() if engine in getattr(kind, "engines", ())]
+        raise CheckpointError(
+            f"{engine} does not read step scores of family {family.CARD.family!r} (only of "
+            f"{', '.join(able)}); 'surefoot serve --prm {name}' does"
+        )
+    if engine == "sglang":
+        return ["python", "-m", "sglang.launch_server", "--model-path", name, "--port", str(port)]
+    options = ["--port", str(port), "--runner", "pooling"]
+    if labels := family.answer_ids(model.tokenizer):
+        good, bad = model.tokenizer.convert_ids_to_tokens(list(labels))
+        # vLLM subtracts the first token's row of the head from the second's: a sigmoid is then the softmax
+        overrides = {"classifier_from_token": [bad, good], "method": "from_2_way_softmax"}
+        options += ["--convert", "classify", "--hf-overrides", json.dumps(overrides, ensure_ascii=False)]
+    pooler: dict[str, object] = {"task": "token_classify", "tok_pooling_type": "ALL"}
+    if (tag := family.step_tag_id(model.tokenizer)) is not None:
+        pooler |= {"tok_pooling_type": "STEP", "step_tag_id": tag}
+    return ["vllm", "serve", name, *options, "--pooler-config", json.dumps(pooler)]
+
+
+def check_server(
+    url: str,
+    model: FamilyTokenizer,
+    *,
+    tokenizer: str | Path | None = None,
+    reference: StepScorer | None = None,
+) -> str:
+    """The interface of a running server that passes :func:`surefoot.models.remote.scorer.self_test`.
+
+    Raises ``CheckpointError`` if none does, if scores differ from the scores of ``reference``, or if the
+    server returns a row for every token instead of each step's tag. vLLM did that before its fix of September
+    2026 (pull request 55307): it silently ignored ``STEP`` with ``--convert classify``.
+    """
+    scorer = open_server(url, family=model.family.CARD.family, tokenizer=tokenizer)
+    if not isinstance(scorer, RemoteScorer):
+        raise CheckpointError(f"{url} does not give step scores itself")
+    if problems := self_test(scorer, reference=reference):
+        raise CheckpointError(f"{url}: {problems[0]}")
+    wire, tag = scorer.wire, model.family.step_tag_id(model.tokenizer)
+    if isinstance(wire, VllmPooling) and wire.rows == "tokens" and tag is not None:
+        raise CheckpointError(
+            f"{url} answers for every token, not for each step's tag {tag}: it was started without "
+            "pooling type STEP, or is a vLLM that ignores it (before its fix of September 2026); "
+            "this package still reads the right scores, but other clients do not"
+        )
+    return wire.path
 
 
 def _served(address: ServerAddress) -> ServedModel:
-    """The model asked for, or the only one. Raises ``CheckpointError``."""
+    """The requested model, or the only one. Raises ``CheckpointError``."""
     try:
         models = list_models(f"{address.root}/v1")
     except PolicyError as error:
         raise CheckpointError(str(error)) from error
-    names = [model.id for model in models]
     if models and all(model.owned_by == "surefoot" for model in models) and address.model is None:
         return models[0]
-    chosen = [model for model in models if address.model in (None, model.id)]
-    if len(chosen) == 1:
-        return chosen[0]
-    listed = ", ".join(names[:10]) or "no model"
+    matches = [model for model in models if address.model in (None, model.id)]
+    if len(matches) == 1:
+        return matches[0]
+    listed = ", ".join(model.id for model in models[:10]) or "no model"
     if address.model is not None:
         raise CheckpointError(f"{address.root} serves {listed} and not the model {address.model!r}")
     raise CheckpointError(f"{address.root} serves {listed}; name one: {address.root}?model=NAME")
 
 
-def _by_files(where: str, served: ServedModel, source: str) -> Family:
+def _family_of_files(where: str, served: ServedModel, source: str) -> Family:
     """The family that a directory on this machine shows. Raises ``CheckpointError``."""
     if Path(source).is_dir():
         return find_family(Checkpoint(Path(source)), name=source)
     raise CheckpointError(
-        f"{where} serves {served.id}, whose name is of no known family; say which with family= (--family) or "
-        f"as {where}#FAMILY: {quoted([GENERATIVE, *FAMILIES])}"
+        f"{where} serves {served.id}, whose name does not show its family; name it with family= (--family) "
+        f"or as {where}#FAMILY: {quoted([GENERATIVE, *FAMILIES])}"
     )
 
 

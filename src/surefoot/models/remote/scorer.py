@@ -1,4 +1,4 @@
-"""A reward model behind a server: requests, retries, and a check of the answers before work starts."""
+"""A reward model behind a server: requests, retries, and a check of the responses before work starts."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from concurrent.futures import ThreadPoolExecutor
 
 from surefoot.errors import ScoreError
 from surefoot.models.card import SERVER, CheckpointCard
-from surefoot.models.remote.wire_formats import ItemScores, Wire, WireError
+from surefoot.models.remote.wires import ItemScores, Wire, WireError
 from surefoot.models.scorer import CheckpointScorer
 from surefoot.policies.http_client import CallError, RemoteServer
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import Problem, Step, StepScores, Trace, Usage
 
-_OWN_FAULT = {400, 413, 422}
-"""Answers to a batch that is wrong in itself: some of its items may be right."""
+_BAD_REQUEST = {400, 413, 422}
+"""Statuses that refuse a batch: some of its items may be fine."""
 
 
 class RemoteScorer(CheckpointScorer):
     """A :class:`surefoot.protocols.StepScorer` over HTTP.
 
-    **Check.** When it is made, one small trace is scored and the answer checked against the format's
-    documented shape: one result per item, one score per step, in [0, 1]. With ``reference``, a scorer
-    of the same model in this process, the scores must also equal its scores within ``tolerance``. A server
-    that answers otherwise (another pooling type, raw logits, an older version) is refused.
+    **Check.** The constructor scores one small trace and checks the response: one result per item, one score
+    per step, in [0, 1]. With ``reference``, a scorer of the same model in this process, the scores must also
+    equal its scores within ``tolerance``. A server with any other response (another pooling type, raw logits,
+    an older version) is refused.
 
     **Failures.** Connection errors, timeouts and the statuses 408, 409, 429 and 5xx are retried
-    ``max_retries`` times with growing waits, or after ``Retry-After``. A batch that the server refuses is
-    sent again item by item, so that one bad item does not spoil the others. What still fails has no
-    scores, with the reason; ``failures`` counts such traces by kind.
+    ``max_retries`` times with exponential backoff, or after ``Retry-After``. If the server refuses a batch,
+    its items are sent one by one, so that one bad item does not spoil the others. Traces that still fail have
+    no scores, with the reason; ``failures`` counts them by kind.
 
-    At most ``concurrency`` requests of at most ``batch_size`` traces are under way.
+    At most ``concurrency`` requests of at most ``batch_size`` traces are in flight.
     """
 
     def __init__(
@@ -51,8 +51,8 @@ class RemoteScorer(CheckpointScorer):
     ) -> None:
         """``base_url`` with or without ``/v1``; ``api_key`` defaults to ``OPENAI_API_KEY``.
 
-        ``timeout_s`` (seconds) is for one try. Raises ``ScoreError`` if the check fails, naming what came, or
-        for a limit out of range.
+        ``timeout_s`` (seconds) bounds one attempt. Raises ``ScoreError`` if the check fails or a limit is out
+        of range.
         """
         if batch_size < 1 or concurrency < 1 or max_retries < 0 or timeout_s <= 0:
             raise ScoreError(
@@ -71,12 +71,12 @@ class RemoteScorer(CheckpointScorer):
         self.check(reference, tolerance)
 
     def check(self, reference: StepScorer | None = None, tolerance: float = 0.01) -> None:
-        """Score one small trace and hold the answer to its shape. Raises ``ScoreError``."""
+        """Score one small trace and check the response. Raises ``ScoreError``."""
         item = _probe()
         try:
-            [(scores, _, _)] = self._ask([item])
-        except (_CallError, WireError) as error:
-            raise ScoreError(f"{self._url} is not the scoring server asked for: {error}") from error
+            [(scores, _, _)] = self._request([item])
+        except (CallError, WireError) as error:
+            raise ScoreError(f"{self._url} is not a scoring server of this kind: {error}") from error
         if None in scores:
             raise ScoreError(f"{self._url} does not score all steps of a short trace: {scores}")
         if reference is None:
@@ -101,11 +101,11 @@ class RemoteScorer(CheckpointScorer):
 
     def _batch(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         try:
-            answers = self._ask(items)
-        except (_CallError, WireError) as error:
-            if isinstance(error, _RefusedError) and len(items) > 1:
+            answers = self._request(items)
+        except (CallError, WireError) as error:
+            if isinstance(error, CallError) and error.status in _BAD_REQUEST and len(items) > 1:
                 return [record for item in items for record in self._batch([item])]
-            kind = "answer of another shape" if isinstance(error, WireError) else str(error).split(":")[0]
+            kind = "malformed response" if isinstance(error, WireError) else str(error).split(":")[0]
             self.failures[kind] += len(items)
             return [StepScores.unscored(item.trace, self.name, f"server: {error}") for item in items]
         return [
@@ -119,51 +119,35 @@ class RemoteScorer(CheckpointScorer):
             for number, (item, answer) in enumerate(zip(items, answers, strict=True))
         ]
 
-    def _ask(self, items: Sequence[ProblemTrace]) -> list[ItemScores]:
-        """The answer for each item. Raises :class:`_CallError` or :class:`WireError`."""
-        call = self.wire.call(items)
-        if call.encoded and not any(trace.ids for trace in call.encoded):
-            return [ItemScores(trace.positions, trace.refused, 0) for trace in call.encoded]
-        return self.wire.read(call, self._post(call.body))
-
-    def _post(self, body: dict[str, object]) -> str:
-        """The answer's text. Raises :class:`_CallError` after all tries."""
-        try:
-            return self._server.request(self.wire.path, body).decode(errors="replace")
-        except CallError as error:
-            kind = _RefusedError if error.status in _OWN_FAULT else _CallError
-            raise kind(str(error)) from error
+    def _request(self, items: Sequence[ProblemTrace]) -> list[ItemScores]:
+        """Raises ``CallError`` or :class:`WireError`."""
+        request = self.wire.request(items)
+        if request.encoded and not any(trace.ids for trace in request.encoded):
+            return [ItemScores(trace.positions, trace.refused, 0) for trace in request.encoded]
+        response = self._server.request(self.wire.path, request.body)
+        return self.wire.read(request, response.decode(errors="replace"))
 
 
 def server_root(url: str) -> str:
-    """A server's address without ``/v1``: the interfaces for scores are not OpenAI's, and lie beside it."""
+    """A server's address without ``/v1``, because most scoring interfaces are not below it."""
     return url.rstrip("/").removesuffix("/v1")
-
-
-class _CallError(Exception):
-    """There was no answer; the message says why."""
-
-
-class _RefusedError(_CallError):
-    """The server answered that it will not take this request."""
 
 
 def self_test(
     scorer: RemoteScorer, *, reference: StepScorer | None = None, tolerance: float = 0.01
 ) -> list[str]:
-    """What is wrong with the scores of a server; empty if nothing is.
+    """Problems with a server's scores; empty if there are none.
 
-    Two traces are scored that begin alike: each must have one score per step, and the steps that they share
-    the same scores, for a causal model cannot know what comes after. A server that pools over all tokens, or
-    reads the wrong ones, fails here. With ``reference``, a scorer of the same weights in this process, the
-    scores must be its scores within ``tolerance``.
+    Two traces with a common prefix are scored. Each must have one score per step, and the common steps must
+    have equal scores, because a causal model does not see later steps. A server that pools over all tokens,
+    or reads the wrong ones, fails here. With ``reference``, a scorer of the same weights in this process, the
+    scores must equal its scores within ``tolerance``.
     """
     items = [_probe(_STEPS), _probe(_STEPS[:2])]
     records = scorer.score_traces(items)
-    if faults := [
-        record.unscored_reason or "a step has no score" for record in records if None in record.scores
-    ]:
-        return faults[:1]
+    for record in records:
+        if None in record.scores:
+            return [record.unscored_reason or "a step has no score"]
     long, short = ([float(score or 0.0) for score in record.scores] for record in records)
     problems = []
     if any(abs(a - b) > tolerance for a, b in zip(long, short, strict=False)):

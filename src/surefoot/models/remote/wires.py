@@ -1,0 +1,318 @@
+"""The interfaces of scoring servers: this package's gateway, vLLM's pooling, and next-token probabilities.
+
+A wire turns items into one JSON body and the response into one list of scores per item; it does no network.
+Requests and responses are those of vLLM 0.32 (``entrypoints/pooling/pooling/protocol.py``,
+``entrypoints/generate/generative_scoring``) and SGLang (``entrypoints/openai/protocol.py``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
+
+from surefoot.models.encoding import EncodedTrace
+from surefoot.protocols import ProblemTrace
+
+T = TypeVar("T", bound=BaseModel)
+
+Scores = tuple[float | None, ...]
+
+Rule = Callable[[Sequence[float]], float]
+"""Score of a step from the probabilities of all classes."""
+
+
+class WireError(Exception):
+    """A response that does not have the documented shape; the message quotes it."""
+
+
+class Encoder(Protocol):
+    """Token ids and read-out positions; every :class:`surefoot.models.scorer.StepModel` is one."""
+
+    def encode(self, items: Sequence[ProblemTrace]) -> list[EncodedTrace]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class WireRequest:
+    """One request: its JSON body, and its token ids if they were encoded here."""
+
+    body: dict[str, Any]
+    encoded: tuple[EncodedTrace, ...] = ()
+    """One per item. A trace that the model cannot read has no tokens and is not sent."""
+
+
+class ItemScores(NamedTuple):
+    """The scores of one item."""
+
+    scores: Scores
+    """In [0, 1]; ``None`` for a step that was cut off."""
+    reason: str | None
+    """Why some scores are ``None``."""
+    tokens: int
+    """Tokens that the server read."""
+
+
+class Wire(Protocol):
+    """One server interface. ``path`` is relative to the server's base URL, without ``/v1``."""
+
+    @property
+    def path(self) -> str: ...
+
+    def request(self, items: Sequence[ProblemTrace]) -> WireRequest:
+        """Raises ``ScoreError`` for a trace without steps."""
+
+    def read(self, request: WireRequest, response: str) -> list[ItemScores]:
+        """Raises :class:`WireError`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayScore:
+    """``POST /v1/score`` of this package's gateway: the server encodes texts and messages.
+
+    Body: ``{"model": str | null, "items": [{"problem": str, "steps": [str, ...]}, ...]}``. The steps are the
+    exact pieces of the solution. An agent's run is sent as its record, ``{"problem": str, "trace": {...}}``,
+    with images by their address. Response: ``{"model": str, "results": [{"scores": [number | null, ...],
+    "unscored_reason": str | null}, ...], "usage": {"verifier_tokens": int}}``, one result per item in order,
+    one score per step in [0, 1].
+    """
+
+    model: str | None = None
+    path: str = "/v1/score"
+
+    def request(self, items: Sequence[ProblemTrace]) -> WireRequest:
+        """The items as texts, or as records of messages."""
+        return WireRequest(body={"model": self.model, "items": list(map(self._row, items))})
+
+    @staticmethod
+    def _row(item: ProblemTrace) -> dict[str, Any]:
+        if item.trace.text is None:
+            fields = {"problem_id", "messages", "tools", "steps"}
+            trace = item.trace.model_dump(mode="json", include=fields, exclude_defaults=True)
+            return {"problem": item.problem.text, "trace": trace}
+        steps = [item.trace.step_text(step) for step in range(len(item.trace.steps))]
+        return {"problem": item.problem.text, "steps": steps}
+
+    def read(self, request: WireRequest, response: str) -> list[ItemScores]:
+        """Raises :class:`WireError`."""
+        parsed, items = _parse(_GatewayResponse, response), request.body["items"]
+        if len(parsed.results) != len(items):
+            raise WireError(f"{len(parsed.results)} results came for {len(items)} items")
+        tokens, scored = parsed.usage.verifier_tokens, []
+        for number, (result, item) in enumerate(zip(parsed.results, items, strict=True)):
+            steps = len(item["steps"] if "steps" in item else item["trace"]["steps"])
+            if len(result.scores) != steps:
+                raise WireError(f"results[{number}]: {len(result.scores)} scores came for {steps} steps")
+            scores = tuple(_checked_score(score) for score in result.scores)
+            reason = (result.unscored_reason or "the server gave no reason") if None in scores else None
+            scored.append(ItemScores(scores, reason, 0 if number else tokens))
+        return scored
+
+
+@dataclass(frozen=True, kw_only=True)
+class VllmPooling:
+    """``POST /pooling`` of vLLM with task ``token_classify``: scores of tokens for the exact ids sent.
+
+    ``rows`` states how the server was started. ``steps``: pooler config ``{"tok_pooling_type": "STEP",
+    "step_tag_id": step_tag_id, ...}``, which returns one row for each token ``step_tag_id``. ``tokens``
+    (pooling type ``ALL``): one row per token; the rows of the steps are selected here. A row holds the
+    probabilities of the classes (softmax; sigmoid if there is a single class). ``column`` is the score:
+    column 0 with ``returned_token_ids: [good, bad]``, column 1 for Qwen2.5-Math-PRM, [bad, good].
+    """
+
+    encoder: Encoder
+    model: str
+    rows: Literal["steps", "tokens"] = "tokens"
+    step_tag_id: int | None = None
+    column: int = -1
+    rule: Rule | None = None
+    """Replaces ``column``."""
+    path: str = "/pooling"
+
+    def __post_init__(self) -> None:
+        if (self.rows == "steps") != (self.step_tag_id is not None):
+            raise ValueError("rows='steps' needs step_tag_id, and rows='tokens' has none")
+
+    def request(self, items: Sequence[ProblemTrace]) -> WireRequest:
+        """All items in one body: a list of prompts as token ids."""
+        encoded = tuple(self.encoder.encode(items))
+        body = {
+            "model": self.model,
+            "task": "token_classify",
+            "input": [list(trace.ids) for trace in encoded if trace.ids],
+            "encoding_format": "float",
+            "use_activation": True,
+        }
+        return WireRequest(body=body, encoded=encoded)
+
+    def read(self, request: WireRequest, response: str) -> list[ItemScores]:
+        """One score for each read-out position, in order. Raises :class:`WireError`."""
+        parsed = _parse(_PoolingResponse, response)
+        rows = iter(_in_order(parsed.data, sum(bool(trace.ids) for trace in request.encoded)))
+        scores = [
+            self._scores(trace, next(rows).data) if trace.ids else trace.positions
+            for trace in request.encoded
+        ]
+        return _item_scores(request, scores, [len(trace.ids) for trace in request.encoded])
+
+    def _scores(self, trace: EncodedTrace, data: list[list[float]]) -> Scores:
+        positions = self._row_positions(trace)
+        if len(data) != len(positions):
+            tokens, pooling = ("step tags", "STEP") if self.rows == "steps" else ("tokens", "ALL")
+            raise WireError(
+                f"{len(data)} rows came for {len(positions)} {tokens}; "
+                f"is the server's pooling type {pooling}?"
+            )
+        row_of = dict(zip(positions, data, strict=True))
+        return tuple(
+            None if at is None else _probability(row_of[at], self.column, self.rule) for at in trace.positions
+        )
+
+    def _row_positions(self, trace: EncodedTrace) -> list[int]:
+        """Token positions for which the server returns a row."""
+        if self.rows == "tokens":
+            return list(range(len(trace.ids)))
+        tags = [at for at, token in enumerate(trace.ids) if token == self.step_tag_id]
+        if not {at for at in trace.positions if at is not None} <= set(tags):
+            raise WireError(f"a step is read at a token that is not step_tag_id={self.step_tag_id}")
+        return tags  # a solution may contain the tag; those rows are ignored
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextTokenScore:
+    """A language model's probabilities of ``labels`` (the tokens for good and bad) after each step.
+
+    ``POST /generative_scoring`` of vLLM and ``POST /v1/score`` of SGLang take the same body; vLLM returns the
+    first label's probability among both, SGLang both probabilities. Each step is one prompt that ends right
+    after the token at which the step is read. A server with prefix caching reads a trace's prefix once.
+    """
+
+    encoder: Encoder
+    model: str
+    labels: tuple[int, int]
+    path: Literal["/generative_scoring", "/v1/score"] = "/generative_scoring"
+    rule: Rule | None = None
+    """Score from the two probabilities; default: the second one's."""
+
+    def request(self, items: Sequence[ProblemTrace]) -> WireRequest:
+        """All steps of all items in one body."""
+        encoded = tuple(self.encoder.encode(items))
+        prompts = [list(trace.ids[: at + 1]) for trace in encoded for at in trace.positions if at is not None]
+        # the query is the prompts' common prefix; each prompt keeps at least its last token
+        heads = [prompt[:-1] for prompt in prompts]
+        shared = sum(1 for _ in takewhile(lambda tokens: len(set(tokens)) == 1, zip(*heads, strict=False)))
+        body = {
+            "model": self.model,
+            "query": prompts[0][:shared] if prompts else [],
+            "items": [prompt[shared:] for prompt in prompts],
+            "label_token_ids": list(self.labels),
+            "apply_softmax": True,
+        }
+        return WireRequest(body=body, encoded=encoded)
+
+    def read(self, request: WireRequest, response: str) -> list[ItemScores]:
+        """One row for each prompt. Raises :class:`WireError`."""
+        count = len(request.body["items"])
+        if self.path == "/v1/score":
+            rows = _parse(_SglangResponse, response).scores
+        else:
+            data = _in_order(_parse(_GenerativeResponse, response).data, count)
+            rows = [[row.score, 1 - row.score] for row in data]
+        if len(rows) != count:
+            raise WireError(f"{len(rows)} rows came for {count} steps")
+        remaining = iter(rows)
+        scores = [
+            tuple(
+                None if at is None else _probability(next(remaining), -1, self.rule) for at in trace.positions
+            )
+            for trace in request.encoded
+        ]
+        tokens = [sum(at + 1 for at in trace.positions if at is not None) for trace in request.encoded]
+        return _item_scores(request, scores, tokens)
+
+
+def _parse(model: type[T], response: str) -> T:
+    """Parse strictly: booleans and strings are not numbers. Raises :class:`WireError` naming the field."""
+    try:
+        return model.model_validate_json(response, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "body"
+        raise WireError(f"{where}: {first['msg']}; the answer begins {response[:200]!r}") from error
+
+
+def _checked_score(score: float | None) -> float | None:
+    """Clip rounding errors to [0, 1]. Raises :class:`WireError` for a score further outside."""
+    if score is not None and not -1e-6 <= score <= 1 + 1e-6:  # False for NaN
+        raise WireError(
+            f"a score is {score}, outside [0, 1]: raw logits? the server must apply its activation"
+        )
+    return None if score is None else min(1.0, max(0.0, score))
+
+
+def _probability(row: list[float], column: int, rule: Rule | None) -> float:
+    """Score of one step from a row of probabilities. Raises :class:`WireError` for any other row."""
+    if not -len(row) <= column < len(row):
+        raise WireError(f"column {column} was requested, but a row has {len(row)} classes")
+    if len(row) > 1 and not math.isclose(math.fsum(row), 1.0, abs_tol=0.02):
+        raise WireError(f"a row of {len(row)} classes sums to {math.fsum(row):.4g}: not probabilities")
+    clipped = [float(_checked_score(value) or 0.0) for value in row]
+    return clipped[column] if rule is None else rule(clipped)
+
+
+def _item_scores(request: WireRequest, scores: list[Scores], tokens: list[int]) -> list[ItemScores]:
+    reasons = [trace.unscored_reason(len(trace.ids)) for trace in request.encoded]  # cut at the context
+    return [ItemScores(*row) for row in zip(scores, reasons, tokens, strict=True)]
+
+
+class _Indexed(BaseModel):
+    index: int
+    """Number of the prompt."""
+
+
+R = TypeVar("R", bound=_Indexed)
+
+
+def _in_order(rows: list[R], count: int) -> list[R]:
+    """Rows in the order of their prompts. Raises :class:`WireError` unless there is one row per prompt."""
+    rows = sorted(rows, key=lambda row: row.index)
+    if [row.index for row in rows] != list(range(count)):
+        raise WireError(f"results {[row.index for row in rows][:20]} came for {count} prompts")
+    return rows
+
+
+class _GatewayResult(BaseModel):
+    scores: list[float | None]
+    unscored_reason: str | None = None
+
+
+class _VerifierTokens(BaseModel):
+    verifier_tokens: int = Field(default=0, ge=0)
+
+
+class _GatewayResponse(BaseModel):
+    results: list[_GatewayResult]
+    usage: _VerifierTokens = _VerifierTokens()
+
+
+class _PoolingRow(_Indexed):
+    data: list[list[float]]
+
+
+class _PoolingResponse(BaseModel):
+    data: list[_PoolingRow]
+
+
+class _GenerativeRow(_Indexed):
+    score: float
+
+
+class _GenerativeResponse(BaseModel):
+    data: list[_GenerativeRow]
+
+
+class _SglangResponse(BaseModel):
+    scores: list[list[float]]
