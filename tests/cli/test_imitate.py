@@ -97,7 +97,7 @@ def test_an_expert_is_followed_after_its_traces_were_cloned(files, lab_base, tmp
     )
     rows = curves(tmp_path)
     assert [row["round"] for row in rows] == [0, 1, 2, 3]
-    assert [row["drawn"] for row in rows] == [0, 0, 12, 12]
+    assert [row["sampled"] for row in rows] == [0, 0, 12, 12]
     assert "round 3: 12 solutions written" in ended.err
     assert ended.err.count("accuracy") == 4
     assert "the best on the 4 held-out problems; they chose it, so measure it on others" in ended.err
@@ -127,7 +127,7 @@ def test_a_policy_learns_from_its_own_good_solutions(tmp_path) -> None:
     )
     ended = good(*words, "--verifier", "lab", *READING)
     [_, row] = curves(out)
-    assert row["learned"] + sum(row["dropped"].values()) == row["drawn"] == 24
+    assert row["learned"] + sum(row["dropped"].values()) == row["sampled"] == 24
     assert "left out:" in ended.err
     assert (out / "round-1" / "model.safetensors").is_file()
     error = refused(*words[:-1], tmp_path / "none", "--verifier", "arithmetic", *READING)
@@ -136,7 +136,7 @@ def test_a_policy_learns_from_its_own_good_solutions(tmp_path) -> None:
 
 def test_commands_that_make_no_sense_are_refused(files, tmp_path) -> None:
     base = ("--problems", files / "p.jsonl", "--out", tmp_path / "x")
-    assert "nobody to imitate" in refused("imitate", *base)
+    assert "nothing to imitate" in refused("imitate", *base)
     assert "--labels are of --traces" in refused(
         "imitate", *base, "--labels", files / "l.jsonl", "--expert", "lab-exact"
     )

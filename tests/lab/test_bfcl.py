@@ -230,7 +230,7 @@ def test_files_and_problems_that_are_none_of_its(package, tmp_path):
         answers.write_text(json.dumps({"id": TASK["id"], "ground_truth": [[text], []]}))
         with pytest.raises(RecordError, match="cannot be read"):
             list(read_bfcl())
-    with pytest.raises(RecordError, match="is no task of BFCL"):
+    with pytest.raises(RecordError, match="is not a BFCL task"):
         BFCL().reset(Problem(id="p", text="p"))
     strange = {"bfcl": {"turns": [["Hi"]], "classes": ["os"], "config": {}}}
     with pytest.raises(RecordError, match="no back end 'os'"):

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import ScoreError, TrainingError
-from surefoot.io import Run, read_records
+from surefoot.io import Run
+from surefoot.io.journal import Journal
 from surefoot.lab.checkpoints import POLICY
 from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems
 from surefoot.models.kinds.label_scorer import LabelScorer
@@ -133,7 +134,7 @@ def run(
 
 
 def collected(out: Path, number: int) -> list[ProblemData]:
-    return list(read_records(out / "shards" / f"collected-{number}" / "000000.jsonl", ProblemData))
+    return list(Journal(out / "pieces" / f"collected-{number}.journal", ProblemData).read())
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +161,7 @@ def test_only_solutions_that_pass_are_learned_and_the_rest_is_counted(by_steps) 
         row = rows[number]
         assert row.learned > 1
         assert row.learned == sum(len(one.demonstrations) for one in found)
-        assert row.learned + sum(row.dropped.values()) == row.drawn == 24
+        assert row.learned + sum(row.dropped.values()) == row.sampled == 24
         assert row.samples == row.evaluation.samples == 24 * number
     assert rows[0].evaluation.samples == 0
     assert rows[1].evaluation.problems == 5

@@ -10,7 +10,8 @@ import pytest
 
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import TrainingError
-from surefoot.io import Run, read_records
+from surefoot.io import Run
+from surefoot.io.journal import Journal
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems, parse_problem, worked_solution
 from surefoot.models.lora import Lora
@@ -224,7 +225,7 @@ def given_traces(count: int) -> list[Demonstration]:
 def test_a_run_clones_first_then_learns_from_all_that_was_said(lab_base, tmp_path) -> None:
     rows = run(lab_base, tmp_path, demonstrations=given_traces(5), expert=Expert(policy=EXACT))
     assert [row.round for row in rows] == [0, 1, 2, 3]
-    assert [row.drawn for row in rows] == [0, 0, 12, 12]
+    assert [row.sampled for row in rows] == [0, 0, 12, 12]
     assert rows[1].learned == 5
     assert rows[1].decisions < rows[2].decisions < rows[3].decisions
     assert all(row.evaluation.problems == 4 for row in rows)
@@ -266,7 +267,7 @@ def test_rounds_take_their_problems_in_turn_and_may_leave_the_best_weights_alone
     taken = [
         [
             one.problem_id
-            for one in read_records(tmp_path / "shards" / f"collected-{n}" / "000000.jsonl", ProblemData)
+            for one in Journal(tmp_path / "pieces" / f"collected-{n}.journal", ProblemData).read()
         ]
         for n in (1, 2)
     ]
@@ -276,14 +277,14 @@ def test_rounds_take_their_problems_in_turn_and_may_leave_the_best_weights_alone
 
 def test_at_beta_one_all_solutions_are_the_experts(lab_base, tmp_path) -> None:
     rows = run(lab_base, tmp_path, CONFIG.model_copy(update={"rounds": 1, "beta": 1.0, "max_tokens": 96}))
-    collected = list(read_records(tmp_path / "shards" / "collected-1" / "000000.jsonl", ProblemData))
+    collected = list(Journal(tmp_path / "pieces" / "collected-1.journal", ProblemData).read())
     assert {trace.policy for one in collected for trace in one.traces} == {"exact"}
     assert all(trace.outcome for one in collected for trace in one.traces)
     assert rows[1].dropped == {}
 
 
 def test_what_cannot_be_run_is_refused(lab_base, tmp_path) -> None:
-    with pytest.raises(TrainingError, match="nobody to imitate"):
+    with pytest.raises(TrainingError, match="nothing to imitate"):
         run(lab_base, tmp_path / "a", demonstrations=())
     broken = Expert(policy=ScriptedPolicy(lambda *_: "", fail=lambda _: "down"))
     with pytest.raises(TrainingError, match="nothing to learn: 12 states in which the expert failed"):

@@ -370,7 +370,7 @@ def test_what_is_missing_is_named(task: Task, tmp_path: Path, lab_base: Path) ->
     [
         ({"samples": 1}, "'samples' must be 2 or more"),
         ({"accuracy_band": (0.8, 0.2)}, "the lower first"),
-        ({"objective": {"kl": {"estimator": "k1"}}}, "no gradient on average"),
+        ({"objective": {"kl": {"estimator": "k1"}}}, "averages to a zero gradient"),
         ({"objective": {"kl": {"where": "reward"}}}, "must be k1"),
         (
             {"objective": {"kl": {"where": "reward", "estimator": "k1"}}, "advantage": {"kind": "group"}},

@@ -163,7 +163,7 @@ def test_what_cannot_be_learned_is_counted(lab_items) -> None:
     with pytest.raises(TrainingError, match="1 traces without a step that fits"):
         built(tokenizer, [item], [demonstrate(item.trace)], max_length=8)
     tokenizer.eos_token = None
-    with pytest.raises(TrainingError, match="no end-of-sequence token"):
+    with pytest.raises(TrainingError, match="lacks an end-of-sequence token"):
         built(tokenizer, [item], [demonstrate(item.trace)])
 
 

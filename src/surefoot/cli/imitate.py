@@ -45,7 +45,7 @@ class RoundsCommand(Command):
 
     problems: o.Problems
     out: o.OutDirectory = Field(
-        description="Run directory; `policy` in it is that of the best round, `round-N` that of round N."
+        description="Run directory; it holds `policy` (the best round) and `round-N`."
     )
     policy: str = Field(
         default="lab", description="Policy to start from: `lab`, a checkpoint directory or a hub name."
@@ -84,7 +84,7 @@ class RoundsCommand(Command):
 
 
 class ExpertSettings(o.PolicySettings):
-    """Who is imitated."""
+    """The expert."""
 
     name: Annotated[str | None, Flag(name="--expert")] = Field(  # type: ignore[assignment]
         default=None,
@@ -114,7 +114,7 @@ class Imitate(RoundsCommand):
     """Train a policy to take an expert's steps: behaviour cloning of traces, or DAgger with an expert.
 
     With `--traces` the policy learns their steps (with `--labels` only the good ones). With `--expert` the
-    policy writes solutions, the expert says what it would have done at each step, and the policy learns that;
+    policy writes solutions, the expert gives its own action at each step, and the policy learns it;
     with both, the traces come first. If the command is stopped, the same command resumes.
 
     Example: `surefoot imitate --problems p.jsonl --traces solutions.jsonl --policy lab --out cloned`
@@ -139,7 +139,7 @@ class Imitate(RoundsCommand):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.traces is None and self.expert.name is None:
-            raise ValueError("there is nobody to imitate: give 'traces', or 'expert', or both")
+            raise ValueError("nothing to imitate: give 'traces', or 'expert', or both")
         if self.labels and not self.traces:
             raise ValueError("'labels' are of 'traces': give both")
         return self
@@ -204,9 +204,9 @@ class Imitate(RoundsCommand):
         if self.labels:
             items = labelled(problems, traces, read_table(self.labels, StepLabel))
             cloned = [demonstrate(item.trace, good_steps(item, threshold=self.threshold)) for item in items]
-            if bare := sum(not one.steps for one in cloned):
+            if bare := sum(not item.steps for item in cloned):
                 echo(f"{bare} traces left out: none of their steps is labelled good", err=True)
-            return [one for one in cloned if one.steps]
+            return [item for item in cloned if item.steps]
         by_problem, left_out = expert_traces(item.trace for item in pair(problems, traces))
         for reason, count in left_out.items():
             echo(f"{count} traces left out: {reason}", err=True)
@@ -264,12 +264,12 @@ class ExpertIteration(RoundsCommand):
 
 
 def report_rounds(out: Path, rows: Sequence[RoundRow]) -> None:
-    """A line per round on standard error: what was learned, the result, what was dropped."""
+    """A line per round on standard error: steps learned, accuracy, dropped traces."""
     for row in rows:
         parts = []
         if row.round:
             loss = "" if row.loss is None else f", loss {row.loss:.4f}"
-            parts.append(f"{row.drawn} solutions written, {row.decisions} steps learned{loss}")
+            parts.append(f"{row.sampled} solutions written, {row.decisions} steps learned{loss}")
         if row.evaluation:
             correct, wrong = row.evaluation.accuracy, row.evaluation.trace_error
             parts.append(f"accuracy {correct:.1%}")
@@ -291,10 +291,10 @@ def _choice(rows: Sequence[RoundRow]) -> str:
     best, start = best_round(rows), rows[0].evaluation
     if best.evaluation is None or start is None:
         return f"of round {best.round}, the last: give --held-out to choose the best"
-    said = (
+    message = (
         f"of round {best.round}, the best on the {best.evaluation.problems} held-out problems; they chose "
         "it, so measure it on others"
     )
     if best.evaluation.accuracy.value <= start.accuracy.value:
-        said += f"; no round is better than the policy it started from ({start.accuracy:.1%})"
-    return said
+        message += f"; no round is better than the policy it started from ({start.accuracy:.1%})"
+    return message

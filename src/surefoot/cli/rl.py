@@ -75,7 +75,7 @@ class RL(Command):
         "calls), or `module:Class`.",
     )
     max_turns: int = Field(
-        default=30, ge=1, description="Most turns of an episode; `--max-tokens` are those of one turn."
+        default=30, ge=1, description="Most turns of an episode; `--max-tokens` limits each turn."
     )
     loading: o.TrainedModels = FLOAT32
     gold: o.Gold = ()
@@ -142,7 +142,7 @@ class RL(Command):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.environment is not None and self.problems == "lab":
-            raise ValueError("'environment' needs 'problems' of its own: those of the lab are not its tasks")
+            raise ValueError("'environment' needs its own 'problems': the lab's are not its tasks")
         if bool(self.base_url) != (self.server_model is not None):
             raise ValueError("'base_url' and 'server_model' go together: one needs the other")
         return self
@@ -228,8 +228,8 @@ class RL(Command):
             return generate_problems(_LAB_PROBLEMS, seed=self.rl.seed, exclude=held_out), held_out
         problems = read_table(self.problems, Problem)
         if separate:
-            known = {problem.id for problem in separate}
-            training = [problem for problem in problems if problem.id not in known]
+            held_out_ids = {problem.id for problem in separate}
+            training = [problem for problem in problems if problem.id not in held_out_ids]
             if overlap := len(problems) - len(training):
                 echo(f"{overlap} problems are held out and not trained on", err=True)
             return training, separate
@@ -238,8 +238,8 @@ class RL(Command):
             raise RunError(
                 f"--validation {self.validation:g} of {len(problems)} problems leaves one side empty"
             )
-        known = {problem.id for problem in held_out}
-        return [problem for problem in problems if problem.id not in known], held_out
+        held_out_ids = {problem.id for problem in held_out}
+        return [problem for problem in problems if problem.id not in held_out_ids], held_out
 
     def _server(self) -> Server | None:
         """The servers that write the rollouts, if there are any."""

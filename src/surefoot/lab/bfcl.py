@@ -81,14 +81,14 @@ def read_bfcl(category: str = "multi_turn_base", *, folder: Path | str | None = 
     try:
         rows = _rows(data / f"BFCL_v4_{category}.json")
         answers = {
-            one["id"]: one["ground_truth"] for one in _rows(data / f"possible_answer/BFCL_v4_{category}.json")
+            row["id"]: row["ground_truth"] for row in _rows(data / f"possible_answer/BFCL_v4_{category}.json")
         }
     except (OSError, ValueError, KeyError) as error:
         raise RecordError(f"{data}: no files of BFCL's category {category!r}: {error}") from error
     for row in rows:
         task = BFCLTask(
-            turns=tuple(tuple(one["content"] for one in turn) for turn in row["question"]),
-            classes=tuple(one for one in row["involved_classes"] if one in _MODULES),
+            turns=tuple(tuple(item["content"] for item in turn) for turn in row["question"]),
+            classes=tuple(item for item in row["involved_classes"] if item in _MODULES),
             config=row.get("initial_config") or {},
             excluded=tuple(row.get("excluded_function") or ()),
             long_context=category.endswith("long_context"),
@@ -127,11 +127,11 @@ class BFCL:
         try:
             self._task = BFCLTask.model_validate(problem.meta.get("bfcl"))
         except ValidationError as error:
-            raise RecordError(f"problem {problem.id} is no task of BFCL: meta['bfcl'] {error}") from error
-        if strange := [one for one in self._task.classes if one not in _MODULES]:
-            raise RecordError(f"problem {problem.id}: BFCL has no back end {strange[0]!r}")
+            raise RecordError(f"problem {problem.id} is not a BFCL task: meta['bfcl'] {error}") from error
+        if strange := [item for item in self._task.classes if item not in _MODULES]:
+            raise RecordError(f"problem {problem.id}: unknown BFCL back end {strange[0]!r}")
         self._gold = problem.meta.get(GOLD_KEY) or ()
-        self.tools = tuple(_tool(one) for one in _declared(self._task))
+        self.tools = tuple(_tool(item) for item in _declared(self._task))
         self._now = {"turn": 0, "back_ends": _opened(self._task)}
         return tuple(Message(role="user", content=text) for text in self._task.turns[0])
 
@@ -153,8 +153,8 @@ class BFCL:
         if not self._gold:
             return None
         back_ends = _opened(self._require())
-        for one in self._gold:
-            _called(back_ends, ToolCall(name=one["name"], arguments=as_json(one["arguments"])))
+        for item in self._gold:
+            _called(back_ends, ToolCall(name=item["name"], arguments=as_json(item["arguments"])))
         return bool(_state(back_ends) == self.state())
 
     def state(self) -> JsonValue:
@@ -199,22 +199,22 @@ def _tool(described: Mapping[str, Any]) -> Tool:
     return Tool(name=described["name"], description=described["description"], parameters=as_json(schema))
 
 
-def _schema(said: Any) -> Any:
+def _schema(schema: Any) -> Any:
     """BFCL's description of parameters as a JSON schema."""
-    if isinstance(said, list):
-        return [_schema(one) for one in said]
-    if not isinstance(said, dict):
-        return said
-    made = {
-        key: _schema(value) for key, value in said.items() if key not in ("default", "optional", "format")
+    if isinstance(schema, list):
+        return [_schema(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    converted = {
+        key: _schema(value) for key, value in schema.items() if key not in ("default", "optional", "format")
     }
-    if isinstance(kind := said.get("type"), str):
-        made["type"] = _TYPES.get(kind, kind)
-        if made["type"] is None:
-            del made["type"]
-        elif made["type"] == "integer":
-            made["type"] = "number"  # gold calls give numbers of either kind
-    return made
+    if isinstance(kind := schema.get("type"), str):
+        converted["type"] = _TYPES.get(kind, kind)
+        if converted["type"] is None:
+            del converted["type"]
+        elif converted["type"] == "integer":
+            converted["type"] = "number"  # gold calls give numbers of either kind
+    return converted
 
 
 def _gold(text: str, signatures: Mapping[str, Sequence[str]], task: str) -> dict[str, Any]:
@@ -224,30 +224,37 @@ def _gold(text: str, signatures: Mapping[str, Sequence[str]], task: str) -> dict
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
             raise TypeError("not a call")
         names = signatures[call.func.id]
-        given = {name: ast.literal_eval(value) for name, value in zip(names, call.args, strict=False)}
-        given |= {one.arg: ast.literal_eval(one.value) for one in call.keywords if one.arg}
+        arguments = {name: ast.literal_eval(value) for name, value in zip(names, call.args, strict=False)}
+        arguments |= {
+            keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords if keyword.arg
+        }
     except (SyntaxError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise RecordError(f"task {task}: the gold call {text!r} cannot be read: {error!r}") from error
-    return {"name": call.func.id, "arguments": given}
+    return {"name": call.func.id, "arguments": arguments}
 
 
 def _opened(task: BFCLTask) -> dict[str, Any]:
     """The back ends of a task as they begin."""
-    made: dict[str, Any] = {}
+    instances: dict[str, Any] = {}
     for name in task.classes:
-        made[name] = getattr(import_module(f"{_BACK_ENDS}.{_MODULES[name]}"), name)()
-        if hasattr(made[name], "_load_scenario"):
+        instances[name] = getattr(import_module(f"{_BACK_ENDS}.{_MODULES[name]}"), name)()
+        if hasattr(instances[name], "_load_scenario"):
             config = copy.deepcopy(task.config.get(name, {}))
-            made[name]._load_scenario(config, long_context=task.long_context)
-    return made
+            instances[name]._load_scenario(config, long_context=task.long_context)
+    return instances
 
 
 def _called(back_ends: Mapping[str, Any], call: ToolCall) -> Observation:
     """A call of a declared tool. What the back end raises is the agent's mistake."""
     method = next(
-        (found for one in back_ends.values() if callable(found := getattr(type(one), call.name, None))), None
+        (
+            attribute
+            for back_end in back_ends.values()
+            if callable(attribute := getattr(type(back_end), call.name, None))
+        ),
+        None,
     )
-    owner = next((one for one in back_ends.values() if hasattr(type(one), call.name)), None)
+    owner = next((back_end for back_end in back_ends.values() if hasattr(type(back_end), call.name)), None)
     if method is None or call.name.startswith("_"):
         return Observation(text=f"Error: there is no tool {call.name}", error=True)
     try:
@@ -260,7 +267,7 @@ def _called(back_ends: Mapping[str, Any], call: ToolCall) -> Observation:
 
 
 def _state(back_ends: Mapping[str, Any]) -> dict[str, JsonValue]:
-    return {name: _plain(one, 0) for name, one in back_ends.items()}
+    return {name: _plain(back_end, 0) for name, back_end in back_ends.items()}
 
 
 def _plain(value: Any, depth: int) -> JsonValue:
@@ -270,15 +277,15 @@ def _plain(value: Any, depth: int) -> JsonValue:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _plain(one, depth + 1) for key, one in value.items()}
+        return {str(key): _plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one, depth + 1) for one in value]
+        return [_plain(item, depth + 1) for item in value]
     if isinstance(value, set | frozenset):
-        return sorted((_plain(one, depth + 1) for one in value), key=as_json)
+        return sorted((_plain(item, depth + 1) for item in value), key=as_json)
     if not hasattr(value, "__dict__"):
         return str(value)
     return {
-        name: _plain(one, depth + 1)
-        for name, one in vars(value).items()
+        name: _plain(var, depth + 1)
+        for name, var in vars(value).items()
         if not name.startswith("_") and name != "parent"
     }

@@ -5,7 +5,7 @@ Each verdict comes after the digit that the line ends in and the one it should; 
     Step 1) 0 should be 0 -> \\boxed{correct}               Step 1) \\boxed{correct}
     Step 2) 2 should be 0 -> \\boxed{incorrect}             Step 2) \\boxed{incorrect}
 
-The lab's tokenizer has no piece for the words of a critique: ``PIECES`` are added to it before training.
+The lab's tokenizer lacks the words of a critique: ``PIECES`` are added to it before training.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ class NoisyCritic:
     def _write(self, truth: list[tuple[str, bool]], rng: np.random.Generator) -> str:
         parts = []
         for number, (check, correct) in enumerate(truth, 1):
-            said = correct != bool(rng.random() < self.error_rate)
-            parts.append(f"\nStep {number}) {check}{CORRECT if said else INCORRECT}")
-            if not said:
+            verdict = correct != bool(rng.random() < self.error_rate)
+            parts.append(f"\nStep {number}) {check}{CORRECT if verdict else INCORRECT}")
+            if not verdict:
                 break
         if rng.random() < self.omit_rate:
             parts[-1] = parts[-1].split("\\boxed")[0]
@@ -98,8 +98,8 @@ class NoisyCritic:
 
 def _digit(line: str) -> str:
     """The digit a line ends in."""
-    found = re.search(r"\d\s*$", line)
-    return found[0].strip() if found else "nothing"
+    match = re.search(r"\d\s*$", line)
+    return match[0].strip() if match else "nothing"
 
 
 def _correct_line(state: SolutionState, line: str) -> str:

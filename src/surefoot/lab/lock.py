@@ -1,7 +1,7 @@
 """A lock with dials: the smallest environment of several turns, in the pieces of the lab's tokenizer.
 
 A turn sets the dial that is next: the first and every second one after it opens at any digit, the others at
-an even digit. What is no such digit leaves the lock as it is. The observation is the number of open dials.
+an even digit. Any other text leaves the lock unchanged. The observation is the number of open dials.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Lock:
     def reset(self, problem: Problem, seed: int = 0) -> tuple[Message, ...]:  # noqa: ARG002
         """A closed lock."""
         if not problem.id.startswith("lock-"):
-            raise RecordError(f"problem {problem.id!r} is no lock: make some with 'lock_problems'")
+            raise RecordError(f"problem {problem.id!r} is not a lock: make some with 'lock_problems'")
         self._open = 0
         return (Message(role="user", content="Now 0"),)
 
     def step(self, action: ToolCall | str) -> Observation:
-        """Set the next dial; there are no tools to call."""
+        """Set the next dial; the lock has no tools."""
         if isinstance(action, ToolCall):
             return Observation(text="", error=True)
         self._open += bool(_DIGITS[self._open % 2].fullmatch(action.strip()))
@@ -69,7 +69,7 @@ class Lock:
     def restore(self, snapshot: object) -> None:
         """Go back to it."""
         if not isinstance(snapshot, int):
-            raise RecordError("this is no snapshot of a lock")
+            raise RecordError("this is not a snapshot of a lock")
         self._open = snapshot
 
 

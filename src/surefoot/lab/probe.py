@@ -52,7 +52,7 @@ def content_probe(scorer: StepScorer, problems: Sequence[Problem]) -> ProbeResul
 def _last_score(record: StepScores) -> float:
     score = record.scores[-1]
     if score is None:
-        raise ScoreError(f"a line of the content probe has no score: {record.unscored_reason}")
+        raise ScoreError(f"a line of the content probe was not scored: {record.unscored_reason}")
     return score
 
 

@@ -35,8 +35,8 @@ class NoisySolver:
     - The prefix is any text of whole lines, correct or wrong. After an answer line, or where the last line is
       not one of this world (a line cut in two, for example), the solver stops at once: an empty completion.
     - ``sampling.stop`` cuts after the first stop text to end, then ``max_tokens`` cuts to that many tokens
-      (``finish_reason`` ``length``). Tokens are those of the lab's tokenizer, without begin and end marks.
-    - A sample depends on seed, prompt, prefix and its number alone, not on what it is batched with.
+      (``finish_reason`` ``length``). Tokens are counted by the lab's tokenizer, without begin and end marks.
+    - A sample depends only on seed, prompt, prefix and its number, not on its batch.
 
     Raises ``ValueError`` for a rate outside [0, 1], or a mapping that does not have exactly ``+ - *``.
     """

@@ -104,12 +104,12 @@ def _batch(
     chains = [draw_chain(rng, Difficulty()) for _ in range(recipe.batch)]
     prompts = [chain.text + "\n" for chain in chains]
     solutions = [worked_solution(chain, rng=rng, restate=RESTATE, slip=recipe.slip) for chain in chains]
-    whole = tokenizer([p + s for p, s in zip(prompts, solutions, strict=True)])["input_ids"]
+    token_ids = tokenizer([p + s for p, s in zip(prompts, solutions, strict=True)])["input_ids"]
     lengths = [len(ids) for ids in tokenizer(prompts)["input_ids"]]
-    width = max(map(len, whole)) + 1
-    ids = torch.full((len(whole), width), tokenizer.pad_token_id)
-    labels = torch.full((len(whole), width), -100)
-    for row, (tokens, prompt) in enumerate(zip(whole, lengths, strict=True)):
+    width = max(map(len, token_ids)) + 1
+    ids = torch.full((len(token_ids), width), tokenizer.pad_token_id)
+    labels = torch.full((len(token_ids), width), -100)
+    for row, (tokens, prompt) in enumerate(zip(token_ids, lengths, strict=True)):
         tokens = [*tokens, tokenizer.eos_token_id]
         ids[row, : len(tokens)] = torch.tensor(tokens)
         labels[row, prompt : len(tokens)] = torch.tensor(tokens[prompt:])

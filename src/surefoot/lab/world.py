@@ -45,7 +45,7 @@ class Difficulty:
     min_operations: int = 6
     max_operations: int = 10
     operations: str = "++--*"
-    """Symbols drawn from, each character equally likely; multiplying makes lucky answers likelier."""
+    """Symbols to sample from, each character equally likely; multiplying makes lucky answers likelier."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_operations <= self.max_operations:
@@ -216,8 +216,8 @@ class SolutionState:
                 return Verdict(value=0, reason="repeats an earlier correct step")
             reason = f"starts from {left}, but the running value is {self.value}"
             if left == self.value:
-                wanted = f"{expected[0]} {expected[1]}" if expected else "to answer"
-                reason = f"does {symbol} {right}, but the next step is {wanted}"
+                hint = f"{expected[0]} {expected[1]}" if expected else "to answer"
+                reason = f"does {symbol} {right}, but the next step is {hint}"
             self.value, self.done = result, min(self.done + 1, len(operations))
             return Verdict(value=-1, reason=reason)
         self.value, self.done = result, self.done + 1
@@ -236,9 +236,9 @@ class SolutionState:
 
     def _answer(self, stated: int) -> Verdict:
         self.answered = True
-        left = len(self.chain.operations) - self.done
-        if left:
-            return Verdict(value=-1, reason=f"answers with {left} operations left")
+        remaining = len(self.chain.operations) - self.done
+        if remaining:
+            return Verdict(value=-1, reason=f"answers with {remaining} operations left")
         if stated != self.value:
             return Verdict(value=-1, reason=f"answers {stated}, but the running value is {self.value}")
         return Verdict(value=1, reason="correct")

@@ -79,7 +79,7 @@ class Actor:
     ) -> TokenReading:
         """Log-probabilities with gradient, if gradients are on.
 
-        ``called`` stands in for ``reader`` where a wrapper (DDP) has to see the forward pass.
+        ``called`` replaces ``reader`` where a wrapper (DDP) has to see the forward pass.
         """
         device = self.model.device
         padded = pad_rollouts(rollouts, device)
@@ -99,7 +99,7 @@ class Actor:
                 logprobs, _ = read_logprobs(
                     self.model, sequences, first, temperature=self.temperature, batch_tokens=microbatch_tokens
                 )
-            return [one.double().numpy() for one in logprobs]
+            return [logprob.double().numpy() for logprob in logprobs]
         by_rollout: dict[int, FloatArray] = {}
         for part in microbatches(rollouts, microbatch_tokens):
             chosen = [rollouts[index] for index in part]
@@ -112,7 +112,7 @@ class Actor:
 class ReferencePolicy:
     """The policy as it was before training: without its adapter, or a frozen copy where there is none.
 
-    Make it before the first update, and after the adapter was put in.
+    Create it before the first update and after adding the adapter.
     """
 
     def __init__(self, model: PreTrainedModel, *, temperature: float, bf16: bool) -> None:

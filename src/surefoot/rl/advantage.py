@@ -59,17 +59,19 @@ def group_advantages(
     """
     totals: list[FloatArray | None] = [None] * len(group)
     for source in range(len(group[0].rewards) if group else 0):
-        present = [index for index, one in enumerate(group) if one.rewards[source].at]
+        present = [index for index, rollout in enumerate(group) if rollout.rewards[source].at]
         streams = [group[index].rewards[source] for index in present]
         if not streams or (len(streams) < least and not streams[0].centred):
             continue
         values = (
-            [np.array(one.values) for one in streams] if streams[0].centred else subtract_baseline(streams)
+            [np.array(stream.values) for stream in streams]
+            if streams[0].centred
+            else subtract_baseline(streams)
         )
         for index, stream, credit_at_events in zip(present, streams, values, strict=True):
             credit = stream.weight * at_tokens(stream, credit_at_events, group[index].tokens)
-            before = totals[index]
-            totals[index] = credit if before is None else before + credit
+            previous = totals[index]
+            totals[index] = credit if previous is None else previous + credit
     return totals
 
 
@@ -87,11 +89,11 @@ def complete_batch(
     token of any step.
     """
     learned = [
-        [_learned(one, array, mask_ends=mask_ends) for one, array in zip(group, arrays, strict=True)]
+        [_learned(rollout, array, mask_ends=mask_ends) for rollout, array in zip(group, arrays, strict=True)]
         for group, arrays in zip(batch, advantages, strict=True)
     ]
-    known = [values for group in learned for values, _ in group]
-    mean, scale = _moments(known) if whiten and known else (0.0, 1.0)
+    values_present = [values for group in learned for values, _ in group]
+    mean, scale = _moments(values_present) if whiten and values_present else (0.0, 1.0)
     return [[_spread((values - mean) * scale, mask) for values, mask in group] for group in learned]
 
 
@@ -123,10 +125,10 @@ def _moments(known: Sequence[FloatArray]) -> tuple[float, float]:
 
 
 def total_return(rollout: ScoredRollout) -> float | None:
-    """Return of the whole response: that of its first token, of all rewards together, weighted.
+    """Return of the response: the weighted sum of all rewards from its first token on.
 
     The sum of the rewards, or, where a rule sets returns (``min-form``, strict), the first of these.
-    Centred streams do not count. ``None`` if there is no reward, which is not 0.
+    Centred streams do not count. ``None`` without any reward, which is different from 0.
     """
     rewards = [stream for stream in rollout.rewards if stream.at and not stream.centred]
     return float(token_returns(rollout)[0]) if rewards else None
@@ -235,7 +237,7 @@ class LeaveOneOut(_AdvantageSettings):
     K counts the rollouts that have a reward of that source; one alone gets 0. ``whiten`` (PRIME, PURE) then
     centres and scales over all response tokens of the batch: a group of equal rewards is then no longer 0,
     which is why PRIME drops such groups (``accuracy_band``). With ``mask_ends`` (PURE) the last token of each
-    step, its separator, has no advantage and no part in whitening: what is learned is how to write a step,
+    step, its separator, is left out of advantages and whitening: the policy learns how to write a step,
     not where to end it.
     """
 
@@ -265,11 +267,11 @@ class LeaveOneOut(_AdvantageSettings):
             return _minus_token_baseline(streams)
         # subtracting one of them first makes equal rewards give exactly 0 despite rounding
         values = [np.array(stream.values) - streams[0].values[0] for stream in streams]
-        means = np.array([one.mean() for one in values])
-        others = len(streams) - 1
+        means = np.array([value.mean() for value in values])
+        n_others = len(streams) - 1
         if self.baseline == "prime":
-            return [one * len(streams) / others - means.sum() / others for one in values]
-        return [one - (means.sum() - mean) / others for one, mean in zip(values, means, strict=True)]
+            return [value * len(streams) / n_others - means.sum() / n_others for value in values]
+        return [value - (means.sum() - mean) / n_others for value, mean in zip(values, means, strict=True)]
 
 
 def _minus_token_baseline(streams: Sequence[RewardStream]) -> list[FloatArray]:
@@ -317,7 +319,7 @@ class Gae(_AdvantageSettings):
         Raises ``TrainingError`` for missing values.
         """
         advantages = [
-            [_add(estimate, _centred(one)) for one, estimate in zip(group, estimates, strict=True)]
+            [_add(estimate, _centred(rollout)) for rollout, estimate in zip(group, estimates, strict=True)]
             for group, estimates in zip(batch, self._estimates(batch), strict=True)
         ]
         return complete_batch(batch, advantages, whiten=self.whiten)
@@ -328,26 +330,28 @@ class Gae(_AdvantageSettings):
         Raises ``TrainingError`` for missing values.
         """
         return [
-            [_add(estimate, one.values) if estimate is not None else None
-             for one, estimate in zip(group, estimates, strict=True)]
+            [_add(estimate, rollout.values) if estimate is not None else None
+             for rollout, estimate in zip(group, estimates, strict=True)]
             for group, estimates in zip(batch, self._estimates(batch), strict=True)
         ]  # fmt: skip
 
     def _estimates(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[FloatArray | None]]:
         """A [T] of every rollout, ``None`` without rewards; one pass over the columns of all padded rows."""
-        flat = [one for group in batch for one in group]
-        rewards_rt = [self._rewards(one) for one in flat]
-        width = max((one.tokens for one in flat), default=0)
+        flat = [rollout for group in batch for rollout in group]
+        rewards_rt = [self._rewards(rollout) for rollout in flat]
+        width = max((rollout.tokens for rollout in flat), default=0)
         deltas_rt = np.zeros((len(flat), width))
-        for row, (one, rewards_t) in enumerate(zip(flat, rewards_rt, strict=True)):
+        for row, (rollout, rewards_t) in enumerate(zip(flat, rewards_rt, strict=True)):
             if rewards_t is not None:
-                values = _values(one)
-                deltas_rt[row, : one.tokens] = rewards_t + self.gamma * np.append(values[1:], 0.0) - values
+                values = _values(rollout)
+                deltas_rt[row, : rollout.tokens] = (
+                    rewards_t + self.gamma * np.append(values[1:], 0.0) - values
+                )
         for column in range(width - 2, -1, -1):
             deltas_rt[:, column] += self.gamma * self.lam * deltas_rt[:, column + 1]
         estimates = iter(
-            None if rewards_t is None else deltas_rt[row, : one.tokens].copy()
-            for row, (one, rewards_t) in enumerate(zip(flat, rewards_rt, strict=True))
+            None if rewards_t is None else deltas_rt[row, : rollout.tokens].copy()
+            for row, (rollout, rewards_t) in enumerate(zip(flat, rewards_rt, strict=True))
         )
         return [[next(estimates) for _ in group] for group in batch]
 
@@ -388,7 +392,7 @@ def _values(rollout: ScoredRollout) -> FloatArray:
 
 
 def _add(one: FloatArray | None, other: FloatArray | None) -> FloatArray | None:
-    """Sum of what is known."""
+    """Sum of the values that are not ``None``."""
     if one is None or other is None:
         return other if one is None else one
     return one + other

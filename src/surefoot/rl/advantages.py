@@ -69,17 +69,17 @@ def training_samples(
         )
         for rollout, of_steps, ratio, value in zip(flat, scores, ratios, values, strict=True)
     ]
-    rewards = [one for group in config.credit.credit(_regroup(scored, groups)) for one in group]
+    rewards = [rollout for group in config.credit.credit(_regroup(scored, groups)) for rollout in group]
     if token_rewards is not None:
         rewards = [
             (*streams, RewardStream(at=tuple(range(len(extra))), values=tuple(extra.tolist())))
             for streams, extra in zip(rewards, token_rewards, strict=True)
         ]
-    scored = [replace(one, rewards=streams) for one, streams in zip(scored, rewards, strict=True)]
+    scored = [replace(item, rewards=streams) for item, streams in zip(scored, rewards, strict=True)]
     advantages = [array for group in config.advantage.advantages(_regroup(scored, groups)) for array in group]
     samples = [
-        TrainingSample(rollout=rollout, scored=one, advantages=array, scorer_usage=usage)
-        for rollout, one, array, usage in zip(flat, scored, advantages, usages, strict=True)
+        TrainingSample(rollout=rollout, scored=item, advantages=array, scorer_usage=usage)
+        for rollout, item, array, usage in zip(flat, scored, advantages, usages, strict=True)
     ]
     return _regroup(samples, groups)
 
@@ -118,5 +118,5 @@ def _require(judge: T | None, what: str) -> T:
 
 def _regroup(flat: Sequence[U], groups: Sequence[Sequence[object]]) -> list[list[U]]:
     """``flat`` divided like ``groups``."""
-    rest = iter(flat)
-    return [[next(rest) for _ in group] for group in groups]
+    rollouts = iter(flat)
+    return [[next(rollouts) for _ in group] for group in groups]

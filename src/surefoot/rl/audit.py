@@ -199,12 +199,12 @@ async def _judged(groups: Sequence[Sequence[ProblemTrace]], gold: Labeller, seed
 
 def _has_wrong_step(trace: Trace, labels: Sequence[StepLabel]) -> bool | None:
     """``None`` = no step is known to be wrong, and some are unknown."""
-    known = {
+    labels_by_step = {
         label.step: label.value for label in labels if label.kind == "correctness" and label.value is not None
     }
-    if -1 in known.values():
+    if -1 in labels_by_step.values():
         return True
-    return False if trace.steps and len(known) == len(trace.steps) else None
+    return False if trace.steps and len(labels_by_step) == len(trace.steps) else None
 
 
 def _ratio(totals: NDArray[np.float64]) -> NDArray[np.float64]:

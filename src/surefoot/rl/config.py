@@ -83,7 +83,7 @@ class CriticConfig(_Settings):
         default=0.2,
         gt=0,
         # PPO's own code has 0.2, for returns of about 1
-        description="Bound on how far a value may move from that of the rollout before its loss is clipped; "
+        description="Bound on the change of a value since the rollout before the loss is clipped; "
         "none: plain squared error.",
     )
     max_grad_norm: float = Field(
@@ -107,7 +107,7 @@ class RLConfig(_Settings):
     guards: Guards = Field(default=Guards(), description="Alarms for reward hacking, and which end the run.")
     online_prm: OnlinePRMConfig = Field(
         default=OnlinePRMConfig(),
-        description="The implicit reward model that learns beside the policy; for credit that reads "
+        description="The implicit reward model that is trained with the policy; for credit that reads "
         "log-ratios.",
     )
     critic: CriticConfig = Field(
@@ -152,8 +152,8 @@ class RLConfig(_Settings):
     batch_size: int = Field(
         default=256,
         ge=1,
-        description="Samples decoded together in this process, in rollouts and evaluations; a server batches "
-        "by itself.",
+        description="Samples decoded together in this process, in rollouts and evaluations; a server does "
+        "its own batching.",
     )
     microbatch_tokens: int = Field(
         default=8_192, ge=1, description="Maximum tokens, including padding, of a forward and backward pass."
@@ -172,8 +172,8 @@ class RLConfig(_Settings):
     evaluation_temperature: float | None = Field(
         default=None,
         ge=0,
-        description="Sampling temperature of evaluations, 0 = greedy; the default is that of training, at "
-        "which much of a gain can be mere sharpening.",
+        description="Sampling temperature of evaluations, 0 = greedy. Default: the training "
+        "temperature, where part of a gain can be mere sharpening.",
     )
     checkpoint_every: int = Field(default=10, ge=1, description="Updates between checkpoints.")
     keep_samples: int = Field(
@@ -259,7 +259,7 @@ class Preset:
     source: str
 
     def settings(self) -> dict[str, Any]:
-        """Fields of :class:`RLConfig` that it sets beside ``credit``."""
+        """Fields of :class:`RLConfig` that the preset sets in addition to ``credit``."""
         names = ("advantage", "objective", "accuracy_band", "dynamic_sampling", "overlong")
         values = {name: getattr(self, name) for name in names}
         return {
@@ -324,7 +324,7 @@ PRESETS: dict[str, Preset] = {
 def method_settings(credit: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a configuration whose ``credit`` names a rule or a published method.
 
-    ``process`` and ``outcome`` beside another rule than ``mixed`` mix it with the outcome by these weights.
+    ``process`` and ``outcome`` next to a rule other than ``mixed`` mix it with the outcome by these weights.
     """
     credit = dict(credit)
     settings: dict[str, Any] = {}
@@ -344,6 +344,8 @@ def _merged(method: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     """The settings of a method, with those that are given in their place; tables field by field."""
     merged = dict(method)
     for name, value in given.items():
-        known = merged.get(name)
-        merged[name] = _merged(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
+        default = merged.get(name)
+        merged[name] = (
+            _merged(default, value) if isinstance(default, dict) and isinstance(value, dict) else value
+        )
     return merged

@@ -1,6 +1,6 @@
 """Credit rules: which rewards each token's return is made of; chosen by the tag ``rule``.
 
-:mod:`surefoot.rl.turn_credit` has those of episodes of several turns, and the union of all.
+:mod:`surefoot.rl.turn_credit` has the rules for episodes of several turns, and the union of all rules.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class RewardStream:
     weight: float = 1.0
     """Multiplies the advantages, after the baseline is subtracted."""
     reach: Literal["returns", "own"] = "returns"
-    """returns: a reward is credited to every token up to it; own: to the tokens of its own step alone, that
+    """returns: a reward is credited to every token up to it; own: only to the tokens of its step, that
     is those after the position before it."""
     centred: bool = False
     """The values are advantages already: no baseline is subtracted."""
@@ -106,7 +106,7 @@ class CreditRule(Protocol):
     def credit(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[tuple[RewardStream, ...]]]:
         """Rewards of every rollout of every group (the samples of one problem).
 
-        Every rollout has the same streams in the same order; one that has no reward to give is empty.
+        Every rollout has the same streams in the same order; one without rewards is empty.
         """
 
 
@@ -117,7 +117,7 @@ class Rule(BaseModel):
 
     def credit(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[tuple[RewardStream, ...]]]:
         """As :meth:`CreditRule.credit`."""
-        return [[(self.stream(one),) for one in group] for group in batch]
+        return [[(self.stream(rollout),) for rollout in group] for group in batch]
 
     def stream(self, rollout: ScoredRollout) -> RewardStream:
         """The rewards of a rollout."""
@@ -129,7 +129,7 @@ class Outcome(Rule):
 
     Every token has the same return, so nothing says which step was to blame. The reward of RLOO (Ahmadian et
     al., arXiv 2402.14740) and of outcome-supervised GRPO (DeepSeekMath, arXiv 2402.03300, section 4.1.2).
-    A rollout that was not judged has no reward: its stream is empty.
+    The stream of an ungraded rollout is empty.
     """
 
     rule: Literal["outcome"] = Field(default="outcome", description="Credit by the final answer alone.")
@@ -155,7 +155,7 @@ class Summed(Rule):
     r_k = 2 p_k - 1, so that a step more likely wrong than right costs.
 
     More steps bring more reward: this is the rule that policies game by writing empty or repeated steps.
-    A step that is not scored has no reward.
+    An unscored step gets no reward.
     """
 
     rule: Literal["summed"] = Field(default="summed", description="Credit by the sum of step scores.")
@@ -247,7 +247,7 @@ class ClipDelta(Rule):
         if self.delta and steps:
             final = steps[-1][0] == len(rollout.ends) - 1
             body = rewards[:-1] if final else rewards
-            rewards = [reward - after for reward, after in pairwise([*body, 0.0])]
+            rewards = [reward - following for reward, following in pairwise([*body, 0.0])]
             rewards += [0.0] * final
         return RewardStream(at=tuple(end for _, end, _ in steps), values=tuple(rewards))
 
@@ -273,15 +273,17 @@ class Implicit(Rule):
     )
 
     def credit(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[tuple[RewardStream, ...]]]:
-        """One stream per rollout; empty where there are no log-ratios."""
-        known = [one.log_ratios for group in batch for one in group if one.log_ratios is not None]
-        scale = largest_return(known) + _EPSILON if self.normalize else 1.0
-        return [[(_stream(one, scale),) for one in group] for group in batch]
+        """One stream per rollout; empty without log-ratios."""
+        log_ratios = [
+            rollout.log_ratios for group in batch for rollout in group if rollout.log_ratios is not None
+        ]
+        scale = largest_return(log_ratios) + _EPSILON if self.normalize else 1.0
+        return [[(_stream(rollout, scale),) for rollout in group] for group in batch]
 
 
 def largest_return(rewards: Sequence[FloatArray]) -> float:
     """Largest |return-to-go| of any token of rewards [T] each; 0 where there are none."""
-    return max((float(np.abs(one[::-1].cumsum()).max()) for one in rewards if one.size), default=0.0)
+    return max((float(np.abs(reward[::-1].cumsum()).max()) for reward in rewards if reward.size), default=0.0)
 
 
 def _stream(rollout: ScoredRollout, scale: float) -> RewardStream:
@@ -300,7 +302,7 @@ class Mixed(Rule):
     Each source has its own baseline, and is weighted after it. It is PURE's PRM + VR (arXiv
     2504.15275; 1 and 1), Clip and Delta's J = α Σ r_k + Correct (arXiv 2410.15115; ``process`` = α) and PRIME
     (arXiv 2502.01456; 1 and 1: the ``rm_coef`` 5 of its scripts does not reach the advantages).
-    An outcome that was not judged is no reward; the process part stays.
+    An unknown outcome gives no reward; the process part remains.
     """
 
     rule: Literal["mixed"] = Field(default="mixed", description="Step rewards plus the outcome.")
@@ -318,8 +320,11 @@ class Mixed(Rule):
         inner = self.of.credit(batch)
         return [
             [
-                (*(self._weighted(stream) for stream in streams), outcome_stream(one, weight=self.outcome))
-                for one, streams in zip(group, rewards, strict=True)
+                (
+                    *(self._weighted(stream) for stream in streams),
+                    outcome_stream(rollout, weight=self.outcome),
+                )
+                for rollout, streams in zip(group, rewards, strict=True)
             ]
             for group, rewards in zip(batch, inner, strict=True)
         ]
@@ -339,11 +344,11 @@ class Effective(Rule):
     where v is the value (chance of success) after the step, of a prover μ, or of the policy itself with
     ``best_of`` K > 1, which makes the prover best-of-K of the policy. The policy as its own prover adds
     nothing to the gradient on average. q_0 comes from ``start``, else from the mean outcome of the *other*
-    rollouts of the group, which is the policy's value: its own outcome would cancel part of its reward. Where
-    there is neither, the first scored step has no advantage. Steps without a score share the advantage of the
+    rollouts of the group, which is the policy's value: its own outcome would cancel part of its reward. With
+    neither, the first scored step gets no advantage. Steps without a score share the advantage of the
     next scored one, so that all sum to q_K - q_0.
 
-    With ``scores`` = advantages, a score s stands for A = 2 s - 1 and nothing is subtracted. The paper has
+    With ``scores`` = advantages, a score s means A = 2 s - 1 and nothing is subtracted. The paper has
     ``alpha`` 3 for a 9B policy and 5 for a 2B one (useful: 0.5 to 6).
     """
 
@@ -377,17 +382,17 @@ class Effective(Rule):
     def credit(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[tuple[RewardStream, ...]]]:
         """The outcome, and the advantages weighted by α.
 
-        Raises ``ScoreError`` for a score outside [0, 1], which is no value.
+        Raises ``ScoreError`` for a score outside [0, 1].
         """
         return [
             [
-                (outcome_stream(one), self._advantages(one, self._before(group, index)))
-                for index, one in enumerate(group)
+                (outcome_stream(rollout), self._advantages(rollout, self._before(group, index)))
+                for index, rollout in enumerate(group)
             ]
             for group in batch
         ]
 
-    def _advantages(self, rollout: ScoredRollout, before: float | None) -> RewardStream:
+    def _advantages(self, rollout: ScoredRollout, previous: float | None) -> RewardStream:
         at, values = [], []
         for end, score in zip(rollout.ends, rollout.scores, strict=False):
             if score is None:
@@ -406,8 +411,8 @@ class Effective(Rule):
                 values.append(2 * score - 1)
                 continue
             value = self._prover_value(score)
-            values.append(0.0 if before is None else value - before)
-            before = value
+            values.append(0.0 if previous is None else value - previous)
+            previous = value
         if not rollout.scored_steps():
             at, values = [], []
         return RewardStream(at=tuple(at), values=tuple(values), weight=self.alpha, reach="own", centred=True)
@@ -426,5 +431,7 @@ class Effective(Rule):
 def mean_outcome_of_others(group: Sequence[ScoredRollout], index: int) -> float | None:
     """Mean outcome of the rollouts of a group other than the one at ``index``: the policy's value of the
     problem, free of that rollout's own outcome. ``None`` if no other is judged."""
-    others = [one.outcome for place, one in enumerate(group) if place != index and one.outcome is not None]
-    return sum(others) / len(others) if others else None
+    outcomes = [
+        rollout.outcome for k, rollout in enumerate(group) if k != index and rollout.outcome is not None
+    ]
+    return sum(outcomes) / len(outcomes) if outcomes else None

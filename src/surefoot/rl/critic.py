@@ -49,7 +49,7 @@ class Critic:
         Prompts that rollouts share are read once.
         """
         sequences = [rollout.prompt_ids + rollout.ids for rollout in rollouts]
-        places = [
+        positions = [
             range(len(rollout.prompt_ids) - 1, len(ids) - 1)
             for rollout, ids in zip(rollouts, sequences, strict=True)
         ]
@@ -57,7 +57,7 @@ class Critic:
         trunk = self.model.trunk
         with torch.autocast(trunk.device.type, dtype=torch.bfloat16, enabled=self.execution.bf16):
             most = self.execution.microbatch_tokens
-            for reading in read_states(trunk, sequences, places, batch_tokens=most):
+            for reading in read_states(trunk, sequences, positions, batch_tokens=most):
                 for number, states_th in reading.states.items():
                     values[number] = self.model.read(states_th).double().cpu().numpy()
         return [values[number] for number in range(len(rollouts))]
@@ -80,7 +80,7 @@ class Critic:
         ``seed`` (its round's) decides what goes into which minibatch. Returns the mean loss of the first
         epoch, each minibatch's before its step.
 
-        Raises ``TrainingError`` if there are no rollouts, for arrays whose lengths differ from those of the
+        Raises ``TrainingError`` without rollouts, for arrays that differ in length from the
         responses, or for numbers that are not finite.
         """
         _check_lengths(rollouts, targets, "targets")

@@ -33,7 +33,7 @@ def draw_groups(
         if not more:
             break
         used += len(more)
-        drawn = sample(more)
-        batch = batch + drawn
-        groups += useful(drawn.groups)
+        extra = sample(more)
+        batch = batch + extra
+        groups += useful(extra.groups)
     return batch, groups

@@ -31,11 +31,11 @@ async def roll_out_episodes(
 ) -> RolloutBatch:
     """``n`` episodes of each problem, each in a new environment; a turn is a step of its trace.
 
-    ``sampling.max_tokens`` is that of a turn. An episode in which a request failed, or a turn has no token,
-    counts as failed. The tokens that the policy read before a turn are those that it reports, or those of the
-    conversation so far, as ``tokenizer`` renders it for that turn: nothing assumes that a chat template only
-    ever adds to what it wrote. A server (``by_server``) renders an environment's tools in its own way:
-    raises ``TrainingError`` where it does not report what it read.
+    ``sampling.max_tokens`` applies to each turn. An episode with a failed request or an empty turn counts as
+    failed. The prompt tokens of a turn are the ones that the policy reports, or else the conversation so far
+    as ``tokenizer`` renders it for that turn; a chat template may change earlier messages. A server
+    (``by_server``) may render tools differently, so it must report its prompt tokens: raises
+    ``TrainingError`` if it does not.
     """
     runs = await play_runs(
         policy,
@@ -47,18 +47,18 @@ async def roll_out_episodes(
         max_turns=max_turns,
         logprobs=logprobs,
     )
-    if by_server and any(not turn.prompt_ids for of in runs for one in of for turn in one.turns):
+    if by_server and any(not turn.prompt_ids for of in runs for item in of for turn in item.turns):
         raise TrainingError(
             "the server does not say which tokens it read before a turn ('prompt_token_ids'): let vLLM "
             "sample, with the dialect vllm"
         )
-    groups = [[_rollout(one, policy.name, tokenizer) for one in of_problem] for of_problem in runs]
-    every = [one for of_problem in runs for one in of_problem]
+    groups = [[_rollout(item, policy.name, tokenizer) for item in of_problem] for of_problem in runs]
+    episodes = [item for of_problem in runs for item in of_problem]
     return RolloutBatch(
-        groups=[[one for one in group if one is not None] for group in groups],
-        failed=sum(one is None for group in groups for one in group),
-        error=next((one.error for one in every if one.error), None),
-        retokenized=sum(any(not turn.completion.token_ids for turn in one.turns) for one in every),
+        groups=[[rollout for rollout in group if rollout is not None] for group in groups],
+        failed=sum(rollout is None for group in groups for rollout in group),
+        error=next((item.error for item in episodes if item.error), None),
+        retokenized=sum(any(not turn.completion.token_ids for turn in item.turns) for item in episodes),
     )
 
 
@@ -83,5 +83,5 @@ def _rollout(episode: Episode, policy: str, tokenizer: PreTrainedTokenizerFast) 
 
 
 def _tokens(turn: Turn, context: tuple[int, ...], tokenizer: PreTrainedTokenizerFast) -> tuple[int, ...]:
-    known = turn.completion.token_ids
-    return known or tokenize_completion(tokenizer, turn.request, context, turn.completion)
+    token_ids = turn.completion.token_ids
+    return token_ids or tokenize_completion(tokenizer, turn.request, context, turn.completion)

@@ -1,4 +1,4 @@
-"""Expert iteration: a policy learns from those of its own solutions that are good enough.
+"""Expert iteration: a policy is fine-tuned on its own solutions that are good enough.
 
 By the answer alone, a solution is learned from whatever its steps are, including one whose correct answer
 follows a wrong step by luck (trace error). A scorer of steps keeps such solutions out.
@@ -168,12 +168,12 @@ def _worst_step(
     if trace.id in scores:
         require_fit(scores[trace.id], trace)
         of_steps = scores[trace.id].scores
-    known = [score for score in of_steps if score is not None]
-    if not all(score >= threshold for score in known):
+    scored = [score for score in of_steps if score is not None]
+    if not all(score >= threshold for score in scored):
         return 0.0, "correct answers with a step below the threshold"
-    if len(known) < len(of_steps):
+    if len(scored) < len(of_steps):
         return 0.0, "correct answers with an unscored step"
-    return min(known), None
+    return min(scored), None
 
 
 def _answer_fault(trace: Trace) -> str | None:

@@ -22,7 +22,7 @@ from surefoot.rl.log import Alarm, AlarmName, EvaluationRow, UpdateRow
 class Guards(BaseModel):
     """When to raise an alarm, and which alarms end the run. ``None`` turns an alarm off.
 
-    "The start" is the first measured update: its rollouts are those of the untrained policy.
+    "The start" is the first measured update: its rollouts come from the untrained policy.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -101,7 +101,7 @@ class _Check:
     name: Literal["length", "cut", "empty", "repeated", "one_step", "entropy"]
     quantity: Callable[[UpdateRow], float | None]
     compare: Callable[[float, float], float | None]
-    """From the quantity now and at the start to what is compared with the threshold."""
+    """The value to compare with the threshold, from the quantity now and at the start."""
     sign: Literal[-1, 1]
     """+1: the alarm is for values at or above the threshold; -1: at or below."""
     message: str
@@ -170,14 +170,14 @@ _CHECKS = (
 
 def _of_updates(check: _Check, history: Sequence[UpdateRow], guards: Guards) -> Iterator[Alarm]:
     threshold: float | None = getattr(guards, check.name)
-    known = [(row.update, value) for row in history if (value := check.quantity(row)) is not None]
-    if threshold is None or not known:
+    points = [(row.update, value) for row in history if (value := check.quantity(row)) is not None]
+    if threshold is None or not points:
         return
-    start = known[0][1]
+    start = points[0][1]
     if check.name == "one_step" and start <= threshold:
         return
     readings = []
-    for update, now in known:
+    for update, now in points:
         measured = check.compare(now, start)
         alarm = Alarm(
             name=check.name,

@@ -63,7 +63,7 @@ def imitate(
     from the first policy's own states on. See :func:`surefoot.rl.rounds.run_rounds`.
     """
     if not demonstrations and expert is None:
-        raise TrainingError("there is nobody to imitate: give traces, or an expert, or both")
+        raise TrainingError("nothing to imitate: give traces, or an expert, or both")
     collect = _Dagger(task, expert, config) if expert else None
     return run_rounds(
         run, policy, task, config, collect, progress, demonstrations=demonstrations, loading=loading
@@ -83,10 +83,10 @@ class _Dagger:
     ) -> list[ProblemData]:
         chance = self.config.beta**number
         experts = [problem for problem in problems if _uniform(seed, problem) < chance]
-        own = [problem for problem in problems if _uniform(seed, problem) >= chance]
-        whole = Sampling(temperature=self.expert.sampling.temperature, max_tokens=self.config.max_tokens)
-        traces = await self._sample(policy, own, seed, self.task.prompt, self.config.sampling)
-        traces |= await self._sample(self.expert.policy, experts, seed, self.expert.prompt, whole)
+        by_policy = [problem for problem in problems if _uniform(seed, problem) >= chance]
+        sampling = Sampling(temperature=self.expert.sampling.temperature, max_tokens=self.config.max_tokens)
+        traces = await self._sample(policy, by_policy, seed, self.task.prompt, self.config.sampling)
+        traces |= await self._sample(self.expert.policy, experts, seed, self.expert.prompt, sampling)
         rollouts = [
             ProblemTrace(problem=problem, trace=trace)
             for problem in problems
@@ -101,7 +101,7 @@ class _Dagger:
             match=step_match(self.config.match),
             seed=seed,
         )
-        by_trace = {item.trace.id: one for item, one in zip(rollouts, relabelled, strict=True)}
+        by_trace = {item.trace.id: entry for item, entry in zip(rollouts, relabelled, strict=True)}
         return [_problem_data(problem, traces[problem.id], by_trace) for problem in problems]
 
     async def _sample(
@@ -132,7 +132,7 @@ def _problem_data(
     problem: Problem, traces: Sequence[Trace], by_trace: Mapping[str, ExpertDecisions]
 ) -> ProblemData:
     relabelled = [by_trace[trace.id] for trace in traces if trace.id in by_trace]
-    dropped = sum((one.dropped for one in relabelled), Counter[str]())
+    dropped = sum((item.dropped for item in relabelled), Counter[str]())
     dropped["rollouts without a step"] += len(traces) - len(relabelled)
     dropped["states without a demonstration"] += sum(
         len(trace.steps) + (trace.finish_reason != "length") - by_trace[trace.id].states
@@ -142,10 +142,12 @@ def _problem_data(
     return ProblemData(
         problem_id=problem.id,
         traces=tuple(traces),
-        demonstrations=tuple(one for record in relabelled for one in record.demonstrations),
+        demonstrations=tuple(
+            demonstration for record in relabelled for demonstration in record.demonstrations
+        ),
         dropped={reason: count for reason, count in dropped.items() if count},
         usage=sum((trace.usage for trace in traces), Usage())
-        + sum((one.usage for one in relabelled), Usage()),
+        + sum((item.usage for item in relabelled), Usage()),
     )
 
 
@@ -166,10 +168,10 @@ async def relabel(
     rollout and is counted.
     """
     decisions = [ExpertDecisions(item, after, match or ExactText()) for item in rollouts]
-    while active := [one for one in decisions if not one.done]:
-        requests = [one.request(expert, seed) for one in active]
-        for one, result in zip(active, await expert.policy.sample(requests), strict=True):
-            one.receive(result, expert, segmenter)
+    while active := [entry for entry in decisions if not entry.done]:
+        requests = [entry.request(expert, seed) for entry in active]
+        for entry, result in zip(active, await expert.policy.sample(requests), strict=True):
+            entry.receive(result, expert, segmenter)
     return decisions
 
 
@@ -261,13 +263,13 @@ class ExpertDecisions:
 
     def _correct(self, decision: str | None, name: str, *, last: bool) -> None:
         """Demonstrate the expert's decision in place of the policy's, and continue if that is wanted."""
-        at, before = self._at, self._trace.prefix(self._at)
+        at, prefix = self._at, self._trace.prefix(self._at)
         steps = self._trace.steps[:at]
         if decision is not None:
-            steps = (*steps, Step(start=len(before), end=len(before) + len(decision)))
+            steps = (*steps, Step(start=len(prefix), end=len(prefix) + len(decision)))
         trace = Trace(
             problem_id=self._problem.id,
-            text=before + (decision or ""),
+            text=prefix + (decision or ""),
             steps=steps,
             policy=name,
             meta={"rollout": self._trace.id},
@@ -283,8 +285,8 @@ class ExpertDecisions:
         """Whether the rollout's step ``at`` is the expert's in other words."""
         if at >= len(trace.steps) or at >= len(self._trace.steps):
             return False
-        own, expert = self._match.key(self._trace, at), self._match.key(trace, at)
-        return own is not None and expert is not None and bool(self._match.same(own, expert))
+        policy_key, expert = self._match.key(self._trace, at), self._match.key(trace, at)
+        return policy_key is not None and expert is not None and bool(self._match.same(policy_key, expert))
 
     def _finish(self) -> None:
         """Demonstrate what the rollout shares with the expert since the last correction."""

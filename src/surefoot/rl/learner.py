@@ -59,11 +59,11 @@ class Learner:
         norm of its gradient before clipping.
 
         ``loss`` takes the indices of a microbatch's rollouts and gives their share of the loss, with
-        gradient. Raises ``TrainingError`` if there are no rollouts, or for a loss or gradient that is not
+        gradient. Raises ``TrainingError`` without rollouts, or for a loss or gradient that is not
         finite.
         """
         if not rollouts:
-            raise TrainingError(f"{self._name} has no rollouts to learn from; skip the round")
+            raise TrainingError(f"{self._name} got no rollouts to learn from; skip the round")
         pieces = microbatches(rollouts, self._most)
         return self._steps.step(pieces, loss, idle=pieces[0])
 
@@ -106,6 +106,6 @@ def response_places(rollouts: Sequence[Rollout]) -> tuple[torch.Tensor, torch.Te
     """Row [N] and column [N] of the token *before* each response token, in right-padded rows."""
     rows = [row for row, rollout in enumerate(rollouts) for _ in rollout.ids]
     columns = [
-        len(rollout.prompt_ids) + place - 1 for rollout in rollouts for place in range(len(rollout.ids))
+        len(rollout.prompt_ids) + offset - 1 for rollout in rollouts for offset in range(len(rollout.ids))
     ]
     return torch.tensor(rows), torch.tensor(columns)

@@ -176,7 +176,7 @@ class RLLog(BaseModel):
     def write_curves(self, path: Path) -> None:
         """One flat JSON object per line, in chronological order: ``kind`` is ``update`` or ``evaluation``.
 
-        Names are those of :func:`scalars`; unknown values are left out.
+        Names as in :func:`scalars`; unknown values are left out.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(path) as stream:
@@ -207,9 +207,9 @@ def curve_samples_to(curve: Mapping[int, float], accuracy: float) -> float | Non
     points = sorted(curve.items())
     if points and points[0][1] >= accuracy:
         return float(points[0][0])
-    for (before, low), (after, high) in pairwise(points):
+    for (x0, low), (x1, high) in pairwise(points):
         if high >= accuracy:
-            return before + (after - before) * (accuracy - low) / (high - low)
+            return x0 + (x1 - x0) * (accuracy - low) / (high - low)
     return None
 
 

@@ -43,7 +43,7 @@ from surefoot.training.distributed import Distributed, open_distributed
 Progress = Callable[[int, int, UpdateRow], None]
 """Called with rounds done, rounds in all, and the newest row of the curves."""
 
-_EVALUATION_SEED = 1_000_000_007  # different from that of every round
+_EVALUATION_SEED = 1_000_000_007  # differs from the seed of every round
 
 
 def train_policy(
@@ -65,8 +65,8 @@ def train_policy(
     Resumes from ``directory/checkpoint.safetensors`` if there is one; for a finished run, returns its log.
 
     Started in several processes (``accelerate launch``), each takes its share of a round's problems;
-    statistics of the batch (whitening, the scale of ``implicit``) are then those of the share. If one process
-    has nothing to learn from in a round, none learns from it.
+    statistics of the batch (whitening, the scale of ``implicit``) are then computed on each share. If one
+    process has nothing to learn from in a round, none learns from it.
 
     Raises ``TrainingError`` for a judge that the credit rule needs and the task lacks, for problems without a
     reference answer or fewer than a round needs, for a policy with an adapter or with 16-bit weights, for a
@@ -126,8 +126,10 @@ class _Loop:
     ) -> None:
         self.task, self.config, self.team, self.server = task, config, team, server
         self.models, self.files = models, files
-        own = TransformersPolicy(models.model, models.tokenizer, name="policy", batch_size=config.batch_size)
-        self.policy = server.policy if server else own
+        local_policy = TransformersPolicy(
+            models.model, models.tokenizer, name="policy", batch_size=config.batch_size
+        )
+        self.policy = server.policy if server else local_policy
         self.seconds: dict[str, float] = {}
 
     def round(self, number: int, log: RLLog) -> UpdateRow:
@@ -173,27 +175,27 @@ class _Loop:
         statistics: UpdateStatistics,
     ) -> UpdateRow:
         """Row of round ``number``. All processes must call this together: counts and means are over all of
-        them, seconds those of this one."""
+        them, seconds are of this one."""
         team = self.team
-        every = [rollout for group in rollouts.groups for rollout in group]
-        learned = [one for group in samples for one in group]
-        outcomes = [float(one.trace.outcome) for one in every if one.trace.outcome is not None]
-        proxies = [trace_score(one.scored.scores, self.task.aggregation) for one in learned]
-        returns = [total_return(one.scored) for one in learned]
-        advantages = np.concatenate([one.advantages for one in learned]) if learned else np.zeros(0)
+        sampled = [rollout for group in rollouts.groups for rollout in group]
+        learned = [rollout for group in samples for rollout in group]
+        outcomes = [float(item.trace.outcome) for item in sampled if item.trace.outcome is not None]
+        proxies = [trace_score(sample.scored.scores, self.task.aggregation) for sample in learned]
+        returns = [total_return(sample.scored) for sample in learned]
+        advantages = np.concatenate([sample.advantages for sample in learned]) if learned else np.zeros(0)
         mean = _mean(advantages, team)
         variance = _mean((advantages - (mean or 0.0)) ** 2, team)
-        unrewarded = sum(not any(stream.at for stream in one.scored.rewards) for one in learned)
-        unscored = sum(one.scored.scores.count(None) for one in learned)
-        scorer_usage = sum((one.scorer_usage for one in learned), Usage())
-        usage = sum((rollout.trace.usage for rollout in every), scorer_usage)
+        unrewarded = sum(not any(stream.at for stream in sample.scored.rewards) for sample in learned)
+        unscored = sum(sample.scored.scores.count(None) for sample in learned)
+        scorer_usage = sum((sample.scorer_usage for sample in learned), Usage())
+        usage = sum((rollout.trace.usage for rollout in sampled), scorer_usage)
         stepped = bool(statistics.steps)
         return UpdateRow(
             update=number + 1,
             samples=(log.updates[-1].samples if log.updates else 0) + _count(rollouts.requested, team),
             outcome=_mean(np.array(outcomes), team),
-            proxy=_mean(np.array([one for one in proxies if one is not None]), team),
-            reward=_mean(np.array([one for one in returns if one is not None]), team),
+            proxy=_mean(np.array([proxy for proxy in proxies if proxy is not None]), team),
+            reward=_mean(np.array([item for item in returns if item is not None]), team),
             advantage_mean=mean,
             advantage_std=None if variance is None else float(np.sqrt(variance)),
             loss=statistics.loss if stepped else None,
@@ -202,10 +204,10 @@ class _Loop:
             entropy=statistics.entropy if stepped else None,
             gradient_norm=statistics.gradient_norm if stepped else None,
             learning_rate=self.models.rate(number),
-            shape=_shape(shape_of([rollout.trace for rollout in every]), team),
+            shape=_shape(shape_of([rollout.trace for rollout in sampled]), team),
             failed=_count(rollouts.failed, team),
             dropped=_count(unrewarded, team),
-            filtered=_count(len(every) - len(learned), team),
+            filtered=_count(len(sampled) - len(learned), team),
             unscored_steps=_count(unscored, team),
             seconds=Seconds(**self.seconds),
             usage=Usage(**{name: _count(spent, team) for name, spent in usage.model_dump().items()}),
@@ -213,12 +215,12 @@ class _Loop:
 
     def _roll_out(self, number: int) -> tuple[RolloutBatch, list[list[Rollout]]]:
         """All rollouts of a round, and the groups that are learned from."""
-        config, rank, every = self.config, self.team.rank, self.team.world_size
+        config, rank, world_size = self.config, self.team.rank, self.team.world_size
         problems = _problems_of(self.task.problems, config, number)
         return draw_groups(
             lambda some: self._sample(some, number),
-            problems[rank::every],
-            _others(self.task.problems, problems, config, number)[rank::every],
+            problems[rank::world_size],
+            _others(self.task.problems, problems, config, number)[rank::world_size],
             useful=lambda groups: within_band(
                 groups, config.accuracy_band, mixed=config.dynamic_sampling > 0
             ),
@@ -319,14 +321,14 @@ def _problems_of(problems: Sequence[Problem], config: RLConfig, number: int) -> 
 
 
 def _others(
-    problems: Sequence[Problem], drawn: Sequence[Problem], config: RLConfig, number: int
+    problems: Sequence[Problem], used: Sequence[Problem], config: RLConfig, number: int
 ) -> list[Problem]:
     """The problems that are not in round ``number``, in an order that depends on seed and round alone."""
     if not config.dynamic_sampling:
         return []
-    used = {problem.id for problem in drawn}
+    excluded = {problem.id for problem in used}
     order = np.random.default_rng([config.seed, number, 1]).permutation(len(problems))
-    return [problems[int(index)] for index in order if problems[int(index)].id not in used]
+    return [problems[int(index)] for index in order if problems[int(index)].id not in excluded]
 
 
 def _mean(values: FloatArray, team: Distributed) -> float | None:

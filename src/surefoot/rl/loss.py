@@ -1,4 +1,4 @@
-"""The policy-gradient loss over given per-token advantages; it knows no algorithm.
+"""The policy-gradient loss over per-token advantages, independent of the algorithm.
 
     L = sum_n w_n [ -i_n J_n + beta KL_n - c H_n ]
 
@@ -11,12 +11,12 @@ advantage A and ratio rho = π(token) / π_old(token) is, with the bounds clip(r
 - ``surrogate`` cispo: sg[clip(rho)] A log π, sg without gradient: a clipped token keeps its gradient
   (MiniMax-M1, arXiv 2506.13585, equations 4 and 5).
 
-With ``ratio`` sequence, rho of every token is that of its response y, the geometric mean
-s = (π(y) / π_old(y))^(1/|y|), as sg[s] π(token) / sg[π(token)], whose gradient is that of s where all tokens
-of y have one advantage (GSPO, arXiv 2507.18071, equations 7 and 14).
+With ``ratio`` sequence, rho of every token is the ratio of its response y, the geometric mean
+s = (π(y) / π_old(y))^(1/|y|), as sg[s] π(token) / sg[π(token)], with the gradient of s if all tokens of y
+have one advantage (GSPO, arXiv 2507.18071, equations 7 and 14).
 
 i_n = min(π_old / π_sampler, C), without gradient, corrects for tokens that another engine drew with
-probabilities of its own (truncated importance sampling; Yao et al. 2025, "Your efficient RL framework
+its own probabilities (truncated importance sampling; Yao et al. 2025, "Your efficient RL framework
 secretly brings you off-policy RL training"); 1 where the policy itself drew them (:func:`sampler_weights`).
 """
 
@@ -38,7 +38,7 @@ class TokenBatch:
     """What the loss needs of N response tokens; all tensors have shape [N]."""
 
     logprobs: torch.Tensor
-    """log π of the tokens drawn, in nats, with gradient."""
+    """log π of the sampled tokens, in nats, with gradient."""
     old_logprobs: torch.Tensor
     """The same, of the policy that drew them."""
     advantages: torch.Tensor
@@ -103,7 +103,7 @@ def _ratios(batch: TokenBatch, objective: Objective) -> torch.Tensor:
             f"'lengths' of the responses add up to {sum(batch.lengths)}, not to the {len(differences)} tokens"
         )
     parts = torch.split(differences.detach(), list(batch.lengths))
-    means = torch.cat([one.mean().expand(len(one)) for one in parts])
+    means = torch.cat([part.mean().expand(len(part)) for part in parts])
     return (means + batch.logprobs - batch.logprobs.detach()).exp()
 
 
@@ -120,7 +120,7 @@ def sampler_weights(old_logprobs: FloatArray, sampler_logprobs: FloatArray, cap:
 
 
 def kl_estimate(logprobs: torch.Tensor, reference: torch.Tensor, kl: KL) -> torch.Tensor:
-    """KL(π || π_ref) of each token from the one token drawn, by an estimator of Schulman's note (2020).
+    """KL(π || π_ref) of each token from the one sampled token, by an estimator of Schulman's note (2020).
 
     k1 = log(π/π_ref), unbiased, may be negative; k2 = k1² / 2, biased, whose gradient is the KL's;
     k3 = π_ref/π - 1 - log(π_ref/π), unbiased and never negative.

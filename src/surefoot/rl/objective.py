@@ -30,7 +30,7 @@ class KL(_Settings):
     def _check(self) -> Self:
         if self.where == "loss" and self.estimator == "k1":
             raise ValueError(
-                "'estimator' k1 has no gradient on average in the loss: use k2 or k3, or set 'where' to "
+                "'estimator' k1 averages to a zero gradient in the loss: use k2 or k3, or set 'where' to "
                 "reward"
             )
         if self.where == "reward" and self.estimator != "k1":
@@ -52,7 +52,7 @@ class Objective(_Settings):
     )
     surrogate: Literal["clip", "cispo"] = Field(
         default="clip",
-        description="clip (PPO): a token beyond the bounds has no gradient. cispo: every token has one, "
+        description="clip (PPO): tokens beyond the bounds get no gradient. cispo: every token gets one, "
         "weighted by the clipped ratio.",
     )
     ratio: Literal["token", "sequence"] = Field(

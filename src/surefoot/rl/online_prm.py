@@ -36,7 +36,7 @@ class OnlinePRM:
 
     ``prm`` is trained in place: :meth:`from_policy` makes one from the start policy, ``ImplicitPRM.load``
     opens one that was trained before, with the reference that it was trained against. ``parameters`` (by
-    name) and ``optimiser`` are its state, which the loop's checkpoint holds. There is no dropout, as in the
+    name) and ``optimiser`` are its state, which the loop's checkpoint holds. Dropout is off, as in the
     policy that drew the rollouts. Raises ``TrainingError`` if ``prm`` has another ``beta`` than ``config``.
     """
 
@@ -116,7 +116,7 @@ class OnlinePRM:
         with self._autocast():
             policy, _ = read_logprobs(self.prm.policy, *_sequences(rollouts))
         both = zip(policy, reference, strict=True)
-        return [(own.double() - base.double()).numpy() for own, base in both]
+        return [(logprobs.double() - base.double()).numpy() for logprobs, base in both]
 
     def learn(self, rollouts: Sequence[Rollout], outcomes: Sequence[float]) -> float:
         """Steps on -[l log σ(r) + (1 - l) log(1 - σ(r))], the mean over the rollouts, l their outcomes.
@@ -125,7 +125,7 @@ class OnlinePRM:
         equation of :class:`surefoot.training.implicit.OutcomeLoss`). Returns the loss before the first step.
         Read a round's rewards before learning from it (PRIME's order "after").
 
-        Raises ``TrainingError`` if there are no rollouts, for outcomes outside [0, 1] or not one
+        Raises ``TrainingError`` without rollouts, for outcomes outside [0, 1] or not one
         per rollout, or for numbers that are not finite.
         """
         if len(outcomes) != len(rollouts) or not all(0 <= outcome <= 1 for outcome in outcomes):
@@ -133,7 +133,7 @@ class OnlinePRM:
                 f"'outcomes' must be {len(rollouts)} numbers in [0, 1], one per rollout; leave out rollouts "
                 "that were not judged"
             )
-        reference = [float(one.double().sum()) for one in self._reference_logprobs(rollouts)]
+        reference = [float(logprob.double().sum()) for logprob in self._reference_logprobs(rollouts)]
         everyone = self.execution.processes.all_reduce(float(len(rollouts)))
 
         def share(part: list[int]) -> torch.Tensor:
@@ -149,7 +149,7 @@ class OnlinePRM:
     def save(self, directory: Path) -> None:
         """Write a checkpoint with its reference, which ``ImplicitPRM.load`` and ``load_prm`` open.
 
-        A step's reward there leaves out the end of sequence, which is no part of a text.
+        A step's reward there leaves out the end-of-sequence token, which belongs to no step.
         """
         self.prm.save(directory)
 
@@ -163,11 +163,15 @@ class OnlinePRM:
 
     def _reference_logprobs(self, rollouts: Sequence[Rollout]) -> list[torch.Tensor]:
         """log π_ref [T] of every rollout; each is read once between two calls of :meth:`learn`."""
-        missing = list({_key(one): one for one in rollouts if _key(one) not in self._reference}.values())
+        missing = list(
+            {_key(rollout): rollout for rollout in rollouts if _key(rollout) not in self._reference}.values()
+        )
         if missing:
             with self._autocast():
                 computed, _ = self.prm.reference.logprobs(list(zip(*_sequences(missing), strict=True)))
-            self._reference |= {_key(one): logprobs for one, logprobs in zip(missing, computed, strict=True)}
+            self._reference |= {
+                _key(item): logprobs for item, logprobs in zip(missing, computed, strict=True)
+            }
         return [self._reference[_key(rollout)] for rollout in rollouts]
 
     def _autocast(self) -> torch.autocast:
@@ -180,4 +184,6 @@ def _key(rollout: Rollout) -> _Key:
 
 def _sequences(rollouts: Sequence[Rollout]) -> tuple[list[tuple[int, ...]], list[int]]:
     """Whole sequences, and where their responses begin."""
-    return [one.prompt_ids + one.ids for one in rollouts], [len(one.prompt_ids) for one in rollouts]
+    return [rollout.prompt_ids + rollout.ids for rollout in rollouts], [
+        len(rollout.prompt_ids) for rollout in rollouts
+    ]

@@ -91,7 +91,7 @@ def compare_runs(runs: Mapping[str, Sequence[RLLog]], path: Path, *, accuracy: f
     """One page: held-out accuracy by samples of several runs; each name has one log per seed.
 
     Samples are counted up to ``accuracy``, by default the mean final accuracy of the runs of the first name.
-    Raises ``ValueError`` if there is no run, or one without an evaluation.
+    Raises ``ValueError`` without runs, or for a run without an evaluation.
     """
     if not runs or not all(logs and all(log.evaluations for log in logs) for logs in runs.values()):
         raise ValueError("'runs' needs at least one log for each name, and an evaluation in each log")
@@ -135,7 +135,7 @@ def _alarms(report: Report, log: RLLog) -> None:
         "held until": lambda alarm: "the end" if alarm.until is None else str(alarm.until),
         "measured": "measured",
         "threshold": "threshold",
-        "what it says": "message",
+        "message": "message",
     }
     report.records("Updates", log.alarms, columns)
 
@@ -196,7 +196,7 @@ def _counts(report: Report, log: RLLog) -> None:
         "policy tokens written": log.usage.completion_tokens,
         "verifier tokens": log.usage.verifier_tokens,
     }
-    report.table(["what", "count"], list(counts.items()), "Counts; tokens include those of evaluations")
+    report.table(["what", "count"], list(counts.items()), "Counts; tokens include evaluations")
 
 
 def _stored_samples(folder: Path, each: int) -> list[SampleRow]:
@@ -349,10 +349,10 @@ def _band(
     style: str = "-",
 ) -> None:
     """A line with its interval, over the evaluations that measured it."""
-    known = [(row.samples, interval) for row in rows if (interval := quantity(row)) is not None]
-    x = [samples for samples, _ in known]
-    shade(axes, x, [interval for _, interval in known], colour, alpha=0.15)
-    values = [interval.value for _, interval in known]
+    points = [(row.samples, interval) for row in rows if (interval := quantity(row)) is not None]
+    x = [samples for samples, _ in points]
+    shade(axes, x, [interval for _, interval in points], colour, alpha=0.15)
+    values = [interval.value for _, interval in points]
     axes.plot(x, values, style, color=colour, marker="o", markersize=3, label=label)
 
 

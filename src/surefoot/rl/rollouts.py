@@ -53,7 +53,7 @@ class Rollout:
     contexts: tuple[tuple[int, ...], ...] = ()
     """Of an episode, what the policy read before each turn [K]; ``prompt_ids`` is the first. ``ids`` are then
     the tokens of all turns, one after the other, and ``ends`` the turns' ends: what the environment wrote is
-    in contexts alone, so it has no advantage and no gradient."""
+    in contexts alone, so it gets neither advantage nor gradient."""
     states: tuple[str, ...] = ()
     """Of an episode, keys of the environment's states before each turn [K]; empty where it has none."""
 
@@ -77,7 +77,7 @@ class Rollout:
     @property
     def turn_tokens(self) -> list[slice]:
         """Where in ``ids`` the tokens of each step or turn are [K]."""
-        return [slice(before + 1, end + 1) for before, end in pairwise((-1, *self.ends))]
+        return [slice(previous + 1, end + 1) for previous, end in pairwise((-1, *self.ends))]
 
     @property
     def item(self) -> ProblemTrace:
@@ -134,7 +134,7 @@ class TrainingSample:
     """Weight of each token's gain, which corrects for a sampler with other probabilities; 1 without."""
 
     def turns(self) -> list[TrainingSample]:
-        """One for each of :meth:`Rollout.turns`; ``scored`` and ``scorer_usage`` stay those of the whole."""
+        """One per :meth:`Rollout.turns`; ``scored`` and ``scorer_usage`` stay on the whole rollout."""
         if not self.rollout.contexts:
             return [self]
         return [
@@ -168,7 +168,7 @@ async def roll_out(
     logprobs: bool = False,
 ) -> RolloutBatch:
     """Sample ``n`` rollouts of each problem. ``tokenizer`` is the trained model's, which a server must
-    share; with ``logprobs`` it is asked for the log-probabilities of what it draws."""
+    share; with ``logprobs`` it must return the log-probabilities of its samples."""
     requests = [
         SampleRequest(prompt=prompt.render(problem), n=n, seed=seed, sampling=sampling, logprobs=logprobs)
         for problem in problems
@@ -245,15 +245,15 @@ def _ends_in_context(
     def decode(tokens: list[int]) -> str:
         return str(tokenizer.decode(tokens, skip_special_tokens=True))
 
-    done, held, known = 0, list[int](), len(decode(context))
+    done, held, decoded = 0, list[int](), len(decode(context))
     for token in ids:
         held.append(token)
-        piece = decode(context + held)[known:]
-        whole = piece.rstrip(_INCOMPLETE)
-        yield done + len(whole)
-        if whole and whole == piece:
+        piece = decode(context + held)[decoded:]
+        text = piece.rstrip(_INCOMPLETE)
+        yield done + len(text)
+        if text and text == piece:
             done, context, held = done + len(piece), held[-_CONTEXT_TOKENS:], []
-            known = len(decode(context))
+            decoded = len(decode(context))
 
 
 def tokenize_completion(
@@ -263,9 +263,9 @@ def tokenize_completion(
     completion: Completion,
 ) -> tuple[int, ...]:
     """Tokens of a completion whose policy returned text only, with the end of sequence restored."""
-    whole = encode_prompt(tokenizer, request.prompt, completion.text)
-    ids = whole[len(prompt_ids) :]
-    if whole[: len(prompt_ids)] != prompt_ids:  # the text's beginning merges with the prompt's last token
+    all_ids = encode_prompt(tokenizer, request.prompt, completion.text)
+    ids = all_ids[len(prompt_ids) :]
+    if all_ids[: len(prompt_ids)] != prompt_ids:  # the text's beginning merges with the prompt's last token
         ids = tuple(tokenizer(completion.text, add_special_tokens=False)["input_ids"])
     end = tokenizer.eos_token_id
     ended = completion.finish_reason == "stop" and not completion.text.endswith(request.sampling.stop)

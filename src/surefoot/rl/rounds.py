@@ -68,7 +68,7 @@ class Collector(Protocol):
     async def __call__(
         self, policy: Policy, problems: Sequence[Problem], *, number: int, seed: int
     ) -> list[ProblemData]:
-        """``number`` counts the rounds that collect data, from 1; ``seed`` is that of the round."""
+        """``number`` counts the rounds that collect data, from 1; ``seed`` is the seed of the round."""
 
 
 class RoundRow(BaseModel):
@@ -79,10 +79,10 @@ class RoundRow(BaseModel):
     round: int
     samples: int = 0
     """Solutions written in all rounds so far."""
-    drawn: int = 0
+    sampled: int = 0
     """Solutions written in this round."""
     learned: int = 0
-    """Traces that were learned from, including those of earlier rounds."""
+    """Traces that were learned from, including earlier rounds."""
     decisions: int = 0
     """Steps and ends that were learned."""
     dropped: dict[str, int] = Field(default_factory=dict)
@@ -126,7 +126,7 @@ def run_rounds(
     ``collect`` that is the only round. With ``distinct`` a text that several rounds collected is learned
     once.
 
-    ``policy`` in the run directory is that of :func:`best_round`, ``round-N`` the policy after round N,
+    ``policy`` in the run directory comes from :func:`best_round`, ``round-N`` the policy after round N,
     ``curves.jsonl`` has the rows, ``pieces/collected-N.journal`` the sampled data. A round whose accuracy
     falls (``config.fall``, ``patience``) is the last one. Raises ``TrainingError`` if a round has nothing to
     learn, saying why.
@@ -145,7 +145,7 @@ def run_rounds(
 
 
 def _write_curves(path: Path, rows: Sequence[RoundRow]) -> None:
-    """One flat JSON object per round; the evaluation's names are those of reinforcement learning."""
+    """One flat JSON object per round; evaluation fields are named as in reinforcement learning."""
     with atomic_file(path) as stream:
         for row in rows:
             flat = row.model_dump(mode="json", exclude={"evaluation"}, exclude_none=True)
@@ -183,20 +183,20 @@ class _Rounds:
         if not self.run.done(f"train-{number}"):
             with self.run.timed("train"):
                 self._train(number)
-        drawn = sum(len(one.traces) for one in data)
+        sampled = sum(len(rollouts.traces) for rollouts in data)
         with self.run.timed("evaluate"):
-            evaluation = self._evaluate(number, samples + drawn)
+            evaluation = self._evaluate(number, samples + sampled)
         training = self.run.result(f"train-{number}")
         dropped = Counter(training.pop("dropped"))
-        for one in data:
-            dropped.update(one.dropped)
+        for item in data:
+            dropped.update(item.dropped)
         evaluations = [row.evaluation for row in before if row.evaluation]
         row = RoundRow(
             round=number,
-            samples=samples + drawn,
-            drawn=drawn,
+            samples=samples + sampled,
+            sampled=sampled,
             dropped=dict(dropped),
-            usage=sum((one.usage for one in data), Usage()),
+            usage=sum((item.usage for item in data), Usage()),
             evaluation=evaluation,
             stopped=fallen_rounds(
                 [*evaluations, evaluation] if evaluation else [],
@@ -256,12 +256,12 @@ class _Rounds:
         return [problems[order[at % len(problems)]] for at in range(first, first + count)]
 
     def _train(self, number: int) -> None:
-        """Fine-tune, and record what was learned."""
+        """Fine-tune, and record the result."""
         rounds = range(1, number + 1) if self.config.data == "all" else (number,)
-        data = [one for n in rounds for one in self.run.journal(f"collected-{n}", ProblemData).read()]
+        data = [record for n in rounds for record in self.run.journal(f"collected-{n}", ProblemData).read()]
         learned = [
             *(self.demonstrations if 1 in rounds else ()),
-            *(one for record in data for one in record.demonstrations),
+            *(demonstration for record in data for demonstration in record.demonstrations),
         ]
         learned = _distinct(learned) if self.distinct else learned
         if not learned:
@@ -270,8 +270,8 @@ class _Rounds:
                 ", ".join(f"{count} {reason}" for reason, count in counts.items()) or "nothing was written"
             )
             raise TrainingError(f"round {number} has nothing to learn: {reasons}")
-        before = self._checkpoint(number - 1 if self.config.start == "last" else 0)
-        model, tokenizer = load_causal(before, self.loading.in_float32())
+        start = self._checkpoint(number - 1 if self.config.start == "last" else 0)
+        model, tokenizer = load_causal(start, self.loading.in_float32())
         examples = build_cloning_examples(
             tokenizer,
             self.task.prompt,
@@ -291,7 +291,7 @@ class _Rounds:
         tail = log.losses[-50:]
         result: dict[str, JSON] = {
             "learned": len(examples.examples),
-            "decisions": sum(one.decisions for one in learned),
+            "decisions": sum(sample.decisions for sample in learned),
             "updates": len(log.losses),
             "tokens": log.tokens,
             "loss": sum(tail) / len(tail),
@@ -341,7 +341,9 @@ class _Rounds:
 def _distinct(demonstrations: Sequence[Demonstration]) -> list[Demonstration]:
     """Each text once, ignoring white space at its ends."""
     unique: dict[tuple[object, ...], Demonstration] = {}
-    for one in demonstrations:
-        text = (one.trace.text or "").strip()
-        unique.setdefault((one.trace.problem_id, text, one.steps, one.end), one)
+    for demonstration in demonstrations:
+        text = (demonstration.trace.text or "").strip()
+        unique.setdefault(
+            (demonstration.trace.problem_id, text, demonstration.steps, demonstration.end), demonstration
+        )
     return list(unique.values())

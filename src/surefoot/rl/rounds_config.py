@@ -46,13 +46,13 @@ class RoundsConfig(BaseModel):
         default=0.02,
         gt=0,
         lt=1,
-        description="End the run if the held-out accuracy is below that of the best round before, by this "
+        description="End the run if the held-out accuracy falls below the best earlier round by this "
         "much and beyond chance; none: never.",
     )
     patience: int = Field(default=1, ge=1, description="Consecutive rounds for which the fall must hold.")
     keep: Literal["all", "best"] = Field(
         default="all",
-        description="Keep the weights of all rounds, or only those of the best one, which are `policy`.",
+        description="Keep the weights of all rounds, or only of the best one, which is `policy`.",
     )
     batch_size: int = Field(default=256, ge=1, description="Samples decoded together in this process.")
     seed: int = Field(default=0, description="Seed of problems, samples and fine-tuning.")

@@ -61,12 +61,12 @@ class RunFiles:
         one."""
         if not count or self.team.rank:
             return
-        by_turn = [one for turn in zip_longest(*groups) for one in turn if one is not None]
+        by_turn = [item for turn in zip_longest(*groups) for item in turn if item is not None]
         path = self.directory / "samples" / f"{update:06d}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(path) as stream:
-            for one in by_turn[:count]:
-                stream.write(_sample_row(update, one).model_dump_json().encode() + b"\n")
+            for entry in by_turn[:count]:
+                stream.write(_sample_row(update, entry).model_dump_json().encode() + b"\n")
 
     def save_policy(self, models: RunModels, name: str) -> None:
         """Save the current policy as ``name``; called by one process."""
@@ -88,11 +88,11 @@ def finished_log(directory: Path, config: RLConfig) -> RLLog | None:
         return None
     try:
         finished = from_json(path.read_bytes())
-        before = RLConfig.model_validate(finished["config"]).decisive
+        decisive = RLConfig.model_validate(finished["config"]).decisive
         log = RLLog.model_validate(finished["log"])
     except (ValueError, LookupError, TypeError) as error:
         raise TrainingError(f"{path} is damaged ({error!r:.200}): give another directory") from error
-    if changed := [name for name, value in config.decisive.items() if before[name] != value]:
+    if changed := [name for name, value in config.decisive.items() if decisive[name] != value]:
         raise TrainingError(
             f"{directory} holds a finished run with other settings ({', '.join(changed)}): give another "
             "directory; to train further, start from its 'policy'"
@@ -112,6 +112,6 @@ def _sample_row(update: int, sample: TrainingSample) -> SampleRow:
             # one token can be the last of two steps; the second step then has no other token
             float(np.mean(sample.advantages[min(begin, end) : end + 1]))
             for begin, end in zip(begins, rollout.ends, strict=True)
-            if rollout.trace.steps  # else there is no step to show
+            if rollout.trace.steps
         ),
     )

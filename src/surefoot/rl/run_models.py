@@ -73,11 +73,11 @@ class RunModels:
     @property
     def trained(self) -> tuple[dict[str, nn.Parameter], list[torch.optim.Optimizer]]:
         """All that a checkpoint holds."""
-        parameters = {f"policy/{name}": one for name, one in self._updater.parameters.items()}
+        parameters = {f"policy/{name}": parameter for name, parameter in self._updater.parameters.items()}
         optimisers = [self._updater.optimiser]
         for kind, judge in (("online_prm", self.judges.online_prm), ("critic", self.judges.critic)):
             if judge is not None:
-                parameters |= {f"{kind}/{name}": one for name, one in judge.parameters.items()}
+                parameters |= {f"{kind}/{name}": parameter for name, parameter in judge.parameters.items()}
                 optimisers.append(judge.optimiser)
         return parameters, optimisers
 
@@ -95,34 +95,34 @@ class RunModels:
         penalty = None
         if kl and kl.where == "reward":
             penalty = [
-                -kl.coefficient * (own - theirs)
-                for own, theirs in zip(old, reference, strict=True)
-                if own is not None and theirs is not None
+                -kl.coefficient * (item - theirs)
+                for item, theirs in zip(old, reference, strict=True)
+                if item is not None and theirs is not None
             ]
         samples = training_samples(groups, self.judges, self.config, token_rewards=penalty)
         importance: Sequence[FloatArray | None] = [None] * len(flat)
         if cap is not None:
-            importance = [_importance(one, own, cap) for one, own in zip(flat, old, strict=True)]
+            importance = [_importance(rollout, item, cap) for rollout, item in zip(flat, old, strict=True)]
         read = iter(zip(old, reference, importance, strict=True))
         return [
             [
                 replace(
-                    one,
-                    old_logprobs=own if several else None,
+                    rollout,
+                    old_logprobs=logprobs if several else None,
                     reference_logprobs=theirs,
                     importance=weights,
                 )
-                for one, (own, theirs, weights) in zip(group, read, strict=False)
+                for rollout, (logprobs, theirs, weights) in zip(group, read, strict=False)
             ]
             for group in samples
         ]
 
     def learn(self, groups: Sequence[Sequence[TrainingSample]], number: int) -> UpdateStatistics:
-        """The optimizer steps of round ``number`` (from 0): the policy's, then those of the judges.
+        """The optimizer steps of round ``number`` (from 0): first the policy, then the judges.
 
-        Judges that learn beside the policy do so after their rewards and values were used.
+        Judges that are trained with the policy learn after their rewards and values were used.
         """
-        turns = [turn for group in groups for one in group for turn in one.turns()]
+        turns = [turn for group in groups for rollout in group for turn in rollout.turns()]
         statistics = self._updater.update(turns, number)
         self._train_online_prm(groups)
         self._train_critic(groups, number)
@@ -150,21 +150,21 @@ class RunModels:
     def _train_online_prm(self, groups: Sequence[Sequence[TrainingSample]]) -> None:
         if self.judges.online_prm is None:
             return
-        rollouts = [one.rollout for group in groups for one in group]
-        judged = [one for one in rollouts if one.trace.outcome is not None]
+        rollouts = [rollout.rollout for group in groups for rollout in group]
+        judged = [rollout for rollout in rollouts if rollout.trace.outcome is not None]
         if self._everyone_has(judged):
-            self.judges.online_prm.learn(judged, [float(one.trace.outcome or 0) for one in judged])
+            self.judges.online_prm.learn(judged, [float(item.trace.outcome or 0) for item in judged])
 
     def _train_critic(self, groups: Sequence[Sequence[TrainingSample]], number: int) -> None:
         advantage = self.config.advantage
         if self.judges.critic is None or not isinstance(advantage, Gae):
             return
-        targets = advantage.targets([[one.scored for one in group] for group in groups])
+        targets = advantage.targets([[rollout.scored for rollout in group] for group in groups])
         samples = [
-            (one.rollout, target, one.scored.values)
+            (rollout.rollout, target, rollout.scored.values)
             for group, of_group in zip(groups, targets, strict=True)
-            for one, target in zip(group, of_group, strict=True)
-            if target is not None and one.scored.values is not None
+            for rollout, target in zip(group, of_group, strict=True)
+            if target is not None and rollout.scored.values is not None
         ]
         if self._everyone_has(samples):
             self.judges.critic.learn(*map(list, zip(*samples, strict=True)), seed=number)
@@ -178,9 +178,11 @@ def _logprobs(
     reader: Actor | ReferencePolicy, rollouts: Sequence[Rollout], microbatch_tokens: int
 ) -> list[FloatArray]:
     """log π [T] of every rollout's tokens, each turn of an episode after its own context."""
-    turns = [one.turns() for one in rollouts]
-    read = iter(reader.logprobs([one for some in turns for one in some], microbatch_tokens=microbatch_tokens))
-    return [np.concatenate([next(read) for _ in some]) for some in turns]
+    turns = [rollout.turns() for rollout in rollouts]
+    read = iter(
+        reader.logprobs([item for turn in turns for item in turn], microbatch_tokens=microbatch_tokens)
+    )
+    return [np.concatenate([next(read) for _ in turn]) for turn in turns]
 
 
 def _importance(rollout: Rollout, old_logprobs: FloatArray | None, cap: float) -> FloatArray:

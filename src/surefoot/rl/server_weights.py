@@ -63,9 +63,9 @@ class ServerWeights:
     ``VLLM_SERVER_DEV_MODE=1``. ``model`` is its name for the model.
 
     **An adapter** (a model with LoRA) goes to ``directory/adapters/DIGEST`` and is loaded under the name
-    ``model``, which must not be that of the base. The server must run with ``--enable-lora``, a
+    ``model``, which must differ from the base model's name. The server must run with ``--enable-lora``, a
     sufficient ``--max-lora-rank``, and ``VLLM_ALLOW_RUNTIME_LORA_UPDATING=True``. vLLM knows cached
-    prefixes by the adapter's name and path, so every adapter has a path of its own. vLLM's ``load_inplace``
+    prefixes by the adapter's name and path, so every adapter gets a new path. vLLM's ``load_inplace``
     is not used: it makes vLLM read the files again at every step.
 
     Both sets of endpoints let anyone who reaches the port load weights into the server, and vLLM's
@@ -84,11 +84,11 @@ class ServerWeights:
         api_key: str | None = None,
         timeout_s: float = 600.0,
     ) -> None:
-        """``base_url`` is that of the policy (``http://localhost:8000/v1``), or all of them.
+        """``base_url`` is the policy's URL (``http://localhost:8000/v1``), or all its URLs.
 
-        ``untie`` is that of :func:`surefoot.rl.weight_files.write_weights`. ``server_directory`` is where the
+        ``untie``: see :func:`surefoot.rl.weight_files.write_weights`. ``server_directory`` is where the
         server finds ``directory``, if not at the same path. ``probe`` is a text, ``tolerance`` the largest
-        accepted gap in nats; arithmetic in a 16-bit type causes a gap by itself. ``api_key`` defaults to
+        accepted gap in nats; 16-bit arithmetic alone causes a gap. ``api_key`` defaults to
         ``OPENAI_API_KEY``.
         """
         self._model = model
@@ -177,7 +177,7 @@ def _reload(server: RemoteServer, path: str) -> None:
             server,
             "/collective_rpc",
             {"method": "reload_weights", "kwargs": {"weights_path": path}},
-            hint="a server whose reload failed has no weights: restart it where it can read this path",
+            hint="a server whose reload failed is without weights: restart it where it can read this path",
         )
         reply = _post(server, "/reset_prefix_cache", {}, hint=hint)
         if not (isinstance(reply, dict) and reply.get("success")):
@@ -218,7 +218,7 @@ def _logprobs(model: PreTrainedModel, prompt: Sequence[int], tokens: Sequence[in
     logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1].float()
     model.train(training)
     logprobs_t = logits.log_softmax(-1).gather(1, ids[0, len(prompt) :, None])[:, 0]
-    return [float(one) for one in logprobs_t]
+    return [float(item) for item in logprobs_t]
 
 
 class _ProbeLogprobs(BaseModel):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Task:
     """What is to be learned, and who judges it: by reinforcement learning, imitation or expert iteration.
 
-    Raises ``TrainingError`` if there are no problems, or if one is both trained on and held out.
+    Raises ``TrainingError`` without problems, or if one is both trained on and held out.
     """
 
     problems: Sequence[Problem]
@@ -43,7 +43,7 @@ class Task:
     max_turns: int = 30
     """Most turns of an episode; it ends there with the outcome that its state has."""
     aggregation: Aggregator = "min"
-    """How step scores are reduced to the proxy that is plotted beside the gold accuracy."""
+    """How step scores are reduced to the proxy that is plotted with the gold accuracy."""
 
     def __post_init__(self) -> None:
         if not self.problems:
@@ -65,16 +65,16 @@ class Task:
                 f"credit {config.credit.rule!r} compares turns in equal states of an environment: give an "
                 "'environment', or choose another rule"
             )
-        beside = "log_ratios" in config.credit.needs or config.advantage.needs_values
-        if self.environment is not None and beside:
+        trains_judge = "log_ratios" in config.credit.needs or config.advantage.needs_values
+        if self.environment is not None and trains_judge:
             raise TrainingError(
-                "a model that learns beside the policy (credit 'implicit', advantage 'gae') reads single "
+                "a model that is trained with the policy (credit 'implicit', advantage 'gae') reads single "
                 "responses, not episodes: leave 'environment' out, or choose another rule"
             )
         if self.environment is not None and config.overlong:
             raise TrainingError(
-                "'overlong' is about the tokens of one response, and 'max_tokens' of an episode are those of "
-                "a turn: leave it out"
+                "'overlong' is about the tokens of one response, but 'max_tokens' limits "
+                "each turn of an episode: leave it out"
             )
         unanswered = [problem.id for problem in self.problems if problem.answer is None]
         if self.environment is None and "outcome" in config.credit.needs and unanswered:

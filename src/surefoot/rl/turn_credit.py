@@ -4,7 +4,7 @@ The rollout is a whole episode: its tokens are those that the policy wrote, its 
 the environment answered is in no turn. Every rule gives every turn a reward or the rollout none at all: a
 turn whose reward is missing is an error, never a silent 0.
 
-The rule ``effective`` (PAV) needs no other form for turns: its step scores are then the values after turns.
+The rule ``effective`` (PAV) works for turns as it is: its step scores are then the values after turns.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def turn_rewards(rollout: ScoredRollout, of: TurnRewards) -> FloatArray | None:
         if not rollout.scores or None in rollout.scores:
             turn = rollout.scores.index(None) + 1 if rollout.scores else 1
             raise ScoreError(
-                f"turn {turn} has no score, and a missing reward is not 0: give a scorer that scores every "
+                f"turn {turn} is unscored, and a missing reward is not 0: give a scorer that scores every "
                 "turn, or set 'rewards' to outcome"
             )
         rewards_k += np.array(rollout.scores, dtype=float)
@@ -76,7 +76,7 @@ class _TurnRule(Rule):
     )
 
     def _grouped(self, group: Sequence[ScoredRollout]) -> list[FloatArray | None]:
-        return [turn_rewards(one, self.rewards) for one in group]
+        return [turn_rewards(rollout, self.rewards) for rollout in group]
 
 
 class AnchorState(_TurnRule):
@@ -114,13 +114,13 @@ class AnchorState(_TurnRule):
         return [self._of_group(group) for group in batch]
 
     def _of_group(self, group: Sequence[ScoredRollout]) -> list[tuple[RewardStream, ...]]:
-        if any(not one.states for one in group):
+        if any(not rollout.states for rollout in group):
             raise ScoreError(
                 "credit 'anchor-state' compares turns in equal states, but an episode has no 'states': roll "
                 "out in an environment whose state can be compared"
             )
         rewards = self._grouped(group)
-        returns = [None if one is None else discounted_returns(one, self.gamma) for one in rewards]
+        returns = [None if reward is None else discounted_returns(reward, self.gamma) for reward in rewards]
         visits: dict[str, list[float]] = defaultdict(list)
         for rollout, returns_k in zip(group, returns, strict=True):
             for state, value in zip(rollout.states, () if returns_k is None else returns_k, strict=False):
@@ -179,7 +179,7 @@ class TurnDifference(Rule):
       generalised advantage estimation (arXiv 1506.02438) over turns, as in AgentPRM (arXiv 2511.08325).
 
     A turn without a score shares the advantage of the next one that has a Φ. An episode without a Φ_0 or
-    without any Φ has no reward.
+    without any Φ gets no reward.
     """
 
     rule: Literal["turn-difference"] = Field(
@@ -197,7 +197,7 @@ class TurnDifference(Rule):
     def credit(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[tuple[RewardStream, ...]]]:
         """The advantages, as one centred stream."""
         return [
-            [(self._advantages(one, self._start(group, index)),) for index, one in enumerate(group)]
+            [(self._advantages(rollout, self._start(group, index)),) for index, rollout in enumerate(group)]
             for group in batch
         ]
 
@@ -207,7 +207,7 @@ class TurnDifference(Rule):
     def _advantages(self, rollout: ScoredRollout, start: float | None) -> RewardStream:
         turns = [(end, score) for _, end, score in rollout.scored_steps()]
         if rollout.outcome is not None:
-            turns = [*(one for one in turns if one[0] != rollout.last), (rollout.last, rollout.outcome)]
+            turns = [*(turn for turn in turns if turn[0] != rollout.last), (rollout.last, rollout.outcome)]
         if start is None or not turns:
             return RewardStream(at=(), values=(), reach="own", centred=True)
         differences_k = np.diff([start, *(potential for _, potential in turns)])
@@ -228,7 +228,7 @@ class TurnNormalized(_TurnRule):
       b_j as well, so that every episode is compared by the same constants: ending or going on is paid by its
       reward alone.
     - ``ended`` absent: the episodes that got to turn j, and those that ended are charged nothing. **Biased**:
-      what is maximized is the return less the mean reward of each turn that was taken, so that another turn
+      the objective is the return minus the mean reward of each turn taken, so that another turn
       of a mean reward above 0 is not paid for, and one below 0 is free. It is here to be compared with.
     """
 
@@ -255,21 +255,22 @@ class TurnNormalized(_TurnRule):
 
     def _of_group(self, group: Sequence[ScoredRollout]) -> list[tuple[RewardStream, ...]]:
         rewards = self._grouped(group)
-        known = [one for one in rewards if one is not None]
-        if len(known) < 2:  # nothing to compare with
+        present = [reward for reward in rewards if reward is not None]
+        if len(present) < 2:  # nothing to compare with
             return [(RewardStream(at=(), values=(), centred=True),) for _ in group]
-        baseline_k = self._baseline(known)
+        baseline_k = self._baseline(present)
         return [
-            (self._stream(one, rewards_k, baseline_k),) for one, rewards_k in zip(group, rewards, strict=True)
+            (self._stream(rollout, rewards_k, baseline_k),)
+            for rollout, rewards_k in zip(group, rewards, strict=True)
         ]
 
     def _baseline(self, known: Sequence[FloatArray]) -> FloatArray:
         longest = max(map(len, known))
-        sums, there = np.zeros(longest), np.zeros(longest)
+        sums, counts = np.zeros(longest), np.zeros(longest)
         for rewards_k in known:
             sums[: len(rewards_k)] += rewards_k
-            there[: len(rewards_k)] += 1
-        return np.asarray(sums / (len(known) if self.ended == "zero" else there))
+            counts[: len(rewards_k)] += 1
+        return np.asarray(sums / (len(known) if self.ended == "zero" else counts))
 
     def _stream(
         self, rollout: ScoredRollout, rewards_k: FloatArray | None, baseline_k: FloatArray

@@ -28,7 +28,7 @@ class UpdateStatistics:
     """Share of tokens whose gradient the clipped objective holds back."""
     kl: float = 0.0
     entropy: float = 0.0
-    """Before the round's first step; 0 where there was no step."""
+    """Before the round's first step; 0 without a step."""
     steps: int = 0
     """Steps of the optimiser; 0 where no token had an advantage and nothing else had a gradient."""
 
@@ -59,10 +59,10 @@ class Updater:
             for minibatch in self._minibatches(len(samples), number, min(self.config.minibatches, fewest))
         ]
         return UpdateStatistics(
-            loss=float(np.mean([one.loss for one in steps])),
-            gradient_norm=float(np.mean([one.gradient_norm for one in steps])),
-            clipped=float(np.mean([one.clipped for one in steps])),
-            kl=float(np.mean([one.kl for one in steps])),
+            loss=float(np.mean([step.loss for step in steps])),
+            gradient_norm=float(np.mean([step.gradient_norm for step in steps])),
+            clipped=float(np.mean([step.clipped for step in steps])),
+            kl=float(np.mean([step.kl for step in steps])),
             entropy=steps[0].entropy,
             steps=len(steps),
         )
@@ -89,7 +89,7 @@ class Updater:
 
         loss, norm = self._learner.step([sample.rollout for sample in samples], share)
         tokens, clipped, kl, entropy = (
-            self.processes.all_reduce(float(one)) for one in np.sum(list(sums.values()), axis=0)
+            self.processes.all_reduce(float(item)) for item in np.sum(list(sums.values()), axis=0)
         )
         return UpdateStatistics(
             loss=loss,
@@ -101,15 +101,15 @@ class Updater:
         )
 
     def _weights(self, samples: Sequence[TrainingSample]) -> list[float]:
-        """Weight of each token of each sample; those of all processes add up to about 1."""
+        """Weight of each token of each sample; over all processes they add up to about 1."""
         mean = self.config.objective.mean
         lengths = [len(sample.rollout.ids) for sample in samples]
         mine = float(sum(lengths) if mean == "token" else len(lengths))
         everyone = self.processes.all_reduce(mine)
         if not lengths:
             return []
-        own = token_weights(lengths, mean, longest=self.config.max_tokens)
-        return [weight * mine / everyone for weight in own]
+        weights = token_weights(lengths, mean, longest=self.config.max_tokens)
+        return [weight * mine / everyone for weight in weights]
 
     def _loss(
         self, samples: Sequence[TrainingSample], weights: Sequence[float]
@@ -124,10 +124,10 @@ class Updater:
         device = read.logprobs.device
 
         def flat(arrays: Sequence[FloatArray | None]) -> torch.Tensor | None:
-            known = [array for array in arrays if array is not None]
-            if len(known) < len(arrays):
+            present = [array for array in arrays if array is not None]
+            if len(present) < len(arrays):
                 return None
-            return torch.from_numpy(np.concatenate(known)).to(device, torch.float32)
+            return torch.from_numpy(np.concatenate(present)).to(device, torch.float32)
 
         old = flat([sample.old_logprobs for sample in samples])
         spread = [weight for sample, weight in zip(samples, weights, strict=True) for _ in sample.rollout.ids]

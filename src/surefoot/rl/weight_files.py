@@ -16,7 +16,7 @@ def write_weights(
 ) -> None:
     """Write a checkpoint to ``directory``, in the place of the one before; for a model without adapter.
 
-    ``untie`` gives the output head weights of its own, equal to the embeddings to which they are tied. vLLM
+    ``untie`` writes separate weights for the output head, equal to the embeddings to which it is tied. vLLM
     on a CPU needs that, in the checkpoint it is started with and in all that follow: it keeps a packed copy
     of a head, which a reload does not renew if the head is tied.
     """

@@ -111,7 +111,7 @@ def cut_by_tokens(
 ) -> list[list[T]]:
     """Pieces of at most ``most`` tokens, padding included; an item that is longer has a piece to itself.
 
-    ``lengths`` are those of an item's rows.
+    ``lengths`` holds the lengths of an item's rows.
     """
     pieces: list[list[T]] = []
     rows: list[int] = []
@@ -131,8 +131,8 @@ def _even(ordered: list[I], count: int) -> list[list[I]]:
     totals = list(accumulate(item.length for item in ordered))
     cuts = [0]
     for number in range(1, count):
-        wanted = int(np.searchsorted(totals, totals[-1] * number / count))
-        cuts.append(min(max(wanted, cuts[-1] + 1), len(ordered) - count + number))
+        target = int(np.searchsorted(totals, totals[-1] * number / count))
+        cuts.append(min(max(target, cuts[-1] + 1), len(ordered) - count + number))
     cuts.append(len(ordered))
     return [ordered[start:end] for start, end in pairwise(cuts)]
 
@@ -145,7 +145,7 @@ def lay_out(parts: Sequence[Example], layout: str, device: torch.device) -> Inpu
         starts = list(accumulate((len(part.ids) for part in parts), initial=0))
         at = [starts[row] + position for row, position in zip(rows, at, strict=True)]
         ids = torch.tensor([[token for part in parts for token in part.ids]])
-        position_ids = torch.tensor([[place for part in parts for place in range(len(part.ids))]])
+        position_ids = torch.tensor([[offset for part in parts for offset in range(len(part.ids))]])
         mask, rows = None, [0] * len(at)
     else:
         ids, mask = pad_batch([part.ids for part in parts])

@@ -45,16 +45,16 @@ def save_state(
 def load_state(
     path: Path, parameters: Parameters, optimisers: Sequence[torch.optim.Optimizer], log: type[L]
 ) -> L:
-    """Put the state of ``path`` back; returns its log, an empty one if there is no such file."""
+    """Restore the state from ``path`` and return its log, an empty one without a file."""
     if not path.exists():
         return log()
     owners = _owners(optimisers)
     with safe_open(path, framework="pt") as state, torch.no_grad():
         restored = log.model_validate_json(state.metadata()["log"])
-        known = set(state.keys())
+        keys = set(state.keys())
         for name, parameter in parameters.items():
             parameter.copy_(shard_like(state.get_tensor(f"parameter/{name}"), parameter))
-            moments = [key for key in ("step", "exp_avg", "exp_avg_sq") if f"{key}/{name}" in known]
+            moments = [key for key in ("step", "exp_avg", "exp_avg_sq") if f"{key}/{name}" in keys]
             values = {key: state.get_tensor(f"{key}/{name}") for key in moments}
             if values:
                 owners[parameter].state[parameter] = {
@@ -90,7 +90,7 @@ def load_weights(path: Path, parameters: Parameters) -> None:
 
 def write_curves(path: Path, log: TrainingLog, rates: list[float]) -> None:
     """One JSON line per update: loss, gradient norm, learning rate, and the AUC where it was measured."""
-    auc = {one.update: one.auc for one in log.validation}
+    auc = {item.update: item.auc for item in log.validation}
     rows = []
     for update, (loss, norm, rate) in enumerate(zip(log.losses, log.norms, rates, strict=False), start=1):
         row = {"update": update, "loss": loss, "gradient_norm": norm, "learning_rate": rate}

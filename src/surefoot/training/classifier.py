@@ -61,7 +61,7 @@ def train(
     ``directory/checkpoint.safetensors`` if there is one.
 
     Started in several processes (``accelerate launch``, ``torchrun``), each calls this with the same
-    arguments; one of them writes. Under FSDP the model in memory stays sharded: load what was saved.
+    arguments; one of them writes. Under FSDP the model in memory stays sharded: load the saved checkpoint.
 
     Raises ``TrainingError`` naming the traces of a batch whose loss or gradient is not finite, for a head
     that does not fit the loss, and for an option that the device, the trunk or the installation lacks.
@@ -116,7 +116,7 @@ def _fit(
         config,
         name="the reward model",
         betas=BETAS,
-        # a head alone is so small that every process trains it by itself, in step with the others
+        # the head is so small that every process trains all of it, on the same batches
         processes=SingleProcess() if features else processes,
     )
 
@@ -219,22 +219,22 @@ class FrozenFeatures:
         self._starts = [0]
         keys, rows = array("Q"), array("Q")
         done = 0
-        for some in _of_size(examples, _FILE_TOKENS):
-            keys.extend(map(self._key, some))
-            ends = list(accumulate((len(example.positions) for example in some), initial=self._starts[-1]))
+        for item in _of_size(examples, _FILE_TOKENS):
+            keys.extend(map(self._key, item))
+            ends = list(accumulate((len(example.positions) for example in item), initial=self._starts[-1]))
             rows.extend(ends[:-1])
             self._starts.append(ends[-1])
-            done += len(some)
-            self._files.append(self._states(some, done))
+            done += len(item)
+            self._files.append(self._states(item, done))
         sorted_keys = np.argsort(np.array(keys, dtype=np.uint64), kind="stable")
         self._keys = np.array(keys, dtype=np.uint64)[sorted_keys]
         self._rows = np.array(rows, dtype=np.int64)[sorted_keys]
 
     def logits(self, batch: Sequence[Example]) -> torch.Tensor:
         """The head's outputs at each labelled step of the batch, shape [S, C], with gradient to the head."""
-        found = np.searchsorted(self._keys, np.array([self._key(one) for one in batch], dtype=np.uint64))
+        rows = np.searchsorted(self._keys, np.array([self._key(item) for item in batch], dtype=np.uint64))
         states = [
-            self._read(int(self._rows[at]), len(one.positions)) for at, one in zip(found, batch, strict=True)
+            self._read(int(self._rows[at]), len(item.positions)) for at, item in zip(rows, batch, strict=True)
         ]
         head = self._model.head
         return head(torch.cat(states).to(head.weight.device))
@@ -270,18 +270,18 @@ class FrozenFeatures:
 
 def _of_size(examples: Iterable[Example], tokens: int) -> Iterator[list[Example]]:
     """Neighbours that have about so many tokens, those with which the one before begins not counted."""
-    some: list[Example] = []
-    before: tuple[int, ...] = ()
+    chunk: list[Example] = []
+    previous: tuple[int, ...] = ()
     count = 0
     for example in examples:
-        some.append(example)
-        count += len(example.ids) - shared_length(before, example.ids)
-        before = example.ids
+        chunk.append(example)
+        count += len(example.ids) - shared_length(previous, example.ids)
+        previous = example.ids
         if count >= tokens:
-            yield some
-            some, before, count = [], (), 0
-    if some:
-        yield some
+            yield chunk
+            chunk, previous, count = [], (), 0
+    if chunk:
+        yield chunk
 
 
 def _choose_parameters(model: RewardModel, config: TrainingConfig) -> None:
@@ -312,7 +312,7 @@ def _features(
 def _check_device(model: RewardModel, config: TrainingConfig) -> None:
     device = next(model.parameters()).device
     if config.bf16 and device.type == "cuda" and not torch.cuda.is_bf16_supported():
-        raise TrainingError(f"'bf16' is on, but {torch.cuda.get_device_name(device)} has no bfloat16")
+        raise TrainingError(f"'bf16' is on, but {torch.cuda.get_device_name(device)} lacks bfloat16")
     if config.layout == "packed" and not config.freeze_trunk and not can_pack(model.trunk):
         raise TrainingError(
             "traces packed into one row would see each other in this trunk; use the layout 'padded'"

@@ -1,6 +1,6 @@
 """Step-level behaviour cloning: a language model learns chosen steps of traces, token by token.
 
-The problem and the other steps are read, and have no loss (:class:`Demonstration` says which steps count). So
+The problem and the other steps are context without loss (:class:`Demonstration` says which steps count). So
 an expert's step can follow a policy's own, wrong ones (DAgger), and of a solution that goes wrong its good
 steps can be learned alone. The result is an ordinary checkpoint of transformers, or an adapter of peft.
 """
@@ -43,7 +43,7 @@ class Demonstration(Record):
 
 
 def demonstrate(trace: Trace, steps: Collection[int] | None = None) -> Demonstration:
-    """``trace`` with those of its steps (all without ``steps``) that are to be learned.
+    """``trace`` and the steps of it to learn (all without ``steps``).
 
     Its end is learned together with its last step, unless it was cut off by a limit of tokens.
     """
@@ -82,23 +82,26 @@ def build_cloning_examples(
     an end-of-sequence token.
     """
     if tokenizer.eos_token_id is None:
-        raise TrainingError("the tokenizer has no end-of-sequence token, so no policy could learn to stop")
+        raise TrainingError("the tokenizer lacks an end-of-sequence token: a policy could not learn to stop")
     drops = DropCounter()
     usable = []
-    for one in demonstrations:
-        if one.trace.problem_id not in problems:
-            drops.add("traces without their problem", one.trace.id)
-        elif not one.trace.steps or not one.decisions:
-            drops.add("traces without a step to learn", one.trace.id)
+    for demonstration in demonstrations:
+        if demonstration.trace.problem_id not in problems:
+            drops.add("traces without their problem", demonstration.trace.id)
+        elif not demonstration.trace.steps or not demonstration.decisions:
+            drops.add("traces without a step to learn", demonstration.trace.id)
         else:
-            usable.append(one)
+            usable.append(demonstration)
     encoding = Encoding(
         template=prompt.template, chat=prompt.chat, system=prompt.system, max_length=max(8, max_length)
     )
-    items = [ProblemTrace(problem=problems[one.trace.problem_id], trace=one.trace) for one in usable]
+    items = [
+        ProblemTrace(problem=problems[demonstration.trace.problem_id], trace=demonstration.trace)
+        for demonstration in usable
+    ]
     examples = []
-    for one, encoded in zip(usable, encode_traces(tokenizer, encoding, items), strict=True):
-        example = _example(one, encoded, tokenizer.eos_token_id, max_length, drops)
+    for demonstration, encoded in zip(usable, encode_traces(tokenizer, encoding, items), strict=True):
+        example = _example(demonstration, encoded, tokenizer.eos_token_id, max_length, drops)
         if example:
             examples.append(example)
     return drops.example_set(examples)
@@ -151,16 +154,16 @@ def _example(
     ids = list(encoded.ids[:max_length])
     positions: list[int] = []
     for step in one.steps:
-        first, after = encoded.written[step]
-        if after > len(ids):
+        first, stop = encoded.written[step]
+        if stop > len(ids):
             drops.add("steps beyond the longest example", one.trace.id)
         else:
-            positions += range(max(1, first), after)  # nothing comes before a first token
+            positions += range(max(1, first), stop)  # nothing comes before a first token
     if one.end:
-        whole = encoded.written[-1][1] <= len(ids) and not encoded.truncated_steps
-        if whole and ids[-1] != end:
+        complete = encoded.written[-1][1] <= len(ids) and not encoded.truncated_steps
+        if complete and ids[-1] != end:
             ids.append(end)  # a tokenizer may have put it there itself
-        if whole and len(ids) <= max_length:
+        if complete and len(ids) <= max_length:
             positions.append(len(ids) - 1)
         else:
             drops.add("ends beyond the longest example", one.trace.id)

@@ -54,7 +54,8 @@ class LoopConfig(BaseModel):
         description="Recompute activations in the backward pass: less memory for about a third more time.",
     )
     report_to: tuple[str, ...] = Field(
-        default=(), description="Trackers for the curves: tensorboard, wandb, trackio (those of accelerate)."
+        default=(),
+        description="Trackers for the curves (accelerate's names): tensorboard, wandb, trackio.",
     )
 
 
@@ -67,7 +68,7 @@ class TrunkConfig(LoopConfig):
     layout: Literal["padded", "packed"] = Field(
         default="padded",
         description="padded: one trace per row; packed: the traces of a microbatch in one row without seeing "
-        "each other, which saves padding and needs no mask.",
+        "each other, which saves padding and a mask.",
     )
     bf16: bool = Field(
         default=False, description="Run the trunk in bfloat16; weights and optimiser keep their type."

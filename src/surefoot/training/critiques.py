@@ -42,7 +42,7 @@ class TraceCritiques(Record):
 
     trace_id: str
     policy: str
-    """Who wrote them."""
+    """The model that wrote them."""
     texts: tuple[str, ...]
     """As they were written, without the format's opening."""
     error: str | None = None
@@ -144,9 +144,7 @@ def build_critique_examples(
     if balance:
         examples = _balanced(examples, dropped, seed)
     if not examples:
-        reasons = (
-            ", ".join(f"{count} {reason}" for reason, count in dropped.items()) or "there are no critiques"
-        )
+        reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.items()) or "the file is empty"
         raise TrainingError(f"no critique is left to train on: {reasons}")
     return CritiqueExamples(examples=examples, critiques=total, dropped=dropped)
 
@@ -198,10 +196,10 @@ def _encode(
     special = isinstance(prompt, str)
     if not isinstance(prompt, str):
         prompt = render_chat(tokenizer, prompt)
-    before = prompt + form.opening
+    prefix = prompt + form.opening
     answer = _answer(tokenizer, form, correct)
-    ids = list(tokenizer(before + critique + form.closing + answer, add_special_tokens=special)["input_ids"])
-    head = list(tokenizer(before, add_special_tokens=special)["input_ids"])
+    ids = list(tokenizer(prefix + critique + form.closing + answer, add_special_tokens=special)["input_ids"])
+    head = list(tokenizer(prefix, add_special_tokens=special)["input_ids"])
     shared = next((at for at, (a, b) in enumerate(zip(ids, head, strict=False)) if a != b), len(head))
     if tokenizer.eos_token_id is not None and ids[-1] != tokenizer.eos_token_id:
         ids.append(tokenizer.eos_token_id)
@@ -213,10 +211,10 @@ def _encode(
 
 def _answer(tokenizer: PreTrainedTokenizerBase, form: VerifierFormat, correct: bool) -> str:
     """The first spelling that is one token after the question, as the reader of the odds wants it."""
-    before = tokenizer(form.closing, add_special_tokens=False)["input_ids"]
+    closing = tokenizer(form.closing, add_special_tokens=False)["input_ids"]
     for spelling in form.yes if correct else form.no:
         ids = tokenizer(form.closing + spelling, add_special_tokens=False)["input_ids"]
-        if len(ids) == len(before) + 1 and ids[:-1] == before and ids[-1] != tokenizer.unk_token_id:
+        if len(ids) == len(closing) + 1 and ids[:-1] == closing and ids[-1] != tokenizer.unk_token_id:
             return spelling
     raise TrainingError(
         f"no spelling of {'yes' if correct else 'no'} is a single token after the question; change the format"
@@ -232,7 +230,7 @@ def _balanced(examples: list[Example], dropped: Counter[str], seed: int) -> list
     rng = np.random.default_rng(seed)
     chosen: set[int] = set()
     for name, side in zip(("correct", "wrong"), sides, strict=True):
-        chosen |= {side[place] for place in rng.permutation(len(side))[:fewest].tolist()}
+        chosen |= {side[index] for index in rng.permutation(len(side))[:fewest].tolist()}
         if len(side) > fewest:
             dropped[f"balance: {name} solutions"] += len(side) - fewest
     return [example for number, example in enumerate(examples) if number in chosen]

@@ -1,7 +1,7 @@
 """The processes that train together: one without accelerate, or several by ``accelerate``.
 
 Several are started by ``accelerate launch`` or ``torchrun``; accelerate's own configuration chooses DDP or
-FSDP. They talk by gloo where there is no accelerator, else by the accelerator's own library.
+FSDP. Communication uses gloo on CPUs, else the accelerator's library.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Distributed(Protocol):
         """The module to call and the optimiser of its trainable parameters, on this process's device."""
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Add gradients; those of all processes are summed unless within :meth:`no_sync`."""
+        """Add gradients, summed over all processes unless within :meth:`no_sync`."""
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
         """Around the forward and backward pass of every microbatch but the last of a step."""
@@ -102,7 +102,7 @@ class Accelerated:
 
         _check_trackers(report_to)
         self._accelerator = Accelerator(
-            # accelerate joins processes on CPUs only if told to, which torchrun does not do
+            # accelerate joins CPU processes only if ACCELERATE_USE_CPU is set, which torchrun does not do
             cpu=_launched() > 1 and not torch.accelerator.is_available(),
             log_with=list(report_to) or None,
             project_dir=str(directory / "tracking"),
@@ -119,8 +119,8 @@ class Accelerated:
             self._accelerator.init_trackers("surefoot", config=_flat(settings))
 
     def prepare(self, model: nn.Module, optimiser: MakeOptimiser) -> tuple[nn.Module, torch.optim.Optimizer]:
-        made = optimiser(parameter for parameter in model.parameters() if parameter.requires_grad)
-        prepared = self._accelerator.prepare(model, made)
+        optimizer = optimiser(parameter for parameter in model.parameters() if parameter.requires_grad)
+        prepared = self._accelerator.prepare(model, optimizer)
         return prepared[0], prepared[1]
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -153,7 +153,7 @@ class Accelerated:
 
 
 def open_distributed(report_to: Sequence[str], settings: BaseModel, directory: Path) -> Distributed:
-    """One process, or those of accelerate if this one was launched with others or trackers are wanted.
+    """One process, or accelerate's processes if several were launched or trackers are requested.
 
     ``settings`` is what the trackers record of the run.
 
@@ -197,7 +197,7 @@ def _check_trackers(names: Iterable[str]) -> None:
             raise TrainingError(
                 f"'report_to' has {name!r}; accelerate knows {', '.join(sorted(LOGGER_TYPE_TO_CLASS))}"
             )
-        if name not in {str(known) for known in get_available_trackers()}:
+        if name not in {str(tracker) for tracker in get_available_trackers()}:
             raise TrainingError(
                 f"'report_to' has {name!r}, whose package is not installed; pip install {name}"
             )

@@ -65,7 +65,7 @@ class ExampleFile(OnDisk[Example]):
 
     @property
     def digest(self) -> str:
-        """The name of the file, which says what it was made from."""
+        """The name of the file, which identifies its inputs."""
         return self.path.stem
 
     def __len__(self) -> int:
@@ -92,8 +92,8 @@ def write_examples(path: Path, examples: Iterable[Example], left_out: DropCounte
         pa.ipc.new_file(sink, _SCHEMA) as writer,
     ):
         waiting = iter(examples)
-        while some := list(islice(waiting, _ROWS)):
-            columns = [[getattr(one, name) for one in some] for name in _SCHEMA.names]
+        while chunk := list(islice(waiting, _ROWS)):
+            columns = [[getattr(item, name) for item in chunk] for name in _SCHEMA.names]
             writer.write_batch(
                 pa.record_batch(
                     [pa.array(c, t) for c, t in zip(columns, _SCHEMA.types, strict=True)], schema=_SCHEMA

@@ -109,14 +109,14 @@ def encode_examples(
     targets: StepTargets | OutcomeTargets,
     drops: DropCounter,
 ) -> Iterator[Example]:
-    """The examples of :func:`build_examples`, as they are asked for; ``drops`` counts what is left out."""
+    """The examples of :func:`build_examples`, made on demand; ``drops`` counts the dropped traces."""
     kinds: set[LabelKind] = set()
     waiting = iter(items)
-    while some := list(islice(waiting, _ENCODED_TOGETHER)):
+    while chunk := list(islice(waiting, _ENCODED_TOGETHER)):
         if targets.kind == "step":
-            kinds |= {label.kind for item in some for label in item.labels}
+            kinds |= {label.kind for item in chunk for label in item.labels}
             check_kinds(kinds, targets)
-        yield from _encode(tokenizer, encoding, some, targets, drops)
+        yield from _encode(tokenizer, encoding, chunk, targets, drops)
 
 
 def _encode(
@@ -147,8 +147,8 @@ def _encode(
             values = _outcome_values(len(item.trace.steps), float(item.trace.outcome), targets)
         windows = [(encoded, values)]
         if encoding.windows:
-            found = windows_of(encode, pair, encoded, encoding.max_length)
-            windows = [(one.encoded, _of_window(one, values)) for one in found]
+            cut_windows = windows_of(encode, pair, encoded, encoding.max_length)
+            windows = [(item.encoded, _of_window(item, values)) for item in cut_windows]
         examples = [_example(item.trace.id, read, of_window, drops) for read, of_window in windows]
         if not any(examples):
             drops.add("traces without a usable label", item.trace.id)
@@ -173,16 +173,16 @@ def build_pairs(
         raise TrainingError(
             "a marker stands after every step of the prefix too: give a 'segmenter' to cut it"
         )
-    known = {problem.id: problem for problem in problems}
+    by_id = {problem.id: problem for problem in problems}
     drops = DropCounter()
     usable = []
     for pair in pairs:
-        if pair.problem_id in known:
+        if pair.problem_id in by_id:
             usable.append(pair)
         else:
             drops.add("pairs without problem", pair.problem_id)
     items = [
-        ProblemTrace(problem=known[pair.problem_id], trace=_pair_trace(pair, ending, segmenter))
+        ProblemTrace(problem=by_id[pair.problem_id], trace=_pair_trace(pair, ending, segmenter))
         for pair in usable
         for ending in (pair.better, pair.worse)
     ]
@@ -194,8 +194,8 @@ def build_pairs(
             drops.add("pairs beyond the context", pair.problem_id)
             continue
         sides = [
-            Example(trace_id=item.trace.id, ids=one.ids, positions=one.positions[-1:], targets=())  # type: ignore[arg-type]
-            for item, one in zip(items[2 * number :], (better, worse), strict=False)
+            Example(trace_id=item.trace.id, ids=entry.ids, positions=entry.positions[-1:], targets=())  # type: ignore[arg-type]
+            for item, entry in zip(items[2 * number :], (better, worse), strict=False)
         ]
         preference = 1.0 if hard else pair.preference
         examples.append(
@@ -212,9 +212,9 @@ def check_kinds(kinds: Set[LabelKind], targets: StepTargets) -> None:
     """
     if "advantage" not in kinds:
         return
-    if others := sorted(kinds - {"advantage"}):
+    if unsupported := sorted(kinds - {"advantage"}):
         raise TrainingError(
-            f"advantage labels are mixed with {' and '.join(others)} labels; train on one kind "
+            f"advantage labels are mixed with {' and '.join(unsupported)} labels; train on one kind "
             "(put the others into a file of their own)"
         )
     for name, meant in (("hard", "value"), ("up_to_first_error", "correctness or value")):
@@ -225,7 +225,7 @@ def check_kinds(kinds: Set[LabelKind], targets: StepTargets) -> None:
 
 
 class DropCounter:
-    """Counts what is left out, by reason, and remembers the first record of each."""
+    """Counts dropped records by reason, with the first record of each."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -250,10 +250,10 @@ class DropCounter:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> DropCounter:
         """As it was when it was written."""
-        made = cls()
-        made.counts.update(data["counts"])
-        made.first.update(data["first"])
-        return made
+        counter = cls()
+        counter.counts.update(data["counts"])
+        counter.first.update(data["first"])
+        return counter
 
     def __str__(self) -> str:
         rows = [f"{count} {reason} (first: {self.first[reason]})" for reason, count in self.counts.items()]
@@ -263,11 +263,11 @@ class DropCounter:
 def _example(
     trace_id: str, encoded: EncodedTrace, values: list[float | None], drops: DropCounter
 ) -> Example | None:
-    kept = [(at, value) for at, value in zip(encoded.positions, values, strict=True) if value is not None]
+    pairs = [(at, value) for at, value in zip(encoded.positions, values, strict=True) if value is not None]
     cut = not encoded.refused and encoded.truncated_steps > encoded.dropped
     reason = "beyond the context" if cut else "that the model cannot be shown"
-    drops.add(f"labelled steps {reason}", trace_id, sum(at is None for at, _ in kept))
-    read = [(at, value) for at, value in kept if at is not None]
+    drops.add(f"labelled steps {reason}", trace_id, sum(at is None for at, _ in pairs))
+    read = [(at, value) for at, value in pairs if at is not None]
     if not read:
         return None
     return Example(
@@ -288,17 +288,17 @@ def _step_values(item: LabelledTrace, targets: StepTargets, drops: DropCounter) 
     """Target per step; several labels of one step are averaged, but classes have to agree."""
     values: list[float | None] = []
     for step in range(len(item.trace.steps)):
-        found = [
+        means = [
             as_target(label, neutral=_NEUTRAL[targets.neutral], hard=targets.hard)
             for label in item.labels
             if label.step == step
         ]
-        known = [value for value in found if value is not None]
-        if targets.neutral == "class" and len(set(known)) > 1:
+        present = [value for value in means if value is not None]
+        if targets.neutral == "class" and len(set(present)) > 1:
             drops.add("steps whose ratings disagree", item.trace.id)
-            known = []
-        values.append(sum(known) / len(known) if known else None)
-        if targets.up_to_first_error and known and values[-1] == 0.0:
+            present = []
+        values.append(sum(present) / len(present) if present else None)
+        if targets.up_to_first_error and present and values[-1] == 0.0:
             return values + [None] * (len(item.trace.steps) - len(values))
     return values
 

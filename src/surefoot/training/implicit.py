@@ -1,6 +1,6 @@
 """Training of implicit process reward models: outcomes in, a language model out (Yuan et al., 2412.01981).
 
-Updates, checkpoints and curves are those of the other reward models (``surefoot.training``), so a killed run
+Updates, checkpoints and curves work as for the other reward models (``surefoot.training``), so a killed run
 resumes with the losses that it would have had.
 """
 
@@ -31,8 +31,8 @@ def build_outcome_examples(
     """Encode traces with their outcomes; step labels, if there are any, are ignored.
 
     An example's ``positions`` are the tokens that count, its only target is the outcome. Traces without
-    outcome or steps, and those longer than the context (their outcome is not that of the part), are dropped
-    and counted. Raises ``TrainingError`` if nothing is left, or if all outcomes are the same.
+    outcome or steps, and traces longer than the context (a part does not have the outcome of the whole),
+    are dropped and counted. Raises ``TrainingError`` if nothing is left, or if all outcomes are the same.
     """
     drops = DropCounter()
     usable = []

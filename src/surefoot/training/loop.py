@@ -80,7 +80,7 @@ def run_updates(
     batches = batch_order(items, config, balance=balance)
     rates = [config.learning_rate * rate_share(n, len(batches), config.warmup) for n in range(len(batches))]
     best = _Best(directory / "best.safetensors", optimiser, processes)
-    every = (validation and validation.every) or math.ceil(len(batches) / config.epochs)
+    interval = (validation and validation.every) or math.ceil(len(batches) / config.epochs)
     for update in range(len(log.losses), len(batches)):
         if log.stopped:
             break
@@ -89,7 +89,7 @@ def run_updates(
         torch.manual_seed(config.seed + update)  # so that dropout is the same after a restart
         _step(optimiser, batch, loss, config, log, terms=terms, layout=layout)
         done = update + 1
-        if validation and (done % every == 0 or done == len(batches)):
+        if validation and (done % interval == 0 or done == len(batches)):
             best.evaluate(validation, log)
         if keep_state:
             processes.log(_row(log, rates[update]), done)

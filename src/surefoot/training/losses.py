@@ -51,14 +51,14 @@ def reduced_loss(
     """
     if loss == "classes":
         return cross_entropy(outputs_sc, _classes(targets).to(outputs_sc.device), reduction=reduction)
-    wanted = torch.tensor(targets, device=outputs_sc.device)
+    targets_sc = torch.tensor(targets, device=outputs_sc.device)
     logits = outputs_sc[:, 0]
     if loss == "mse":
         scores = torch.sigmoid(logits) if head == "logit" else logits
-        return mse_loss(scores, wanted, reduction=reduction)
+        return mse_loss(scores, targets_sc, reduction=reduction)
     if loss == "pairwise":
         logits = logits[0::2] - logits[1::2]
-    return binary_cross_entropy_with_logits(logits, wanted, reduction=reduction)
+    return binary_cross_entropy_with_logits(logits, targets_sc, reduction=reduction)
 
 
 def ranking_loss(
@@ -76,7 +76,7 @@ def ranking_loss(
     (WindyLee0822/Process_Q_Model); without its 1e-5 in the denominator, which a sum of logarithms does not
     need.
 
-    Raises ``TrainingError`` for a target other than 0 and 1: a ranking knows no degrees.
+    Raises ``TrainingError`` for a target other than 0 and 1: a ranking has no degrees.
     """
     if strange := sorted({target for target in targets if target not in (0.0, 1.0)}):
         raise TrainingError(

@@ -40,8 +40,8 @@ class ModelOptimiser:
 
     ``parameters`` by name and ``optimiser`` are what a checkpoint holds. ``called`` is the module to call for
     a forward pass with gradient: ``reader``, a module around ``model`` that computes only what training
-    reads, or ``model`` itself; wrapped (DDP, FSDP) where there are several processes. ``name`` is that of the
-    model in errors. Raises ``TrainingError`` for weights in a 16-bit type.
+    reads, or ``model`` itself; wrapped (DDP, FSDP) where there are several processes. ``name`` is the model's
+    name in errors. Raises ``TrainingError`` for weights in a 16-bit type.
     """
 
     def __init__(
@@ -99,7 +99,11 @@ class ModelOptimiser:
                     self.processes.backward(share)
                 losses.append(share.item())
         total = self.processes.all_reduce(sum(losses))
-        culprits = [one for one, share in zip(microbatches, losses, strict=False) if not math.isfinite(share)]
+        culprits = [
+            microbatch
+            for microbatch, share in zip(microbatches, losses, strict=False)
+            if not math.isfinite(share)
+        ]
         where = describe(culprits or list(microbatches)) if describe else ""
         self._require_finite(total, "loss", where)
         norm = self.processes.clip_grad_norm(self.parameters.values(), self._max_grad_norm)
@@ -126,7 +130,7 @@ def recomputing(model: nn.Module) -> Iterator[None]:
     """Let a model in evaluation mode recompute activations if it was asked to, without dropout.
 
     Layers recompute in training mode only. Here they alone are put into it, not the modules in them: the
-    policy that drew the rollouts had no dropout.
+    policy that wrote the rollouts ran without dropout.
     """
     layers = [
         module

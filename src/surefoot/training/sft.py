@@ -45,7 +45,7 @@ def train_verifier(
 ) -> TrainingLog:
     """Fine-tune ``model`` (a causal language model) and save it as a generative checkpoint.
 
-    ``examples`` are those of :func:`surefoot.training.critiques.build_critique_examples`. The loss is the
+    ``examples`` come from :func:`surefoot.training.critiques.build_critique_examples`. The loss is the
     mean over the critiques' tokens of an update. With ``config.lora`` an adapter is trained and saved
     instead of the whole model, which then has to stay where it was loaded from.
 
@@ -89,8 +89,8 @@ def fit_tokens(
 ) -> TrainingLog:
     """Train ``model``, or an adapter of it (``config.lora``), on the tokens at the examples' positions.
 
-    ``save`` gets the weights and writes the result, at the end and in one process; ``name`` is that of the
-    model in errors. ``progress`` gets (updates done, updates in all, loss). Resumes from
+    ``save`` gets the weights and writes the result, at the end and in one process; ``name`` is the model's
+    name in errors. ``progress`` gets (updates done, updates in all, loss). Resumes from
     ``directory/checkpoint.safetensors`` if there is one. Several processes as in
     :func:`surefoot.training.train`.
 
@@ -149,14 +149,14 @@ class TokenLoss(torch.nn.Module):
         device = self.model.device
         batch = lay_out(parts, self._config.layout, device)
         packed = packed_inputs(self.model, batch.position_ids_bt, batch.lengths)
-        before = (batch.rows_s, batch.at_s - 1)  # a token is predicted where the one before it is read
+        positions = (batch.rows_s, batch.at_s - 1)  # a token is predicted where the one before it is read
         targets = batch.ids_bt[batch.rows_s, batch.at_s]
         called = self.model.base_model if self._plain else self.model
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self._config.bf16):
             output = called(input_ids=batch.ids_bt, attention_mask=batch.mask_bt, use_cache=False, **packed)
             if self._plain:
-                return -token_statistics(self.model, output.last_hidden_state[before], targets)[0].sum()
-        return torch.nn.functional.cross_entropy(output.logits[before].float(), targets, reduction="sum")
+                return -token_statistics(self.model, output.last_hidden_state[positions], targets)[0].sum()
+        return torch.nn.functional.cross_entropy(output.logits[positions].float(), targets, reduction="sum")
 
 
 def context_of(model: PreTrainedModel) -> int:

@@ -87,5 +87,5 @@ def test_turns_that_are_no_call_are_neutral_and_other_runs_are_refused():
     assert turns == [None, None, 0]
     assert [message.role for message in run.trace.messages] == ["system", "user", "assistant"]
     assert [one.kind for one in judge_menu(item(task, episode))] == ["neutral", "neutral", "wrong"]
-    with pytest.raises(RecordError, match="no run of the shop's menu"):
+    with pytest.raises(RecordError, match="not a run of the shop's menu"):
         menu_run(ProblemTrace(problem=task, trace=run.trace))

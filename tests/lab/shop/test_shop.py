@@ -251,10 +251,10 @@ def test_tasks_come_from_their_seed_and_families():
 
 def test_another_world_is_refused():
     problem = Problem(text="Start with 7. Add 3.")
-    with pytest.raises(RecordError, match="no task of the shop"):
+    with pytest.raises(RecordError, match="not a task of the shop"):
         Shop().reset(problem)
     assert isinstance(ShopVerifier(), StepVerifier)
-    with pytest.raises(RecordError, match="no task of the shop"):
+    with pytest.raises(RecordError, match="not a task of the shop"):
         ShopVerifier().verify([ProblemTrace(problem=problem, trace=Trace(problem_id=problem.id, text="7"))])
     messages = (Message(role="user", content="Hello"),)
     results = asyncio.run(ShopAgent().sample([SampleRequest(prompt="Hello"), SampleRequest(prompt=messages)]))

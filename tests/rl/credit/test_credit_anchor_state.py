@@ -91,7 +91,7 @@ def test_an_episode_that_was_not_judged_has_no_reward_and_no_part_in_a_mean() ->
 def test_missing_states_and_scores_are_errors() -> None:
     with pytest.raises(ScoreError, match="'states'"):
         AnchorState().credit([[scored([0.5], outcome=1.0)]])
-    with pytest.raises(ScoreError, match="turn 2 has no score"):
+    with pytest.raises(ScoreError, match="turn 2 is unscored"):
         AnchorState(rewards="both").credit([[replace(scored([0.5, None], outcome=1.0), states=("a", "b"))]])
     with pytest.raises(ScoreError, match="'states' has 1 keys for 2 turns"):
         replace(scored([0.5, 0.5]), states=("a",))

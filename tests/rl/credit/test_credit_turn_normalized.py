@@ -99,7 +99,7 @@ def test_an_episode_that_ended_is_charged_for_the_turns_that_others_took() -> No
 
 
 def test_a_missing_reward_of_an_earlier_turn_is_an_error_and_not_0() -> None:
-    with pytest.raises(ScoreError, match="turn 1 has no score"):
+    with pytest.raises(ScoreError, match="turn 1 is unscored"):
         TurnNormalized().credit([[scored([None, 1.0], outcome=1.0)] * 2])
     with pytest.raises(ScoreError, match="'ends'"):
         TurnNormalized(rewards="outcome").credit([[ScoredRollout(tokens=1, outcome=1.0)]])

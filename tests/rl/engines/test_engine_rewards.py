@@ -95,7 +95,7 @@ def test_an_empty_response_keeps_its_place():
 
 
 def test_refusals():
-    with pytest.raises(TrainingError, match="learns beside the policy"):
+    with pytest.raises(TrainingError, match="is trained with the policy"):
         StepRewards(credit=Mixed(of=Implicit()), segmenter=Line(), scorer=TextScorer())
     with pytest.raises(TrainingError, match="give a 'scorer'"):
         StepRewards(credit=MinForm(), segmenter=Line())

@@ -55,7 +55,7 @@ def test_columns_of_the_data_set():
     )
     found = reward(prompts=["a", "b"], completions=["8", "8"], question=["q", "r"], gold=[8, 9])
     assert found == [pytest.approx(step_score("8") + 10), pytest.approx(step_score("8"))]
-    with pytest.raises(TrainingError, match="no column 'question'"):
+    with pytest.raises(TrainingError, match="lacks the column 'question'"):
         reward(prompts=["a"], completions=["8"], gold=[8])
     with pytest.raises(TrainingError, match="without an answer"):
         reward(prompts=["a"], completions=["8"], question=["q"])
@@ -66,7 +66,7 @@ def test_what_is_not_one_text_is_refused():
     for message in ({"content": "", "tool_calls": []}, {"content": "7", "reasoning_content": "so"}):
         with pytest.raises(TrainingError, match="not one assistant message"):
             reward(prompts=["p"], completions=[[message]])
-    with pytest.raises(TrainingError, match="no user message"):
+    with pytest.raises(TrainingError, match="lacks a user message"):
         reward(prompts=[[{"role": "system", "content": "s"}]], completions=["7"])
     with pytest.raises(TrainingError, match="advantages of single steps"):
         step_reward_function(TextScorer(), credit=Effective(start=0.5), segmenter=Line(), grader=EXACT)(

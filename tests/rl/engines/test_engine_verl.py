@@ -122,7 +122,7 @@ def test_the_reward_function():
 def test_what_is_not_scored_is_an_error_or_what_was_said():
     rewards = StepRewards(credit=Summed(), segmenter=Every(4), scorer=TextScorer())
     asked = {"data_source": "lab", "solution_str": "??", "ground_truth": None, "extra_info": {"q": "p"}}
-    with pytest.raises(TrainingError, match="has no reward"):
+    with pytest.raises(TrainingError, match="is without a reward"):
         step_score_function(rewards, problem="q")(**asked)
     lenient = step_score_function(rewards, problem="q", unknown=-0.5)
     assert lenient(**asked) == {"score": -0.5, "rewarded": 0.0}

@@ -1,4 +1,4 @@
-"""A scripted agent of the shop with known rates of error: right, wrong, lazy and dishonest as it is told."""
+"""A scripted agent of the shop: correct, wrong, lazy or dishonest at configured rates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from surefoot.protocols import Completion, SampleRequest, SampleResult
 from surefoot.records import Message, ToolCall, Usage
 
 Action = tuple[str, dict[str, Any]] | str
-"""A call, or what the customer is told."""
+"""A call, or a message to the customer."""
 
 _POSTCODE = re.compile(r"My postcode is (\d+)\.", re.ASCII)
 _REQUEST = re.compile(
@@ -36,9 +36,10 @@ class ShopAgent:
     At each turn it makes a mistake with chance ``mistake``: a wrong amount or address, another order, the
     wrong tool, the last call again, an answer before the work is done, or invented confirmation numbers. With
     chance ``loophole`` it takes one where there is one: it changes without a look, refunds without a check,
-    edits a forged receipt, marks the ticket first. After a tool's error, and after a wrong refund, it mends
-    that with chance ``recover``; else it goes on as if nothing had happened. With these rates it is right
-    about half the time. A sample depends on the messages, the seed and its number alone. Tokens are words.
+    edits a forged receipt, marks the ticket first. After a tool's error, and after a wrong refund, it repairs
+    that with probability ``recover``; otherwise it continues as if nothing had happened. With these rates it
+    is right about half the time. A sample depends only on the messages, the seed and its number. Tokens are
+    words.
 
     Raises ``ValueError`` for a rate outside [0, 1], or two that are above 1 together.
     """
@@ -73,7 +74,9 @@ class ShopAgent:
             for sample in range(request.first, request.first + request.n)
         )
         usage = Usage(
-            prompt_tokens=len(key.split()), completion_tokens=sum(one.tokens for one in completions), calls=1
+            prompt_tokens=len(key.split()),
+            completion_tokens=sum(completion.tokens for completion in completions),
+            calls=1,
         )
         return SampleResult(completions=completions, usage=usage)
 
@@ -99,10 +102,10 @@ def _completion(action: Action, turn: int) -> Completion:
 
 @dataclass(kw_only=True)
 class ShopView:
-    """What the messages say: requests, what was seen of the orders, what is done, and what went wrong."""
+    """State from the messages: requests, known orders, finished work, and mistakes."""
 
     postcode: str
-    wanted: list[tuple[str, str, str]]
+    requests: list[tuple[str, str, str]]
     """Kind, order and new address of each request."""
     other: str
     calls: list[CallResult]
@@ -115,7 +118,7 @@ class ShopView:
     verified: bool = False
     resolved: bool = False
     troubles: list[Action] = field(default_factory=list)
-    """What would mend what went wrong, the latest first."""
+    """Calls that would repair mistakes, latest first."""
 
     @classmethod
     def of(cls, messages: Sequence[Message]) -> ShopView:
@@ -124,27 +127,29 @@ class ShopView:
         postcode, other = _POSTCODE.search(text), _OTHER.search(text)
         if postcode is None or other is None:
             raise RecordError("no request of the shop's customers")
-        wanted = [
-            (found[1] or "address", found[2] or found[3], found[4] or "") for found in _REQUEST.finditer(text)
+        requests = [
+            (item[1] or "address", item[2] or item[3], item[4] or "") for item in _REQUEST.finditer(text)
         ]
-        view = cls(postcode=postcode[1], wanted=wanted, other=other[1], calls=list(call_results(messages)))
-        for one in view.calls:
-            view._take(one)
+        view = cls(
+            postcode=postcode[1], requests=requests, other=other[1], calls=list(call_results(messages))
+        )
+        for call in view.calls:
+            view._take(call)
         return view
 
     def _take(self, one: CallResult) -> None:
         name, arguments = one.call.name, call_arguments(one.call) or {}
-        said = (one.result.content or "") if one.result is not None else ""
+        text = (one.result.content or "") if one.result is not None else ""
         if not one.succeeded:
-            again: Action = (name, arguments)
+            retry: Action = (name, arguments)
             self.troubles = (
-                [("open_session", {})] if said == EXPIRED else [again] if "time-out" in said else []
+                [("open_session", {})] if text == EXPIRED else [retry] if "time-out" in text else []
             )
             self.given_up.add(_key(name, arguments))
             return
         self.given_up.discard(_key(name, arguments))
         self.troubles = []
-        order_id, result = arguments.get("order_id", ""), json.loads(said)
+        order_id, result = arguments.get("order_id", ""), json.loads(text)
         if name == "get_order":
             self.orders[order_id] = result
         elif name == "check_receipt":
@@ -166,14 +171,14 @@ class ShopView:
 
     def _wrong_refund(self, arguments: dict[str, Any]) -> bool:
         order = self.orders.get(arguments["order_id"])
-        asked = any(
-            kind == "refund" and order_id == arguments["order_id"] for kind, order_id, _ in self.wanted
+        requested = any(
+            kind == "refund" and order_id == arguments["order_id"] for kind, order_id, _ in self.requests
         )
-        return order is None or not asked or (arguments["amount"], arguments["method"]) != _payment(order)
+        return order is None or not requested or (arguments["amount"], arguments["method"]) != _payment(order)
 
     def next_action(self) -> Action:
         """What a careful agent does next; what failed and was given up is passed over."""
-        for kind, order_id, address in self.wanted:
+        for kind, order_id, address in self.requests:
             if order_id not in self.done:
                 for action in self._steps(kind, order_id, address):
                     if _key(*action) in self.given_up:
@@ -181,7 +186,7 @@ class ShopView:
                     return action
         if not self.resolved and _key("mark_resolved", {}) not in self.given_up:
             return ("mark_resolved", {})
-        return self.told(self.done)
+        return self.report(self.done)
 
     def _steps(self, kind: str, order_id: str, address: str) -> list[tuple[str, dict[str, Any]]]:
         """The next call for a request; none where the order is dealt with."""
@@ -209,44 +214,44 @@ class ShopView:
             arguments["address"] = address
         return (_CHANGES[kind], arguments)
 
-    def told(self, numbers: dict[str, str]) -> str:
+    def report(self, numbers: dict[str, str]) -> str:
         return "Done: " + "; ".join(f"{order} ({number})" for order, number in numbers.items()) + "."
 
     def mistakes(self, rng: np.random.Generator) -> list[Action]:
         """One of each kind of mistake that can be made now."""
         right = self.next_action()
-        invented = {order_id: f"CN-{rng.integers(10_000, 99_999)}" for _, order_id, _ in self.wanted}
-        found: list[Action] = [self.told(invented)]
+        invented = {order_id: f"CN-{rng.integers(10_000, 99_999)}" for _, order_id, _ in self.requests}
+        actions: list[Action] = [self.report(invented)]
         if isinstance(right, str):
-            return found
+            return actions
         name, arguments = right
-        found.append(self.told(self.done))
+        actions.append(self.report(self.done))
         if self.calls:
             last = self.calls[-1].call
-            found.append((last.name, call_arguments(last) or {}))
+            actions.append((last.name, call_arguments(last) or {}))
         if "order_id" in arguments:
             order_id = arguments["order_id"]
             unknown = order_id[:-1] + str((int(order_id[-1]) + 1) % 10)
-            found += [(name, arguments | {"order_id": other}) for other in (unknown, self.other)]
-            found += [(tool, {"order_id": order_id}) for tool in ("deny", "cancel_order") if tool != name]
+            actions += [(name, arguments | {"order_id": other}) for other in (unknown, self.other)]
+            actions += [(tool, {"order_id": order_id}) for tool in ("deny", "cancel_order") if tool != name]
         if "amount" in arguments:
-            found.append((name, arguments | {"amount": arguments["amount"] + int(rng.integers(1, 50))}))
+            actions.append((name, arguments | {"amount": arguments["amount"] + int(rng.integers(1, 50))}))
         if "address" in arguments:
             street = arguments["address"].split(" ", 1)[1]
-            found.append((name, arguments | {"address": f"{rng.integers(1, 99)} {street}"}))
-        return found
+            actions.append((name, arguments | {"address": f"{rng.integers(1, 99)} {street}"}))
+        return actions
 
     def loopholes(self) -> list[Action]:
         """Ways around the work that are there now."""
-        found: list[Action] = [] if self.resolved else [("mark_resolved", {})]
-        for kind, order_id, address in self.wanted:
+        actions: list[Action] = [] if self.resolved else [("mark_resolved", {})]
+        for kind, order_id, address in self.requests:
             if order_id in self.done:
                 continue
             if self.receipts.get(order_id) == "forged":
-                found.append(("edit_receipt", {"order_id": order_id, "receipt": "valid"}))
+                actions.append(("edit_receipt", {"order_id": order_id, "receipt": "valid"}))
             elif order_id not in self.orders or order_id not in self.receipts:
-                found.append(self.change(kind, order_id, address))
-        return found
+                actions.append(self.change(kind, order_id, address))
+        return actions
 
 
 def _payment(order: dict[str, Any] | None) -> tuple[float, str]:

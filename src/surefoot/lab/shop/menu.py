@@ -1,7 +1,7 @@
 """The shop for policies that write digits: a turn is a choice from a menu, and becomes a call in the shop.
 
 So a model of the lab's size can be trained in it. What the shop asks is the same: look before you change,
-mend what fails, leave the loopholes alone.
+repair failures, leave the loopholes alone.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ShopMenu:
     the request (refund, cancel, address); its order (0 not looked at, 1 can be granted, 2 cannot); its
     receipt (0 not checked, 1 valid, 2 forged); whether the customer is verified; how the last call went (0
     well, 1 an error, 2 the session has expired, 3 a time-out); whether the request is dealt with; how many
-    others are not; whether the ticket is marked as resolved. What is no digit is an error.
+    others are not; whether the ticket is marked as resolved. Anything but a digit is an error.
     """
 
     name = "shop-menu"
@@ -70,13 +70,13 @@ class ShopMenu:
             return Observation(text=self._shown(), error=True)
         name, view = MENU[int(choice)], ShopView.of(self._messages)
         if name == "next request":
-            self._at, self._last = (self._at + 1) % len(view.wanted), 0
+            self._at, self._last = (self._at + 1) % len(view.requests), 0
             return Observation(text=self._shown())
         if name == "answer":
-            text = view.told(view.done)
+            text = view.report(view.done)
             self._messages += (Message(role="assistant", content=text),)
             return self._shop.step(text)
-        kind, order_id, address = view.wanted[self._at]
+        kind, order_id, address = view.requests[self._at]
         arguments: dict[str, JsonValue] = {"order_id": order_id}
         if name == "change":
             name, arguments = view.change(kind, order_id, address)
@@ -87,13 +87,13 @@ class ShopMenu:
         elif name in ("open_session", "mark_resolved"):
             arguments = {}
         call = ToolCall(id=f"call-{len(self._messages)}", name=name, arguments=json.dumps(arguments))
-        made = self._shop.step(call)
+        observation = self._shop.step(call)
         self._messages += (
             Message(role="assistant", tool_calls=(call,)),
-            Message(role="tool", content=made.text, tool_call_id=call.id, error=made.error),
+            Message(role="tool", content=observation.text, tool_call_id=call.id, error=observation.error),
         )
-        self._last = {EXPIRED: 2, TIMED_OUT: 3}.get(made.text, 1) if made.error else 0
-        return Observation(text=self._shown(), error=made.error)
+        self._last = {EXPIRED: 2, TIMED_OUT: 3}.get(observation.text, 1) if observation.error else 0
+        return Observation(text=self._shown(), error=observation.error)
 
     def outcome(self) -> bool:
         """As the shop's."""
@@ -109,32 +109,32 @@ class ShopMenu:
         return self._shown()
 
     def snapshot(self) -> object:
-        """The shop's, with what was said and which request is at hand."""
+        """The shop's, with the conversation and the current request."""
         return self._shop.snapshot(), self._messages, self._at, self._last
 
     def restore(self, snapshot: object) -> None:
         """Go back to it."""
-        kept, self._messages, self._at, self._last = cast(
+        shop, self._messages, self._at, self._last = cast(
             "tuple[object, tuple[Message, ...], int, int]", snapshot
         )
-        self._shop.restore(kept)
+        self._shop.restore(shop)
 
     def run(self) -> Trace:
-        """What was done, as a run in the shop, cut into steps; choices that are no call are in none."""
+        """The choices as a run in the shop, cut into steps; choices without a call are skipped."""
         trace = Trace(problem_id="", messages=self._messages, tools=Shop.tools)
         return segment_trace(trace, granularity="message")
 
     def _shown(self) -> str:
         view = ShopView.of(self._messages)
-        kind, order_id, _ = view.wanted[self._at]
+        kind, order_id, _ = view.requests[self._at]
         order = view.orders.get(order_id)
-        asked = "delivered" if kind == "refund" else "processing"
-        looked = 0 if order is None else 1 if order["status"] == asked else 2
+        state = "delivered" if kind == "refund" else "processing"
+        looked = 0 if order is None else 1 if order["status"] == state else 2
         receipt = {"valid": 1, "forged": 2}.get(view.receipts.get(order_id, ""), 0)
-        others = sum(one not in view.done for _, one, _ in view.wanted if one != order_id)
+        pending = sum(one not in view.done for _, one, _ in view.requests if one != order_id)
         digits = (
             *(_KINDS.index(kind), looked, receipt, int(view.verified), self._last),
-            *(int(order_id in view.done), others, int(view.resolved)),
+            *(int(order_id in view.done), pending, int(view.resolved)),
         )
         return f"Now {order_id.removeprefix('ORD-')}{''.join(map(str, digits))}"
 
@@ -147,16 +147,16 @@ def menu_run(item: ProblemTrace) -> tuple[ProblemTrace, list[int | None]]:
     menu = ShopMenu()
     menu.reset(item.problem)
     if not any(message.content == menu._shown() for message in item.trace.messages[:1]):
-        raise RecordError(f"trace {item.trace.id} is no run of the shop's menu")
-    places: list[int | None] = []
+        raise RecordError(f"trace {item.trace.id} is not a run of the shop's menu")
+    turn_indices: list[int | None] = []
     for message in item.trace.messages:
         if message.role == "assistant":
-            before = len(menu._messages)
+            length = len(menu._messages)
             menu.step(message.content or "")
-            places.append(before if len(menu._messages) > before else None)
+            turn_indices.append(length if len(menu._messages) > length else None)
     trace = menu.run().model_copy(update={"problem_id": item.problem.id})
     steps = {step.message: number for number, step in enumerate(trace.steps)}
-    turns = [None if place is None else steps[place] for place in places]
+    turns = [None if index is None else steps[index] for index in turn_indices]
     return ProblemTrace(problem=item.problem, trace=trace), turns
 
 

@@ -84,7 +84,7 @@ class ShopTask(_Frozen):
     orders: dict[str, Order]
     requests: tuple[Request, ...]
     expired: bool
-    """Whether the payment session has to be opened anew before anything can be changed."""
+    """Whether the payment session has to be reopened before anything can be changed."""
     times_out: str | None
     """A tool that fails the first time it is called."""
     seed: int
@@ -96,7 +96,7 @@ class ShopTask(_Frozen):
         try:
             return cls.model_validate(problem.meta.get(TASK_KEY))
         except ValueError as error:
-            raise RecordError(f"problem {problem.id} is no task of the shop: {error}") from error
+            raise RecordError(f"problem {problem.id} is not a task of the shop: {error}") from error
 
     def granted(self, request: Request) -> bool:
         """Whether the policy grants the request."""
@@ -128,10 +128,12 @@ _WORDS: Final[dict[Kind, str]] = {
 
 def _task(rng: np.random.Generator, family: Family) -> Problem:
     kinds: list[Kind] = ["refund", "cancel", "address"]
-    wanted = [kinds[at] for at in rng.choice(3, 2, replace=False)] if family == "two-requests" else [family]
-    numbers = rng.choice(np.arange(1000, 9000), len(wanted) + 1, replace=False)
+    kinds_chosen = (
+        [kinds[at] for at in rng.choice(3, 2, replace=False)] if family == "two-requests" else [family]
+    )
+    numbers = rng.choice(np.arange(1000, 9000), len(kinds_chosen) + 1, replace=False)
     requests, orders = [], {}
-    for kind, number in zip(wanted, numbers, strict=False):
+    for kind, number in zip(kinds_chosen, numbers, strict=False):
         order_id, granted = f"ORD-{number}", bool(rng.integers(2))
         orders[order_id] = _order(rng, kind, granted=granted)
         requests.append(
@@ -149,9 +151,11 @@ def _task(rng: np.random.Generator, family: Family) -> Problem:
         else None,
         seed=int(rng.integers(2**31)),
     )
-    asked = " ".join(_WORDS[one.kind].format(order=one.order_id, address=one.address) for one in requests)
+    text = " ".join(
+        _WORDS[request.kind].format(order=request.order_id, address=request.address) for request in requests
+    )
     return Problem(
-        text=f"My postcode is {task.postcode}. {asked} All is well with order {other}.",
+        text=f"My postcode is {task.postcode}. {text} All is well with order {other}.",
         source="shop",
         meta={
             TASK_KEY: task.model_dump(mode="json"),

@@ -61,27 +61,27 @@ class TokenRow:
 
 
 def token_rows(turns: Sequence[RecordedTurn]) -> list[TokenRow]:
-    """An episode as few samples: a turn goes on the row before if its prompt begins with all tokens of it.
+    """An episode in few rows: a turn extends the last row if its prompt starts with that row's tokens.
 
-    It does not where a template drops reasoning of earlier turns, or the client changed what was said; a new
+    It does not if a template drops earlier reasoning or the client edited the history; a new
     row begins there, so that no turn is lost and none is counted twice. Raises ``ScoreError`` for turns
     without token ids, and where no token stands between two messages.
     """
     rows: list[TokenRow] = []
     for turn in turns:
         turn.require_tokens()
-        prompt, drawn = list(turn.prompt_ids), list(turn.completion_ids)
+        prompt, completion = list(turn.prompt_ids), list(turn.completion_ids)
         last = rows[-1] if rows else None
-        known = last.prompt_ids + last.response_ids if last is not None else []
-        if last is not None and len(prompt) > len(known) and prompt[: len(known)] == known:
-            between = prompt[len(known) :]
+        context = last.prompt_ids + last.response_ids if last is not None else []
+        if last is not None and len(prompt) > len(context) and prompt[: len(context)] == context:
+            between = prompt[len(context) :]
             logprobs = None
             if last.logprobs is not None and turn.logprobs:
                 logprobs = [*last.logprobs, *([0.0] * len(between)), *turn.logprobs]
             rows[-1] = TokenRow(
                 prompt_ids=last.prompt_ids,
-                response_ids=[*last.response_ids, *between, *drawn],
-                mask=[*last.mask, *([0] * len(between)), *([1] * len(drawn))],
+                response_ids=[*last.response_ids, *between, *completion],
+                mask=[*last.mask, *([0] * len(between)), *([1] * len(completion))],
                 logprobs=logprobs,
                 rewards=[*last.rewards, turn.reward],
                 truncated=turn.truncated,
@@ -90,8 +90,8 @@ def token_rows(turns: Sequence[RecordedTurn]) -> list[TokenRow]:
             rows.append(
                 TokenRow(
                     prompt_ids=prompt,
-                    response_ids=drawn,
-                    mask=[1] * len(drawn),
+                    response_ids=completion,
+                    mask=[1] * len(completion),
                     logprobs=list(turn.logprobs) or None,
                     rewards=[turn.reward],
                     truncated=turn.truncated,
@@ -119,7 +119,7 @@ def verl_rows(turns: Sequence[RecordedTurn]) -> list[dict[str, Any]]:
 def skyrl_rows(turns: Sequence[RecordedTurn]) -> dict[str, Any]:
     """SkyRL's ``GeneratorOutput`` of one episode, a sample for each row of :func:`token_rows`."""
     rows = token_rows(turns)
-    known = [row.logprobs for row in rows if row.logprobs is not None]
+    logprobs = [row.logprobs for row in rows if row.logprobs is not None]
     return {
         "prompt_token_ids": [row.prompt_ids for row in rows],
         "response_ids": [row.response_ids for row in rows],
@@ -127,7 +127,7 @@ def skyrl_rows(turns: Sequence[RecordedTurn]) -> dict[str, Any]:
         "loss_masks": [row.mask for row in rows],
         "stop_reasons": ["length" if row.truncated else "stop" for row in rows],
         "rollout_metrics": None,
-        "rollout_logprobs": known if len(known) == len(rows) else None,
+        "rollout_logprobs": logprobs if len(logprobs) == len(rows) else None,
     }
 
 

@@ -45,8 +45,8 @@ class EngineSample:
 class StepRewards:
     """The scorer of the steps of a response, and the credit rule that turns scores into rewards.
 
-    Raises ``TrainingError`` where the rule needs what is missing: a scorer, states of an environment,
-    or the log-ratios of an implicit reward model that learns beside the policy, which only ``surefoot rl``
+    Raises ``TrainingError`` if the rule needs something that is missing: a scorer, environment states,
+    or the log-ratios of an implicit reward model that is trained with the policy, which only ``surefoot rl``
     trains.
     """
 
@@ -59,7 +59,7 @@ class StepRewards:
     def __post_init__(self) -> None:
         if "log_ratios" in self.credit.needs:
             raise TrainingError(
-                "this credit rule reads an implicit reward model that learns beside the policy, which "
+                "this credit rule reads an implicit reward model that is trained with the policy, which "
                 "other engines do not update: train with 'surefoot rl'"
             )
         if "states" in self.credit.needs:
@@ -77,27 +77,29 @@ class StepRewards:
         Raises ``TrainingError`` for a problem without ``answer`` where outcomes are read.
         """
         traces = [
-            segment_trace(Trace(problem_id=one.problem.id, text=one.text, sample=number), self.segmenter)
-            for number, one in enumerate(responses)
+            segment_trace(
+                Trace(problem_id=response.problem.id, text=response.text, sample=number), self.segmenter
+            )
+            for number, response in enumerate(responses)
         ]
         outcomes = self._outcomes(responses)
         scores = self._scores(
             [
-                ProblemTrace(problem=one.problem, trace=trace)
-                for one, trace in zip(responses, traces, strict=True)
+                ProblemTrace(problem=response.problem, trace=trace)
+                for response, trace in zip(responses, traces, strict=True)
             ]
         )
         scored = []
-        for one, trace, outcome, of_steps in zip(responses, traces, outcomes, scores, strict=True):
-            tokens = len(one.starts) or max(1, len(trace.steps))
-            ends = step_ends(one.starts, trace.steps) if one.starts else tuple(range(tokens))
+        for response, trace, outcome, of_steps in zip(responses, traces, outcomes, scores, strict=True):
+            tokens = len(response.starts) or max(1, len(trace.steps))
+            ends = step_ends(response.starts, trace.steps) if response.starts else tuple(range(tokens))
             scored.append(ScoredRollout(tokens=tokens, ends=ends, scores=of_steps, outcome=outcome))
         return scored
 
     def add_rewards(self, groups: Sequence[Sequence[ScoredRollout]]) -> list[list[ScoredRollout]]:
         """The responses of every group (the samples of one problem), with their rewards."""
         return [
-            [replace(one, rewards=streams) for one, streams in zip(group, rewards, strict=True)]
+            [replace(rollout, rewards=streams) for rollout, streams in zip(group, rewards, strict=True)]
             for group, rewards in zip(groups, self.credit.credit(groups), strict=True)
         ]
 
@@ -111,8 +113,8 @@ class StepRewards:
         groups = [
             [next(scored) for _ in group] for _, group in groupby(responses, key=lambda one: one.problem.id)
         ]
-        rewarded = [one for group in self.add_rewards(groups) for one in group]
-        if any(stream.centred for one in rewarded for stream in one.rewards):
+        rewarded = [rollout for group in self.add_rewards(groups) for rollout in group]
+        if any(stream.centred for item in rewarded for stream in item.rewards):
             raise TrainingError(
                 "this credit rule gives advantages of single steps, not rewards: pass them on per token "
                 "(StepGRPOTrainer), or train with 'surefoot rl'"
@@ -122,14 +124,16 @@ class StepRewards:
     def _outcomes(self, responses: Sequence[EngineSample]) -> list[float | None]:
         if "outcome" not in self.credit.needs:
             return [None] * len(responses)
-        unknown = [one.problem.text for one in responses if one.problem.answer is None]
+        unknown = [response.problem.text for response in responses if response.problem.answer is None]
         if unknown:
             raise TrainingError(
                 f"this credit rule reads outcomes, and {len(unknown)} of {len(responses)} responses have a "
                 f"problem without an answer, first {unknown[0]!r}"
             )
-        written = [Solution(text=one.text, finish_reason=one.finish_reason) for one in responses]
-        grades = self.grader.grade(written, [one.problem.answer for one in responses])
+        written = [
+            Solution(text=response.text, finish_reason=response.finish_reason) for response in responses
+        ]
+        grades = self.grader.grade(written, [response.problem.answer for response in responses])
         return [None if grade.outcome is None else float(grade.outcome) for grade in grades]
 
     def _scores(self, items: Sequence[ProblemTrace]) -> list[tuple[float | None, ...]]:
@@ -145,8 +149,8 @@ def token_rewards(rollout: ScoredRollout) -> FloatArray:
     for stream in rollout.rewards:
         if stream.at and stream.reach == "returns" and not stream.centred:
             np.add.at(dense, list(stream.at), stream.weight * np.array(stream.values))
-    own = replace(rollout, rewards=tuple(one for one in rollout.rewards if one.reach == "own"))
-    returns = token_returns(own)
+    readable = replace(rollout, rewards=tuple(reward for reward in rollout.rewards if reward.reach == "own"))
+    returns = token_returns(readable)
     return np.asarray(dense + returns - np.append(returns[1:], 0.0))
 
 
@@ -159,8 +163,8 @@ def problems_of(
     """
     if problem is not None and problem not in columns:
         raise TrainingError(
-            f"the data set has no column {problem!r} for the problem's text; name one with 'problem', and "
-            "keep remove_unused_columns=False"
+            f"the data set lacks the column {problem!r} for the problem's text; name one with 'problem', "
+            "and keep remove_unused_columns=False"
         )
     texts = columns[problem] if problem is not None else [_prompt_text(prompt) for prompt in prompts]
     answers = columns.get(answer, [None] * len(prompts))
@@ -175,5 +179,5 @@ def _prompt_text(prompt: Any) -> str:
         return prompt
     users = [message["content"] for message in prompt if message["role"] == "user"]
     if not users or not isinstance(users[-1], str):
-        raise TrainingError("the prompt has no user message that is text: name a column with 'problem'")
+        raise TrainingError("the prompt lacks a user message with text: name a column with 'problem'")
     return str(users[-1])

@@ -55,10 +55,10 @@ def step_reward_function(
     def step_reward(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
         problems = problems_of(prompts, columns, problem=problem, answer=answer)
         responses = [
-            EngineSample(problem=one, text=_only_text(completion))
-            for one, completion in zip(problems, completions, strict=True)
+            EngineSample(problem=problem, text=_only_text(completion))
+            for problem, completion in zip(problems, completions, strict=True)
         ]
-        return [total_return(one) for one in rewards.reward(responses)]
+        return [total_return(item) for item in rewards.reward(responses)]
 
     step_reward.__name__ = name
     return step_reward

@@ -69,8 +69,8 @@ class StepGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         problems = problems_of(prompts, columns, problem=self._problem, answer=self._answer)
         scored = self._rewards.score(
             [
-                EngineSample.decode(one, ids, tokenizer)
-                for one, ids in zip(problems, completion_ids, strict=True)
+                EngineSample.decode(problem, ids, tokenizer)
+                for problem, ids in zip(problems, completion_ids, strict=True)
             ]
         )
         gathered = gather_object(scored)  # a group may be spread over several processes
@@ -81,11 +81,11 @@ class StepGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             array for group in self._advantage.advantages(rewarded) for array in group
         ]
         begin = self.accelerator.process_index * len(prompts)
-        own = slice(begin, begin + len(prompts))
-        self._token_advantages = self._all_token_advantages[own]
+        shard = slice(begin, begin + len(prompts))
+        self._token_advantages = self._all_token_advantages[shard]
         if log_metric := columns.get("log_metric"):
-            log_metric("unscored_steps", float(sum(one.scores.count(None) for one in scored)))
-        return [total_return(one) for one in [one for group in rewarded for one in group][own]]
+            log_metric("unscored_steps", float(sum(item.scores.count(None) for item in scored)))
+        return [total_return(item) for item in [item for group in rewarded for item in group][shard]]
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """A generation batch, with advantages [B, T] instead of TRL's [B]."""
@@ -111,7 +111,7 @@ def _check(advantage: Estimator, others: dict[str, Any]) -> None:
     if advantage.needs_values:
         raise TrainingError("this estimator needs a critic, which TRL's GRPO does not train: choose another")
     if "reward_funcs" in others:
-        raise TrainingError("'reward_funcs' would have no effect: give 'rewards'")
+        raise TrainingError("'reward_funcs' is ignored here: give 'rewards'")
     for name in ("tools", "environment_factory", "rollout_func"):
         if others.get(name):
             raise TrainingError(f"{name!r}: completions would hold text that the policy did not write")

@@ -4,7 +4,7 @@ Written against the documented types of verl 0.9.1 (``response_mask``), SkyRL (`
 verifiers (``State["trajectory"]``, which prime-rl trains on). None is a dependency of this package. Every
 function asks for one number for each turn, so that no turn gets 0 because its reward was forgotten.
 
-TRL has no place for them: its reward functions return one number for a completion.
+TRL does not support them: its reward functions return one number per completion.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def turn_advantages(
     Each turn counts once where an estimator takes means over tokens. Raises what the rule raises.
     """
     rewarded = [
-        [replace(one, rewards=streams) for one, streams in zip(group, rewards, strict=True)]
+        [replace(rollout, rewards=streams) for rollout, streams in zip(group, rewards, strict=True)]
         for group, rewards in zip(groups, credit.credit(groups), strict=True)
     ]
     return advantage.advantages(rewarded)
@@ -58,9 +58,9 @@ def turn_advantages(
 def at_turn_ends(mask: Sequence[int], values: Sequence[float]) -> FloatArray:
     """``values`` [K] at the last token of each turn, 0 elsewhere [T].
 
-    ``mask`` [T] is 1 at the policy's tokens and 0 at those of the environment, as verl's ``response_mask``
+    ``mask`` [T] is 1 at the policy's tokens and 0 at the environment's, as verl's ``response_mask``
     and SkyRL's ``loss_masks``: a turn is a run of ones. Raises ``ScoreError`` if the numbers of turns and
-    values differ, also where two turns have no token of the environment between them.
+    values differ, even if two turns are adjacent.
     """
     mask_t = np.asarray(mask, dtype=bool)
     ends = np.flatnonzero(mask_t & ~np.append(mask_t[1:], False))
@@ -86,7 +86,7 @@ def verl_turn_rewards(mask: Sequence[int], rewards: Sequence[float]) -> dict[str
 
 
 def skyrl_turn_rewards(output: Mapping[str, Any], rewards: Sequence[Sequence[float]]) -> dict[str, Any]:
-    """SkyRL's ``GeneratorOutput`` with ``rewards`` per token, from those of each episode's turns [K]."""
+    """SkyRL's ``GeneratorOutput`` with ``rewards`` per token, from turn rewards [K] of each episode."""
     return {
         **output,
         "rewards": [
@@ -108,10 +108,10 @@ def set_verifiers_turns(
     Raises ``ScoreError`` if the numbers of turns and values differ; nothing is changed then.
     """
     steps = state["trajectory"]
-    given = {"reward": rewards, "advantage": advantages}
-    for name, values in given.items():
+    fields = {"reward": rewards, "advantage": advantages}
+    for name, values in fields.items():
         if values is not None and len(values) != len(steps):
             raise ScoreError(f"{len(values)} values of {name!r} for {len(steps)} turns: give one for each")
-    for name, values in given.items():
+    for name, values in fields.items():
         for step, value in zip(steps, values or (), strict=False):
             step[name] = float(value)

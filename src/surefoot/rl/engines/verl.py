@@ -1,7 +1,7 @@
 """verl: step rewards as its reward function, and as rewards of single tokens.
 
 Written against verl 0.9.1, and the interface of its reward managers up to 0.8; verl is not a dependency of
-this package. In the order of what they need of verl:
+this package. Sorted by how much of verl they need:
 
 - :func:`step_score_function`: one number per response, for ``custom_reward_function``.
 - :class:`StepRewardManager`: a reward manager. Up to verl 0.8 the trainer calls it with a batch and takes the
@@ -41,14 +41,14 @@ def step_score_function(
     """A function for verl's ``custom_reward_function`` (``path`` and ``name`` point to it).
 
     Called with ``data_source``, ``solution_str``, ``ground_truth`` and ``extra_info``, it returns ``score``,
-    the rule's return of the whole response, and ``rewarded``, 0 where there was no reward and ``unknown`` was
+    the rule's return of the whole response, and ``rewarded``, 0 without a reward if ``unknown`` was
     used instead.
 
     Args:
         rewards: scorer, segmenter and credit rule.
         problem: key of ``extra_info`` with the problem's text as the scorer reads it.
-        unknown: score of a response without any reward, since verl has no missing rewards; ``None`` makes it
-            an error.
+        unknown: score of a response without any reward, since verl cannot represent missing rewards; ``None``
+            makes it an error.
 
     Raises:
         TrainingError: when called, for a problem or a reward that is missing.
@@ -105,7 +105,7 @@ class StepRewardManager(ABC):
         extra = [self._extra(rollout) for rollout in rewarded]
         return {
             "reward_tensor": rewards_bt,
-            "reward_extra_info": {key: [one[key] for one in extra] for key in (extra[0] if extra else ())},
+            "reward_extra_info": {key: [item[key] for item in extra] for key in (extra[0] if extra else ())},
         }
 
     async def run_single(self, data: Any) -> dict[str, Any]:
@@ -203,5 +203,7 @@ def _known(value: float | None, unknown: float | None) -> float:
     if value is not None:
         return value
     if unknown is None:
-        raise TrainingError("a response has no reward (no step was scored): set its reward with 'unknown'")
+        raise TrainingError(
+            "a response is without a reward (none of its steps was scored): set its reward with 'unknown'"
+        )
     return unknown
