@@ -297,7 +297,7 @@ def features(items: Sequence[ProblemTrace]) -> list[spmatrix]:
 
 def _step_words(item: ProblemTrace) -> list[str]:
     """Of each step: what it is, what came just before, all that was before, and its pairs with that."""
-    results = {(one.message, one.place): one for one in call_results(item.trace.messages)}
+    results = {(result.message, result.number): result for result in call_results(item.trace.messages)}
     issued = {number for one in results.values() for number in CONFIRMATION.findall(_result(one))}
     rows, before, last, seen = [], dict[str, None](), "start", Counter[str]()
     for step in item.trace.steps:

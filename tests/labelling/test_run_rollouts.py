@@ -72,7 +72,7 @@ def test_a_false_record_is_not_rolled_out(items):
     forged = segment_trace(trace.model_copy(update={"messages": tuple(false)}))
     [labels] = labelled([ProblemTrace(problem=items[0].problem, trace=forged)])
     assert {label.value for label in labels} == {None}
-    assert "not what the environment answers" in labels[0].reason
+    assert "differs from the environment's" in labels[0].reason
 
 
 def test_an_environment_that_cannot_be_put_back_is_refused(items):
@@ -89,7 +89,7 @@ def test_an_environment_that_cannot_be_put_back_is_refused(items):
             return None
 
     labeller = RunMonteCarloLabeller(policy=CAREFUL, environment=Sealed)
-    with pytest.raises(LabelError, match="'sealed' cannot be put back: it has no 'state'"):
+    with pytest.raises(LabelError, match="'sealed' cannot be restored: it lacks 'state'"):
         asyncio.run(labeller.label(items))
 
 

@@ -107,9 +107,9 @@ class AnswerChecker:
         """
         verdicts: list[bool | None] = []
         for pair in pairs:
-            known = self._memo.get(pair)
-            verdict, failure = known or self._compare(*pair)
-            if known is None:
+            remembered = self._memo.get(pair)
+            verdict, failure = remembered or self._compare(*pair)
+            if remembered is None:
                 self._remember(self._memo, pair, (verdict, failure))
             if verdict is None:
                 self._count(failure)
@@ -122,9 +122,9 @@ class AnswerChecker:
         For the ``math`` method; it says nothing of units. ``None`` = it could not be computed within the
         limits, counted in ``failures``. Raises ``AnswerError`` as ``equal`` does.
         """
-        known = self._fingerprints.get(answer)
-        text, failure = known or self._compute_fingerprint(answer)
-        if known is None:
+        remembered = self._fingerprints.get(answer)
+        text, failure = remembered or self._compute_fingerprint(answer)
+        if remembered is None:
             self._remember(self._fingerprints, answer, (text, failure))
         if text is None:
             self._count(failure)

@@ -115,17 +115,17 @@ def _phrase(text: str) -> ExtractedAnswer | None:
     last = _last(_PHRASE, text)
     if last is None:
         return None
-    rest = (text[last.end() :].splitlines() or [""])[0]
+    line = (text[last.end() :].splitlines() or [""])[0]
     maths = False
-    for mark in _DOLLAR_OR_STOP.finditer(rest):
+    for mark in _DOLLAR_OR_STOP.finditer(line):
         if mark.group() == "$":
             maths = not maths
         elif not maths:  # a full stop inside $...$ ends no sentence
-            rest = rest[: mark.start()]
+            line = line[: mark.start()]
             break
-    end = last.end() + len(rest)
-    rest = without_emphasis(rest).strip().strip("*_").strip()
-    answer = _trim(rest)
+    end = last.end() + len(line)
+    line = without_emphasis(line).strip().strip("*_").strip()
+    answer = _trim(line)
     box = _boxed(answer)
     answer = box.answer if box else answer
     return ExtractedAnswer(answer=answer, style="phrase", end=end, closed=end < len(text)) if answer else None

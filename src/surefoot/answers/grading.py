@@ -97,21 +97,21 @@ def final_answer(solution: Solution, styles: Sequence[AnswerStyle]) -> str | Non
 
     Raises ``AnswerError`` for an unknown style.
     """
-    whole, given = solution.prefix + solution.text, len(solution.prefix)
+    text, prefix_end = solution.prefix + solution.text, len(solution.prefix)
     cut_off = solution.finish_reason in CUT_OFF
     for style in styles:
         if style not in EXPLICIT:
-            statement = None if cut_off else extract_statement(whole, [style], start=given)
+            statement = None if cut_off else extract_statement(text, [style], start=prefix_end)
             if statement is not None:
                 return statement.answer
             continue
-        statement = extract_statement(whole, [style])
+        statement = extract_statement(text, [style])
         if statement is None:
             continue
-        if statement.end > given:
+        if statement.end > prefix_end:
             if statement.closed or not cut_off:
                 return statement.answer
-        elif not cut_off and _adds_nothing(whole[statement.end :]):
+        elif not cut_off and _adds_nothing(text[statement.end :]):
             return statement.answer
     return None
 

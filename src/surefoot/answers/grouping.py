@@ -137,9 +137,9 @@ def _join_factors(classes: list[list[_Entry]]) -> None:
     """Merge each class of percentages alone into that of the number without the sign, if there is one."""
     for members in [one for one in classes if all(entry.is_factor for entry in one)]:
         numbers = {entry.quantity.number for entry in members if entry.quantity is not None}
-        for others in classes if len(numbers) == 1 else ():
-            if others is not members and numbers & _bare_numbers(others):
-                others += members
+        for target in classes if len(numbers) == 1 else ():
+            if target is not members and numbers & _bare_numbers(target):
+                target += members
                 classes.remove(members)
                 break
 

@@ -176,16 +176,16 @@ class _SimulatedPolicy:
     ) -> Completion:
         mark = content_id(self._seed, request.seed, request.prefix, repr(request.prompt), sample)
         rng = np.random.default_rng(int(mark, 16))
-        left = max(round(profile.steps) - done, 1)
+        remaining = max(round(profile.steps) - done, 1)
         slip = 1 - max(profile.right, 1e-3) ** (1 / profile.steps)
         steps = []
-        for number in range(left - 1):
+        for number in range(remaining - 1):
             wrong = rng.random() < slip
             good = good and not wrong
             steps.append(f"{_SLIP if wrong else 'Step'} {mark} {number}.\n\n")
         reached = (good and rng.random() >= slip) or rng.random() < self._luck
         steps.append(f"The answer is {_RIGHT if reached else mark}.")
-        tokens = max(round(profile.tokens * left / profile.steps), 1)
+        tokens = max(round(profile.tokens * remaining / profile.steps), 1)
         return Completion(text="".join(steps), finish_reason="stop", tokens=tokens)
 
 

@@ -77,10 +77,10 @@ class JudgeLabeller:
         Raises ``LabelError`` if a reference answer is to be shown and the problem has none.
         """
         requests = [self._request(item) if item.trace.steps else None for item in items]
-        asked = {request: item for request, item in zip(requests, items, strict=True) if request}
-        results = await self.policy.sample(list(asked))
+        items_by_request = {request: item for request, item in zip(requests, items, strict=True) if request}
+        results = await self.policy.sample(list(items_by_request))
         ballots, costs = {}, {}
-        for (request, item), result in zip(asked.items(), results, strict=True):
+        for (request, item), result in zip(items_by_request.items(), results, strict=True):
             ballots[request] = self._read(result, len(item.trace.steps))
             costs[request] = _as_verifier(result.usage)
         return [

@@ -129,8 +129,8 @@ class JudgePrompt:
 
         It is taken of a fixed example, so that any change of wording or form changes it.
         """
-        shown = content_id(*(self.render(item)[0].content for item in _examples()))[:8]
-        return shown + ("+rules" if self.rules else "") + ("+answer" if self.show_answer else "")
+        digest = content_id(*(self.render(item)[0].content for item in _examples()))[:8]
+        return digest + ("+rules" if self.rules else "") + ("+answer" if self.show_answer else "")
 
     def render(self, item: ProblemTrace) -> tuple[Message, ...]:
         """The prompt for one trace with at least one step.
@@ -146,9 +146,9 @@ class JudgePrompt:
         parts += [_ANSWER] * self.show_answer
         parts += [self._question(len(item.trace.steps))]
         # In order of appearance; notes in the text say where each stood.
-        attached = [one for message in item.trace.messages for one in message.attachments]
+        attached = [attachment for message in item.trace.messages for attachment in message.attachments]
         content = "\n\n".join(parts)
-        held = tuple(one.model_copy(update={"at": len(content)}) for one in attached)
+        held = tuple(attachment.model_copy(update={"at": len(content)}) for attachment in attached)
         return (Message(role="user", content=content, attachments=held),)
 
     @property
@@ -160,15 +160,15 @@ class JudgePrompt:
         failure = ', "failure": "<failure>"' if self.name_failures else ""
         if self.mode == "per-step":
             neutral = _NEUTRAL_RULES if self.rules else _NEUTRAL
-            asked = _VERDICTS.format(steps=steps, last=steps - 1, neutral=neutral, failure=failure)
+            question = _VERDICTS.format(steps=steps, last=steps - 1, neutral=neutral, failure=failure)
         else:
-            asked = _FIRST.format(steps=steps, last=steps - 1)
-            asked += _FIRST_BOXED if self.boxed else _FIRST_JSON.format(failure=failure)
+            question = _FIRST.format(steps=steps, last=steps - 1)
+            question += _FIRST_BOXED if self.boxed else _FIRST_JSON.format(failure=failure)
         if not self.name_failures:
-            return asked
+            return question
         kinds = "\n".join(f'- "{name}": {meaning}' for name, meaning in AGENT_FAILURES.items())
-        place = "verdict" if self.mode == "per-step" else "number"
-        return f"{asked}\n\n{_NAME_FAILURE.format(place=place, failures=kinds)}"
+        field = "verdict" if self.mode == "per-step" else "number"
+        return f"{question}\n\n{_NAME_FAILURE.format(place=field, failures=kinds)}"
 
     def _blocks(self, item: ProblemTrace) -> Iterator[tuple[str, str]]:
         """Tags and texts in reading order."""

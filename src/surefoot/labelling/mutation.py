@@ -73,8 +73,8 @@ def mutants(prompt: str, solution: str) -> Iterator[Mutant]:
         for operator, changed in _changes(node, tree):
             line = lines[node.lineno - first - 1].encode()
             old, new = line[node.col_offset : node.end_col_offset].decode(), ast.unparse(changed)
-            made = (line[: node.col_offset] + new.encode() + line[node.end_col_offset :]).decode()
-            text = "".join([*lines[: node.lineno - first - 1], made, *lines[node.lineno - first :]])
+            mutated = (line[: node.col_offset] + new.encode() + line[node.end_col_offset :]).decode()
+            text = "".join([*lines[: node.lineno - first - 1], mutated, *lines[node.lineno - first :]])
             if _differs(prompt + text, tree):
                 yield Mutant(text=text, line=node.lineno - first, operator=operator, change=f"{old} → {new}")
 
@@ -178,16 +178,16 @@ def labelled_mutants(
             report.dropped["problems without reference solution or hidden tests"] += 1
             continue
         try:
-            made = list(mutants(task.prompt, task.reference))
+            candidates = list(mutants(task.prompt, task.reference))
         except LabelError:
             report.dropped["problems whose reference solution does not parse"] += 1
             continue
         # by problem, so that one problem's mutants do not depend on the others
-        drawn = random.Random(f"{seed} {problem.id}").sample(made, min(per_problem, len(made)))
+        sample = random.Random(f"{seed} {problem.id}").sample(candidates, min(per_problem, len(candidates)))
         items = [
-            _item(problem, mutant, number, segmenter or PythonCode()) for number, mutant in enumerate(drawn)
+            _item(problem, mutant, number, segmenter or PythonCode()) for number, mutant in enumerate(sample)
         ]
-        for item, mutant, verdict in zip(items, drawn, grade_traces(sandbox, items), strict=True):
+        for item, mutant, verdict in zip(items, sample, grade_traces(sandbox, items), strict=True):
             if verdict is None or verdict.passed is None:
                 report.dropped["not run: the tests or the sandbox failed"] += 1
             elif verdict.passed:

@@ -143,15 +143,15 @@ class OmegaPRMLabeller:
         """Rival steps after one prefix whose values are known and differ, the better one first."""
         rivals = []
         for node in tree.tree:
-            known = [
+            valued = [
                 (child, value)
                 for child in node.children.values()
                 if (value := self._value(child)[0]) is not None
             ]
-            for place, (one, first) in enumerate(known):
-                for other, second in known[place + 1 :]:
+            for number, (child, first) in enumerate(valued):
+                for other, second in valued[number + 1 :]:
                     if first != second:
-                        better, worse = sorted(((first, one.text), (second, other.text)), reverse=True)
+                        better, worse = sorted(((first, child.text), (second, other.text)), reverse=True)
                         rivals.append(
                             StepPair(
                                 problem_id=tree.problem.id,
@@ -176,12 +176,12 @@ class OmegaPRMLabeller:
             if state.value is not None:
                 return state.value, None
             return (None, "not probed") if state.ending is None else (float(state.ending), None)
-        before = node.path()[:-1]
-        if any(above.data.good is False for above in before):
+        ancestors = node.path()[:-1]
+        if any(above.data.good is False for above in ancestors):
             return None, AFTER_FIRST_ERROR
         if state.good is None:
             return None, "not probed"
-        if before and not before[-1].data.good:
+        if ancestors and not ancestors[-1].data.good:
             return None, "the first error is in this step or in one before it"
         return 0.0, None
 

@@ -75,8 +75,8 @@ class TreeSearch:
         root = tree.tree.root
         tally = root.data.tally = rollouts.tally("")
         name = rollouts.batcher.policy.name
-        own = [trace for trace in seeds if trace.policy == name and trace.seed == rollouts.seed]
-        tally.start = max((trace.sample + 1 for trace in own), default=0)
+        same_policy = [trace for trace in seeds if trace.policy == name and trace.seed == rollouts.seed]
+        tally.start = max((trace.sample + 1 for trace in same_policy), default=0)
         for outcome in outcomes:
             tally.borrow(outcome, "all")
         yield tally
@@ -116,16 +116,16 @@ class TreeSearch:
 
     def _probe(self, candidate: WrongSolution) -> Node[PrefixRecord] | None:
         """Node of the candidate's path to roll out next; ``None`` = no more, or that one failed already."""
-        places = _ends(len(candidate.nodes), self.settings.pieces)
-        known: dict[int, bool | None] = {len(places): False}
-        for number, place in enumerate(places[:-1], start=1):
-            state = candidate.nodes[place - 1].data
+        ends = _ends(len(candidate.nodes), self.settings.pieces)
+        verdicts: dict[int, bool | None] = {len(ends): False}
+        for number, end in enumerate(ends[:-1], start=1):
+            state = candidate.nodes[end - 1].data
             if self.estimate == "hard" and state.good:
-                known[number] = True
+                verdicts[number] = True
             elif state.tally is not None:
-                known[number] = None if state.value is None else state.value > 0
-        number_of_next = probe(known, len(places) - 1)
-        return None if number_of_next is None else candidate.nodes[places[number_of_next - 1] - 1]
+                verdicts[number] = None if state.value is None else state.value > 0
+        number_of_next = probe(verdicts, len(ends) - 1)
+        return None if number_of_next is None else candidate.nodes[ends[number_of_next - 1] - 1]
 
     def _absorb(self, node: Node[PrefixRecord]) -> None:
         """Take the rollouts from ``node`` into the tree, the wrong ones into the pool."""

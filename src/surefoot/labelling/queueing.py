@@ -59,13 +59,13 @@ def priorities(
     for candidate in candidates:
         urgencies, reason = [], _NOT_SCORED
         for outcome, by_scorer in zip(candidate.outcomes, candidate.scores, strict=True):
-            whole = _whole(by_scorer, None if rule == "disagreement" else scorer)
-            if not whole:
+            rows = _whole(by_scorer, None if rule == "disagreement" else scorer)
+            if not rows:
                 continue
-            if rule == "disagreement" and len(whole) < 2:
+            if rule == "disagreement" and len(rows) < 2:
                 reason = "fewer than two scorers"
                 continue
-            urgencies.append(_RULES[rule](outcome, whole))
+            urgencies.append(_RULES[rule](outcome, rows))
         if urgencies:
             values[candidate.item_id] = max(urgencies)
         else:
@@ -92,9 +92,9 @@ def uncertainty(outcome: bool | None, scores: Sequence[Sequence[float]]) -> floa
 def disagreement(outcome: bool | None, scores: Sequence[Sequence[float]]) -> float:
     """Jensen-Shannon divergence in bits of the scorers' first errors: H(mean) - mean H, at least 0."""
     del outcome
-    places = [first_error_chances(row) for row in scores]
-    spread = math.fsum(_entropy(place) for place in places) / len(places)
-    return max(0.0, _entropy(_mean(places)) - spread)
+    distributions = [first_error_chances(row) for row in scores]
+    spread = math.fsum(_entropy(distribution) for distribution in distributions) / len(distributions)
+    return max(0.0, _entropy(_mean(distributions)) - spread)
 
 
 def first_error_chances(scores: Sequence[float]) -> list[float]:
@@ -120,11 +120,11 @@ def _whole(by_scorer: Mapping[str, Scores], scorer: str | None) -> list[list[flo
     for name, row in by_scorer.items():
         if scorer not in (None, name) or not row:
             continue
-        known = [score for score in row if score is not None and not math.isnan(score)]
-        if any(not 0 <= score <= 1 for score in known):
+        scored = [score for score in row if score is not None and not math.isnan(score)]
+        if any(not 0 <= score <= 1 for score in scored):
             raise LabelError(f"scorer {name!r} gave a score outside [0, 1]; calibrate it first")
-        if len(known) == len(row):
-            rows.append(known)
+        if len(scored) == len(row):
+            rows.append(scored)
     return rows
 
 

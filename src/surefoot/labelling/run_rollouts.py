@@ -1,8 +1,7 @@
-"""Values of an agent's steps by Monte Carlo: the environment is put back after each step, and played to its
-end.
+"""Values of an agent's steps by Monte Carlo: the state after each step is restored and played to the end.
 
-The share of rollouts that succeed is AgentPRM's *promise* (arXiv 2511.08325); its *progress*, what a step
-adds to it, is the advantage (:func:`surefoot.labelling.advantage_labels`).
+The share of rollouts that succeed is AgentPRM's *promise* (arXiv 2511.08325). Its *progress*, the change by a
+step, is the advantage (:func:`surefoot.labelling.advantage_labels`).
 """
 
 from __future__ import annotations
@@ -16,18 +15,16 @@ from surefoot.protocols import Environment, Policy, ProblemTrace, Sampling
 from surefoot.records import Evidence, Message, StepLabel, Usage, content_id
 from surefoot.stats.intervals import wilson_interval
 
-_SOURCE = "monte-carlo-restored"
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunMonteCarloLabeller:
-    """A :class:`surefoot.protocols.Labeller` of runs in an environment that can be put back; kind ``value``.
+    """A :class:`surefoot.protocols.Labeller` of kind ``value`` for runs in a restorable environment.
 
-    The run is replayed. After each assistant message and the results of its calls the state is kept, and
-    ``policy`` goes on from there ``rollouts`` times; the environment says which succeed. All steps of a
-    message share its value. A message that ends the run has the run's outcome. Messages that several runs of
-    a problem begin with are rolled out once. From the first result on that is recorded otherwise than the
-    environment answers, the values are unknown. Evidence: successes, trials, Wilson interval, cost.
+    The run is replayed. From the state after each assistant message and the results of its calls, ``policy``
+    plays ``rollouts`` episodes; the environment says which succeed. All steps of a message share its value. A
+    message that ends the run has the run's outcome. Beginnings that several runs of a problem share are
+    rolled out once. From the first result on that differs from the recorded one, the values are unknown.
+    Evidence: successes, trials, Wilson interval, cost.
     """
 
     policy: Policy
@@ -40,94 +37,93 @@ class RunMonteCarloLabeller:
     async def label(self, items: Sequence[ProblemTrace]) -> list[list[StepLabel]]:
         """One list per item, one label per step.
 
-        Raises ``LabelError`` for an environment that cannot be put back.
+        Raises ``LabelError`` if the state of the environment cannot be restored.
         """
-        points: dict[str, _Point] = {}
-        keys = [self._replayed(item, points) for item in items]
+        states: dict[str, _State] = {}
+        keys = [self._replay(item, states) for item in items]
         await play(
             self.policy,
-            [episode for point in points.values() for episode in point.episodes],
+            [episode for state in states.values() for episode in state.episodes],
             sampling=self.sampling,
             max_turns=self.max_turns,
         )
         charged: set[str] = set()
         return [
-            [self._label(item, step, of_item, points, charged) for step in range(len(item.trace.steps))]
-            for item, of_item in zip(items, keys, strict=True)
+            [self._label(item, step, item_keys, states, charged) for step in range(len(item.trace.steps))]
+            for item, item_keys in zip(items, keys, strict=True)
         ]
 
-    def _replayed(self, item: ProblemTrace, points: dict[str, _Point]) -> dict[int, str]:
-        """By message: the key of the point after it, or why there is none. New points are added to
-        ``points``."""
-        environment = restorable(self.environment(), "put back")
+    def _replay(self, item: ProblemTrace, states: dict[str, _State]) -> dict[int, str]:
+        """By message: the key of the state after it in ``states``, or the reason why there is none."""
+        environment = restorable(self.environment(), "restored")
         environment.reset(item.problem, item.trace.seed or 0)
-        messages, after = item.trace.messages, dict[int, str]()
-        done = false = False
+        messages, keys = item.trace.messages, dict[int, str]()
+        done = differs = False
         for number, message in enumerate(messages):
             if message.role != "assistant":
                 continue
-            observed = [environment.step(call) for call in message.tool_calls]
-            results = messages[number + 1 : number + 1 + len(observed)]
-            false |= [one.text for one in observed] != [one.content or "" for one in results]
-            if not observed:
-                observed = [environment.step(message.content or "")]
-            done |= any(one.done for one in observed)
+            observations = [environment.step(call) for call in message.tool_calls]
+            results = messages[number + 1 : number + 1 + len(observations)]
+            recorded = [message.content or "" for message in results]
+            differs |= [observation.text for observation in observations] != recorded
+            if not observations:
+                observations = [environment.step(message.content or "")]
+            done |= any(observation.done for observation in observations)
             end = number + 1 + len(message.tool_calls)
             while end < len(messages) and messages[end].role != "assistant":
                 end += 1
-            if false:
-                after[number] = OTHER_RESULT
+            if differs:
+                keys[number] = OTHER_RESULT
                 continue
             prefix = messages[:end]
-            key = content_id("point", item.problem.id, [_shown(one) for one in prefix])
-            after[number] = key
-            if key in points:
+            key = content_id("point", item.problem.id, list(map(_visible, prefix)))
+            keys[number] = key
+            if key in states:
                 continue
-            point = points[key] = _Point()
+            state = states[key] = _State()
             if done:
-                point.outcome = environment.outcome()
+                state.outcome = environment.outcome()
                 continue
             snapshot = environment.snapshot()
             for sample in range(self.rollouts):
-                copy = restorable(self.environment(), "put back")
+                copy = restorable(self.environment(), "restored")
                 copy.reset(item.problem, item.trace.seed or 0)
                 copy.restore(snapshot)
-                seed = int(content_id("rollouts", self.seed, key)[:7], 16)
-                point.episodes.append(
+                state.episodes.append(
                     Episode(
                         problem=item.problem,
                         environment=copy,
                         messages=list(prefix),
-                        seed=seed,
+                        seed=int(content_id("rollouts", self.seed, key)[:7], 16),
                         sample=sample,
                     )
                 )
-        return after
+        return keys
 
     def _label(
         self,
         item: ProblemTrace,
         step: int,
-        after: dict[int, str],
-        points: dict[str, _Point],
+        keys: dict[int, str],
+        states: dict[str, _State],
         charged: set[str],
     ) -> StepLabel:
         message = item.trace.steps[step].message
-        key = "a text, no run in an environment" if message is None else after[message]
-        point = points.get(key)
-        reason = key if point is None else point.reason
+        key = "a text, not a run in an environment" if message is None else keys[message]
+        state = states.get(key)
+        reason = key if state is None else state.reason
         usage = Usage()
-        if point is not None and key not in charged:
+        if state is not None and key not in charged:
             charged.add(key)
-            usage = point.usage
-        outcomes = point.outcomes if point is not None else []
+            usage = sum((episode.usage for episode in state.episodes), Usage())
+        outcomes = state.outcomes if state is not None else []
         return StepLabel(
             trace_id=item.trace.id,
             step=step,
             kind="value",
             value=None if reason is not None else sum(outcomes) / len(outcomes),
             reason=reason,
-            source=_SOURCE,
+            source="monte-carlo-restored",
             evidence=Evidence(
                 successes=sum(outcomes),
                 trials=len(outcomes),
@@ -139,37 +135,29 @@ class RunMonteCarloLabeller:
 
 
 @dataclass(kw_only=True)
-class _Point:
-    """A state of a run, and what follows from it."""
+class _State:
+    """A state of a run, and the rollouts from it."""
 
     episodes: list[Episode] = field(default_factory=list)
     outcome: bool | None = None
-    """Of the run itself, where it ends here."""
+    """Outcome of the run, if it ends here."""
 
     @property
     def outcomes(self) -> list[bool]:
-        """Of the rollouts that can be judged, or of the end."""
-        found = [one.environment.outcome() for one in self.episodes if one.error is None] or [self.outcome]
-        return [one for one in found if one is not None]
-
-    @property
-    def usage(self) -> Usage:
-        """Of all rollouts."""
-        total = Usage()
-        for one in self.episodes:
-            total += one.usage
-        return total
+        """Outcomes of the rollouts that can be judged, or of the run."""
+        rollouts = [episode.environment.outcome() for episode in self.episodes if episode.error is None]
+        return [outcome for outcome in rollouts or [self.outcome] if outcome is not None]
 
     @property
     def reason(self) -> str | None:
-        """Why there is no value."""
+        """Why there are no outcomes."""
         if self.outcomes:
             return None
-        errors = [one.error for one in self.episodes if one.error is not None]
-        return errors[0] if errors else "the environment cannot tell the outcome"
+        errors = (episode.error for episode in self.episodes if episode.error is not None)
+        return next(errors, "the environment cannot tell the outcome")
 
 
-def _shown(message: Message) -> list[object]:
-    """What the policy sees of a message."""
+def _visible(message: Message) -> list[object]:
+    """The parts of a message that the policy sees."""
     calls = [(call.id, call.name, call.arguments) for call in message.tool_calls]
     return [message.role, message.content, calls, message.readable_reasoning]

@@ -56,7 +56,7 @@ class VerifierLabeller:
             if verdict.value is not None and (deciding is None or verdict.value < deciding[0]):
                 deciding = (float(verdict.value), name, verdict)
         source = "+".join(names)
-        execution = next((one.execution for one in verdicts if one.execution), None)
+        execution = next((verdict.execution for verdict in verdicts if verdict.execution), None)
         if deciding is None:
             several = len(names) > 1
             reasons = [
@@ -83,11 +83,11 @@ class VerifierLabeller:
 
 def _verified(verifier: StepVerifier, items: Sequence[ProblemTrace]) -> list[list[Verdict]]:
     verdicts = verifier.verify(items)
-    wanted = [len(item.trace.steps) for item in items]
-    if [len(row) for row in verdicts] != wanted:
+    expected = [len(item.trace.steps) for item in items]
+    if [len(row) for row in verdicts] != expected:
         raise LabelError(
             f"verifier {verifier.name!r} gave {sum(map(len, verdicts))} verdicts in {len(verdicts)} lists "
-            f"for {sum(wanted)} steps of {len(items)} traces; 'verify' must return one verdict per step"
+            f"for {sum(expected)} steps of {len(items)} traces; 'verify' must return one verdict per step"
         )
     return verdicts
 

@@ -174,7 +174,7 @@ def test_a_statement_that_is_refused_is_the_problems_fault(rocq):
     one = Problem(
         id="p", text="p", meta={"proof": {"system": "rocq", "name": "p", "statement": "Theorem p : nothing."}}
     )
-    with pytest.raises(LabelError, match="'p' is refused by Rocq"):
+    with pytest.raises(LabelError, match="Rocq rejects the statement of 'p'"):
         rocq.verify([item(one, "Qed.")])
 
 

@@ -104,7 +104,7 @@ def test_every_kind_of_call():
         ("ends in the gold run's end state", 1),
     ]
     assert run(GOLD[0], "done") == [("needed", 1), ("ends too early", -1)]
-    assert run("hello") == [("a text on the way", None)]
+    assert run("hello") == [("a text before the end", None)]
 
 
 def test_the_same_end_and_the_same_knowledge_by_other_calls():
@@ -120,7 +120,7 @@ def test_the_order_of_the_gold_run_may_matter():
 
 
 def test_a_record_that_the_environment_does_not_confirm():
-    reason = "the run's record of a result is not what the environment answers"
+    reason = "the recorded result differs from the environment's"
     assert run(*GOLD, "done", results="all is well") == [(reason, None)] * 4
 
 
@@ -128,7 +128,7 @@ def test_what_cannot_be_replayed_is_named():
     assert run(put("a", 1), gold=None)[0][1] is None
     with pytest.raises(LabelError, match=r"gold call peek.* fails: Error: no such drawer"):
         run(put("a", 1), gold=[("peek", {"drawer": "x"})])
-    with pytest.raises(LabelError, match="cannot be compared: it has no 'state'"):
+    with pytest.raises(LabelError, match="cannot be compared: it lacks 'state'"):
         run(put("a", 1), environment=NoState)
     problem = Problem(text="Tidy up.", meta={"gold_actions": ["put"]})
     trace = Trace(problem_id=problem.id, text="a")
@@ -140,7 +140,7 @@ def test_what_cannot_be_replayed_is_named():
 def test_a_record_names_no_class_to_import(source):
     problem = Problem(text="Tidy up.", source=source, meta={"gold_actions": []})
     trace = Trace(problem_id=problem.id, text="a")
-    with pytest.raises(LabelError, match="no environment is called as its 'source'"):
+    with pytest.raises(LabelError, match="its 'source' does not name an environment"):
         StateReplayVerifier().verify([ProblemTrace(problem=problem, trace=trace)])
 
 

@@ -103,7 +103,7 @@ def test_an_answer_as_if_the_last_call_had_not_failed():
 def test_an_identifier_from_nowhere():
     look = call("look", '{"order": "ORD-1042", "total": 1500, "parcel": 77210}', order="ORD-1042")
     assert reasons(*look, said("Order #ORD-1043 is paid, with parcel P77210.")) == {
-        1: "unsupported-claim: #ORD-1043 occurs in nothing that was said or observed"
+        1: "unsupported-claim: #ORD-1043 occurs in no earlier message or successful call"
     }
     for text in ("It costs 3000.", "See ORD1042.", "Since mid-2019.", "16GB, 3rd, COVID-19"):
         assert reasons(*look, said(text)) == {}
@@ -167,7 +167,7 @@ def test_a_clause_believes_fields_of_the_result_and_no_text_beside_them():
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({}, "demands something"),
+        ({}, "requires nothing"),
         ({"argument": "amount"}, "goes with"),
         ({"maximum": 3}, "goes with"),
         ({"most_calls": 1, "same": ["order"]}, "'needs'"),
@@ -179,9 +179,9 @@ def test_a_clause_that_says_nothing_is_refused(fields, reason):
 
 
 def test_what_is_no_policy_or_no_rule_is_named():
-    with pytest.raises(LabelError, match="'tool_policy' is no policy"):
+    with pytest.raises(LabelError, match="'tool_policy' is not a valid policy"):
         reasons(said("Hello"), meta={"tool_policy": {"clause": 1}})
-    with pytest.raises(LabelError, match="no rule is called typo"):
+    with pytest.raises(LabelError, match="unknown rule typo"):
         ToolCallVerifier(rules=("typo",))
 
 

@@ -53,7 +53,7 @@ def test_settings_that_make_no_sense_are_refused_by_name(tmp_path):
     assert "give --guard" in refused(*here, "--guard-threshold", 0.5)
     assert "has no reward model" in refused(*here, "--guard", "--guard-threshold", 0.5)
     assert "--guard-rule tool-calls" in refused(*here, "--guard", "--guard-policy", path)
-    assert "no policy of tools" in refused(
+    assert "not a valid tool policy" in refused(
         *here, "--guard", "--guard-rule", "tool-calls", "--guard-policy", path
     )
 

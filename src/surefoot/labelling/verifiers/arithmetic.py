@@ -11,7 +11,7 @@ from typing import Literal, Self
 
 from surefoot.errors import LabelError
 from surefoot.io.bounded_worker import BoundedWorker
-from surefoot.labelling.verifiers.equations import Equation, Side, find_equations, leading_number
+from surefoot.labelling.verifiers.equations import Equation, find_equations, leading_number
 from surefoot.labelling.verifiers.expressions import (
     Expression,
     Notation,
@@ -25,10 +25,11 @@ from surefoot.labelling.verifiers.expressions import (
     symbols,
     value,
 )
+from surefoot.labelling.verifiers.parsing import Side
 from surefoot.protocols import ProblemTrace, Verdict
 
 MAX_CHARS = 20_000
-"""Longest step that is read."""
+"""Longest step that is parsed."""
 
 EquationState = Literal["holds", "rounded", "fails", "unchecked"]
 
@@ -38,26 +39,26 @@ class EquationCheck:
     """The result for one equation."""
 
     text: str
-    """The equation as it stands in the step."""
+    """The equation as written."""
     state: EquationState
     """``rounded`` counts as holding."""
     reason: str
 
 
 class ArithmeticVerifier:
-    """A :class:`surefoot.protocols.StepVerifier` for the equations that stand in a step.
+    """A :class:`surefoot.protocols.StepVerifier` for the equations in a step.
 
-    It reads plain text (``48/2 = 24``, ``2 x $3 = $6``), GSM8K's calculator marks (``<<48/2=24>>``) and
+    It parses plain text (``48/2 = 24``, ``2 x $3 = $6``), GSM8K's calculator marks (``<<48/2=24>>``) and
     LaTeX, chains included. Each equation
 
     - *holds* if both sides are equal exactly, or are identical for all values of their letters;
-    - holds *rounded* if one side is a decimal number alone (at least one digit after the point) and the other
-      differs from it by at most half a unit of its last shown digit: ``10/3 = 3.33``;
-    - *does not hold* if the sides differ otherwise, and nothing lets a reader read it another way;
-    - *cannot be checked* in all other cases. Among them: equations to solve and definitions (``x = 5``); a
-      whole number in the place of a fraction less than 1 away, or a decimal less than one unit of its last
-      digit away (rounded up, down or cut off on purpose); a result within the rounding of the decimals on
-      the other side (``3 * 3.33 = 10.00``); a chain that runs on (``5 + 5 = 10 + 2 = 12``); units that may
+    - holds *rounded* if one side is a single decimal number (at least one digit after the point) and the
+      other differs from it by at most half a unit of its last shown digit: ``10/3 = 3.33``;
+    - *does not hold* if the sides differ otherwise and no other reading is plausible;
+    - *cannot be checked* in all other cases. Among them: equations to solve and definitions (``x = 5``); an
+      integer instead of a fraction less than 1 away, or a decimal less than one unit of its last digit away
+      (rounded up, down or cut off on purpose); a result within the rounding of the decimals on the other side
+      (``3 * 3.33 = 10.00``); a chain that continues with the result (``5 + 5 = 10 + 2 = 12``); units that may
       be converted; steps that refute or suppose (``0 = 1, a contradiction``), other number bases.
 
     A step is -1 if an equation does not hold, +1 if one was checked and all that were checked hold, and
@@ -87,8 +88,8 @@ class ArithmeticVerifier:
     def check(self, text: str, *, problem: str = "") -> list[EquationCheck]:
         """The result for each equation of one step, in order.
 
-        ``problem`` is the problem's text: number bases and operations that it defines make a false equation
-        one that cannot be checked. A step longer than ``MAX_CHARS`` is not read.
+        ``problem`` is the problem's text: if it defines number bases or operations, a false equation cannot
+        be checked. A step longer than ``MAX_CHARS`` is not parsed.
         """
         if len(text) > MAX_CHARS:
             return []
@@ -130,8 +131,8 @@ class ArithmeticVerifier:
     def _check(self, equation: Equation) -> EquationCheck:
         left, right = equation.left, equation.right
         if left.tree is None or right.tree is None:
-            problem = left.problem if left.tree is None else right.problem
-            return EquationCheck(text=equation.text, state="unchecked", reason=problem or "it cannot be read")
+            problem = left.problem or right.problem or "it cannot be parsed"
+            return EquationCheck(text=equation.text, state="unchecked", reason=problem)
         try:
             state, reason = self._compare(equation, left.tree, right.tree)
         except TooLargeError as error:
@@ -183,11 +184,11 @@ def _compare_numbers(equation: Equation, left: Expression, right: Expression) ->
     if _rounds(equation.left, x, y) or _rounds(equation.right, y, x):
         return "rounded", "equal when rounded to the digits shown"
     for note, readings in _READINGS:
-        for one, other in readings:
-            u, v = value(left, one), value(right, other)
+        for left_reading, right_reading in readings:
+            u, v = value(left, left_reading), value(right, right_reading)
             if u == v:
                 return "holds", f"equal, {note}"
-            if _rounds(equation.left, u, v, one) or _rounds(equation.right, v, u, other):
+            if _rounds(equation.left, u, v, left_reading) or _rounds(equation.right, v, u, right_reading):
                 return "rounded", f"equal when rounded to the digits shown, {note}"
     difference = f"{_shown(x)}, not {_shown(y)}"
     reason = _excuse(equation, left, right, x, y)
@@ -235,7 +236,7 @@ def _is_percent(node: Expression) -> bool:
 
 
 def _excuse(equation: Equation, left: Expression, right: Expression, x: Fraction, y: Fraction) -> str | None:
-    """Why a careful reader might still not call the equation wrong."""
+    """Why the equation might still be right in another reading."""
     if _nearly(equation.left, x, y) or _nearly(equation.right, y, x):
         return "it may be rounded on purpose"
     try:
@@ -245,7 +246,7 @@ def _excuse(equation: Equation, left: Expression, right: Expression, x: Fraction
     except (NotRationalError, ZeroDivisionError):
         return "a decimal in it may be rounded"
     if equation.right.places is None and value(leading_number(right), Notation()) == x:
-        return "it runs on from the result"
+        return "the chain continues with the result"
     if equation.measured and x and y and (x / y in _CONVERSIONS or y / x in _CONVERSIONS):
         return "a unit may be converted"
     if equation.scaled and x and y and (x / y in _SCALES or y / x in _SCALES):

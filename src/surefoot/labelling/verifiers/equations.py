@@ -1,7 +1,7 @@
-"""The equations in a step, each with what makes its reading doubtful.
+"""The equations in a step, each with the doubts about its reading.
 
-A false alarm is worse than a miss. So an equation may be *found to hold* in any context in which it can be
-read, but *found not to hold* only where nothing around it lets a careful reader read it otherwise.
+A false alarm is worse than a miss. So an equation can *hold* in any context in which it can be parsed, but it
+*fails* only if nothing around it allows another reading.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from surefoot.labelling.verifiers.expressions import Expression
-from surefoot.labelling.verifiers.parsing import ParseError, Token, parse, tokenize
+from surefoot.labelling.verifiers.parsing import Side, Token, parse_side, tokenize
 from surefoot.maths import words
 
 _IN_EXPRESSION = frozenset({"num", "frac", "op", "open", "close", "cmd", "sym", "post", "of", "unit"})
@@ -22,42 +22,23 @@ _SCALED = re.compile(r"\b(?:thousand|million|billion|hundred|dozen|cents?|percen
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side:
-    """One side of an equation."""
-
-    tree: Expression | None
-    problem: str | None = None
-    """Why there is no tree."""
-    doubt: str | None = None
-    """What another reader might read otherwise."""
-
-    @property
-    def places(self) -> int | None:
-        """Digits shown after the point if this is one number alone (0 for a whole one), else ``None``."""
-        node = self.tree
-        while node is not None and node.kind in ("neg", "%"):
-            node = node.parts[0]
-        return (node.places or 0) if node is not None and node.kind == "n" else None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Equation:
-    """``left = right`` as found in a step."""
+    """``left = right`` in a step."""
 
     left: Side
     right: Side
     text: str
-    """The equation as it stands in the step."""
+    """The equation as written."""
     doubt: str | None
-    """Why it cannot be said not to hold; ``None`` = it can be judged either way."""
+    """Why it cannot fail; ``None`` = it can hold or fail."""
     measured: bool
-    """A unit of measure stands in it or right after it, so a conversion may be meant."""
+    """It has a unit of measure, or a unit follows, so it may be a conversion."""
     scaled: bool
-    """The step speaks of thousands, cents and the like."""
+    """The step mentions thousands, cents and the like."""
 
 
 def find_equations(text: str) -> list[Equation]:
-    """All equations in ``text``, in order; of a chain ``a = b = c`` each link is one."""
+    """All equations in ``text``, in order; each link of a chain ``a = b = c`` is an equation."""
     equations: list[Equation] = []
     for match in _ANNOTATION.finditer(text):
         equations += _equations(match[1])
@@ -79,7 +60,7 @@ def _equations(text: str) -> list[Equation]:
 
 
 def _join_rows(tokens: list[Token]) -> list[Token]:
-    r"""Leave out a line break before ``=``: the chain goes on in the next row."""
+    """Leave out a line break before ``=``, where a chain continues in the next row."""
     joined = []
     for index, token in enumerate(tokens):
         following = next((t for t in tokens[index + 1 : index + 3] if t.kind != "break"), None)
@@ -90,7 +71,7 @@ def _join_rows(tokens: list[Token]) -> list[Token]:
 
 
 def _open_brackets(tokens: list[Token]) -> list[Token]:
-    """Brackets that hold an equation or plain words, or have no partner, bound equations, not groups."""
+    """Turn brackets around equations or words, and unmatched brackets, into bounds of equations."""
     bounds: set[int] = set()
     stack: list[tuple[int, bool]] = []
     for index, token in enumerate(tokens):
@@ -115,10 +96,10 @@ def _open_brackets(tokens: list[Token]) -> list[Token]:
 
 
 def _bracket_kind(tokens: Sequence[Token], index: int) -> str:
-    """A bracket beside an operator belongs to an expression that is cut off there."""
+    """A bracket next to an operator belongs to an expression that is cut off there."""
     neighbour = index - 1 if tokens[index].kind == "open" else index + 1
-    beside = tokens[neighbour].kind if 0 <= neighbour < len(tokens) else ""
-    return "opaque" if tokens[index].name in "{}" or beside == "op" else "bound"
+    by_operator = 0 <= neighbour < len(tokens) and tokens[neighbour].kind == "op"
+    return "opaque" if tokens[index].name in "{}" or by_operator else "bound"
 
 
 def _chunks(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
@@ -143,10 +124,10 @@ def _links(text: str, tokens: Sequence[Token], start: int, end: int, scaled: boo
     start += drop
     cuts = [start - 1, *(i for i in range(start, end) if tokens[i].kind in _RELATION), end]
     pieces = [tokens[a + 1 : b] for a, b in pairwise(cuts)]
-    sides = [_side(piece) for piece in pieces]
+    sides = [parse_side(piece) for piece in pieces]
     units = {token.name for token in tokens[start:end] if token.kind == "unit"}
-    after = _next(tokens, end)
-    follows = after.name.casefold() if after is not None and after.kind == "word" else ""
+    following = _next(tokens, end)
+    follows = following.name.casefold() if following is not None and following.kind == "word" else ""
     unit_doubt = _unit_doubt(units, follows)
     measured = bool(units & MEASURES) or follows.split(" ")[0] in MEASURES
     if left_broken:
@@ -163,7 +144,7 @@ def _links(text: str, tokens: Sequence[Token], start: int, end: int, scaled: boo
                 start > 0 and tokens[start - 1].kind == "word"
             )
             if left.places is not None and (named or _has_sum(right)):
-                doubt = doubt or "a number stands first, which may be a value to test"
+                doubt = doubt or "it begins with a number, which may be a value to test"
         if any(token.kind == "of" for token in pieces[number + 1]):
             doubt = doubt or "'of' on the right side"
         if number == len(sides) - 2:
@@ -181,74 +162,70 @@ def _links(text: str, tokens: Sequence[Token], start: int, end: int, scaled: boo
 
 
 def _quote(text: str, start: int, end: int) -> str:
-    before = text[max(0, start - 8) : start].rstrip()
-    return ("\\left" if before.endswith("\\left") else "") + text[start:end]
-
-
-def _side(tokens: Sequence[Token]) -> Side:
-    try:
-        parsed = parse(tokens)
-    except ParseError as error:
-        return Side(tree=None, problem=str(error))
-    return Side(tree=parsed.tree, doubt=parsed.doubt)
+    previous = text[max(0, start - 8) : start].rstrip()
+    return ("\\left" if previous.endswith("\\left") else "") + text[start:end]
 
 
 def _left_context(tokens: Sequence[Token], start: int) -> tuple[str | None, str | None, int]:
     """Why the first side is cut off, what makes it doubtful, and tokens to drop (a list's bullet)."""
-    before = tokens[start - 1] if start else None
+    previous = tokens[start - 1] if start else None
     first = tokens[start]
-    opens = before is not None and before.kind == "delim"
+    opens = previous is not None and previous.kind == "delim"
     if opens:
-        before = _previous(tokens, start)
-        if before is not None and before.kind in _IN_EXPRESSION | _RELATION:
-            return "it goes on outside the formula", None, 0
-    if before is not None and before.kind == "bound":
+        previous = _previous(tokens, start)
+        if previous is not None and previous.kind in _IN_EXPRESSION | _RELATION:
+            return "it continues outside the formula", None, 0
+    if previous is not None and previous.kind == "bound":
         if (
-            before.name in ")]"
+            previous.name in ")]"
             and not opens
-            and (first.kind == "op" or first.math or first.start == before.end)
+            and (first.kind == "op" or first.math or first.start == previous.end)
         ):
             return "a bracket with words before it", None, 0
-        listed = start >= 2 and before.name == "," and tokens[start - 2].kind == "num"
-        return None, "a list of numbers stands before it" if listed else None, 0
-    if before is None or before.kind == "break":
+        listed = start >= 2 and previous.name == "," and tokens[start - 2].kind == "num"
+        return None, "a list of numbers precedes it" if listed else None, 0
+    if previous is None or previous.kind == "break":
         spaced = start + 1 < len(tokens) and tokens[start + 1].start > first.end
         return None, None, int(first.kind == "op" and first.name in "-*+" and spaced)
-    if before.kind == "opaque":
-        return f"{before.name!r} before it cannot be read", None, 0
+    if previous.kind == "opaque":
+        return f"{previous.name!r} before it cannot be parsed", None, 0
     if first.kind == "op" and not opens:
         return "an operator after a word", None, 0
-    word = before.name.casefold().split(" ")[-1]
+    word = previous.name.casefold().split(" ")[-1]
     earlier = tokens[start - 2] if start >= 2 else None
     if word in BEFORE:
-        return None, f"{word!r} stands before it", 0
+        return None, f"{word!r} precedes it", 0
     if (
         earlier is not None
         and earlier.kind in ("num", "post", "frac", "unit")
         and word in BEFORE_AFTER_NUMBER
     ):
-        return None, f"a number and {word!r} stand before it", 0
+        return None, f"a number and {word!r} precede it", 0
     return None, None, 0
 
 
 def _right_context(tokens: Sequence[Token], end: int) -> tuple[str | None, str | None]:
-    after = tokens[end] if end < len(tokens) else None
+    following = tokens[end] if end < len(tokens) else None
     last = tokens[end - 1]
-    if after is not None and after.kind == "delim":
-        after = _next(tokens, end)
-        if after is not None and after.kind in _IN_EXPRESSION | _RELATION:
-            return "it goes on outside the formula", None
-    if after is not None and after.kind == "opaque":
-        return f"{after.name!r} after it cannot be read", None
-    if after is not None and after.name in ("(", "[") and (after.math or after.start == last.end):
+    if following is not None and following.kind == "delim":
+        following = _next(tokens, end)
+        if following is not None and following.kind in _IN_EXPRESSION | _RELATION:
+            return "it continues outside the formula", None
+    if following is not None and following.kind == "opaque":
+        return f"{following.name!r} after it cannot be parsed", None
+    if (
+        following is not None
+        and following.name in ("(", "[")
+        and (following.math or following.start == last.end)
+    ):
         return "a bracket with words after it", None
     if last.kind == "post" and last.name == "!":
         return None, "it ends with '!'"
-    if after is None or after.kind != "word":
-        question = after is not None and after.name == "?"
-        return None, "it stands in a question" if question else None
-    word = after.name.casefold().split(" ")[0]
-    return None, f"{word!r} stands after it" if word in AFTER else None
+    if following is None or following.kind != "word":
+        question = following is not None and following.name == "?"
+        return None, "it is part of a question" if question else None
+    word = following.name.casefold().split(" ")[0]
+    return None, f"{word!r} follows it" if word in AFTER else None
 
 
 def _previous(tokens: Sequence[Token], start: int) -> Token | None:
@@ -268,7 +245,7 @@ def _unit_doubt(units: set[str], follows: str) -> str | None:
 
 
 def _has_sum(side: Side) -> bool:
-    """Whether this is no plain factorisation."""
+    """Whether there is a sum or a root, so that this is not a plain factorisation."""
     pending = [side.tree] if side.tree is not None else []
     while pending:
         node = pending.pop()

@@ -23,14 +23,15 @@ class TooLargeError(ArithmeticError):
 
 
 class NotRationalError(ArithmeticError):
-    """The value has letters, roots or pi: left to algebra."""
+    """The value has letters, roots or pi, and needs algebra."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expression:
-    """Kinds: n (number), s (letter or ``pi``), the operators ``+ - * / ^ mix`` (whole and fraction), and
+    """A node of a tree.
 
-    ``neg`` (minus), ``%``, ``!``, ``sqrt`` (radicand, index), ``C`` (binomial).
+    Kinds: n (number), s (letter or ``pi``), the operators ``+ - * / ^ mix`` (integer and fraction), ``neg``
+    (minus), ``%``, ``!``, ``sqrt`` (radicand, index), ``C`` (binomial).
     """
 
     kind: str
@@ -43,7 +44,8 @@ class Expression:
 
 @dataclass(frozen=True, kw_only=True)
 class Notation:
-    """How to read what is ambiguous: ``20%`` as 0.2 or as 20 (a unit), ``2\\\\frac{1}{2}`` as 2.5 or as 1."""
+    """How to read ambiguous notation: ``20%`` as 0.2 or as 20 (a unit), ``2\\\\frac{1}{2}`` as 2.5 or as
+    1."""
 
     percent: Fraction = Fraction(1, 100)
     mixed: bool = True
@@ -66,7 +68,7 @@ def value(node: Expression, reading: Notation) -> Fraction:
 def bounds(node: Expression, reading: Notation) -> tuple[Fraction, Fraction]:
     """Least and greatest value if the decimals in ``node`` with two or more digits shown were rounded.
 
-    Raises as ``value`` does, and ``NotRationalError`` where an interval is not carried through.
+    Raises as ``value`` does, and ``NotRationalError`` where an interval cannot be computed.
     """
     if node.kind == "n" and node.places is not None and node.places >= 2:
         half = half_unit(node.places)
@@ -185,7 +187,7 @@ def _root(radicand: Fraction, index: Fraction) -> Fraction:
         raise NotRationalError("a root")
     top, bottom = isqrt(radicand.numerator), isqrt(radicand.denominator)
     if Fraction(top * top, bottom * bottom) != radicand:
-        raise NotRationalError("a root that is no fraction")
+        raise NotRationalError("an irrational root")
     return Fraction(top, bottom)
 
 
@@ -216,7 +218,7 @@ _DIGITS = 50
 
 
 def load_algebra() -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Import SymPy; returns what compares ``left`` with ``right``.
+    """Import SymPy and return a function that compares ``left`` with ``right``.
 
     The answer's ``relation`` is ``identity`` (equal for all values), ``never`` (the difference is a number
     other than 0) or ``open``. ``values`` are both sides as decimals where neither has a letter.
@@ -263,5 +265,5 @@ def load_algebra() -> Callable[[dict[str, Any]], dict[str, Any]]:
         values = [str(side.evalf(_DIGITS)) for side in (left, right) if side.is_real]
         return {"relation": relation, "values": values if len(values) == 2 else None}
 
-    compare({"left": ["s", "x"], "right": ["+", ["s", "x"], ["n", "1/2"]]})  # makes it warm
+    compare({"left": ["s", "x"], "right": ["+", ["s", "x"], ["n", "1/2"]]})  # warm-up
     return compare

@@ -1,4 +1,7 @@
-"""Text of a step into tokens of arithmetic, LaTeX and words, and tokens into trees. Nothing is evaluated."""
+"""Parse arithmetic, LaTeX and words in a step: text to tokens, tokens to expression trees.
+
+Nothing is evaluated here. A reading that writers often mean differently (``1/2x``) is parsed with a *doubt*.
+"""
 
 from __future__ import annotations
 
@@ -11,47 +14,47 @@ from typing import NamedTuple
 from surefoot.labelling.verifiers.expressions import Expression
 from surefoot.maths import LATEX_DIGITS, dollars_delimit, words
 
+MAX_TOKENS = 200
+"""Longest side of an equation; also bounds the depth of its tree."""
+MAX_DEPTH = 40
+MAX_DIGITS = 300
+
 _SAME_LENGTH = str.maketrans("×✕·⋅∙÷∕⁄−–‒＝", "****" + "*" + "///" + "---" + "=")
-_SUPERSCRIPTS = {"²": "2", "³": "3"}
 _FRACTIONS = {"½": "1/2", "⅓": "1/3", "⅔": "2/3", "¼": "1/4", "¾": "3/4", "⅕": "1/5", "⅙": "1/6", "⅛": "1/8"}
 
 _TOKEN = re.compile(
-    r"""
+    rf"""
     (?P<delim>\\[\[\]()]|\$\$?)
-  | (?P<break>\\\\(?:\[[^\]\n]{0,9}\])?|\n)
-  | (?P<rows>\\(?:begin|end)\{(?:align|aligned|equation|gather|gathered|split|multline|eqnarray)\*?\})
-  | (?P<skip>\\[,;:!\ \$]|\\(?:q?quad|left|right|displaystyle|[bB]igg?[lr]?)(?![a-zA-Z])|[\s~&£€])
-  | (?P<num>"""
-    + LATEX_DIGITS
-    + r""")
-  | (?P<text>\\(?:text|mbox|mathrm|textbf|mathbf|textit)\s?\{(?P<words>[^{}]*)\})
+  | (?P<break>\\\\(?:\[[^\]\n]{{0,9}}\])?|\n
+      |\\(?:begin|end)\{{(?:align|aligned|equation|gather|gathered|split|multline|eqnarray)\*?\}})
+  | (?P<skip>\\[,;:!\ \$]|\\(?:q?quad|left|right|displaystyle|[bB]igg?[lr]?)(?![a-zA-Z])|[\s~&£€]
+      |(?<![\w)\]}}])\*\*(?=\S)|(?<=\S)\*\*(?![\w(]))          # the last two: Markdown's bold
+  | (?P<num>{LATEX_DIGITS})
+  | (?P<text>\\(?:text|mbox|mathrm|textbf|mathbf|textit)\s?\{{(?P<words>[^{{}}]*)\}})
   | (?P<percent>\\?%)
-  | (?P<degree>\^\s?\{?\s?\\circ\s?\}?|°)
+  | (?P<degree>\^\s?\{{?\s?\\circ\s?\}}?|°)
   | (?P<command>\\[a-zA-Z]+)
   | (?P<dots>\.\.+|…)
-  | (?P<bold>(?<![\w)\]}])\*\*(?=\S)|(?<=\S)\*\*(?![\w(]))
   | (?P<op>\*\*|[-+*/^])
   | (?P<rel>!=|<=|>=|=>|->|:=|[<>≤≥≠≈→⇒∼]|=\?)
   | (?P<eq>==?)
-  | (?P<sup>[²³])
+  | (?P<post>[²³!])
   | (?P<frac>[½⅓⅔¼¾⅕⅙⅛])
-  | (?P<open>[(\[{])
-  | (?P<close>[)\]}])
-  | (?P<fact>!)
-  | (?P<sub>[^\W\d_]_(?:\{[A-Za-z0-9]{1,8}\}|[A-Za-z0-9]))
-  | (?P<word>[^\W\d_]{2,}(?:[-'’][^\W\d_]+)*|[^\W\d_])
+  | (?P<open>[(\[{{])
+  | (?P<close>[)\]}}])
+  | (?P<sub>[^\W\d_]_(?:\{{[A-Za-z0-9]{{1,8}}\}}|[A-Za-z0-9]))
+  | (?P<word>[^\W\d_]{{2,}}(?:[-'’][^\W\d_]+)*|[^\W\d_])
   | (?P<punct>[,;.:?"“”])
   | (?P<other>.)
     """,
     re.VERBOSE | re.DOTALL,
 )
 
-
-_CONJUNCTIONS = words(
+_NOT_A_UNIT = words(
     """because so and then is are was were which that this thus therefore since or but if as when while
     where hence giving gives equals means for to from in on at with by"""
 )
-"""After a number, these are no unit."""
+"""Words after a number that are never its unit."""
 
 _RELATIONS = words(
     "approx le leq ge geq ne neq lt gt sim simeq Rightarrow rightarrow implies to iff Leftrightarrow"
@@ -67,80 +70,75 @@ _ENDS_OPERAND = frozenset({"num", "close", "post", "frac", "sym", "unit"})
 _STARTS_OPERAND = frozenset({"num", "open", "frac", "sym", "cmd"})
 
 
-def tokenize(text: str) -> list[Token]:
-    """Tokens of ``text``; white space, currency and LaTeX's spacing are left out.
+class Token(NamedTuple):
+    """A part ``text[start:end]``; ``name`` is its canonical form (``*`` for LaTeX's ``\\times``).
 
     Kinds: num, frac (½), op, open, close, cmd (frac, sqrt, binom, boxed), sym (a letter), post (``%``,
     ``!``, a superscript), of, unit, eq, rel (other relations), word, bound (punctuation), break (line),
-    delim (of LaTeX) and opaque (what cannot be read).
+    delim (of LaTeX) and opaque (anything else).
     """
-    return _resolve(list(_raw(text.translate(_SAME_LENGTH))))
+
+    kind: str
+    name: str
+    start: int
+    end: int
+    math: bool
+    """Inside LaTeX delimiters."""
 
 
-def _raw(text: str) -> Iterator[Token]:
+def tokenize(text: str) -> list[Token]:
+    """Tokens of ``text`` without white space, currency and LaTeX's spacing."""
+    return _resolve(list(_scan(text.translate(_SAME_LENGTH))))
+
+
+def _scan(text: str) -> Iterator[Token]:
+    """Tokens as they look without their neighbours; a single letter in plain text has the kind ``letter``."""
     dollars = dollars_delimit(text)
     latex = dollars or "\\(" in text or "\\[" in text
     inside = False
-    last_number = -1
+    number_end = -1
     for match in _TOKEN.finditer(text):
-        kind, raw, start, end = match.lastgroup or "other", match.group(), match.start(), match.end()
-        if match["text"] is not None:
+        kind, raw, (start, end) = match.lastgroup or "other", match.group(), match.span()
+        if match["text"] is not None:  # its last group is "words"
             kind = "text"
-        name = raw
+        after_number = start == number_end
+        if kind == "skip" or (raw[0] == "$" and not dollars):  # dollars are a currency
+            continue
+        if kind == "delim":
+            inside = raw in ("\\(", "\\[") or (raw[0] == "$" and not inside)
+        if kind == "num":
+            number_end = end
+        if kind == "word" and inside and raw.isascii():  # a product of letters
+            for at, letter in enumerate(raw, start):
+                yield Token("sym" if letter.isalpha() else "opaque", letter, at, at + 1, True)
+            continue
         match kind:
-            case "skip":
-                continue
-            case "delim":
-                if raw.startswith("$") and not dollars:
-                    continue  # currency
-                inside = raw in ("\\(", "\\[") or (raw.startswith("$") and not inside)
-            case "rows":
-                kind = "break"
             case "num":
                 name = re.sub(r"[,{}\\!]", "", raw)
-                if len(name) > MAX_DIGITS or start == last_number:
-                    kind = "opaque"  # 1.2.3
-                last_number = end
+                kind = "opaque" if len(name) > MAX_DIGITS or after_number else "num"  # 1.2.3
             case "text":
                 name = match["words"].strip()
                 kind = "opaque" if len(name) < 2 else "word"  # \mathbf{v} is a vector
-            case "percent" | "sup" | "fact":
-                kind, name = "post", "%" if kind == "percent" else _SUPERSCRIPTS.get(raw, raw)
-            case "degree":
-                kind, name = "unit", "degree"
             case "command":
                 kind, name = _command(raw[1:])
-            case "dots" | "other":
-                kind = "opaque"
-            case "bold":
-                continue
+            case "percent" | "degree":
+                kind, name = ("post", "%") if kind == "percent" else ("unit", "degree")
+            case "post" | "frac":
+                name = _FRACTIONS.get(raw, raw).translate(str.maketrans("²³", "23"))
             case "op":
                 name = "^" if raw == "**" else raw
-            case "frac":
-                name = _FRACTIONS[raw]
             case "sub":
-                kind = "sym" if inside or not latex else "word"
+                kind, name = "sym" if inside or not latex else "word", raw
             case "word":
-                if inside and raw.isascii():
-                    for place, letter in enumerate(raw):
-                        if letter.isalpha():
-                            yield Token("sym", letter, start + place, start + place + 1, True)
-                        else:
-                            yield Token("opaque", letter, start + place, start + place + 1, True)
-                    continue
-                if raw == "π":
-                    kind, name = "sym", "pi"
-                elif len(raw) == 1 and not raw.isascii():
-                    kind = "opaque"
-                elif len(raw) == 1 and not latex:
-                    kind = "letter"
-                elif start == last_number and raw in ("st", "nd", "rd", "th"):
-                    kind = "opaque"  # "1st - 5"
+                kind, name = _plain_word(raw, latex=latex, after_number=after_number)
             case "punct":
-                tight = start == last_number and text[end : end + 1].isdigit()
-                kind = "opaque" if tight and raw in ",:." else "bound"
-                if raw == "." and text[max(0, start - 4) : start].rstrip().endswith(("+", "-", "*", "/")):
-                    kind = "opaque"  # "3 + . 84"
+                name = raw
+                in_number = after_number and text[end : end + 1].isdigit() and raw in ",:."
+                # "3 + . 84"
+                cut_off = raw == "." and text[max(0, start - 4) : start].rstrip().endswith(tuple("+-*/"))
+                kind = "opaque" if in_number or cut_off else "bound"
+            case _:
+                kind, name = "opaque" if kind in ("dots", "other") else kind, raw
         yield Token(kind, name, start, end, inside)
 
 
@@ -154,111 +152,111 @@ def _command(name: str) -> tuple[str, str]:
     return ("sym", name) if name in _GREEK else ("opaque", name)
 
 
+def _plain_word(word: str, *, latex: bool, after_number: bool) -> tuple[str, str]:
+    """Kind and name of a word outside a formula; ``latex``: formulas of this text are delimited."""
+    if word == "π":
+        return "sym", "pi"
+    if len(word) == 1 and not word.isascii():
+        return "opaque", word
+    if len(word) == 1 and not latex:
+        return "letter", word
+    ordinal = after_number and word in ("st", "nd", "rd", "th")  # "1st - 5"
+    return "opaque" if ordinal else "word", word
+
+
 def _resolve(tokens: list[Token]) -> list[Token]:
-    """Settle what depends on the neighbours: ``x`` for times, units, ``of``, spoken operators, letters."""
-    done: list[Token] = []
+    """Decide what depends on the neighbours: ``x`` for times, units, ``of``, spoken operators, letters."""
+    resolved: list[Token] = []
     for index, token in enumerate(tokens):
-        before = done[-1] if done else None
-        after = tokens[index + 1] if index + 1 < len(tokens) else None
+        previous = resolved[-1] if resolved else None
+        following = tokens[index + 1 : index + 5]
         if token.kind == "letter":
-            token = token._replace(kind=_letter(token, before, after))
-            if token.kind == "op":
-                token = token._replace(name="*")
-        elif token.kind == "word" and before is not None and after is not None:
-            token = _word(token, before, after, tokens[index + 1 : index + 5])
-        if token.kind == "unit" and before is not None and before.kind == "op" and before.name == "/":
-            done.pop()  # "10 dollars/hour"
-        done.append(token)
-    return done
+            kind = _letter_kind(token, previous, following[0] if following else None)
+            token = token._replace(kind=kind, name="*" if kind == "op" else token.name)
+        elif token.kind == "word" and previous is not None and following:
+            token = _resolve_word(token, previous, following)
+        if token.kind == "unit" and previous is not None and previous[:2] == ("op", "/"):
+            resolved.pop()  # "10 dollars/hour"
+        resolved.append(token)
+    return resolved
 
 
-def _letter(token: Token, before: Token | None, after: Token | None) -> str:
-    tight_before = before is not None and before.end == token.start and before.kind in _ENDS_OPERAND
-    tight_after = (
-        after is not None and after.start == token.end and after.kind in ("open", "num", "letter", "sup")
-    )
-    if token.name in "xX" and before is not None and after is not None and before.kind in _ENDS_OPERAND:
-        spaced = before.end < token.start and after.start > token.end
-        if before.kind != "sym" and (after.kind == "num" or (after.kind == "open" and spaced)):
-            return "op"
-    beside = ("op", "eq")
-    if tight_before or tight_after or (before is not None and before.kind in beside):
+def _letter_kind(token: Token, previous: Token | None, following: Token | None) -> str:
+    """Operator (``3 x 4``), symbol (``2x``, ``x + 1``) or word ("a")."""
+    if previous is not None and previous.kind in _ENDS_OPERAND:
+        if token.name in "xX" and following is not None and previous.kind != "sym":
+            spaced = previous.end < token.start and following.start > token.end
+            if following.kind == "num" or (following.kind == "open" and spaced):
+                return "op"
+        if previous.end == token.start:
+            return "sym"
+    if previous is not None and previous.kind in ("op", "eq"):
         return "sym"
-    if after is not None and (after.kind in beside or (after.kind == "post" and after.start == token.end)):
-        return "sym"
+    if following is not None:
+        touches = following.start == token.end
+        if following.kind in ("op", "eq") or (
+            touches and following.kind in ("open", "num", "letter", "post")
+        ):
+            return "sym"
     return "word"
 
 
-def _word(token: Token, before: Token, after: Token, ahead: list[Token]) -> Token:
-    word = token.name.casefold()
-    if word in _SPOKEN and before.kind in _ENDS_OPERAND and after.kind in _STARTS_OPERAND:
+def _resolve_word(token: Token, previous: Token, following: list[Token]) -> Token:
+    """A spoken operator, ``of``, "equals", a unit, or the word itself."""
+    word, after = token.name.casefold(), following[0]
+    between_operands = previous.kind in _ENDS_OPERAND and after.kind in _STARTS_OPERAND
+    if word in _SPOKEN and between_operands:
         return token._replace(kind="op", name=_SPOKEN[word])
-    if (
-        word == "of"
-        and after.kind in ("num", "open")
-        and (before.kind in ("post", "frac") or before.kind == "num")
-    ):
+    if word == "of" and after.kind in ("num", "open") and previous.kind in ("post", "frac", "num"):
         return token._replace(kind="of", name="of")
-    if word in ("equals", "equal") and before.kind in _ENDS_OPERAND and after.kind in _STARTS_OPERAND:
+    if word in ("equals", "equal") and between_operands:
         return token._replace(kind="eq", name="=")
-    if before.kind == "op" and before.name == "/":
+    if previous[:2] == ("op", "/"):
         return token._replace(kind="unit", name=word)
-    if before.kind in ("num", "close", "post", "unit", "frac"):
-        # "5 red apples *": at most three words, then an operator, an equals sign or a closing bracket
-        if word in _CONJUNCTIONS:
-            return token
-        for number, coming in enumerate(ahead):
-            times = coming.name in ("x", "X") and number + 1 < len(ahead)
-            if times and ahead[number + 1].kind in ("num", "open"):
-                return token._replace(kind="unit", name=word)
-            if coming.kind in ("op", "eq", "rel", "close"):
-                return token._replace(kind="unit", name=word)
-            if coming.kind != "word":
-                break
+    if previous.kind not in ("num", "close", "post", "unit", "frac") or word in _NOT_A_UNIT:
+        return token
+    # "5 red apples *": at most three words, then an operator, an equals sign or a closing bracket
+    for number, ahead in enumerate(following):
+        times = ahead.name in ("x", "X") and number + 1 < len(following)
+        if times and following[number + 1].kind in ("num", "open"):
+            return token._replace(kind="unit", name=word)
+        if ahead.kind in ("op", "eq", "rel", "close"):
+            return token._replace(kind="unit", name=word)
+        if ahead.kind != "word":
+            break
     return token
 
 
-MAX_TOKENS = 200
-"""Longest side of an equation; bounds the depth of its tree, too."""
-MAX_DEPTH = 40
-MAX_DIGITS = 300
-
-
-class Token(NamedTuple):
-    """``name`` is the canonical form (``*`` for a LaTeX times) of ``text[start:end]``."""
-
-    kind: str
-    name: str
-    start: int
-    end: int
-    math: bool
-    """Inside LaTeX delimiters."""
-
-
-class ParseError(ValueError):
-    """These tokens are no expression that can be read without doubt."""
-
-
 @dataclass(frozen=True, kw_only=True)
-class Parsed:
-    """A tree, and whether its reading rests on a rule that writers often break."""
+class Side:
+    """One side of an equation."""
 
-    tree: Expression
-    doubt: str | None
-    """E.g. ``1/2x``, ``-3^2``, ``50 + 20%``."""
+    tree: Expression | None
+    problem: str | None = None
+    """Why it could not be parsed."""
+    doubt: str | None = None
+    """What writers may mean differently, such as ``1/2x``, ``-3^2`` or ``50 + 20%``."""
+
+    @property
+    def places(self) -> int | None:
+        """Digits shown after the point if this is a single number (0 for an integer), else ``None``."""
+        node = self.tree
+        while node is not None and node.kind in ("neg", "%"):
+            node = node.parts[0]
+        return (node.places or 0) if node is not None and node.kind == "n" else None
 
 
-def parse(tokens: Sequence[Token]) -> Parsed:
-    """Tree of one side of an equation. Raises ``ParseError``."""
-    if not tokens:
-        raise ParseError("nothing there")
-    if len(tokens) > MAX_TOKENS:
-        raise ParseError(f"more than {MAX_TOKENS} tokens")
+class _ParseError(ValueError):
+    """The tokens are not an unambiguous expression."""
+
+
+def parse_side(tokens: Sequence[Token]) -> Side:
+    """Parse one side of an equation."""
     parser = _Parser(tokens)
-    tree = parser.sum(0)
-    if parser.at < len(parser.tokens):
-        raise ParseError(f"cannot read on at {parser.tokens[parser.at].name!r}")
-    return Parsed(tree=tree, doubt=parser.doubt)
+    try:
+        return Side(tree=parser.parse(), doubt=parser.doubt)
+    except _ParseError as error:
+        return Side(tree=None, problem=str(error))
 
 
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
@@ -266,24 +264,42 @@ _FUNCTION_NAMES = frozenset("fghpqFGHPQETNSC")
 """A letter before a bracket that is more often a function than a factor."""
 
 
+def _node(kind: str, *parts: Expression) -> Expression:
+    return Expression(kind=kind, parts=parts)
+
+
+def _number(value: Fraction | int) -> Expression:
+    return Expression(kind="n", value=Fraction(value))
+
+
 class _Parser:
-    """Recursive descent over ``+ -``, then ``* /`` and juxtaposition, then signs, then powers."""
+    """Recursive descent: ``+ -``, then ``* /`` and juxtaposition, then signs, powers and postfixes."""
 
     def __init__(self, tokens: Sequence[Token]) -> None:
+        self.length = len(tokens)
         self.tokens = [token for token in tokens if token.kind != "unit"]
         self.at = 0
         self.doubt: str | None = None
 
+    def parse(self) -> Expression:
+        if not self.length:
+            raise _ParseError("nothing there")
+        if self.length > MAX_TOKENS:
+            raise _ParseError(f"more than {MAX_TOKENS} tokens")
+        tree = self.sum(0)
+        if self.at < len(self.tokens):
+            raise _ParseError(f"cannot parse from {self.tokens[self.at].name!r} on")
+        return tree
+
     def sum(self, depth: int) -> Expression:
-        if depth > MAX_DEPTH:
-            raise ParseError("nested too deeply")
+        self._check(depth)
         node = self.product(depth)
         while self._sees("op", "+", "-"):
             operator = self._take().name
             right = self.product(depth)
             if (node.kind == "%") != (right.kind == "%"):
                 self.doubt = "a percentage added to a number"
-            node = Expression(kind=operator, parts=(node, right))
+            node = _node(operator, node, right)
         return node
 
     def product(self, depth: int) -> Expression:
@@ -295,140 +311,125 @@ class _Parser:
                 if divided and operator == "/":
                     self.doubt = "a division after a division"
                 divided = operator == "/"
-                node = Expression(kind=operator, parts=(node, self.signed(depth)))
+                node = _node(operator, node, self.signed(depth))
             elif self._sees("of"):
                 self._take()
                 if len(self.tokens) > 6:
-                    self.doubt = "'of' beside other operations"
-                node = Expression(kind="*", parts=(node, self.signed(depth)))
+                    self.doubt = "'of' next to other operations"
+                node = _node("*", node, self.signed(depth))
             elif self._starts_factor():
                 if divided:
                     self.doubt = "a division followed by a factor without a sign"
-                node = Expression(kind="*", parts=(node, self.power(depth)))
+                node = _node("*", node, self.power(depth))
             else:
                 return node
 
     def signed(self, depth: int) -> Expression:
-        if self._sees("op", "-", "+"):
-            if depth > MAX_DEPTH:
-                raise ParseError("nested too deeply")
-            negative = self._take().name == "-"
-            node = self.signed(depth + 1)
-            if negative and node.kind == "^":
-                self.doubt = "the sign of a power"
-            return Expression(kind="neg", parts=(node,)) if negative else node
-        return self.power(depth)
+        if not self._sees("op", "-", "+"):
+            return self.power(depth)
+        self._check(depth)
+        negative = self._take().name == "-"
+        node = self.signed(depth + 1)
+        if negative and node.kind == "^":
+            self.doubt = "the sign of a power"
+        return _node("neg", node) if negative else node
 
     def power(self, depth: int) -> Expression:
         node = self.postfix(depth)
         if self._sees("op", "^"):
             self._take()
-            exponent = self.signed_exponent(depth + 1)
-            node = Expression(kind="^", parts=(node, exponent))
+            node = _node("^", node, self.exponent(depth + 1))
         return node
 
-    def signed_exponent(self, depth: int) -> Expression:
-        if depth > MAX_DEPTH:
-            raise ParseError("nested too deeply")
+    def exponent(self, depth: int) -> Expression:
+        self._check(depth)
         if self._sees("op", "-"):
             self._take()
-            return Expression(kind="neg", parts=(self.signed_exponent(depth + 1),))
+            return _node("neg", self.exponent(depth + 1))
         return self.power(depth)
 
     def postfix(self, depth: int) -> Expression:
         node = self.atom(depth)
         while self._sees("post"):
-            token = self._take()
-            if token.name in ("%", "!"):
-                node = Expression(kind=token.name, parts=(node,))
-            else:  # a superscript digit
-                node = Expression(
-                    kind="^", parts=(node, Expression(kind="n", value=Fraction(int(token.name))))
-                )
+            name = self._take().name
+            node = _node(name, node) if name in "%!" else _node("^", node, _number(int(name)))
         return node
 
     def atom(self, depth: int) -> Expression:
         if self.at >= len(self.tokens):
-            raise ParseError("it ends too early")
+            raise _ParseError("it ends too early")
         token = self._take()
         match token.kind:
             case "num":
                 return self.number(token, depth)
             case "sym":
                 if token.name in _FUNCTION_NAMES and self._sees("open", "(", "["):
-                    raise ParseError(f"{token.name} may be a function")
+                    raise _ParseError(f"{token.name} may be a function")
                 return Expression(kind="s", name=token.name)
             case "open":
                 node = self.sum(depth + 1)
-                self._close(token.name)
+                if not self._sees("close", _CLOSING[token.name]):
+                    raise _ParseError("brackets do not match")
+                self._take()
                 return node
             case "cmd":
                 return self.command(token.name, depth + 1)
-            case "frac":  # one character, such as ½
-                top, bottom = token.name.split("/")
-                return Expression(kind="n", value=Fraction(int(top), int(bottom)))
-        raise ParseError(f"cannot read {token.name!r}")
+            case "frac":
+                return _number(Fraction(token.name))
+        raise _ParseError(f"cannot parse {token.name!r}")
 
     def number(self, token: Token, depth: int) -> Expression:
-        whole, point, digits = token.name.partition(".")
+        """A number, or a mixed one: ``2½``, ``2\\frac{1}{2}``, ``2 1/2``."""
+        integer, point, digits = token.name.partition(".")
         node = Expression(kind="n", value=Fraction(token.name), places=len(digits) if point else None)
-        if len(whole) > 1 and whole[0] == "0":
+        if len(integer) > 1 and integer[0] == "0":
             self.doubt = "a number that begins with 0"
         if point or depth > MAX_DEPTH:
             return node
         if self._sees("frac"):
-            return Expression(kind="mix", parts=(node, self.atom(depth)))
+            return _node("mix", node, self.atom(depth))
         if self._sees("cmd", "frac"):
             fraction = self.atom(depth + 1)
-            if all(part.kind == "n" for part in fraction.parts):
-                return Expression(kind="mix", parts=(node, fraction))
-            return Expression(kind="*", parts=(node, fraction))
+            return _node("mix" if all(part.kind == "n" for part in fraction.parts) else "*", node, fraction)
         ahead = self.tokens[self.at : self.at + 3]
-        if [t.kind for t in ahead] == ["num", "op", "num"] and ahead[1].name == "/" and whole:
+        if [token.kind for token in ahead] == ["num", "op", "num"] and ahead[1].name == "/" and integer:
             top, bottom = Fraction(ahead[0].name), Fraction(ahead[2].name)
             if ahead[0].start > token.end and 0 < top < bottom and top.denominator == bottom.denominator == 1:
                 self.at += 3
-                return Expression(kind="mix", parts=(node, Expression(kind="n", value=top / bottom)))
+                return _node("mix", node, _number(top / bottom))
         return node
 
     def command(self, name: str, depth: int) -> Expression:
         match name:
-            case "frac":
-                return Expression(kind="/", parts=(self.argument(depth), self.argument(depth)))
-            case "binom":
-                return Expression(kind="C", parts=(self.argument(depth), self.argument(depth)))
+            case "frac" | "binom":
+                return _node("/" if name == "frac" else "C", self.argument(depth), self.argument(depth))
             case "boxed":
                 return self.argument(depth)
-            case "sqrt":
-                index = Expression(kind="n", value=Fraction(2))
-                if self._sees("open", "["):
-                    index = self.atom(depth)
-                return Expression(kind="sqrt", parts=(self.argument(depth), index))
-        raise ParseError(f"cannot read {name!r}")
+        index = self.atom(depth) if self._sees("open", "[") else _number(2)
+        return _node("sqrt", self.argument(depth), index)
 
     def argument(self, depth: int) -> Expression:
-        """``{...}``, or as TeX has it, the next single character."""
-        if self._sees("open", "{", "("):
+        """``{...}``, or as in TeX the next single character."""
+        if self._sees("open", "{", "(") or self._sees("sym"):
             return self.atom(depth)
-        if self._sees("num") and self.tokens[self.at].name.isdigit():
-            token = self.tokens[self.at]
-            if len(token.name) == 1:
-                self.at += 1
-            else:
-                self.tokens[self.at] = token._replace(name=token.name[1:], start=token.start + 1)
-            return Expression(kind="n", value=Fraction(int(token.name[0])))
-        if self._sees("sym"):
-            return self.atom(depth)
-        raise ParseError("a command without its argument")
+        if not (self._sees("num") and self.tokens[self.at].name.isdigit()):
+            raise _ParseError("a command without its argument")
+        token = self.tokens[self.at]
+        if len(token.name) == 1:
+            self.at += 1
+        else:
+            self.tokens[self.at] = token._replace(name=token.name[1:], start=token.start + 1)
+        return _number(int(token.name[0]))
+
+    def _check(self, depth: int) -> None:
+        if depth > MAX_DEPTH:
+            raise _ParseError("nested too deeply")
 
     def _starts_factor(self) -> bool:
+        """Whether a factor follows without a sign; "x 5" and "(2) 5" are more likely two separate things."""
         if self.at >= len(self.tokens):
             return False
-        before, token = self.tokens[self.at - 1], self.tokens[self.at]
-        if token.kind in ("num", "frac"):
-            # "x 5" and "(2) 5" are more likely two things side by side
-            return False
-        return token.kind in ("sym", "open", "cmd") and before.kind != "op"
+        return self.tokens[self.at].kind in ("sym", "open", "cmd") and self.tokens[self.at - 1].kind != "op"
 
     def _sees(self, kind: str, *names: str) -> bool:
         if self.at >= len(self.tokens):
@@ -439,8 +440,3 @@ class _Parser:
     def _take(self) -> Token:
         self.at += 1
         return self.tokens[self.at - 1]
-
-    def _close(self, opening: str) -> None:
-        if not self._sees("close", _CLOSING[opening]):
-            raise ParseError("brackets do not match")
-        self._take()
