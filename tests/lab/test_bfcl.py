@@ -233,7 +233,7 @@ def test_files_and_problems_that_are_none_of_its(package, tmp_path):
     with pytest.raises(RecordError, match="is not a BFCL task"):
         BFCL().reset(Problem(id="p", text="p"))
     strange = {"bfcl": {"turns": [["Hi"]], "classes": ["os"], "config": {}}}
-    with pytest.raises(RecordError, match="no back end 'os'"):
+    with pytest.raises(RecordError, match="unknown BFCL back end 'os'"):
         BFCL().reset(Problem(id="p", text="p", meta=strange))
     with pytest.raises(RecordError, match="call reset first"):
         BFCL().state()

@@ -16,8 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemm
 
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import SampleRequest, Sampling
-from surefoot.rl.actor import Actor, ReferencePolicy
-from surefoot.rl.learner import microbatches, pad_rollouts, response_places
+from surefoot.rl.actor import Actor, ReferencePolicy, microbatches, pad_rollouts, response_places
 
 UNEVEN = [
     made([1, 7, 9], [4, 5, 2]),

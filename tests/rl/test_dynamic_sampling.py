@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from surefoot.records import Problem, Trace
-from surefoot.rl.advantages import within_band
-from surefoot.rl.dynamic_sampling import draw_groups
-from surefoot.rl.rollouts import Rollout, RolloutBatch
+from surefoot.rl.rollouts import Rollout, RolloutBatch, draw_groups
+from surefoot.rl.run_models import within_band
 
 MIXED, ALL, NONE = (True, False), (True, True), (False, False)
 

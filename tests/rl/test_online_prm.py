@@ -17,8 +17,8 @@ from surefoot.models.kinds.implicit import ImplicitPRM
 from surefoot.models.loading import load_prm
 from surefoot.models.lora import Lora, add_adapter
 from surefoot.policies.prompts import PromptFormat
+from surefoot.rl.actor import Execution
 from surefoot.rl.config import OnlinePRMConfig
-from surefoot.rl.learner import Execution
 from surefoot.rl.online_prm import OnlinePRM
 from surefoot.training.checkpoint import load_state, save_state
 from surefoot.training.config import TrainingLog

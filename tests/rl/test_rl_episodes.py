@@ -20,13 +20,12 @@ from surefoot.protocols import Completion, SampleRequest, SampleResult, Sampling
 from surefoot.records import Usage
 from surefoot.rl.actor import Actor
 from surefoot.rl.advantage import Group, Reinforce
-from surefoot.rl.advantages import Judges, training_samples
 from surefoot.rl.config import RLConfig
-from surefoot.rl.episodes import roll_out_episodes
 from surefoot.rl.guards import Guards
 from surefoot.rl.log import RLLog
 from surefoot.rl.loop import train_policy
-from surefoot.rl.rollouts import RolloutBatch
+from surefoot.rl.rollouts import RolloutBatch, roll_out_episodes
+from surefoot.rl.run_models import Judges, training_samples
 from surefoot.rl.task import Task
 from surefoot.rl.turn_credit import AnchorState, Credit, TurnDifference
 

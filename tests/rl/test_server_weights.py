@@ -15,8 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from surefoot.errors import PolicyError
 from surefoot.models.lora import Lora, add_adapter, load_adapter
 from surefoot.policies.openai import OpenAIPolicy
-from surefoot.rl.server_weights import PROBE, ServerWeights
-from surefoot.rl.weight_files import write_weights
+from surefoot.rl.server_weights import PROBE, ServerWeights, write_weights
 
 SUCCESS = Reply(payload="Success: done.", headers={"Content-Type": "text/plain"})
 READING = threading.Lock()

@@ -13,9 +13,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from surefoot.errors import TrainingError
 from surefoot.models.lora import Lora, add_adapter
+from surefoot.rl.actor import Execution
 from surefoot.rl.config import CriticConfig
 from surefoot.rl.critic import Critic, value_losses
-from surefoot.rl.learner import Execution
 from surefoot.training.checkpoint import load_state, save_state
 from surefoot.training.config import TrainingLog
 

@@ -25,8 +25,7 @@ from surefoot.errors import PolicyError
 from surefoot.models.lora import Lora, add_adapter
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.rl.actor import Actor
-from surefoot.rl.server_weights import PROBE, PROBE_TOKENS, ServerWeights
-from surefoot.rl.weight_files import write_weights
+from surefoot.rl.server_weights import PROBE, PROBE_TOKENS, ServerWeights, write_weights
 
 URL = os.environ.get("SUREFOOT_VLLM_URL", "").rstrip("/")
 ROOT = URL.removesuffix("/v1")

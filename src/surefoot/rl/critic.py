@@ -13,9 +13,9 @@ from transformers import PreTrainedModel
 from surefoot.errors import TrainingError
 from surefoot.models.engine.packing import read_states
 from surefoot.models.lora import has_adapter
+from surefoot.rl.actor import Execution, Learner, pad_rollouts
 from surefoot.rl.config import CriticConfig
 from surefoot.rl.credit import FloatArray
-from surefoot.rl.learner import Execution, Learner, pad_rollouts
 from surefoot.rl.rollouts import Rollout
 from surefoot.training.optimisation import recompute_activations
 

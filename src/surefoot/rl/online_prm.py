@@ -21,10 +21,9 @@ from surefoot.models.engine.causal import read_logprobs
 from surefoot.models.kinds.implicit import ImplicitPRM, ImplicitSettings
 from surefoot.models.lora import has_adapter
 from surefoot.policies.prompts import PromptFormat
-from surefoot.rl.actor import Actor
+from surefoot.rl.actor import Actor, Execution, Learner
 from surefoot.rl.config import OnlinePRMConfig
 from surefoot.rl.credit import FloatArray
-from surefoot.rl.learner import Execution, Learner
 from surefoot.rl.rollouts import Rollout
 from surefoot.training.optimisation import recompute_activations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 
@@ -12,10 +12,13 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from surefoot.answers import Grader
+from surefoot.errors import TrainingError
+from surefoot.policies.episodes import Episode, Turn, play_runs
 from surefoot.policies.prompts import PromptFormat, encode_prompt
 from surefoot.policies.traces import build_traces
 from surefoot.protocols import (
     Completion,
+    Environment,
     Policy,
     ProblemTrace,
     SampleRequest,
@@ -49,7 +52,7 @@ class Rollout:
     decision to stop is part of it. A step in which no token begins (two short ones in one token) ends where
     the step before it does."""
     sampler_logprobs: FloatArray | None = None
-    """log π [T] of the server that drew the tokens, in nats, where it says."""
+    """log π [T] of the server that sampled the tokens, in nats, where it says."""
     contexts: tuple[tuple[int, ...], ...] = ()
     """Of an episode, what the policy read before each turn [K]; ``prompt_ids`` is the first. ``ids`` are then
     the tokens of all turns, one after the other, and ``ends`` the turns' ends: what the environment wrote is
@@ -270,3 +273,106 @@ def tokenize_completion(
     end = tokenizer.eos_token_id
     ended = completion.finish_reason == "stop" and not completion.text.endswith(request.sampling.stop)
     return (*ids, end) if ended and end is not None else ids
+
+
+Groups = list[list[Rollout]]
+
+
+def draw_groups(
+    sample: Callable[[Sequence[Problem]], RolloutBatch],
+    problems: Sequence[Problem],
+    spare: Sequence[Problem],
+    *,
+    useful: Callable[[Groups], Groups],
+    again: int,
+) -> tuple[RolloutBatch, Groups]:
+    """All rollouts that were sampled, and the groups that are learned from: at most one per ``problems``.
+
+    ``useful`` drops groups, such as those with equal rewards. While there are too few left, and at most
+    ``again`` times, as many ``spare`` problems are sampled as are missing. Where tries or spare problems run
+    out, there are fewer groups. What was sampled and dropped is in the first result: it was paid for.
+    """
+    batch = sample(problems)
+    groups = useful(batch.groups)
+    used = 0
+    for _ in range(again):
+        missing = len(problems) - len(groups)
+        more = spare[used : used + missing]
+        if not more:
+            break
+        used += len(more)
+        extra = sample(more)
+        batch = batch + extra
+        groups += useful(extra.groups)
+    return batch, groups
+
+
+async def roll_out_episodes(
+    policy: Policy,
+    problems: Sequence[Problem],
+    tokenizer: PreTrainedTokenizerFast,
+    environment: Callable[[], Environment],
+    *,
+    n: int,
+    seed: int,
+    sampling: Sampling,
+    max_turns: int,
+    logprobs: bool = False,
+    by_server: bool = False,
+) -> RolloutBatch:
+    """``n`` episodes of each problem, each in a new environment; a turn is a step of its trace.
+
+    ``sampling.max_tokens`` applies to each turn. An episode with a failed request or an empty turn counts as
+    failed. The prompt tokens of a turn are the ones that the policy reports, or else the conversation so far
+    as ``tokenizer`` renders it for that turn; a chat template may change earlier messages. A server
+    (``by_server``) may render tools differently, so it must report its prompt tokens: raises
+    ``TrainingError`` if it does not.
+    """
+    runs = await play_runs(
+        policy,
+        problems,
+        environment,
+        n=n,
+        seed=seed,
+        sampling=sampling,
+        max_turns=max_turns,
+        logprobs=logprobs,
+    )
+    if by_server and any(not turn.prompt_ids for of in runs for item in of for turn in item.turns):
+        raise TrainingError(
+            "the server does not say which tokens it read before a turn ('prompt_token_ids'): let vLLM "
+            "sample, with the dialect vllm"
+        )
+    groups = [[_rollout(item, policy.name, tokenizer) for item in of_problem] for of_problem in runs]
+    episodes = [item for of_problem in runs for item in of_problem]
+    return RolloutBatch(
+        groups=[[rollout for rollout in group if rollout is not None] for group in groups],
+        failed=sum(rollout is None for group in groups for rollout in group),
+        error=next((item.error for item in episodes if item.error), None),
+        retokenized=sum(any(not turn.completion.token_ids for turn in item.turns) for item in episodes),
+    )
+
+
+def _rollout(episode: Episode, policy: str, tokenizer: PreTrainedTokenizerFast) -> Rollout | None:
+    contexts = [turn.prompt_ids or encode_prompt(tokenizer, turn.request.prompt) for turn in episode.turns]
+    written = [
+        _tokens(turn, context, tokenizer) for turn, context in zip(episode.turns, contexts, strict=True)
+    ]
+    if episode.error or not written or not all(written):
+        return None
+    logprobs = [value for turn in episode.turns for value in turn.completion.logprobs]
+    return Rollout(
+        problem=episode.problem,
+        trace=episode.trace(policy, "message"),
+        prompt_ids=contexts[0],
+        ids=tuple(token for ids in written for token in ids),
+        ends=tuple(end - 1 for end in accumulate(map(len, written))),
+        sampler_logprobs=np.array(logprobs) if logprobs else None,
+        contexts=tuple(contexts),
+        states=tuple(turn.state for turn in episode.turns if turn.state is not None),
+    )
+
+
+def _tokens(turn: Turn, context: tuple[int, ...], tokenizer: PreTrainedTokenizerFast) -> tuple[int, ...]:
+    token_ids = turn.completion.token_ids
+    return token_ids or tokenize_completion(tokenizer, turn.request, context, turn.completion)

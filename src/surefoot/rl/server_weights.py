@@ -7,7 +7,9 @@ log-probabilities are compared with the model's own.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,9 +24,8 @@ from pydantic import BaseModel
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from surefoot.errors import PolicyError
-from surefoot.models.lora import has_adapter
+from surefoot.models.lora import has_adapter, save_adapter
 from surefoot.policies.http_client import CallError, RemoteServer
-from surefoot.rl.weight_files import leave_only, write_adapter, write_weights
 
 PROBE = " ".join(map(str, range(1, 41)))
 """Text that the probe continues: longer than a block of the prefix cache, so that a stale one shows."""
@@ -86,7 +87,7 @@ class ServerWeights:
     ) -> None:
         """``base_url`` is the policy's URL (``http://localhost:8000/v1``), or all its URLs.
 
-        ``untie``: see :func:`surefoot.rl.weight_files.write_weights`. ``server_directory`` is where the
+        ``untie``: see :func:`surefoot.rl.server_weights.write_weights`. ``server_directory`` is where the
         server finds ``directory``, if not at the same path. ``probe`` is a text, ``tolerance`` the largest
         accepted gap in nats; 16-bit arithmetic alone causes a gap. ``api_key`` defaults to
         ``OPENAI_API_KEY``.
@@ -233,3 +234,51 @@ class _ProbeChoice(BaseModel):
 
 class _ProbeResponse(BaseModel):
     choices: list[_ProbeChoice]
+
+
+def write_weights(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, directory: Path, *, untie: bool = False
+) -> None:
+    """Write a checkpoint to ``directory``, in the place of the one before; for a model without adapter.
+
+    ``untie`` writes separate weights for the output head, equal to the embeddings to which it is tied. vLLM
+    on a CPU needs that, in the checkpoint it is started with and in all that follow: it keeps a packed copy
+    of a head, which a reload does not renew if the head is tied.
+    """
+    new, old = (directory.with_name(f"{directory.name}.{word}") for word in ("new", "old"))
+    for leftover in (new, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    state, tied = dict(model.state_dict()), model.config.tie_word_embeddings
+    if untie and tied:
+        head = model.get_output_embeddings()
+        (name,) = (f"{name}.weight" for name, module in model.named_modules() if module is head)
+        state[name] = state[name].clone()
+        model.config.tie_word_embeddings = False
+    try:
+        model.save_pretrained(new, state_dict=state)
+    finally:
+        model.config.tie_word_embeddings = tied
+    tokenizer.save_pretrained(new)
+    if directory.exists():
+        directory.rename(old)
+    new.rename(directory)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def write_adapter(model: PreTrainedModel, directory: Path) -> Path:
+    """Write the adapter of ``model`` to a directory in ``directory`` that is named after its weights."""
+    new = directory / "new"
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
+    save_adapter(model, new, model.state_dict())
+    weights = (new / "adapter_model.safetensors").read_bytes()
+    path = directory / hashlib.blake2b(weights, digest_size=8).hexdigest()
+    shutil.rmtree(path, ignore_errors=True)
+    return new.rename(path)
+
+
+def leave_only(path: Path) -> None:
+    """Remove the adapters before this one, which the server may have to read again."""
+    for other in path.parent.iterdir():
+        if other != path:
+            shutil.rmtree(other)

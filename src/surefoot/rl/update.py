@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from surefoot.rl.actor import Actor
+from surefoot.rl.actor import Actor, Execution, Learner
 from surefoot.rl.config import RLConfig
 from surefoot.rl.credit import FloatArray
-from surefoot.rl.learner import Execution, Learner
 from surefoot.rl.loss import TokenBatch, policy_loss, token_weights
 from surefoot.rl.rollouts import TrainingSample
 
