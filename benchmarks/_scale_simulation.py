@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from surefoot.records import Trace
-from surefoot.work import Assignment, FunctionJob, PieceDone, Pieces, RayEngine
+from surefoot.work import FunctionJob, PieceDone, Pieces, RayEngine, WorkerTask
 
 TRACES = 50
 """Of a piece, each taking a log-normal time with sigma 1."""
@@ -121,7 +121,7 @@ class Cluster:
 
     # what the engine calls
 
-    def remote(self, _assignment: Assignment) -> Handle:
+    def remote(self, _assignment: WorkerTask) -> Handle:
         """A new worker."""
         number, slow = len(self.actors), self.rng.random() < self.world.slow_share
         self.actors.append(Actor(speed=1 / self.world.slow_factor if slow else 1.0))

@@ -72,7 +72,7 @@ def test_a_revision_chooses_the_files_and_its_commit_is_known(two_commits):
         assert checkpoint_directory(f"acme/tiny{name}").name == commit
         assert pinned(f"acme/tiny{name}") == f"acme/tiny@{commit}"
     assert pinned("acme/other@v1") == "acme/other@v1"
-    with pytest.raises(CheckpointError, match="'acme/tiny@v9' is no directory"):
+    with pytest.raises(CheckpointError, match="'acme/tiny@v9' is not a directory"):
         checkpoint_directory("acme/tiny@v9")
 
 

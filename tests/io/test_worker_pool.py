@@ -11,8 +11,8 @@ from surefoot.errors import LabelError
 from surefoot.io.worker_pool import (
     MAX_CALLERS,
     SLICE_S,
-    Budget,
     FairTurns,
+    RequestBudget,
     WorkerPool,
 )
 
@@ -149,21 +149,21 @@ def pool():
 
 
 def test_a_question_longer_than_a_slice_is_answered_by_another_worker(pool):
-    budget = Budget(20, caller="honest")
+    budget = RequestBudget(20, caller="honest")
     assert [pool.ask(seconds, budget).answer for seconds in (0.01, 0.3)] == [0.01, 0.3]
     assert pool.ask(5, budget).failure == "timeout"
-    assert pool.ask(5, Budget(0.3)).failure == "budget"
+    assert pool.ask(5, RequestBudget(0.3)).failure == "budget"
 
 
 def test_hostile_callers_wait_for_each_other_and_cancelling_ends_the_waiting(pool):
-    budgets = [Budget(60, caller=f"hostile {number}") for number in range(6)]
+    budgets = [RequestBudget(60, caller=f"hostile {number}") for number in range(6)]
     failures = []
     threads = [
         threading.Thread(target=lambda one=one: failures.append(pool.ask(30, one).failure)) for one in budgets
     ]
     for thread in threads:
         thread.start()
-    answers = [pool.ask(0.01, Budget(60, caller="innocent")).answer for _ in range(5)]
+    answers = [pool.ask(0.01, RequestBudget(60, caller="innocent")).answer for _ in range(5)]
     for budget in budgets:
         budget.cancel()
     for thread in threads:

@@ -54,7 +54,7 @@ def test_weights_that_are_missing_are_not_made_up(base, auto):
 
 @pytest.mark.parametrize("auto", KINDS)
 def test_what_cannot_be_loaded_is_named(base, auto):
-    with pytest.raises(CheckpointError, match="nowhere' could not be loaded: it is no directory"):
+    with pytest.raises(CheckpointError, match="nowhere' could not be loaded: it is neither a directory"):
         load(auto, base / "nowhere")
     config = json.loads((base / "config.json").read_text())
     (base / "config.json").write_text(json.dumps(config | {"hidden_size": 64}))

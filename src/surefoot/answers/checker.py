@@ -16,7 +16,7 @@ from typing import Any, Literal, Self, TypeVar
 from surefoot.answers.symbolic import load_mathematics
 from surefoot.errors import AnswerError
 from surefoot.io.bounded_worker import Reply
-from surefoot.io.worker_pool import Budget, WorkerPool
+from surefoot.io.worker_pool import RequestBudget, WorkerPool
 from surefoot.maths import (
     MAX_CHARS,
     normalise,
@@ -94,7 +94,7 @@ class AnswerChecker:
             load_mathematics, size=workers, timeout_s=timeout_s, memory_mb=memory_mb, error=AnswerError
         )
         self._threads = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="surefoot-answers")
-        self._budget: Budget | None = None
+        self._budget: RequestBudget | None = None
         self._turn: asyncio.Lock | None = None
         self._memo: dict[tuple[str, str], tuple[bool | None, str]] = {}
         self._fingerprints: dict[str, tuple[str | None, str]] = {}
@@ -139,7 +139,7 @@ class AnswerChecker:
         """
         other = object.__new__(type(self))  # copy() would make another checker, as pickle does
         vars(other).update(vars(self))
-        other._budget, other._turn = Budget(seconds, caller=caller), asyncio.Lock()
+        other._budget, other._turn = RequestBudget(seconds, caller=caller), asyncio.Lock()
         return other
 
     async def run(self, work: Callable[[], T]) -> T:

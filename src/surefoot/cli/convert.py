@@ -132,7 +132,7 @@ def _write_records(
 ) -> None:
     """One file of each kind of record that there is, filled together in one pass."""
     from surefoot.io.files import RecordWriter, record_writer
-    from surefoot.io.seen import Seen
+    from surefoot.io.tables import Seen
     from surefoot.protocols import LabelledTrace
     from surefoot.records import Problem, StepLabel, Trace
 

@@ -77,7 +77,7 @@ class Import(Command):
         from surefoot.formats import ImportContext, detect_format, import_traces
         from surefoot.io import ReadReport
         from surefoot.io.files import record_writer
-        from surefoot.io.seen import Seen
+        from surefoot.io.tables import Seen
 
         name = self.reader or detect_format(self.source, self.columns)
         echo(f"{self.source} is read as {name}", err=True)

@@ -56,7 +56,7 @@ class Sessions(Command):
         """Read, put together, write."""
         from surefoot.io import atomic_file
         from surefoot.io.files import record_writer
-        from surefoot.io.seen import Seen
+        from surefoot.io.tables import Seen
         from surefoot.records import Problem, StepScores, Trace
         from surefoot.server import open_database, session_conversations
 

@@ -26,7 +26,7 @@ from surefoot.evaluation.pools import (
 )
 from surefoot.evaluation.report import JSONResult
 from surefoot.evaluation.scorer_table import ScorerTable
-from surefoot.io.seen import Seen
+from surefoot.io.tables import Seen
 from surefoot.records import StepScores
 from surefoot.scores import AGGREGATORS, Aggregator, complete_scores
 from surefoot.search.estimators import Method, RandomOrders, pool_curve

@@ -22,8 +22,8 @@ from surefoot.formats import (
 )
 from surefoot.formats._imports import IMPORT_KEY, ImportContext, ImportedTrace, ImportSettings, raw_rows
 from surefoot.formats._results import TraceResults
-from surefoot.io.seen import Seen
 from surefoot.io.sources import files_of
+from surefoot.io.tables import Seen
 
 IMPORTS: Mapping[str, Callable[[Path | str, ImportContext], Iterator[ImportedTrace]]] = MappingProxyType(
     {

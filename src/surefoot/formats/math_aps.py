@@ -162,7 +162,7 @@ def _nested(
 
 
 def _bounded(states: Iterable[_TreeState]) -> list[_TreeState]:
-    """The states, whose texts begin with all that is above them. Raises ``TooLargeError``."""
+    """The states, whose texts begin with all that is above them. Raises ``LimitError``."""
     size, listed = RowSize(FileLimits.from_environment()), []
     for state in states:
         size.add(len(state.text) + RECORD_BYTES)

@@ -1,7 +1,7 @@
-"""Files and directories that are either whole or absent: write beside the target, sync, rename over it.
+"""Atomic writes: a temporary file or directory is synced and then renamed to its final name.
 
-After a kill, and after a power cut on a disk that does what fsync asks, the target is the old one or the
-new one. What is renamed is synced first, and the directory that the name is in afterwards.
+After a kill, or a power failure on a disk that honours fsync, the target is either the old or the new one.
+The file is synced before the rename, its directory afterwards.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import IO, Any
 
 TEMPORARY_SUFFIX = ".part"
-"""End of the names of unfinished files; what a killed process left behind can be found by it."""
+"""Ends the names of unfinished files, so that files of a killed process can be removed."""
 
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path`` for a library that writes files itself.
+    """A temporary path in the folder of ``path``, for a library that writes files itself.
 
     When the block ends, the file is synced to disk and renamed to ``path``. On any exception it is removed
-    and ``path`` stays as it was. Raises ``OSError`` where the folder cannot be written.
+    and ``path`` stays unchanged. Raises ``OSError`` if the folder cannot be written.
     """
     target = path.resolve()
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
@@ -43,7 +43,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     """A binary stream that becomes ``path`` when the block ends without an exception; see ``atomic_path``.
 
-    A device or pipe, which a rename would replace, is written directly.
+    A device or pipe is written directly, as a rename would replace it.
     """
     target = path.resolve()
     if target.exists() and not target.is_file():
@@ -57,10 +57,10 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
-    """A new directory beside ``path`` that takes its place when the block ends, synced with all its files.
+    """A new directory that replaces ``path`` when the block ends, synced with all its files.
 
-    On any exception it is removed and ``path`` stays as it was. One directory cannot be renamed over another:
-    a kill between the two renames leaves none, and the old one beside it, for the next call to put back.
+    On any exception it is removed and ``path`` stays unchanged. One directory cannot be renamed over another:
+    after a kill between the two renames, the next call restores the old directory from its temporary name.
     """
     target = path.resolve()
     new, old = (target.with_name(f".{target.name}.{word}") for word in ("new", "old"))
@@ -83,16 +83,16 @@ def atomic_directory(path: Path) -> Iterator[Path]:
 
 
 def make_directory(path: Path) -> Path:
-    """Make ``path`` and its missing parents, so that they are still there after a power cut."""
-    missing = [one for one in (path, *path.parents) if not one.exists()]
+    """Make ``path`` and its missing parents, so that they survive a power failure."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
-    for one in reversed(missing):
-        _sync_directory(one.parent)
+    for folder in reversed(missing):
+        _sync_directory(folder.parent)
     return path
 
 
 def sync_tree(directory: Path) -> None:
-    """Sync all that libraries wrote into ``directory``, and its name; a file that says so may follow."""
+    """Sync all files that libraries wrote into ``directory``, and its name."""
     for folder, _, names in os.walk(directory, topdown=False):
         for name in names:
             _sync(Path(folder, name), os.O_RDWR)

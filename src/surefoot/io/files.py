@@ -1,6 +1,6 @@
 """Records in files: JSON Lines (also gzipped) and Parquet, chosen by the file's ending; ``-`` is a pipe.
 
-Reading counts what it skips and keeps to the bounds of :mod:`surefoot.io.limits`; writing is atomic.
+Readers count the lines that they skip and enforce the bounds of :mod:`surefoot.io.limits`; writing is atomic.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pydantic_core import PydanticSerializationError, from_json
 
 from surefoot.errors import RecordError
 from surefoot.io.atomic import atomic_file
-from surefoot.io.limits import FileLimits, TooLargeError, open_bounded
+from surefoot.io.limits import FileLimits, LimitError, open_bounded
 from surefoot.io.sources import ENDINGS, files_of, is_url, origin
 from surefoot.printable import printable
 from surefoot.records import Record
@@ -34,18 +34,18 @@ R = TypeVar("R", bound=Record)
 
 _ROWS_PER_GROUP = 1024
 _BATCH_BYTES = 2**25
-"""Unpacked bytes of the Parquet rows that become Python objects together."""
+"""Unpacked bytes of the Parquet rows that are converted to Python objects at once."""
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _REASON = 500
-"""Characters of what is said about one bad line."""
+"""Characters of the reason given for one bad line."""
 
 
 @dataclass(kw_only=True)
 class ReadReport:
-    """What a reader took and what it skipped. One report may gather several files.
+    """Counts the lines that a reader accepted and skipped, in one file or several.
 
-    ``bad`` holds the first ``keep`` (line number, reason) pairs; ``bad_count`` counts all of them. Lines
-    count from 1; in a Parquet file or a JSON array they are row numbers.
+    ``bad`` holds the first ``keep`` (line number, reason) pairs; ``bad_count`` counts all of them. Lines are
+    numbered from 1; in a Parquet file or a JSON array these are row numbers.
     """
 
     keep: int = 20
@@ -55,7 +55,7 @@ class ReadReport:
     bad_count: int = 0
 
     def opened(self, name: str) -> None:
-        """Note the file that the next lines come from."""
+        """Start a file; the next lines come from it."""
         self.files.append(name)
 
     def read(self) -> None:
@@ -63,16 +63,16 @@ class ReadReport:
         self.good += 1
 
     def skipped(self, line: int, reason: str) -> None:
-        """Count one bad line, and keep its reason, shortened, while there is room."""
+        """Count one bad line, and keep its shortened reason if it is among the first."""
         self.bad_count += 1
         if len(self.bad) < self.keep:
             prefix = f"{self.files[-1]}: " if len(self.files) > 1 else ""
             self.bad.append((line, prefix + shortened(reason)))
 
     def require_some(self, needs: str) -> None:
-        """Raise ``RecordError`` if nothing was read: what is wrong with the first record, and what it needs.
+        """Raise ``RecordError`` if no line was accepted, with the reason for the first one.
 
-        ``needs`` ends the sentence: ``a trace needs 'problem_id'``.
+        ``needs`` completes the message: ``a trace needs 'problem_id'``.
         """
         if self.good:
             return
@@ -80,8 +80,8 @@ class ReadReport:
         if not self.bad:
             raise RecordError(f"{name}: empty; {needs}")
         line, reason = self.bad[0]
-        none = "its one line is not" if self.bad_count == 1 else f"none of its {self.bad_count} lines is"
-        raise RecordError(f"{name}: {none} usable; line {line}: {reason}; {needs}")
+        unusable = "its one line is not" if self.bad_count == 1 else f"none of its {self.bad_count} lines is"
+        raise RecordError(f"{name}: {unusable} usable; line {line}: {reason}; {needs}")
 
     def summary(self) -> str:
         """One sentence: ``problems.jsonl: 98 read, 2 skipped: line 7: not JSON (…); line 12: …``."""
@@ -103,15 +103,15 @@ def read_records(
 ) -> Iterator[R]:
     """Yield the records of ``path`` (``-`` = JSON Lines on standard input), one at a time.
 
-    A text may also be a pattern, a folder of shards or a URL, see :func:`surefoot.io.sources.files_of`: the
+    A string may also be a pattern, a folder of shards or a URL, see :func:`surefoot.io.sources.files_of`; the
     files are read as one, sorted by name.
 
-    With a ``report``, a malformed line is skipped and counted there; without one the first such line
-    raises. Blank lines are ignored. The report is complete once the iterator is used up. ``limits`` are by
-    default those of the environment.
+    With a ``report``, malformed lines are skipped and counted; without one the first of them raises. Blank
+    lines are ignored. The report is complete when the iterator ends. ``limits`` default to
+    :meth:`FileLimits.from_environment`.
 
-    Raises ``RecordError`` naming file, line, field and fix; also for a file that cannot be read at all
-    whose ending is unknown or that exceeds the limits, and that with a report, too.
+    Raises ``RecordError`` naming file, line, field and fix. With or without a report, it raises if a file
+    cannot be read, has an unknown ending or exceeds the limits.
     """
     for file in ["-"] if str(path) == "-" else files_of(path):
         yield from _read_file(file, record, report, limits or FileLimits.from_environment())
@@ -125,25 +125,38 @@ def _read_file(
         report.opened(name if path == "-" else Path(path).name)
     with readable(name):
         for number, raw in _rows(path, limits):
-            try:
-                made = _parse(raw, record)
-            except (ValidationError, UnicodeDecodeError) as error:
-                reason = error_reason(error)
-                if report is None:
-                    fix = "correct the line, or pass report=ReadReport() to skip and count such lines"
-                    raise RecordError(f"{name}, line {number}: {shortened(reason)}; {fix}") from error
-                report.skipped(number, reason)
-                continue
-            if report is not None:
-                report.read()
-            yield made
+            if (parsed := parse_line(raw, record, name, number, report)) is not None:
+                yield parsed
+
+
+def parse_line(
+    raw: bytes | dict[str, Any], record: type[R], file: str, number: int, report: ReadReport | None
+) -> R | None:
+    """The record of a line or row; ``None`` if it is invalid, which ``report`` counts.
+
+    Raises ``RecordError`` for an invalid one if there is no report.
+    """
+    try:
+        if isinstance(raw, bytes):
+            parsed = record.model_validate_json(raw.decode("utf-8"))
+        else:
+            parsed = record.model_validate(raw)
+    except (ValidationError, UnicodeDecodeError) as error:
+        reason = error_reason(error)
+        if report is None:
+            fix = "correct the line, or pass report=ReadReport() to skip and count such lines"
+            raise RecordError(f"{file}, line {number}: {shortened(reason)}; {fix}") from error
+        report.skipped(number, reason)
+        return None
+    if report is not None:
+        report.read()
+    return parsed
 
 
 def check_size(path: Path) -> None:
-    """Read a file of any of the endings through, and keep nothing.
+    """Read a file of records without parsing it, so that no part of a file that is too large is stored.
 
-    Raises ``RecordError`` if it exceeds the limits or cannot be read at all. Import such files after this,
-    and no part of one that is too large is stored.
+    Raises ``RecordError`` if it exceeds the limits or cannot be read.
     """
     with readable(str(path)):
         for _ in _rows(path, FileLimits.from_environment()):
@@ -151,7 +164,7 @@ def check_size(path: Path) -> None:
 
 
 def needs(record: type[Record]) -> str:
-    """What a line of ``record`` needs, for :meth:`ReadReport.require_some`."""
+    """The required fields of ``record``, for :meth:`ReadReport.require_some`."""
     required = [name for name, info in record.model_fields.items() if info.is_required()]
     fields = " and ".join(f"'{name}'" for name in required) or "an object"
     return (
@@ -163,22 +176,22 @@ def needs(record: type[Record]) -> str:
 def write_records(path: Path | str, records: Iterable[Record], *, record: type[Record] | None = None) -> int:
     """Write ``records`` to ``path`` (``-`` = JSON Lines on standard output) and return their number.
 
-    The file appears whole or not at all: after an exception, also one from ``records`` itself, whatever
-    was at ``path`` before is still there. A Parquet file has the columns of ``record``, by default the
-    class of the first record; give the class where there may be none, or the file has no columns.
+    The file appears whole or not at all: after an exception, even one from ``records`` itself, the previous
+    file is still there. A Parquet file has the columns of ``record``, by default the class of the first
+    record; without records and class, it has no columns.
 
-    Raises ``RecordError`` for an unknown ending, a missing folder, and a record that the format cannot
-    hold (in Parquet also one of another class).
+    Raises ``RecordError`` for an unknown ending, a missing folder, and a record that the format cannot hold
+    (in Parquet also one of another class).
     """
     with record_writer(path, record) as writer:
-        for one in records:
-            writer.write(one)
+        for item in records:
+            writer.write(item)
     return writer.count
 
 
 @contextmanager
 def record_writer(path: Path | str, record: type[Record] | None = None) -> Iterator[RecordWriter]:
-    """A file of records that is filled one by one, as :func:`write_records` fills it."""
+    """Open a file to write records one by one, as :func:`write_records` does."""
     if str(path) == "-":
         lines = _Lines(sys.stdout.buffer, terminal=sys.stdout.isatty())
         yield lines
@@ -200,14 +213,13 @@ def record_writer(path: Path | str, record: type[Record] | None = None) -> Itera
 
 
 def write_lines(path: Path, lines: Iterable[bytes]) -> int:
-    """Write a JSON Lines file of records that are lines already, as :func:`write_records` wrote them.
+    """Write lines of JSON as a JSON Lines file, atomically; returns their number. Nothing is parsed.
 
-    Nothing is parsed. Atomic; returns the number of lines. Raises ``OSError`` where the folder cannot be
-    written.
+    Raises ``OSError`` if the folder cannot be written.
     """
     count = 0
     with _text_file(path) as stream:
-        for count, line in enumerate(lines, start=1):  # noqa: B007 - the last number is wanted
+        for count, line in enumerate(lines, start=1):  # noqa: B007 - the last number is returned
             stream.write(line)
     return count
 
@@ -224,12 +236,12 @@ def _text_file(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
 
 
 class RecordWriter(Protocol):
-    """Takes records one by one; ``count`` is their number."""
+    """Writes records one by one; ``count`` is their number."""
 
     count: int
 
     def write(self, record: Record) -> None:
-        """One more. Raises ``RecordError`` for a record that the format cannot hold."""
+        """Write one record. Raises ``RecordError`` if the format cannot hold it."""
 
 
 def json_line(record: Record, number: int) -> bytes:
@@ -252,7 +264,7 @@ class _Lines:
 
 
 class _Rows:
-    """Rows of a Parquet file, written by the group."""
+    """Rows of a Parquet file, written in groups."""
 
     def __init__(self, stream: IO[bytes], record: type[Record] | None) -> None:
         self.count = 0
@@ -278,7 +290,7 @@ class _Rows:
             self._writer.close()
 
     def flush(self) -> None:
-        """Write the rows that wait; without any, the columns."""
+        """Write the waiting rows; if there are none, the columns."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -308,12 +320,12 @@ def _rows(path: Path | str, limits: FileLimits) -> Iterator[tuple[int, bytes | d
 
 
 def json_lines(stream: IO[bytes], limits: FileLimits) -> Iterator[tuple[int, bytes]]:
-    """Number, from 1, and bytes of each line that is not blank. Raises ``RecordError`` above ``limits``."""
+    """Number (from 1) and bytes of each line that is not blank. Raises ``RecordError`` above ``limits``."""
     return ((number, text) for number, _, text in placed_lines(stream, limits))
 
 
 def placed_lines(stream: IO[bytes], limits: FileLimits) -> Iterator[tuple[int, int, bytes]]:
-    """Number, from 1, first byte, and bytes of each line that is not blank, without the space around it.
+    """Number (from 1), position and bytes of each line that is not blank, without surrounding white space.
 
     Raises ``RecordError`` above ``limits``.
     """
@@ -330,22 +342,22 @@ def placed_lines(stream: IO[bytes], limits: FileLimits) -> Iterator[tuple[int, i
         if rows > limits.max_rows:
             raise limits.exceeded("max_rows", f"it has more than {limits.max_rows:,} rows")
         if len(text) > limits.max_field_characters:
-            with suppress(ValueError):  # what is not JSON is the reader's to count
+            with suppress(ValueError):  # the reader counts lines that are not JSON
                 limits.check_fields(from_json(text), f"line {number}")
         yield number, start, text
 
 
 def table_rows(path: Path, limits: FileLimits | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Number, from 1, and content of each row of a Parquet file. Raises ``RecordError``."""
+    """Number (from 1) and content of each row of a Parquet file. Raises ``RecordError``."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     limits, number, unpacked = limits or FileLimits.from_environment(), 0, 0
     try:
         with readable(str(path)), pq.ParquetFile(path) as file:
-            columns = (file.schema.column(place) for place in range(len(file.schema)))
+            columns = (file.schema.column(index) for index in range(len(file.schema)))
             texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
-        # A text that is stored once and repeated a million times stays one text until its rows are wanted.
+        # a string that is stored once and repeated a million times stays one string until its rows are read
         with readable(str(path)), pq.ParquetFile(path, read_dictionary=texts) as file:
             if file.metadata.num_rows > limits.max_rows:
                 raise limits.exceeded("max_rows", f"it has {file.metadata.num_rows:,} rows")
@@ -359,7 +371,7 @@ def table_rows(path: Path, limits: FileLimits | None = None) -> Iterator[tuple[i
                         if size > limits.max_field_characters:
                             limits.check_fields(row, f"row {number}")
                         yield number, row
-    # pyarrow's errors, and Python's: names that are no UTF-8, dates that it does not have
+    # pyarrow's errors, and Python's: names that are not UTF-8, dates out of range
     except (pa.ArrowException, ArithmeticError, LookupError, TypeError, ValueError) as error:
         reason = shortened(str(error))
         raise RecordError(f"{path}: not a readable Parquet file after row {number}: {reason}") from error
@@ -368,9 +380,9 @@ def table_rows(path: Path, limits: FileLimits | None = None) -> Iterator[tuple[i
 def _parts(
     batch: pyarrow.RecordBatch, limits: FileLimits, first: int
 ) -> Iterator[tuple[pyarrow.RecordBatch, int]]:
-    """``batch`` in parts that are small as Python objects, each with its unpacked bytes; rows in order.
+    """Split ``batch`` into parts that are small as Python objects; yields each with its unpacked bytes.
 
-    Raises :class:`TooLargeError` for one row that is too large; ``first`` is the number of the batch's first.
+    Raises :class:`LimitError` for a row that is too large; ``first`` is the number of the first row.
     """
     size = sum(_unpacked_bytes(column) for column in batch.columns)
     if size <= _BATCH_BYTES or batch.num_rows <= 1:
@@ -384,7 +396,7 @@ def _parts(
 
 
 def _unpacked_bytes(array: pyarrow.Array) -> int:
-    """Bytes of the values of ``array``, a text that is stored once counted as often as it is used."""
+    """Bytes of the values of ``array``; a string that is stored once counts as often as it is used."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -398,13 +410,7 @@ def _unpacked_bytes(array: pyarrow.Array) -> int:
         return _unpacked_bytes(array.keys) + _unpacked_bytes(array.items) + 8 * len(array)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return _unpacked_bytes(array.flatten()) + 8 * len(array)
-    return max(int(array.nbytes), 8 * len(array))  # nulls and truth values are objects, too
-
-
-def _parse(raw: bytes | dict[str, Any], record: type[R]) -> R:
-    if isinstance(raw, bytes):
-        return record.model_validate_json(raw.decode("utf-8"))
-    return record.model_validate(raw)
+    return max(int(array.nbytes), 8 * len(array))  # nulls and booleans become objects, too
 
 
 def _ending(path: Path) -> str:
@@ -418,10 +424,10 @@ def _ending(path: Path) -> str:
 
 @contextmanager
 def readable(name: str) -> Iterator[None]:
-    """Turn what the file system, gzip, zip and the limits raise into an error that names the file."""
+    """Convert errors of the file system, gzip, zip and the limits to ``RecordError`` naming the file."""
     try:
         yield
-    except TooLargeError as error:
+    except LimitError as error:
         raise RecordError(f"{name}: {error}") from error
     except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
         raise RecordError(
@@ -430,16 +436,16 @@ def readable(name: str) -> Iterator[None]:
 
 
 def shortened(reason: str) -> str:
-    """``reason`` without its middle if it is long: it may quote a name or value of any length."""
+    """Remove the middle of a long ``reason``: it may quote a name or value of any length."""
     return reason if len(reason) <= _REASON else f"{reason[: _REASON - 100]} … {reason[-100:]}"
 
 
 def error_reason(error: ValidationError | UnicodeDecodeError) -> str:
-    """What is wrong with a line, the first fault only: ``field 'text': missing``."""
+    """The first error of a line: ``field 'text': missing``."""
     if isinstance(error, UnicodeDecodeError):
         return f"not UTF-8 (byte {error.start}: {error.reason})"
     faults = error.errors(include_url=False)
-    first, others = faults[0], len(faults) - 1
+    first, n_more = faults[0], len(faults) - 1
     kind, message = first["type"], first["msg"].removeprefix("Value error, ")
     if kind == "json_invalid":
         return f"not JSON ({first['ctx']['error']})"
@@ -451,15 +457,15 @@ def error_reason(error: ValidationError | UnicodeDecodeError) -> str:
     if first["input"] == {} and kind == "missing":
         return "an empty object"
     message = {"missing": "missing", "extra_forbidden": "unknown field"}.get(kind, message)
-    more = f" (and {others} more)" if others else ""
+    more = f" (and {n_more} more)" if n_more else ""
     return f"field '{where}': {message}{more}"
 
 
 def arrow_schema(record: type[BaseModel]) -> pyarrow.Schema:
-    """Schema of ``record`` as its JSON form has it: times and free-form ``meta`` are strings.
+    """Schema of ``record`` in its JSON form: times and free-form ``meta`` are strings.
 
-    It is derived from the class, never from the first rows, so that an empty file and a column of nothing but
-    ``None`` have the same types as any other file, and files of one class can be joined.
+    It is derived from the class and not from the first rows, so all files of a class have the same types and
+    can be concatenated, even if a file is empty or a column holds only ``None``.
 
     Raises ``TypeError`` naming the class and field whose type has no Arrow counterpart.
     """
@@ -496,9 +502,9 @@ def _arrow_type(annotation: Any) -> pyarrow.DataType:
         (kind,) = {type(choice) for choice in arguments}
         return _arrow_type(kind)
     if origin in (Union, types.UnionType):
-        some = [part for part in arguments if part is not types.NoneType]
-        if len(some) == 1:
-            return _arrow_type(some[0])
+        not_none = [part for part in arguments if part is not types.NoneType]
+        if len(not_none) == 1:
+            return _arrow_type(not_none[0])
     if origin is tuple and len({part for part in arguments if part is not Ellipsis}) == 1:
         return pa.list_(_arrow_type(arguments[0]))
     if origin is list:

@@ -1,8 +1,7 @@
 """Models of the Hugging Face hub, by ``owner/name`` or ``owner/name@revision``.
 
-A revision is a branch, a tag or a commit; without one it is the branch ``main``. Every loader gets its files
-from :func:`checkpoint_directory`, so a name means the same wherever it is given. Which commit it was says
-:func:`pinned`.
+A revision is a branch, a tag or a commit, by default the branch ``main``. Every loader gets its files from
+:func:`checkpoint_directory`, so a name means the same everywhere. :func:`pinned` returns the commit.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpack", "*
 
 
 def is_hub_name(name: str | Path) -> bool:
-    """Whether ``name`` is ``owner/name``, with or without a revision, and nothing on this machine."""
+    """Whether ``name`` is ``owner/name``, with or without a revision, and not a local path."""
     return _OWNED.fullmatch(str(name)) is not None and not Path(name).exists()
 
 
@@ -32,16 +31,17 @@ def split_revision(name: str | Path) -> tuple[str, str | None]:
 
 
 def checkpoint_directory(name: str | Path, *, safetensors: bool = True) -> Path:
-    """Where a checkpoint is: ``name`` itself if it is a path, else the hub's, fetched unless in the cache.
+    """The folder of a checkpoint: ``name`` if it is a path, otherwise a download from the hub.
 
-    With ``safetensors`` no other weights are fetched. Raises ``CheckpointError`` if the hub has none of that
-    name and revision, or cannot be reached.
+    With ``safetensors`` other weights are not downloaded. Raises ``CheckpointError`` if the hub cannot be
+    reached or does not have this name and revision.
     """
     if Path(name).exists():
         return Path(name)
     if not _NAME.fullmatch(str(name)):
         raise CheckpointError(
-            f"{str(name)!r} could not be loaded: it is no directory, and no hub name (owner/name@revision)"
+            f"{str(name)!r} could not be loaded: it is neither a directory nor a hub name "
+            "(owner/name@revision)"
         )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
@@ -52,26 +52,26 @@ def checkpoint_directory(name: str | Path, *, safetensors: bool = True) -> Path:
         return Path(snapshot_download(repository, revision=revision, ignore_patterns=ignored))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise CheckpointError(
-            f"{str(name)!r} is no directory and could not be loaded from the hub: {error}"
+            f"{str(name)!r} is not a directory and could not be loaded from the hub: {error}"
         ) from error
 
 
 def pinned(name: str | Path) -> str:
-    """``owner/name@commit`` for a hub name in the cache; any other name as it is."""
+    """``owner/name@commit`` for a hub name in the cache; any other name unchanged."""
     if Path(name).exists() or not _NAME.fullmatch(str(name)):
         return str(name)
     from huggingface_hub import try_to_load_from_cache
 
     repository, revision = split_revision(name)
-    found = try_to_load_from_cache(repository, "config.json", revision=revision)
-    commit = Path(found).parent.name if isinstance(found, str) else ""
+    cached = try_to_load_from_cache(repository, "config.json", revision=revision)
+    commit = Path(cached).parent.name if isinstance(cached, str) else ""
     return f"{repository}@{commit}" if _COMMIT.fullmatch(commit) else str(name)
 
 
 def hub_commits(config: Any) -> dict[str, str]:
-    """Commit of each hub model that a resolved configuration names and the cache has, by its name there.
+    """The commit of each cached hub model that a resolved configuration names, by that name.
 
-    A name beside a ``base_url`` is a server's, and says nothing of files.
+    A name with a ``base_url`` belongs to a server and is ignored.
     """
     if isinstance(config, Mapping):
         parts = [part for part in config.values() if not (config.get("base_url") and isinstance(part, str))]

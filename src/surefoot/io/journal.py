@@ -34,7 +34,7 @@ class Journal(Generic[R]):
     def __init__(self, path: Path, record: type[R]) -> None:
         """Open the file or create it. Use :meth:`surefoot.io.runs.Run.journal`."""
         self._path, self._record = path, record
-        self._places = _scan(path)
+        self._positions = _scan(path)
         if not path.exists():
             with atomic_file(path):
                 pass  # the new file's name reaches the disk before its lines do
@@ -43,11 +43,11 @@ class Journal(Generic[R]):
 
     def missing(self, count: int) -> list[int]:
         """Numbers in ``0 … count - 1`` that are not finished, in order."""
-        return [number for number in range(count) if number not in self._places]
+        return [number for number in range(count) if number not in self._positions]
 
     def write(self, number: int, records: Iterable[R]) -> None:
         """Add piece ``number``, or replace it; it may be empty."""
-        self.write_lines(number, [json_line(record, place) for place, record in enumerate(records, 1)])
+        self.write_lines(number, [json_line(record, index) for index, record in enumerate(records, 1)])
 
     def write_lines(self, number: int, lines: Sequence[bytes]) -> None:
         """Add piece ``number``, whose records are lines of JSON already."""
@@ -59,7 +59,7 @@ class Journal(Generic[R]):
         self._stream.flush()
         if time.monotonic() - self._synced > _SYNC_S:
             self.sync()
-        self._places[number] = start, len(body)
+        self._positions[number] = start, len(body)
 
     def read(self) -> Iterator[R]:
         """All records, in the order of the pieces' numbers."""
@@ -90,8 +90,8 @@ class Journal(Generic[R]):
 
     def _pieces(self) -> Iterator[tuple[int, list[bytes]]]:
         with self._path.open("rb") as stream:
-            for number in sorted(self._places):
-                start, size = self._places[number]
+            for number in sorted(self._positions):
+                start, size = self._positions[number]
                 stream.seek(start)
                 # not splitlines(), which also splits at carriage returns
                 yield number, [line + b"\n" for line in stream.read(size).split(b"\n")[:-1]]
@@ -99,9 +99,9 @@ class Journal(Generic[R]):
 
 def _scan(path: Path) -> dict[int, tuple[int, int]]:
     """First byte and length of each piece's records; an incomplete last piece is cut off."""
-    places: dict[int, tuple[int, int]] = {}
+    positions: dict[int, tuple[int, int]] = {}
     if not path.exists():
-        return places
+        return positions
     end = 0
     with path.open("r+b") as stream:
         while header := _HEADER.fullmatch(line := stream.readline()):
@@ -109,8 +109,8 @@ def _scan(path: Path) -> dict[int, tuple[int, int]]:
             body = stream.read(size)
             if len(body) < size or zlib.crc32(body) != checksum:
                 break
-            places[number] = end + len(line), size
+            positions[number] = end + len(line), size
             end += len(line) + size
         if stream.seek(0, os.SEEK_END) > end:
             stream.truncate(end)
-    return places
+    return positions

@@ -1,7 +1,7 @@
-"""How large a file may be inside: bounds on rows, fields and unpacked bytes, checked while it streams.
+"""Bounds on the rows, fields and unpacked bytes of a file, checked while it is read.
 
-A small file can hold a great deal: a Parquet file of 3 kB repeats one text a million times, a gzip file of
-2 MB unpacks to one line of gigabytes. Every reader of the package keeps to these bounds, whoever sent the
+A small file can unpack to a large one: a Parquet file of 3 kB repeats one text a million times, a gzip file
+of 2 MB unpacks to one line of gigabytes. Every reader of the package enforces these bounds, whoever sent the
 file. To read larger files, set the environment variables of :class:`FileLimits`.
 """
 
@@ -24,7 +24,7 @@ from surefoot.errors import RecordError
 _PREFIX: Final = "SUREFOOT_"
 
 
-class TooLargeError(RecordError):
+class LimitError(RecordError):
     """A bound of :class:`FileLimits` is exceeded; :func:`surefoot.io.files.readable` adds the file's name."""
 
 
@@ -40,17 +40,17 @@ class FileLimits(BaseModel):
     max_piece_bytes: int = Field(
         default=2**28,
         ge=1,
-        description="Bytes that are in memory at once: a line, a Parquet row, a JSON array.",
+        description="Bytes in memory at once: a line, a Parquet row or a JSON array.",
     )
     max_unpacked_bytes: int = Field(
-        default=2**33, ge=1, description="Bytes that a gzip or Parquet file unpacks to, repetitions included."
+        default=2**33, ge=1, description="Unpacked bytes of a gzip or Parquet file, repetitions included."
     )
 
     @classmethod
     def from_environment(cls) -> FileLimits:
-        """The bounds as the environment sets them, and none above those of :func:`lower_limits`.
+        """The bounds that environment variables set, lowered by :func:`lower_limits`.
 
-        Raises ``RecordError`` for a variable that is no number of at least 1.
+        Raises ``RecordError`` for a variable that is not a whole number of at least 1.
         """
         names = {name: f"{_PREFIX}{name.upper()}" for name in cls.model_fields}
         try:
@@ -65,15 +65,15 @@ class FileLimits(BaseModel):
         lower = _LOWER.get()
         return limits.model_copy(update={n: min(most, getattr(limits, n)) for n, most in lower.items()})
 
-    def exceeded(self, name: str, what: str) -> TooLargeError:
-        """The error of ``what`` being above the bound ``name``."""
-        return TooLargeError(
+    def exceeded(self, name: str, what: str) -> LimitError:
+        """The error to raise if ``what`` exceeds the bound ``name``."""
+        return LimitError(
             f"{what}, and at most {getattr(self, name):,} are read; if the file is meant to be so large, set "
             f"{_PREFIX}{name.upper()}"
         )
 
     def check_fields(self, value: Any, where: str) -> None:
-        """Raise :class:`TooLargeError` naming a text of a row that is too long; ``where`` is the row."""
+        """Raise :class:`LimitError` naming the first text that is too long; ``where`` names the row."""
         waiting: list[tuple[str, Any]] = [("", value)]
         while waiting:
             name, inner = waiting.pop()
@@ -87,13 +87,13 @@ class FileLimits(BaseModel):
 
 
 class RowSize:
-    """What one row becomes: a small one can become a great deal, as a tree's prefix is in all its leaves."""
+    """Counts the bytes that a row expands to: a tree's prefix, say, is repeated in all its leaves."""
 
     def __init__(self, limits: FileLimits) -> None:
         self._limits, self._bytes = limits, 0
 
     def add(self, size: int) -> None:
-        """Count ``size`` bytes more. Raises :class:`TooLargeError` above ``limits.max_piece_bytes``."""
+        """Add ``size`` bytes. Raises :class:`LimitError` above ``limits.max_piece_bytes``."""
         self._bytes += size
         if self._bytes > self._limits.max_piece_bytes:
             what = f"the row becomes more than {self._limits.max_piece_bytes:,} bytes"
@@ -105,7 +105,7 @@ _LOWER: Final[ContextVar[Mapping[str, int]]] = ContextVar("lower_limits", defaul
 
 @contextmanager
 def lower_limits(**bounds: int) -> Iterator[None]:
-    """Lower bounds for what is read in the block: those of a server, on the files of others."""
+    """Lower the limits within the block, as a server does for uploaded files."""
     token = _LOWER.set(MappingProxyType({**_LOWER.get(), **bounds}))
     try:
         yield
@@ -118,7 +118,7 @@ class _Source(Protocol):
 
 
 class _Counted(io.RawIOBase):
-    """What ``source`` unpacks to; reading past ``limits.max_unpacked_bytes`` raises."""
+    """The bytes of ``source``; reading more than ``limits.max_unpacked_bytes`` raises."""
 
     def __init__(self, source: _Source, limits: FileLimits) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ class _Counted(io.RawIOBase):
 
 @contextmanager
 def open_bounded(path: Path, limits: FileLimits) -> Iterator[IO[bytes]]:
-    """The bytes of ``path``, unpacked within ``limits`` if its name ends in ``.gz``. Raises ``OSError``."""
+    """Open ``path``, unpacked within ``limits`` if its name ends in ``.gz``. Raises ``OSError``."""
     with path.open("rb") as raw:
         if path.suffix != ".gz":
             yield raw
@@ -149,7 +149,7 @@ def open_bounded(path: Path, limits: FileLimits) -> Iterator[IO[bytes]]:
 
 
 def read_whole(stream: IO[bytes], limits: FileLimits) -> bytes:
-    """The rest of ``stream`` as one piece. Raises :class:`TooLargeError`."""
+    """The remaining bytes of ``stream``. Raises :class:`LimitError`."""
     text = stream.read(limits.max_piece_bytes + 1)
     if len(text) > limits.max_piece_bytes:
         raise limits.exceeded("max_piece_bytes", f"one JSON value has more than {len(text) - 1:,} bytes")

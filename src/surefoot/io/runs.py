@@ -256,14 +256,14 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     A hub model differs if its branch has moved. The paths of inputs, the package's version and the time may
     differ.
     """
-    before, after = _identity(old), _identity(new)
+    left, right = _identity(old), _identity(new)
     old_models, new_models = old.get("models", {}), new.get("models", {})
     for name in old_models.keys() & new_models.keys():  # a model that is not downloaded yet lacks a commit
-        before[f"models.{name}"], after[f"models.{name}"] = old_models[name], new_models[name]
+        left[f"models.{name}"], right[f"models.{name}"] = old_models[name], new_models[name]
     return [
-        f"{field}: {before.get(field, 'absent')} there, {after.get(field, 'absent')} asked"
-        for field in sorted(before.keys() | after.keys())
-        if before.get(field) != after.get(field)
+        f"{field}: {left.get(field, 'absent')} there, {right.get(field, 'absent')} asked"
+        for field in sorted(left.keys() | right.keys())
+        if left.get(field) != right.get(field)
     ]
 
 

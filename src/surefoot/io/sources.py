@@ -1,7 +1,7 @@
-"""Files that a text names: one, several as one (a pattern or a folder of shards), or what a URL leads to.
+"""Input files named by a path, a pattern, a folder of shards or a URL.
 
-What is behind a URL is fetched to a temporary folder first, since records are looked up by their place in a
-file; it is removed when the process ends. A ``Path`` is always the one local file of that name.
+A URL is downloaded to a temporary folder, since records are looked up by their place in a file; the folder is
+removed when the process ends. A ``Path`` is always one local file.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from surefoot.errors import RecordError
-from surefoot.io.limits import FileLimits, TooLargeError
+from surefoot.io.limits import FileLimits, LimitError
 
 ENDINGS: Final = (".jsonl", ".jsonl.gz", ".parquet")
-"""Of files of records."""
+"""Name endings of files of records."""
 
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 _PATTERN = re.compile(r"[*?\[]")
@@ -32,20 +32,19 @@ _origins: dict[Path, str] = {}
 
 
 def is_url(source: str) -> bool:
-    """Whether ``source`` is a URL, of whatever file system."""
+    """Whether ``source`` is a URL of any file system."""
     return _URL.match(source) is not None
 
 
 def names_files(source: str) -> bool:
-    """Whether ``source`` is for :func:`files_of` where it could also be a model: its name, its folder, or the
-    web address of a server."""
+    """Whether ``source`` names files, and not a model by its folder or the address of its server."""
     if is_url(source):
         return urlsplit(source).scheme not in ("http", "https")
     return Path(source).is_file() or _PATTERN.search(source) is not None
 
 
 def shown(source: str) -> str:
-    """``source`` as messages may show it: a URL without password and query, which may hold a key."""
+    """``source`` for messages: a URL without password and query, which may hold a key."""
     if not is_url(source):
         return source
     parts = urlsplit(source)
@@ -55,7 +54,7 @@ def shown(source: str) -> str:
 
 
 def origin(path: Path) -> str:
-    """Where a file of :func:`files_of` comes from: its URL, else its path."""
+    """The URL of a file that was downloaded, otherwise its path."""
     return _origins.get(path, str(path))
 
 
@@ -63,11 +62,11 @@ def files_of(source: Path | str) -> list[Path]:
     """The local files that ``source`` names, sorted by name.
 
     A pattern (``data/part-*.jsonl.gz``) names the files that match, a folder the files of records in it. A
-    URL (``https://…``, ``s3://…``, ``hf://datasets/…``, all that fsspec knows) names a file, or by a pattern
-    or folder several, which are fetched once in a process and within ``FileLimits.max_unpacked_bytes``. Any
-    other text is the path of one file, which need not exist.
+    URL (``https://…``, ``s3://…``, ``hf://datasets/…``, all that fsspec supports) names a file, or several by
+    a pattern or folder; they are downloaded once per process, within ``FileLimits.max_unpacked_bytes``. Any
+    other string is the path of one file, which need not exist.
 
-    Raises ``RecordError`` if nothing matches, and for what cannot be fetched.
+    Raises ``RecordError`` if no file matches or a download fails.
     """
     if isinstance(source, Path):
         return [source]
@@ -79,14 +78,14 @@ def files_of(source: Path | str) -> list[Path]:
         return _fetched[source]
     path = Path(source)
     if path.is_dir():
-        return sorted(one for one in path.iterdir() if _is_shard(one.name) and one.is_file()) or [path]
+        return sorted(file for file in path.iterdir() if _is_shard(file.name) and file.is_file()) or [path]
     if path.exists() or not _PATTERN.search(source):
         return [path]
     anchor = Path(path.anchor)
-    found = sorted(one for one in anchor.glob(str(path.relative_to(anchor))) if one.is_file())
-    if not found:
+    matches = sorted(file for file in anchor.glob(str(path.relative_to(anchor))) if file.is_file())
+    if not matches:
         raise RecordError(f"{source}: no file matches; check the pattern")
-    return found
+    return matches
 
 
 def _is_shard(name: str) -> bool:
@@ -99,26 +98,25 @@ def _fetch(url: str, limits: FileLimits) -> list[Path]:
     name, scheme = shown(url), urlsplit(url).scheme
     web = scheme in ("http", "https")
     try:
-        system, place = url_to_fs(url, **(_web_options() if web else {}))
-        # a web server lists nothing, and a question mark begins its query
-        places = sorted(system.glob(place)) if _PATTERN.search(place) and not web else [place]
-        if not web and len(places) == 1 and system.isdir(places[0]):
-            places = sorted(
-                one for one in system.ls(places[0], detail=False) if _is_shard(one.rpartition("/")[2])
-            )
-        if not places:
+        system, path = url_to_fs(url, **(_web_options() if web else {}))
+        # a web server cannot list files, and a question mark begins its query
+        paths = sorted(system.glob(path)) if _PATTERN.search(path) and not web else [path]
+        if not web and len(paths) == 1 and system.isdir(paths[0]):
+            listed = system.ls(paths[0], detail=False)
+            paths = sorted(path for path in listed if _is_shard(path.rpartition("/")[2]))
+        if not paths:
             raise RecordError(f"{name}: no file matches; check the pattern")
         folder = Path(mkdtemp(prefix="surefoot-"))
         atexit.register(rmtree, folder, ignore_errors=True)
-        left = limits.max_unpacked_bytes
+        bytes_left = limits.max_unpacked_bytes
         files = []
-        for number, one in enumerate(places):
-            file = folder / f"{number:05d}" / _last(one)
+        for number, path in enumerate(paths):
+            file = folder / f"{number:05d}" / _file_name(path)
             file.parent.mkdir()
-            left -= _copy(system, one, file, limits, left, **({"block_size": 0} if web else {}))
-            _origins[file] = name if len(places) == 1 else f"{name} ({_last(one)})"
+            bytes_left -= _copy(system, path, file, limits, bytes_left, **({"block_size": 0} if web else {}))
+            _origins[file] = name if len(paths) == 1 else f"{name} ({_file_name(path)})"
             files.append(file)
-    except TooLargeError as error:
+    except LimitError as error:
         raise RecordError(f"{name}: {error}") from error
     except RecordError:
         raise
@@ -126,32 +124,33 @@ def _fetch(url: str, limits: FileLimits) -> list[Path]:
         package = _PACKAGES.get(scheme)
         fix = f"needs the package {package}: pip install {package}" if package else str(error)
         raise RecordError(f"{name}: {fix}") from error
-    except Exception as error:  # each file system has errors of its own
+    except Exception as error:  # each file system raises its own classes
         reason = f"{type(error).__name__}: {error}".replace(url, name)
         raise RecordError(f"{name}: cannot be fetched: {reason:.300}; check the address") from error
     return files
 
 
-def _last(place: str) -> str:
-    """The name of a file, which its format is told by; never a path, whatever the server calls it."""
-    name = re.sub(r"[^\w.-]", "_", urlsplit(place).path.rstrip("/").rpartition("/")[2])
-    return name[-100:].lstrip(".") or hashlib.sha256(place.encode()).hexdigest()[:16]
+def _file_name(path: str) -> str:
+    """A safe local name with the ending of ``path``, which decides the format."""
+    name = re.sub(r"[^\w.-]", "_", urlsplit(path).path.rstrip("/").rpartition("/")[2])
+    return name[-100:].lstrip(".") or hashlib.sha256(path.encode()).hexdigest()[:16]
 
 
-def _copy(system: Any, place: str, file: Path, limits: FileLimits, left: int, **options: Any) -> int:
-    """Bytes of ``place`` that were written to ``file``, at most ``left``."""
+def _copy(system: Any, path: str, file: Path, limits: FileLimits, max_bytes: int, **options: Any) -> int:
+    """Copy ``path`` to ``file``; returns its size in bytes."""
     size = 0
-    with system.open(place, "rb", **options) as stream, file.open("xb") as target:
-        while piece := stream.read(_CHUNK_BYTES):
-            size += len(piece)
-            if size > left:
-                raise limits.exceeded("max_unpacked_bytes", f"{_last(place)} has more than {left:,} bytes")
-            target.write(piece)
+    with system.open(path, "rb", **options) as stream, file.open("xb") as target:
+        while chunk := stream.read(_CHUNK_BYTES):
+            size += len(chunk)
+            if size > max_bytes:
+                what = f"{_file_name(path)} has more than {max_bytes:,} bytes"
+                raise limits.exceeded("max_unpacked_bytes", what)
+            target.write(chunk)
     return size
 
 
 def _web_options() -> dict[str, Any]:
-    """A server that is silent ends the download; a slow one does not."""
+    """Time-outs: a silent server ends the download, a slow one does not."""
     from aiohttp import ClientTimeout
 
     timeout = ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_SILENCE_S)

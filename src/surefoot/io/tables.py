@@ -1,8 +1,8 @@
 """Records of a file as a sequence that stays on disk: memory does not grow with the file.
 
-An index, in SQLite, says where each record lies and what it belongs to. SQLite is in the standard library,
-sorts and looks up within a fixed cache, and is read by many processes at once; the records themselves are
-read from the file they came in, by their byte ranges.
+An index in SQLite holds the position and the ids of each record; the records themselves are read from their
+file, by byte ranges. SQLite sorts and looks up within a fixed cache, and many processes can read it at
+once.
 """
 
 from __future__ import annotations
@@ -18,16 +18,13 @@ from itertools import chain, islice
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from typing import Any, Generic, NamedTuple, TypeVar, overload
+from typing import Any, Final, Generic, NamedTuple, TypeVar, overload
 from weakref import finalize
-
-from pydantic import ValidationError
 
 from surefoot.errors import RecordError
 from surefoot.io.atomic import atomic_path
-from surefoot.io.files import ReadReport, error_reason, placed_lines, readable, shortened
+from surefoot.io.files import ReadReport, json_line, parse_line, placed_lines, readable
 from surefoot.io.limits import FileLimits
-from surefoot.io.seen import CACHE_KIB, SeenByKey
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace, as_json
 
 R = TypeVar("R", bound=Record)
@@ -38,28 +35,31 @@ _COLUMNS = (
     "key TEXT, parent TEXT, size INTEGER"
 )
 _PLACE = "first, count, start, bytes"
-_ROWS_AT_ONCE = 4096
+ROWS_AT_ONCE: Final = 4096
 _COPIED = (StepLabel, StepScores)
-"""Records that have no id of their own and would count twice if they came twice."""
+"""Records without an id of their own: a repeated one would count twice."""
 _READ_AHEAD = 1 << 20
-"""Bytes read together where records follow one another in the file."""
+"""Bytes that are read together if records are neighbours in the file."""
+_CACHE_KIB = 2_048
+"""Memory for SQLite's pages of one database. More was no faster with millions of rows."""
+_DIGEST_BYTES = 16
 
 
 class Facts(NamedTuple):
-    """What an index keeps of a record, beside where it lies."""
+    """Facts about a record in the index, apart from its place in the file."""
 
     key: str
-    """The id it is looked up by: its own, or that of the trace or problem it belongs to."""
+    """The id to look it up by: its own, or the id of its trace or problem."""
     parent: str | None = None
     """A trace's problem."""
     size: int = 1
-    """A trace's steps; for a problem, 1 if its answer is known."""
+    """Number of steps of a trace; for a problem, 1 if it has an answer."""
     many: bool = False
-    """Whether there may be many of one key, as there are labels of one trace."""
+    """Whether many records may share a key, as the labels of a trace do."""
 
 
 def facts_of(record: Record) -> Facts:
-    """What an index keeps of a record of this package, by its class."""
+    """Facts about a record of this package."""
     if isinstance(record, Problem):
         return Facts(record.id, size=int(record.answer is not None))
     if isinstance(record, Trace):
@@ -71,12 +71,12 @@ def facts_of(record: Record) -> Facts:
 
 
 def facts_in(records: Iterable[Record]) -> Iterator[Facts]:
-    """Facts of problems or traces; those of a table come from its index, and the records are not read."""
+    """Facts about problems or traces. For a table they come from the index, and no record is read."""
     return records.facts() if isinstance(records, RecordTable) else map(facts_of, records)
 
 
 class Index:
-    """An SQLite file that is only read: opened once in each process that uses it."""
+    """An SQLite file that is only read; each process that uses it opens it once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -86,10 +86,10 @@ class Index:
         return {"path": self.path, "_opened": None}
 
     def query(self, statement: str, values: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
-        """The rows that ``statement`` selects, as they are asked for."""
+        """Yield the rows that ``statement`` selects."""
         if self._opened is None or self._opened[0] != os.getpid():
             connection = sqlite3.connect(uri_of(self.path), uri=True, check_same_thread=False)
-            connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+            connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
             self._opened = (os.getpid(), connection)
         yield from self._opened[1].execute(statement, values)
 
@@ -103,8 +103,8 @@ class Index:
         self.close()
 
 
-class Place(NamedTuple):
-    """The bytes of neighbouring records of one key: one trace, or labels of one that lie together."""
+class Location(NamedTuple):
+    """The bytes of neighbouring records with one key: a trace, or consecutive labels of a trace."""
 
     first: int
     records: int
@@ -113,10 +113,10 @@ class Place(NamedTuple):
 
 
 class OnDisk(Sequence[T]):
-    """A sequence of which only what is asked for is in memory. Slices are lists."""
+    """A sequence that reads items from disk when they are used. Slices are lists."""
 
     def between(self, start: int, stop: int) -> Iterator[T]:
-        """Items ``start … stop - 1``, read as they are asked for."""
+        """Yield items ``start … stop - 1``."""
         raise NotImplementedError
 
     @property
@@ -136,25 +136,25 @@ class OnDisk(Sequence[T]):
             start, stop, step = at.indices(len(self))
             if step == 1:
                 return list(self.between(start, stop))
-            return [self[place] for place in range(start, stop, step)]
-        place = operator.index(at)  # SQLite does not know the integers of numpy
-        place += len(self) if place < 0 else 0
-        if not 0 <= place < len(self):
+            return [self[index] for index in range(start, stop, step)]
+        index = operator.index(at)  # SQLite does not know the integers of numpy
+        index += len(self) if index < 0 else 0
+        if not 0 <= index < len(self):
             raise IndexError(f"{at} is not among {len(self)} items")
-        return next(self.between(place, place + 1))
+        return next(self.between(index, index + 1))
 
 
 class RecordTable(OnDisk[R], Generic[R]):
-    """The records of one file in their order; an item is read when it is asked for, and not kept.
+    """The records of one file, in order. An item is read when it is used, and not cached.
 
-    A table can be pickled: what travels is the paths of file and index, so other processes that see the same
-    files read it as it is. Made by :func:`open_table`.
+    Pickling a table sends the paths of file and index, so other processes must see the same files. Made by
+    :func:`open_table`.
     """
 
     def __init__(self, data: Path, lookup: Index, record: type[R]) -> None:
         self.data, self.lookup, self.record = data, lookup, record
         self.repeated = 0
-        """Equal records that were left out."""
+        """Number of duplicates that were left out."""
         self._count: int | None = None
         self._digest: str | None = None
 
@@ -165,17 +165,17 @@ class RecordTable(OnDisk[R], Generic[R]):
         return self._count
 
     def between(self, start: int, stop: int) -> Iterator[R]:
-        """Records ``start … stop - 1``, read as they are asked for."""
+        """Yield records ``start … stop - 1``."""
         rows = self.lookup.query(
             f"SELECT {_PLACE} FROM places WHERE first < ? AND first >= "  # noqa: S608
             "(SELECT coalesce(max(first), 0) FROM places WHERE first <= ?) ORDER BY first",
             (stop, start),
         )
-        for place, records in self.read(map(Place._make, rows)):
+        for place, records in self.read(map(Location._make, rows)):
             yield from records[max(0, start - place.first) : stop - place.first]
 
     def facts(self) -> Iterator[Facts]:
-        """Facts of each place in the file: of each record, where every one has a key of its own."""
+        """Facts about each place in the file: about each record, if every record has its own key."""
         for row in self.lookup.query("SELECT key, parent, size FROM places ORDER BY first"):
             yield Facts(*row)
 
@@ -188,37 +188,37 @@ class RecordTable(OnDisk[R], Generic[R]):
         return self._digest
 
     def find(self, key: str) -> list[R]:
-        """All records of this key, in their order."""
+        """All records with this key, in order."""
         rows = self.lookup.query(f"SELECT {_PLACE} FROM places WHERE key = ? ORDER BY first", (key,))  # noqa: S608
-        return [record for _, records in self.read(map(Place._make, rows)) for record in records]
+        return [record for _, records in self.read(map(Location._make, rows)) for record in records]
 
     def find_many(self, keys: Iterable[str]) -> dict[str, list[R]]:
-        """All records of these keys by key, in their order; a key that has none is left out."""
+        """All records with these keys, by key, in order; keys without a record are left out."""
         rows = self.lookup.query(
             f"SELECT {_PLACE} FROM places WHERE key IN (SELECT value FROM json_each(?)) ORDER BY first",  # noqa: S608
             (as_json(list(keys)),),
         )
-        found: dict[str, list[R]] = {}
-        for _, records in self.read(map(Place._make, rows)):
-            found.setdefault(facts_of(records[0]).key, []).extend(records)
-        return found
+        records_of: dict[str, list[R]] = {}
+        for _, records in self.read(map(Location._make, rows)):
+            records_of.setdefault(facts_of(records[0]).key, []).extend(records)
+        return records_of
 
     def groups(self) -> Iterator[list[R]]:
-        """The records of each parent, parents in the order of their first; one group is in memory at a time.
+        """The records of each parent, which need not be neighbours, ordered by each parent's first record.
 
-        Records of one parent need not lie together.
+        One group is in memory at a time.
         """
         for (parent,) in self.lookup.query("SELECT parent FROM places GROUP BY parent ORDER BY min(first)"):
             rows = self.lookup.query(
                 f"SELECT {_PLACE} FROM places WHERE parent IS ? ORDER BY first",  # noqa: S608
                 (parent,),
             )
-            yield [record for _, records in self.read(map(Place._make, rows)) for record in records]
+            yield [record for _, records in self.read(map(Location._make, rows)) for record in records]
 
-    def read(self, places: Iterable[Place]) -> Iterator[tuple[Place, list[R]]]:
-        """The records of ``places``; those that lie near one another are read together."""
+    def read(self, places: Iterable[Location]) -> Iterator[tuple[Location, list[R]]]:
+        """Yield the records of ``places``; neighbouring places are read together."""
         with self.data.open("rb", buffering=0) as stream:
-            waiting: list[Place] = []
+            waiting: list[Location] = []
             for place in places:
                 if waiting and not (
                     waiting[-1].start < place.start
@@ -229,17 +229,19 @@ class RecordTable(OnDisk[R], Generic[R]):
                 waiting.append(place)
             yield from self._parsed(stream.fileno(), waiting)
 
-    def _parsed(self, handle: int, places: Sequence[Place]) -> Iterator[tuple[Place, list[R]]]:
+    def _parsed(self, handle: int, places: Sequence[Location]) -> Iterator[tuple[Location, list[R]]]:
         if not places:
             return
         base, end = places[0].start, places[-1].start + places[-1].bytes
         text = os.pread(handle, end - base, base)
         if len(text) < end - base:
-            raise RecordError(f"{self.data} is shorter than when it was opened; do not change it meanwhile")
+            raise RecordError(
+                f"{self.data} is shorter than when it was opened; do not change it while it is in use"
+            )
         parse = self.record.model_validate_json
         for place in places:
-            own = text[place.start - base : place.start - base + place.bytes]
-            yield place, [parse(line) for line in map(bytes.strip, own.split(b"\n")) if line]
+            lines = text[place.start - base : place.start - base + place.bytes].split(b"\n")
+            yield place, [parse(line) for line in map(bytes.strip, lines) if line]
 
 
 def open_table(
@@ -253,11 +255,11 @@ def open_table(
 ) -> RecordTable[R]:
     """Index the records of ``path`` in one pass; each is validated, and bad lines are counted or raise.
 
-    A JSON Lines file is read where it lies, and must not change while the table is in use. Anything else
-    comes as ``records`` and is first written to ``folder`` as JSON Lines. Without a ``folder``, index and
-    data go to a temporary one that lives as long as the table. A problem or trace that comes twice is in the
-    table once (``repeated`` counts them): twice, it would change every estimate over samples. So is a label
-    or score that comes twice in equal words; different labels of one step are all there.
+    A JSON Lines file is read in place, and must not change while the table is in use. Anything else is passed
+    as ``records`` and first written to ``folder`` as JSON Lines. Without a ``folder``, index and data go to a
+    temporary one that lives as long as the table. Duplicates are left out and counted in ``repeated``, as
+    they would change every estimate over samples: problems or traces with one id, and equal labels or scores.
+    Different labels of one step all stay.
 
     Raises ``RecordError`` as :func:`surefoot.io.files.read_records` does, for two different problems or
     traces of one id, and for different scores of one trace by one scorer.
@@ -281,7 +283,7 @@ def open_table(
 
 
 def uri_of(path: Path) -> str:
-    """What SQLite opens ``path`` by if it is only read."""
+    """The URI with which SQLite opens ``path`` read-only."""
     return f"{path.resolve().as_uri()}?mode=ro&immutable=1"
 
 
@@ -299,40 +301,29 @@ class _Row(NamedTuple):
 def _lines_of(
     path: Path, record: type[R], report: ReadReport | None, limits: FileLimits
 ) -> Iterator[_Row | None]:
-    """Where the good lines of a file lie; ``None`` for a bad one, which parts its neighbours."""
+    """Places of the valid lines; ``None`` for an invalid one, which separates its neighbours."""
     if report is not None:
         report.opened(path.name)
     with readable(str(path)), path.open("rb") as stream:
         for number, start, text in placed_lines(stream, limits):
-            try:
-                made = record.model_validate_json(text.decode("utf-8"))
-            except (ValidationError, UnicodeDecodeError) as error:
-                reason = error_reason(error)
-                if report is None:
-                    fix = "correct the line, or pass report=ReadReport() to skip and count such lines"
-                    raise RecordError(f"{path}, line {number}: {shortened(reason)}; {fix}") from error
-                report.skipped(number, reason)
-                yield None
-                continue
-            if report is not None:
-                report.read()
-            yield _Row(start, len(text), facts_of(made), made)
+            parsed = parse_line(text, record, str(path), number, report)
+            yield None if parsed is None else _Row(start, len(text), facts_of(parsed), parsed)
 
 
 def _written(path: Path, records: Iterable[R]) -> Iterator[_Row]:
-    """Write ``records`` to ``path`` as they are asked for, and say where they lie."""
+    """Write ``records`` to ``path`` and yield their places."""
     with atomic_path(path) as temporary, temporary.open("wb") as stream:
         start = 0
-        for record in records:
-            line = record.model_dump_json().encode("utf-8")
-            stream.write(line + b"\n")
-            yield _Row(start, len(line), facts_of(record), record)
-            start += len(line) + 1
+        for number, record in enumerate(records, start=1):
+            line = json_line(record, number)
+            stream.write(line)
+            yield _Row(start, len(line) - 1, facts_of(record), record)
+            start += len(line)
 
 
 def _once(rows: Iterator[_Row | None], table: RecordTable[Any], name: str) -> Iterator[_Row | None]:
-    """Rows of labels or scores; ``None`` for one that comes again, which is counted."""
-    with closing(SeenByKey()) as seen:
+    """Rows of labels or scores; ``None`` for a duplicate, which is counted."""
+    with closing(SeenTexts()) as seen:
         for row in rows:
             if row is None:
                 yield None
@@ -346,18 +337,17 @@ def _once(rows: Iterator[_Row | None], table: RecordTable[Any], name: str) -> It
             if isinstance(record, StepScores) and seen.again(trace, record.scorer):
                 raise RecordError(
                     f"{name}: different scores of trace {trace!r} by {record.scorer!r}; give one "
-                    "of them, or each scorer a name of its own"
+                    "of them, or each scorer its own name"
                 )
             yield row
 
 
 def _write_index(path: Path, rows: Iterator[_Row | None]) -> None:
     with atomic_path(path) as temporary, closing(sqlite3.connect(temporary)) as database:
-        for setting in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{CACHE_KIB}"):
-            database.execute(f"PRAGMA {setting}")
+        set_for_writing(database)
         database.execute(f"CREATE TABLE places ({_COLUMNS})")
-        waiting = _joined(rows)
-        while batch := list(islice(waiting, _ROWS_AT_ONCE)):
+        merged = _merged(rows)
+        while batch := list(islice(merged, ROWS_AT_ONCE)):
             database.executemany("INSERT INTO places VALUES (?, ?, ?, ?, ?, ?, ?)", batch)
         _make_searchable(database)
 
@@ -368,12 +358,12 @@ def _make_searchable(database: sqlite3.Connection) -> None:
     database.commit()
 
 
-def _joined(rows: Iterator[_Row | None]) -> Iterator[tuple[int, int, int, int, str, str | None, int]]:
-    """Rows of the index. Labels of one trace that lie together are one row: there are millions of them."""
+def _merged(rows: Iterator[_Row | None]) -> Iterator[tuple[int, int, int, int, str, str | None, int]]:
+    """Rows of the index. Consecutive labels of one trace share a row, as there may be millions."""
     first = count = start = end = size = 0
     facts: Facts | None = None
     for row in chain(rows, [None]):
-        if row and facts and facts.many and row.facts.key == facts.key and count < _ROWS_AT_ONCE:
+        if row and facts and facts.many and row.facts.key == facts.key and count < ROWS_AT_ONCE:
             count, end, size = count + 1, row.start + row.bytes, size + row.facts.size
             continue
         if facts is not None:
@@ -385,27 +375,96 @@ def _joined(rows: Iterator[_Row | None]) -> Iterator[tuple[int, int, int, int, s
 
 
 def _leave_out_repeated(table: RecordTable[Any], name: str) -> None:
-    """Keep the first of equal records of one id. Raises ``RecordError`` if they are not equal.
+    """Keep the first of equal records with one id. Raises ``RecordError`` if they are not equal.
 
-    Problems are equal if text and answer are: each of many traces may come with a copy of its problem.
+    Problems are equal if text and answer are: each trace may come with its own copy of its problem.
     """
     repeated = 0
     for (key,) in table.lookup.query("SELECT key FROM places GROUP BY key HAVING count(*) > 1"):
-        first, *others = map(_compared, table.find(key))
-        if any(other != first for other in others):
+        first, *duplicates = map(_compared, table.find(key))
+        if any(other != first for other in duplicates):
             what = "problems" if issubclass(table.record, Problem) else "traces"
             raise RecordError(f"{name}: two different {what} have the id {key!r}; give each its own")
-        repeated += len(others)
+        repeated += len(duplicates)
     if not repeated:
         return
     table.lookup.close()
     with closing(sqlite3.connect(table.lookup.path)) as database:
-        database.execute(f"CREATE TABLE kept ({_COLUMNS})")
+        database.execute(f"CREATE TABLE unique_places ({_COLUMNS})")
         database.execute(
-            "INSERT INTO kept SELECT row_number() OVER (ORDER BY first) - 1, count, start, bytes, key, "
-            "parent, size FROM places WHERE first IN (SELECT min(first) FROM places GROUP BY key)"
+            "INSERT INTO unique_places SELECT row_number() OVER (ORDER BY first) - 1, count, start, bytes, "
+            "key, parent, size FROM places WHERE first IN (SELECT min(first) FROM places GROUP BY key)"
         )
         database.execute("DROP TABLE places")
-        database.execute("ALTER TABLE kept RENAME TO places")
+        database.execute("ALTER TABLE unique_places RENAME TO places")
         _make_searchable(database)
     table.repeated = repeated
+
+
+class Seen:
+    """Counts ids in a temporary SQLite database, which stays in memory while it is small; close it."""
+
+    def __init__(self) -> None:
+        self._database = _temporary("CREATE TABLE seen (id TEXT PRIMARY KEY, times INTEGER) WITHOUT ROWID")
+
+    def times(self, id_: str) -> int:
+        """How often this was called with ``id_`` before."""
+        [(times,)] = self._database.execute(
+            "INSERT INTO seen VALUES (?, 0) ON CONFLICT DO UPDATE SET times = times + 1 RETURNING times",
+            (id_,),
+        )
+        return int(times)
+
+    def close(self) -> None:
+        """Delete the database; a second call does nothing."""
+        self._database.close()
+
+
+class SeenTexts:
+    """Remembers the texts of each key, in such a database.
+
+    Consecutive texts of a key, such as the labels of a trace, share one look-up. With one look-up for each,
+    the time for millions of labels in random order grows faster than their number.
+    """
+
+    def __init__(self) -> None:
+        self._database = _temporary("CREATE TABLE seen (key TEXT PRIMARY KEY, digests BLOB) WITHOUT ROWID")
+        self._key: str | None = None
+        self._digests: set[bytes] = set()
+
+    def again(self, key: str, text: str) -> bool:
+        """Whether this was called with ``key`` and ``text`` before."""
+        if key != self._key:
+            self._store()
+            self._key, self._digests = key, self._load(key)
+        digest = hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest()
+        seen = digest in self._digests
+        self._digests.add(digest)
+        return seen
+
+    def _load(self, key: str) -> set[bytes]:
+        row = self._database.execute("SELECT digests FROM seen WHERE key = ?", (key,)).fetchone()
+        digests = row[0] if row else b""
+        return {digests[at : at + _DIGEST_BYTES] for at in range(0, len(digests), _DIGEST_BYTES)}
+
+    def _store(self) -> None:
+        if self._key is not None:
+            row = (self._key, b"".join(self._digests))
+            self._database.execute("INSERT OR REPLACE INTO seen VALUES (?, ?)", row)
+
+    def close(self) -> None:
+        self._database.close()
+
+
+def set_for_writing(database: sqlite3.Connection) -> None:
+    """Bound the cache and skip journal and syncs: a database of this module is made again after a crash."""
+    for setting in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{_CACHE_KIB}"):
+        database.execute(f"PRAGMA {setting}")
+
+
+def _temporary(table: str) -> sqlite3.Connection:
+    database = sqlite3.connect("", isolation_level=None)
+    set_for_writing(database)
+    database.execute(table)
+    database.execute("BEGIN")
+    return database

@@ -32,7 +32,7 @@ _MIN_S = 0.05
 W = TypeVar("W")
 
 
-class Budget:
+class RequestBudget:
     """Bounds the questions of one request: ``seconds`` of wall time in all, waiting included.
 
     :meth:`cancel` may be called from any thread. A budget is used for one question at a time.
@@ -85,12 +85,12 @@ class WorkerPool:
         n_quick = size // 2 if timeout_s > SLICE_S else 0
         self._turns = FairTurns(self._workers[:n_quick], self._workers[n_quick:])
 
-    def ask(self, question: object, budget: Budget | None = None) -> Reply:
+    def ask(self, question: object, budget: RequestBudget | None = None) -> Reply:
         """The reply to one question. Failures are those of a worker, ``budget`` (spent) and ``cancelled``.
 
         Raises as :meth:`BoundedWorker.ask` does.
         """
-        budget = budget or Budget()
+        budget = budget or RequestBudget()
         reply = self._ask(question, budget, quick=True)
         if reply is None:
             reply = self._ask(question, budget, quick=False)
@@ -102,7 +102,7 @@ class WorkerPool:
             for worker in self._workers:
                 worker.close()
 
-    def _ask(self, question: object, budget: Budget, *, quick: bool) -> Reply | None:
+    def _ask(self, question: object, budget: RequestBudget, *, quick: bool) -> Reply | None:
         """Wait for a worker and ask it, within the budget; ``None`` if a slice was too short."""
         if budget.cancelled or budget.left_s <= 0:
             return Reply(failure="cancelled" if budget.cancelled else "budget")
@@ -120,11 +120,11 @@ class WorkerPool:
         reply = Reply(failure="cancelled")
         try:
             worker.start()  # takes seconds, once; no request pays for it
-            asked = time.monotonic()
+            started = time.monotonic()
             with budget.interruptible(worker.interrupt):
                 if not budget.cancelled:
                     reply = worker.ask(question, timeout_s=seconds)
-            used_s = time.monotonic() - asked
+            used_s = time.monotonic() - started
         finally:
             self._turns.leave(turn, used_s)
         budget.left_s, budget.used_s = left_s - used_s, budget.used_s + used_s
@@ -139,7 +139,7 @@ class WorkerPool:
 
 
 @dataclass(eq=False)
-class Turn(Generic[W]):
+class WorkerTurn(Generic[W]):
     """A question that waits for a worker, or has one."""
 
     caller: str
@@ -172,21 +172,21 @@ class FairTurns(Generic[W]):
     def __init__(self, quick: Sequence[W], others: Sequence[W]) -> None:
         self._quick, self._others = list(quick), list(others)
         self._size = len(quick) + len(others)
-        self._waiting: list[Turn[W]] = []
+        self._waiting: list[WorkerTurn[W]] = []
         self._use: dict[str, _Use] = {}
         self._virtual_time = 0.0
         self._pauses = 0
         self._changed = threading.Condition()
 
-    def enter(self, caller: str, *, quick: bool = True, used_s: float = 0.0) -> Turn[W]:
+    def enter(self, caller: str, *, quick: bool = True, used_s: float = 0.0) -> WorkerTurn[W]:
         """A new turn; it has a worker if one is free."""
-        turn: Turn[W] = Turn(caller, quick, used_s)
+        turn: WorkerTurn[W] = WorkerTurn(caller, quick, used_s)
         with self._changed:
             self._waiting.append(turn)
             self._hand_out()
         return turn
 
-    def wait(self, turn: Turn[W], timeout_s: float = math.inf) -> W | None:
+    def wait(self, turn: WorkerTurn[W], timeout_s: float = math.inf) -> W | None:
         """The worker of a turn; ``None`` if none was free in time, which ends the turn.
 
         Setting ``turn.ready`` ends the waiting.
@@ -197,7 +197,7 @@ class FairTurns(Generic[W]):
                 self._waiting.remove(turn)
             return turn.worker
 
-    def leave(self, turn: Turn[W], used_s: float) -> None:
+    def leave(self, turn: WorkerTurn[W], used_s: float) -> None:
         """Return the worker of a turn, which used it for ``used_s`` seconds."""
         if turn.worker is None:
             raise ValueError("the turn has no worker")
@@ -236,16 +236,18 @@ class FairTurns(Generic[W]):
             self._give(self._quick, cheap, quick=True)
         if self._others:
 
-            def order(turn: Turn[W]) -> tuple[float, float, float]:
+            def order(turn: WorkerTurn[W]) -> tuple[float, float, float]:
                 finish = use[turn.caller].finish
                 return max(finish, self._virtual_time), finish, turn.used_s
 
             turns = sorted(self._waiting, key=order)
-            given = self._give(self._others, turns, quick=False)
-            if given:
-                self._virtual_time = max(self._virtual_time, use[given[-1].caller].finish)
+            served = self._give(self._others, turns, quick=False)
+            if served:
+                self._virtual_time = max(self._virtual_time, use[served[-1].caller].finish)
 
-    def _give(self, workers: list[W], turns: Sequence[Turn[W]], *, quick: bool) -> Sequence[Turn[W]]:
+    def _give(
+        self, workers: list[W], turns: Sequence[WorkerTurn[W]], *, quick: bool
+    ) -> Sequence[WorkerTurn[W]]:
         served = turns[: len(workers)]
         for turn in served:
             self._waiting.remove(turn)

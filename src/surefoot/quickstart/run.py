@@ -27,7 +27,7 @@ from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.quickstart.comparison import READINGS, ScoredTraces, compare
 from surefoot.quickstart.config import QuickstartConfig
 from surefoot.quickstart.report import write_report
-from surefoot.quickstart.stages import LabelJob, SampleJob, ScoreJob
+from surefoot.quickstart.stages import RolloutJob, SampleJob, ScoreJob
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace
 from surefoot.segment import cut_trace
 from surefoot.training.classifier import train
@@ -91,7 +91,7 @@ def _label(
 ) -> dict[str, list[list[StepLabel]]]:
     """Monte Carlo labels, and the exact ones beside them; both in the order of ``traces``."""
     config = context.config
-    job = LabelJob(rollouts=config.rollouts, seed=config.seed, max_tokens=config.max_tokens)
+    job = RolloutJob(rollouts=config.rollouts, seed=config.seed, max_tokens=config.max_tokens)
     size = config.shard * config.train_samples
     monte_carlo = _map(context, "train-labels", _joined(context, "train"), size, job)
     exact = asyncio.run(ExactLabeller(after_error="wrong").label(_pair(problems, traces)))

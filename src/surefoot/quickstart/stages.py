@@ -51,7 +51,7 @@ class SampleJob(Job[Trace]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelJob(Job[StepLabel]):
+class RolloutJob(Job[StepLabel]):
     """Monte Carlo labels by the lab's policy."""
 
     rollouts: int

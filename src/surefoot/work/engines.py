@@ -18,7 +18,7 @@ from multiprocessing.util import Finalize
 from typing import Any, Protocol, Self
 
 from surefoot.errors import RunError
-from surefoot.work.jobs import Assignment, Job, Opened, PieceDone, Pieces, do_piece, open_job, pack_piece
+from surefoot.work.jobs import Job, Opened, PieceDone, Pieces, WorkerTask, do_piece, open_job, pack_piece
 
 Next = Callable[[int], int | None]
 """Returns the number of the next piece, given how many are under way; ``None`` = no more for now."""
@@ -52,8 +52,8 @@ class Here:
         """Open the job; see :class:`Engine`."""
         if self.in_flight == 1:
             with open_job(job) as opened, _counted(job, opened):
-                assignment = Assignment(job=job, pieces=pieces)
-                yield partial(_one_by_one, assignment, opened)
+                task = WorkerTask(job=job, pieces=pieces)
+                yield partial(_one_by_one, task, opened)
             return
         with job.open() as opened, asyncio.Runner() as runner, _counted(job, opened):
             yield partial(_concurrently, job, pieces, opened, runner, self.in_flight)
@@ -67,10 +67,10 @@ def _counted(job: Job[Any], opened: Opened) -> Iterator[None]:
         job.counts.update(opened.counts)
 
 
-def _one_by_one(assignment: Assignment, opened: Opened, following: Next) -> Generator[PieceDone]:
+def _one_by_one(task: WorkerTask, opened: Opened, following: Next) -> Generator[PieceDone]:
     silent = Opened(work=opened.work)  # its counts are added once, at the end
     while (number := following(0)) is not None:
-        yield do_piece(assignment, silent, number)
+        yield do_piece(task, silent, number)
 
 
 def _concurrently(
@@ -141,12 +141,12 @@ class Processes:
     def start(self, job: Job[Any], pieces: Pieces[Any]) -> Iterator[RunPieces]:
         """See :class:`Engine`; processes start with the first piece."""
         with self:
-            yield partial(self._run, Assignment(job=job, pieces=pieces, threads=self.threads))
+            yield partial(self._run, WorkerTask(job=job, pieces=pieces, threads=self.threads))
 
-    def _run(self, assignment: Assignment, following: Next) -> Generator[PieceDone]:
+    def _run(self, task: WorkerTask, following: Next) -> Generator[PieceDone]:
         lost: list[int] = []
         deaths = 0
-        packed = pickle.dumps(assignment)
+        packed = pickle.dumps(task)
         while True:
             try:
                 for piece in self._run_until_a_death(packed, lost, following):
@@ -201,7 +201,7 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-_current: tuple[bytes, Assignment, Opened] | None = None
+_current: tuple[bytes, WorkerTask, Opened] | None = None
 _open = ExitStack()
 
 
@@ -224,8 +224,8 @@ def _do_piece(packed: bytes, number: int) -> PieceDone:
     if _current is None or _current[0] != packed:
         _current = None
         _open.close()
-        assignment: Assignment = pickle.loads(packed)  # noqa: S301 - from the process that started this one
-        os.environ["OMP_NUM_THREADS"] = str(assignment.threads)
-        _current = packed, assignment, _open.enter_context(open_job(assignment.job))
-    _, assignment, opened = _current
-    return do_piece(assignment, opened, number)
+        task: WorkerTask = pickle.loads(packed)  # noqa: S301 - from the process that started this one
+        os.environ["OMP_NUM_THREADS"] = str(task.threads)
+        _current = packed, task, _open.enter_context(open_job(task.job))
+    _, task, opened = _current
+    return do_piece(task, opened, number)

@@ -147,7 +147,7 @@ class PieceDone:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Assignment:
+class WorkerTask:
     """What is sent to a worker process."""
 
     job: Job[Any]
@@ -198,11 +198,11 @@ def isolate_errors(job: Job[R], work: Work, items: Sequence[Any]) -> list[R]:
         return records
 
 
-def do_piece(assignment: Assignment, opened: Opened, number: int) -> PieceDone:
+def do_piece(task: WorkerTask, opened: Opened, number: int) -> PieceDone:
     """Do one piece. ``opened`` comes from :func:`open_job`."""
     start = time.monotonic()
-    records = opened.work(assignment.pieces[number])
-    done = pack_piece(assignment.job, number, records)
+    records = opened.work(task.pieces[number])
+    done = pack_piece(task.job, number, records)
     return replace(done, worker=os.getpid(), seconds=time.monotonic() - start, counts=dict(opened.counts))
 
 
@@ -210,7 +210,7 @@ def pack_piece(job: Job[R], number: int, records: Sequence[R]) -> PieceDone:
     """The result of a piece from its records."""
     return PieceDone(
         number=number,
-        lines=[json_line(record, place) for place, record in enumerate(records, start=1)],
+        lines=[json_line(record, index) for index, record in enumerate(records, start=1)],
         tokens=job.cost(records),
         failure=job.failed(records),
     )

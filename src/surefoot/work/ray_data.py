@@ -1,8 +1,8 @@
-"""Step scores and verdicts as stages of a Ray Data pipeline, beside the generation of ``ray.data.llm``.
+"""Step scores and verdicts as stages of a Ray Data pipeline, to combine with ``ray.data.llm``.
 
-Each class is for ``Dataset.map_batches``: Ray Data starts it once in each actor, sends it blocks of rows with
-back-pressure, and does a dead actor's block again. Rows of one problem share the reading of it if they lie
-together in a batch: sort by problem, or generate the samples of a problem one after another.
+Use each class with ``Dataset.map_batches``: Ray Data starts it once per actor, sends it blocks of rows with
+back-pressure, and repeats the block of a dead actor. The model reads a problem once for all its rows in a
+batch, so sort by problem, or generate the samples of a problem one after another.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Batch = dict[str, "NDArray[Any]"]
 
 
 class _StepStage:
-    """Reads problem and response of a row, and cuts the response into steps."""
+    """Reads the problem and the response of a row, and cuts the response into steps."""
 
     def __init__(self, *, segment: str, problem: str, response: str) -> None:
         self._segmenter = segmenter(segment)
@@ -36,20 +36,20 @@ class _StepStage:
     def _items(self, batch: Mapping[str, NDArray[Any]]) -> list[ProblemTrace]:
         """The rows as traces with steps. Raises ``KeyError`` naming a column that is missing."""
         texts, responses = (batch[name] for name in self._columns)
-        made = []
+        items = []
         for text, response in zip(texts, responses, strict=True):
             problem = Problem(text=str(text))
             trace = Trace(problem_id=problem.id, text=str(response))
-            made.append(ProblemTrace(problem=problem, trace=segment_trace(trace, self._segmenter)))
-        return made
+            items.append(ProblemTrace(problem=problem, trace=segment_trace(trace, self._segmenter)))
+        return items
 
 
 class ScoreSteps(_StepStage):
     """Adds the steps of each response and a reward model's scores of them.
 
-    Columns ``problem`` and ``response`` (or as you name them) are read. New are ``steps`` (list of texts),
-    ``step_scores`` (list of floats, as many; NaN where there is none), ``unscored_reason`` (why, or empty)
-    and ``verifier_tokens``.
+    It reads the columns ``problem`` and ``response`` (or as you name them). New columns are ``steps`` (list
+    of texts), ``step_scores`` (list of floats; NaN = not scored), ``unscored_reason`` (may be empty) and
+    ``verifier_tokens``.
 
         kwargs = {"model": "prm", "loading": Loading(device="cuda")}
         dataset.map_batches(ScoreSteps, fn_constructor_kwargs=kwargs, batch_size=64, num_gpus=1)
@@ -64,31 +64,30 @@ class ScoreSteps(_StepStage):
         response: str = "response",
         loading: Loading = LOADING,
     ) -> None:
-        """Load ``model``, a name or address that :func:`surefoot.load_prm` takes."""
+        """Load ``model``, a name or address for :func:`surefoot.load_prm`."""
         from surefoot.models import load_prm
 
         super().__init__(segment=segment, problem=problem, response=response)
         self._model = load_prm(model, loading=loading)
 
     def __call__(self, batch: Batch) -> Batch:
-        """One batch of rows, all columns of it kept."""
+        """Add the new columns to a batch of rows."""
         items = self._items(batch)
         scored = self._model.score_traces(items)
         return batch | {
             "steps": _steps(items),
             "step_scores": _lists(
-                [[float("nan") if score is None else score for score in one.scores] for one in scored]
+                [[float("nan") if score is None else score for score in row.scores] for row in scored]
             ),
-            "unscored_reason": np.array([one.unscored_reason or "" for one in scored]),
-            "verifier_tokens": np.array([one.usage.verifier_tokens for one in scored]),
+            "unscored_reason": np.array([row.unscored_reason or "" for row in scored]),
+            "verifier_tokens": np.array([row.usage.verifier_tokens for row in scored]),
         }
 
 
 class VerifySteps(_StepStage):
-    """Adds the steps of each response and a verifier's labels of them, on CPUs beside the scorers' GPUs.
+    """Adds the steps of each response and a verifier's labels, on CPUs while scorers use the GPUs.
 
-    New are ``steps`` and ``step_labels`` (list of floats: 1 good, 0 neutral, -1 bad as the verifier's label
-    has it; NaN where it says nothing).
+    New columns are ``steps`` and ``step_labels`` (list of floats: 1 good, 0 neutral, -1 bad; NaN = no label).
 
         kwargs = {"verifier": "arithmetic"}
         dataset.map_batches(VerifySteps, fn_constructor_kwargs=kwargs, num_cpus=1)
@@ -108,13 +107,16 @@ class VerifySteps(_StepStage):
         self._labeller = VerifierLabeller(verifiers=(opened,))
 
     def __call__(self, batch: Batch) -> Batch:
-        """One batch of rows, all columns of it kept."""
+        """Add the new columns to a batch of rows."""
         items = self._items(batch)
         labelled = asyncio.run(self._labeller.label(items))
         return batch | {
             "steps": _steps(items),
             "step_labels": _lists(
-                [[float("nan") if one.value is None else one.value for one in labels] for labels in labelled]
+                [
+                    [float("nan") if label.value is None else label.value for label in labels]
+                    for labels in labelled
+                ]
             ),
         }
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from surefoot.errors import RunError
 from surefoot.extras import need
 from surefoot.work.engines import Next, RunPieces, available_cores
-from surefoot.work.jobs import Assignment, Job, Opened, PieceDone, Pieces, do_piece, open_job
+from surefoot.work.jobs import Job, Opened, PieceDone, Pieces, WorkerTask, do_piece, open_job
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -49,9 +49,9 @@ class RayEngine:
         """See :class:`surefoot.work.engines.Engine`. Raises ``MissingExtraError`` without Ray."""
         need("ray", "--engine ray")
         threads = max(1, available_cores() // self.workers)
-        yield partial(self._run, Assignment(job=job, pieces=pieces, threads=threads))
+        yield partial(self._run, WorkerTask(job=job, pieces=pieces, threads=threads))
 
-    def _run(self, assignment: Assignment, following: Next) -> Generator[PieceDone]:
+    def _run(self, task: WorkerTask, following: Next) -> Generator[PieceDone]:
         """Raises ``RunError`` for a piece in which too many workers die, and any error of the job itself."""
         import ray
         from ray.exceptions import RayError, RayTaskError
@@ -62,7 +62,7 @@ class RayEngine:
         if not ray.is_initialized():
             ray.init(log_to_driver=False, include_dashboard=False)
         actor: Any = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_restarts=-1)(_Worker)
-        calls = _Calls([actor.remote(assignment) for _ in range(self.workers)], self.max_deaths)
+        calls = _Calls([actor.remote(task) for _ in range(self.workers)], self.max_deaths)
         waiting = [first]
         try:
             while True:
@@ -177,8 +177,8 @@ class _Calls:
 class _Worker:
     """One process of the cluster, with the job opened in it."""
 
-    def __init__(self, assignment: Assignment) -> None:
-        self._assignment = assignment
+    def __init__(self, task: WorkerTask) -> None:
+        self._task = task
         self._stack = ExitStack()  # open as long as this worker lives
         self._opened: Opened | None = None
 
@@ -186,11 +186,11 @@ class _Worker:
         self._open()
 
     def do(self, number: int) -> PieceDone:
-        return do_piece(self._assignment, self._open(), number)
+        return do_piece(self._task, self._open(), number)
 
     def _open(self) -> Opened:
         if self._opened is None:
-            os.environ["OMP_NUM_THREADS"] = str(self._assignment.threads)
-            os.chdir(self._assignment.directory)
-            self._opened = self._stack.enter_context(open_job(self._assignment.job))
+            os.environ["OMP_NUM_THREADS"] = str(self._task.threads)
+            os.chdir(self._task.directory)
+            self._opened = self._stack.enter_context(open_job(self._task.job))
         return self._opened

@@ -44,7 +44,7 @@ class Budget(BaseModel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class MapResult:
     """Result of :func:`map_resumable`."""
 
     written: int
@@ -70,7 +70,7 @@ def map_resumable(
     budget: Budget = Budget(),  # noqa: B008 - frozen
     retry_failed: bool = False,
     progress: Progress | None = None,
-) -> Outcome:
+) -> MapResult:
     """Map ``job`` over ``items`` into the file ``out``, which has the same bytes on every engine.
 
     Finished pieces are kept in ``<out>.work`` until all are done, and the same call resumes there. If ``out``
@@ -129,7 +129,7 @@ def map_resumable(
         folder = Path(f"{out}.work")
         shutil.rmtree(folder / "pieces")  # first: pieces without a manifest would be refused after a kill
         shutil.rmtree(folder)
-    return Outcome(written=output.written, failed=output.failures.total(), problem=problem)
+    return MapResult(written=output.written, failed=output.failures.total(), problem=problem)
 
 
 def failure_of(record: Record) -> str | None:
@@ -166,10 +166,10 @@ def _run(
     bar: _Bar,
 ) -> int:
     """Do the ``missing`` pieces as far as the budget allows; returns how many are left."""
-    left = deque(missing)
+    remaining = deque(missing)
 
     def following(underway: int) -> int | None:
-        return left.popleft() if left and not account.exhausted(underway) else None
+        return remaining.popleft() if remaining and not account.exhausted(underway) else None
 
     counts_of: dict[int, Mapping[str, int]] = {}
     with closing(run_pieces(following)) as pieces:
@@ -181,7 +181,7 @@ def _run(
     for counts in counts_of.values():
         job.counts.update(counts)
     saver.end()
-    return len(left)
+    return len(remaining)
 
 
 def _describe_problem(

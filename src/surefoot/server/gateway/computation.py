@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from surefoot.io.worker_pool import FairTurns, Turn
+from surefoot.io.worker_pool import FairTurns, WorkerTurn
 
 T = TypeVar("T")
 SMALL_BYTES = 32_000
@@ -42,7 +42,7 @@ class Computation:
         """End the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _run(self, turn: Turn[str], work: Callable[[], T]) -> T:
+    def _run(self, turn: WorkerTurn[str], work: Callable[[], T]) -> T:
         if self._turns.wait(turn) is None:
             raise asyncio.CancelledError
         begin = time.monotonic()
