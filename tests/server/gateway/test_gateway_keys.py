@@ -258,18 +258,18 @@ def test_keys_from_the_command_line(tmp_path):
     _, second, third = listed()
     assert (third[2], third[-2:]) == ("4", ["chat", "bounded"])
     assert (second[2], second[-4:-2]) == ("-", ["-", "-"])
-    assert "no key 9" in refused("serve", "keys", "set", 9, "--rate", 1, *here)
+    assert "key 9 does not exist" in refused("serve", "keys", "set", 9, "--rate", 1, *here)
     assert "'expires'" in refused("serve", "keys", "add", "bob", "--expires", "soon", *here)
     assert "choose from chat, score" in refused("serve", "keys", "add", "bob", "--scope", "pages", *here)
     with open_database(path) as db:
         assert check(db, key, "pages").name == "alice"
     assert "client" in refused("serve", "keys", "add", "bob", "--role", "king", *here)
     assert "project" in refused("serve", "keys", "add", "bob", "--project", 7, *here)
-    assert "no such user" in refused("serve", "keys", "add", "bob", "--user", "nobody", *here)
+    assert "the user does not exist" in refused("serve", "keys", "add", "bob", "--user", "nobody", *here)
     good("serve", "keys", "revoke", number, *here)
     with open_database(path) as db, pytest.raises(ApiError):
         check(db, key, "pages")
-    assert "no key" in refused("serve", "keys", "revoke", 77, *here)
+    assert "key 77 does not exist" in refused("serve", "keys", "revoke", 77, *here)
 
 
 def test_old_answers_are_deleted_from_the_command_line(tmp_path):

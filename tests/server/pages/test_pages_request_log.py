@@ -70,7 +70,7 @@ def test_a_clients_solution_is_neither_chosen_nor_rejected(found: Inspection, ad
 
 
 def test_figures_by_the_hour(found: Inspection, admin: Browser) -> None:
-    assert "The gateway had no requests" in admin.get("/monitor").text
+    assert "The gateway did not get requests" in admin.get("/monitor").text
     for ago, tally in (
         (2, {"answered": 1, "scores": 4, "score_sum": 3}),
         (0, {"answered": 2, "accepted_of": 4}),

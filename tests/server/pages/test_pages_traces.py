@@ -212,7 +212,7 @@ def test_annotators_are_blind_to_each_other(found: Inspection, page: str) -> Non
 def test_a_project_without_traces_says_so(found: Inspection) -> None:
     empty = found.db.projects.create("Empty").id
     admin = found.room.browser("admin")
-    assert "no traces yet" in admin.get(f"/projects/{empty}/traces").text
+    assert "does not have traces yet" in admin.get(f"/projects/{empty}/traces").text
     assert "No problems yet" in admin.get(f"/projects/{empty}/problems").text
     assert admin.json(f"/projects/{empty}/traces.json")["traces"] == []
     assert "No trace matches" in shown(found, f"{found.base}/traces?policy=nobody")

@@ -210,7 +210,7 @@ def test_a_real_proxy(tmp_path: Path) -> None:
         browser.cookies.clear()
         unknown = browser.get("/projects", auth=("zoe", "two"))
         assert unknown.status_code == 403
-        assert "you have no account here" in unknown.text
+        assert "you do not have an account here" in unknown.text
         # past the proxy
         direct = httpx.get(f"{server.root}/projects", headers={HEADER: "admin"}, follow_redirects=True)
         assert direct.status_code == 403

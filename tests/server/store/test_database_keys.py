@@ -57,9 +57,9 @@ def test_scopes_are_some_of_the_role(db: Database) -> None:
     assert db.keys.authenticate(text) == db.keys.get(key.id) == key
     assert db.keys.create("all", "client")[1].scopes is None
     for role, scopes, message in (
-        ("client", ["monitor"], "no scope 'monitor'; choose from chat, score"),
-        ("viewer", ["label"], "no scope 'label'"),
-        ("admin", ["everything"], "no scope 'everything'"),
+        ("client", ["monitor"], "does not include the scope 'monitor'; choose from chat, score"),
+        ("viewer", ["label"], "does not include the scope 'label'"),
+        ("admin", ["everything"], "does not include the scope 'everything'"),
         ("admin", [], "empty"),
     ):
         with pytest.raises(StoreError, match=message):

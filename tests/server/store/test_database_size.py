@@ -258,7 +258,6 @@ def test_labels_are_imported_by_the_chunk(lab: Lab) -> None:
         added = lab.db.labels.import_labels(lab.id, [*foreign, *labels])
     assert (added.new, added.same, added.refused) == (9, 9, 4)
     assert len({reason for _, reason in added.reasons}) == 4
-    assert added.bytes == sum(len(one.record.model_dump_json()) for one in lab.db.export.stored(lab.id))
     # the project, looked for and locked; traces, what exists, what is new (COPY is not heard of here)
     assert len(seen) == 2 + (2 if lab.db.backend == "postgresql" else 3)
     if lab.db.backend == "sqlite":  # PostgreSQL takes any index for a table of one page

@@ -1,4 +1,4 @@
-"""Who asks for a page, and what is open to them: sessions, API keys, roles in a project and on the server."""
+"""Authentication and authorisation of requests: sessions, API keys, roles in projects and on the server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from surefoot.server.store.users import folded_name
 
 @dataclass(frozen=True, kw_only=True)
 class Visitor:
-    """Who asks: a signed-in user, or the owner of an API key."""
+    """The author of a request: a signed-in user, or the owner of an API key."""
 
     user_id: int | None
     """``None`` = a key without an account."""
@@ -93,14 +93,14 @@ def pages_of(request: Request) -> Pages:
 def enter(request: Request, visitor: Visitor, project_id: int, *roles: Role) -> Place:
     """Open a project for a visitor who has one of ``roles`` there.
 
-    Raises ``NotFoundError`` for visitors without access, so that nobody learns which projects exist, and
+    Raises ``NotFoundError`` for visitors without access, so that they do not learn which projects exist, and
     ``ForbiddenError`` for a member with another role.
     """
     db = pages_of(request).db
     project = db.projects.get(project_id)
     role = _role(db, visitor, project_id)
     if role is None:
-        raise NotFoundError(f"there is no project {project_id}, or you are not a member")
+        raise NotFoundError(f"project {project_id} does not exist, or you are not a member")
     if roles and role not in roles:
         raise ForbiddenError(f"your role here is {role}; this page is for {' and '.join(roles)}")
     return Place(project=project, role=role, visitor=visitor, db=db)
@@ -109,8 +109,8 @@ def enter(request: Request, visitor: Visitor, project_id: int, *roles: Role) -> 
 def visible_projects(request: Request, visitor: Visitor) -> list[tuple[Project, Role]]:
     """The projects that ``enter`` opens for the visitor, but archived ones, with their role there."""
     db = pages_of(request).db
-    every = visitor.user_id is None or "admin" in visitor.roles
-    projects = db.projects.list() if every else db.projects.list(visitor.user_id)
+    all_projects = visitor.user_id is None or "admin" in visitor.roles
+    projects = db.projects.list() if all_projects else db.projects.list(visitor.user_id)
     roles = ((project, _role(db, visitor, project.id)) for project in projects)
     return [(project, role) for project, role in roles if role is not None]
 
@@ -244,7 +244,7 @@ def _administered(request: Request, visitor: _Administrator, project_id: int) ->
 SiteAdmin = Annotated[Visitor, Depends(_admin)]
 """An administrator of the whole server; others get 403."""
 SiteReader = Annotated[Visitor, Depends(_reader)]
-"""Who may read what belongs to no project: administrators and viewers of the whole server."""
+"""An administrator or viewer of the whole server; others get 403."""
 MemberPlace = Annotated[Place, _entered()]
 """The project of the address, for all its members; see ``enter``."""
 AnnotatorPlace = Annotated[Place, _entered("annotator", "admin")]

@@ -27,7 +27,7 @@ def people(request: Request, visitor: SiteAdmin) -> Response:
 
 @router.post("/people")
 def create(request: Request, visitor: SiteAdmin, form: CheckedForm) -> Response:
-    """A new account; behind a sign-in proxy it needs no password."""
+    """A new account; behind a sign-in proxy the password is optional."""
     pages, db = pages_of(request), pages_of(request).db
     without = pages.settings.trusted_user_header is not None and not form.data.get("password")
     password = None if without else _password(form)

@@ -1,4 +1,4 @@
-"""Disagreements, and the labels that settle them: added beside the annotators' labels, which stay."""
+"""Disagreements, and the decisions that settle them; the annotators' labels stay."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def disagreements(request: Request, place: AdminPlace) -> Response:
     """Items that annotators who finished labelled differently: the first open ones and the first decided."""
     db = place.db
     all_disagreements = db.reviews.disagreements(place.id, adjudicated=True)
-    undecided = [one for one in all_disagreements if one.adjudication is None]
-    decided = [one for one in all_disagreements if one.adjudication is not None]
+    undecided = [disagreement for disagreement in all_disagreements if disagreement.adjudication is None]
+    decided = [disagreement for disagreement in all_disagreements if disagreement.adjudication is not None]
     data = {
         "open": _by_item(db, place.id, undecided),
-        "open_items": len({one.item_id for one in undecided}),
+        "open_items": len({disagreement.item_id for disagreement in undecided}),
         "decided": _by_item(db, place.id, decided),
-        "decided_items": len({one.item_id for one in decided}),
+        "decided_items": len({disagreement.item_id for disagreement in decided}),
     }
     return show(request, place, "disagreements.html", data)
 
@@ -74,10 +74,10 @@ def decide(request: Request, place: AdminPlace, item_id: int, form: CheckedForm)
     trace, step, value = form.text("trace"), form.whole("step"), form.value("value")
     if value not in place.project.protocol.values:
         raise StoreError(f"'value': this project's labels are {list(place.project.protocol.values)}")
-    after = form.whole("after")
+    seen = form.whole("after")
     adjudication = db.reviews.adjudicate(
         place.id, item_id, place.user_id, trace, step, value,
-        note=form.text("note", default="", most=5000), after=after,
+        note=form.text("note", default="", most=5000), after=seen,
     )  # fmt: skip
     return done(request, f"/projects/{place.id}/adjudicate/{item_id}", {"adjudication": adjudication})
 
@@ -86,7 +86,7 @@ def _trace_view(
     db: Database, project_id: int, name: str, step: int | None, item_id: int, disputes: list[Disagreement]
 ) -> dict[str, Any]:
     trace = db.traces.trace(project_id, name)
-    disputed = {one.step: one for one in disputes if one.trace_id == name}
+    disputed = {dispute.step: dispute for dispute in disputes if dispute.trace_id == name}
     labels: dict[int, list[dict[str, Any]]] = {}
     for label in db.labels.of_trace(project_id, name):
         if label.item_id == item_id:
@@ -129,7 +129,14 @@ def _of_item(db: Database, project_id: int, item_id: int) -> list[Disagreement]:
 
 def _next_open(db: Database, project_id: int, item_id: int) -> int | None:
     """Another item with an open disagreement."""
-    return next((one.item_id for one in db.reviews.disagreements(project_id) if one.item_id != item_id), None)
+    return next(
+        (
+            disagreement.item_id
+            for disagreement in db.reviews.disagreements(project_id)
+            if disagreement.item_id != item_id
+        ),
+        None,
+    )
 
 
 def _by_item(db: Database, project_id: int, disagreements: list[Disagreement]) -> list[dict[str, Any]]:
@@ -141,7 +148,10 @@ def _by_item(db: Database, project_id: int, disagreements: list[Disagreement]) -
         {
             "item": item_id,
             "problem": problems[items[item_id].problem_id].text,
-            "steps": [{"trace": one.trace_id, "step": one.step, **(_dispute(one) or {})} for one in disputes],
+            "steps": [
+                {"trace": dispute.trace_id, "step": dispute.step, **(_dispute(dispute) or {})}
+                for dispute in disputes
+            ],
         }
         for item_id, disputes in groups
     ]

@@ -92,20 +92,20 @@ def _intervals(matrix: FloatArray, traces: IntArray) -> dict[str, Interval]:
 def _by_annotator(rows: Mapping[str, FloatArray]) -> list[dict[str, Any]]:
     """Each annotator against all others, pooled."""
     figures = []
-    for name, own in rows.items():
+    for name, ratings in rows.items():
         table = np.zeros((3, 3))
         for other, theirs in rows.items():
             if other != name:
-                table += contingency(own, theirs, values=_VALUES)
+                table += contingency(ratings, theirs, values=_VALUES)
         total = float(table.sum())
         figures.append(
             {
                 "annotator": name,
-                "labels": int((~np.isnan(own)).sum()),
+                "labels": int((~np.isnan(ratings)).sum()),
                 "compared": int(total),
                 "raw": float(np.trace(table)) / total if total else None,
                 "kappa": cohens_kappa(table),
-                "shares": {int(value): _share(own, value) for value in _VALUES},
+                "shares": {int(value): _share(ratings, value) for value in _VALUES},
             }
         )
     return figures
@@ -129,11 +129,11 @@ def _by_position(matrix: FloatArray, steps: IntArray) -> list[dict[str, Any]]:
     """Of ratings [raters, units]; ``steps`` [units]."""
     table = []
     for step in np.unique(steps).tolist():
-        own = matrix[:, steps == step]
-        # whoever rated no step of this number is no rater of it
-        one = agreement(own[~np.isnan(own).all(axis=1)], categories=_VALUES)
-        if one.units:
-            table.append({"step": step, **asdict(one)})
+        ratings = matrix[:, steps == step]
+        # leave out raters without ratings at this position
+        figures = agreement(ratings[~np.isnan(ratings).all(axis=1)], categories=_VALUES)
+        if figures.units:
+            table.append({"step": step, **asdict(figures)})
     return table
 
 

@@ -99,7 +99,7 @@ def label_alternatives(request: Request, place: AnnotatorPlace, item_id: int, fo
         raise StoreError("this item is a solution; send its labels one by one to .../label")
     missing = [n for n in range(len(item.traces)) if not form.optional(f"value-{n}")]
     if missing:
-        raise StoreError(f"alternative {missing[0] + 1} has no label yet; rate all of them")
+        raise StoreError(f"alternative {missing[0] + 1} is not labelled yet; label all of them")
     comment, time = form.optional("comment"), form.milliseconds()
     labels = [
         LabelInput(trace_id=trace.id, step=item.step, value=form.value(f"value-{n}"), comment=comment)
@@ -163,11 +163,11 @@ def instructions(request: Request, place: MemberPlace) -> Response:
 
 
 def _own(place: Place, item_id: int) -> AnnotatorItem:
-    """The visitor's item. For somebody else's item the response is that it does not exist."""
+    """The visitor's item. Any other item is reported as missing."""
     try:
         return place.db.items.for_annotator(place.project.id, item_id, place.user_id)
     except ForbiddenError as error:
-        raise NotFoundError(f"you have no item {item_id}") from error
+        raise NotFoundError(f"item {item_id} is not assigned to you") from error
 
 
 def _key(form: Form) -> str:
@@ -183,32 +183,36 @@ def _choice(form: Form, item: AnnotatorItem) -> ChoiceInput | None:
     number = form.optional("chosen")
     if number is None or number == "none":
         return None
-    place = form.whole("chosen")
-    if not 0 <= place < len(item.traces):
+    chosen = form.whole("chosen")
+    if not 0 <= chosen < len(item.traces):
         raise StoreError(f"'chosen' must be 0 to {len(item.traces) - 1}")
-    return ChoiceInput(trace_id=item.traces[place].id)
+    return ChoiceInput(trace_id=item.traces[chosen].id)
 
 
 def _total(item: AnnotatorItem, step: int, time: int | None) -> int | None:
-    """Time for the whole item; unknown if that of a step is (without scripts nothing is measured)."""
+    """Time for the whole item; ``None`` if the time of any step is unknown, as without scripts."""
     times = [stored.milliseconds for stored in item.labels if stored.record.step != step] + [time]
-    known = [one for one in times if one is not None]
-    return sum(known) if len(known) == len(times) else None
+    measured = [value for value in times if value is not None]
+    return sum(measured) if len(measured) == len(times) else None
 
 
 def _previous(place: Place, item_id: int) -> int | None:
     """The item that the annotator finished before this one."""
     assignments = place.db.assignments.of_user(place.project.id, place.user_id, limit=20)
-    finished = [one for one in assignments if one.state == "done" and one.finished and one.item_id != item_id]
+    finished = [
+        assignment
+        for assignment in assignments
+        if assignment.state == "done" and assignment.finished and assignment.item_id != item_id
+    ]
     latest = max(finished, key=lambda one: (one.finished, one.id), default=None)
     return None if latest is None else latest.item_id
 
 
 def _own_progress(place: Place) -> dict[str, Any] | None:
     """The annotator's own progress; nothing about others."""
-    own = place.db.assignments.progress_of_user(place.project.id, place.user_id)
+    progress = place.db.assignments.progress_of_user(place.project.id, place.user_id)
     fields = ("done", "skipped", "labels", "milliseconds")
-    return None if own is None else {name: getattr(own, name) for name in fields}
+    return None if progress is None else {name: getattr(progress, name) for name in fields}
 
 
 def item_view(item: AnnotatorItem, protocol: Protocol) -> dict[str, Any]:
@@ -285,11 +289,11 @@ def _blocks(trace: Trace, visible: int, labels: Mapping[int, StoredLabel]) -> It
     for block in trace_blocks(trace):
         if visible < 0 and block.step is not None:
             return
-        shown = {"role": block.role, "kind": block.kind, "calls": _calls(block.calls)}
+        content = {"role": block.role, "kind": block.kind, "calls": _calls(block.calls)}
         if block.step is None:
-            yield {"type": "message", "text": block.text, **shown}
+            yield {"type": "message", "text": block.text, **content}
         else:
-            yield {"type": "step", **shown, **_step_fields(block, labels.get(block.step))}
+            yield {"type": "step", **content, **_step_fields(block, labels.get(block.step))}
             if block.step == visible:
                 return
 

@@ -2,7 +2,7 @@
 
 Each page has a JSON twin: the same address with ``.json``, or with ``Accept: application/json``. The pages of
 traces, candidates, trees, runs and requests show everybody's labels. Annotators must not see each other's, so
-a project's pages of that kind are for its administrators and viewers, the others for those of the server.
+a project's pages of that kind are for its administrators and viewers, the others for server-wide ones.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _TITLES = {
 
 
 class _StaticFiles(StaticFiles):
-    """Static files, which browsers must take for what they are declared to be."""
+    """Static files with ``nosniff``, so that browsers respect their declared type."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         response = await super().get_response(path, scope)

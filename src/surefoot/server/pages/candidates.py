@@ -32,20 +32,20 @@ def problem_list(request: Request, place: ReaderPlace) -> Response:
     """Problems by id, each with a link to its candidates."""
     db, limit = place.db, pages_of(request).settings.rows
     fields = query_of(request)
-    text, after = fields.optional("text", most=500), fields.id("after") or ""
-    problems = db.traces.problems(place.id, after=after, limit=limit + 1, text=text)
+    text, last_id = fields.optional("text", most=500), fields.id("after") or ""
+    problems = db.traces.problems(place.id, after=last_id, limit=limit + 1, text=text)
     query = urlencode({"text": text} if text else {})
     data = {
         "text": text,
         "problems": [
             {
-                "id": one.id,
-                "link": f"/projects/{place.id}/problem?{urlencode({'id': one.id})}",
-                "text": one.text[:400],
-                "answer": one.answer,
-                "source": one.source,
+                "id": problem.id,
+                "link": f"/projects/{place.id}/problem?{urlencode({'id': problem.id})}",
+                "text": problem.text[:400],
+                "answer": problem.answer,
+                "source": problem.source,
             }
-            for one in problems[:limit]
+            for problem in problems[:limit]
         ],
         "next": next_page(query, after=problems[limit - 1].id) if len(problems) > limit else None,
     }
@@ -101,7 +101,7 @@ def votes(traces: Sequence[Trace], answers: Sequence[str | None], values: Values
     """
     rows = []
     for answer in dict.fromkeys(answer for answer in answers if answer is not None):
-        who = [index for index, one in enumerate(answers) if one == answer]
+        who = [index for index, other in enumerate(answers) if other == answer]
         weights = [
             {
                 "scorer": scorer,
@@ -117,9 +117,9 @@ def votes(traces: Sequence[Trace], answers: Sequence[str | None], values: Values
 
 
 def _sum(scores: Sequence[float | None]) -> float | None:
-    """Sum of what is known; ``None`` if nothing is."""
-    known = [score for score in scores if score is not None]
-    return math.fsum(known) if known else None
+    """Sum of the known scores; ``None`` if all are missing."""
+    numbers = [score for score in scores if score is not None]
+    return math.fsum(numbers) if numbers else None
 
 
 def choices(traces: Sequence[Trace], answers: Sequence[str | None], values: Values) -> list[dict[str, Any]]:
@@ -152,7 +152,7 @@ def _chosen(
         "trace_id": traces[index].id,
         "answer": candidates[index].answer,
         "outcome": traces[index].outcome,
-        "unscored": sum(one.score is None for one in candidates) if scorer else 0,
+        "unscored": sum(candidate.score is None for candidate in candidates) if scorer else 0,
     }
 
 
@@ -163,6 +163,6 @@ def _scores(
     by_scorer: dict[str, list[tuple[float | None, ...]]] = {}
     scores = db.traces.scores_of(project_id, (trace.id for trace in traces))
     for index, trace in enumerate(traces):
-        for one in scores[trace.id]:
-            by_scorer.setdefault(one.scorer, [()] * len(traces))[index] = one.scores
+        for score in scores[trace.id]:
+            by_scorer.setdefault(score.scorer, [()] * len(traces))[index] = score.scores
     return dict(sorted(by_scorer.items()))

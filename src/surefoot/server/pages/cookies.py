@@ -1,4 +1,4 @@
-"""Cookies of the pages, and values in them that only this server can have written."""
+"""Cookies of the pages, and signed values in them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from fastapi.responses import Response
 from itsdangerous import BadData, URLSafeTimedSerializer
 
 Purpose = Literal["sign-in form", "device"]
-"""What a value was signed for; it is no good for another purpose."""
+"""Purpose of a signed value; it is invalid for any other."""
 
 SESSION: Final = "surefoot_session"
 """The token of a session, which is random, and stored as a hash."""
 SIGN_IN: Final = "surefoot_sign_in"
-"""The browser to which a sign-in form was sent, for which there is no session yet."""
+"""Identifies the browser to which a sign-in form was sent, before it has a session."""
 DEVICE: Final = "surefoot_device"
-"""Says, signed, as whom this browser has signed in before."""
+"""Signed name of the account that this browser has signed in to before."""
 
 
 class Cookies:
@@ -43,7 +43,7 @@ class Cookies:
         seconds: float,
         samesite: Literal["lax", "strict"] = "lax",
     ) -> None:
-        """Out of the reach of scripts, for so long."""
+        """Set a cookie that scripts cannot read, for so many seconds."""
         response.set_cookie(
             self._full(name),
             value,

@@ -73,35 +73,41 @@ def _query(filters: Mapping[str, str]) -> str:
 
 
 def _rows(db: Database, project_id: int, comments: list[Comment]) -> list[dict[str, Any]]:
-    """Comments with what they are about. Items and traces that several refer to are read once."""
+    """Comments with the items and traces that they refer to, each of which is read once."""
     names = {member.user_id: member.pseudonym for member in db.projects.members(project_id)}
     disputed = (
-        {one.item_id for one in db.reviews.disagreements(project_id, adjudicated=True)} if comments else set()
+        {disagreement.item_id for disagreement in db.reviews.disagreements(project_id, adjudicated=True)}
+        if comments
+        else set()
     )
-    items = {number: db.items.get(project_id, number) for number in {one.item_id for one in comments}}
+    items = {number: db.items.get(project_id, number) for number in {comment.item_id for comment in comments}}
     traces = {
         name: db.traces.trace(project_id, name)
-        for name in {_about(one, items[one.item_id]) for one in comments if one.step is not None}
+        for name in {
+            _about(comment, items[comment.item_id]) for comment in comments if comment.step is not None
+        }
     }
     problems = {
         name: db.traces.problem(project_id, name) for name in {item.problem_id for item in items.values()}
     }
     return [
         {
-            "id": one.id,
-            "kind": one.kind,
-            "text": one.text,
-            "by": names.get(one.user_id, "?"),
-            "created": one.created,
-            "resolved": one.resolved,
-            "item": one.item_id,
-            "problem": problems[items[one.item_id].problem_id].text,
-            "traces": list(items[one.item_id].trace_ids) if one.trace_id is None else [one.trace_id],
-            "step": one.step,
-            "step_text": _step_text(one, items[one.item_id], traces),
-            "disputed": one.item_id in disputed,
+            "id": comment.id,
+            "kind": comment.kind,
+            "text": comment.text,
+            "by": names.get(comment.user_id, "?"),
+            "created": comment.created,
+            "resolved": comment.resolved,
+            "item": comment.item_id,
+            "problem": problems[items[comment.item_id].problem_id].text,
+            "traces": list(items[comment.item_id].trace_ids)
+            if comment.trace_id is None
+            else [comment.trace_id],
+            "step": comment.step,
+            "step_text": _step_text(comment, items[comment.item_id], traces),
+            "disputed": comment.item_id in disputed,
         }
-        for one in comments
+        for comment in comments
     ]
 
 

@@ -45,9 +45,9 @@ def formats_page(request: Request, place: ReaderPlace) -> Response:
         "endings": _ENDINGS,
         "labelling_config": LABELLING_CONFIG,
         "last": [
-            {"created": one.created, "name": one.detail.get("name"), "report": one.detail.get("report")}
-            for one in log
-            if one.action == "export" and "report" in one.detail
+            {"created": entry.created, "name": entry.detail.get("name"), "report": entry.detail.get("report")}
+            for entry in log
+            if entry.action == "export" and "report" in entry.detail
         ][:10],
     }
     return show(request, place, "formats.html", data, extra={"query": ""})
@@ -55,9 +55,9 @@ def formats_page(request: Request, place: ReaderPlace) -> Response:
 
 @router.get("/projects/{project_id:number}/formats/{name}")
 def export(place: ReaderPlace, name: str) -> Response:
-    """One export as a file. The header ``X-Surefoot-Report`` says what was written and what was dropped."""
+    """One export as a file; the header ``X-Surefoot-Report`` counts the written and dropped records."""
     if name not in EXPORTS:
-        raise NotFoundError(f"there is no export '{name}'; choose from {', '.join(EXPORTS)}")
+        raise NotFoundError(f"the export '{name}' does not exist; choose from {', '.join(EXPORTS)}")
     db = place.db
     folder = Path(tempfile.mkdtemp(prefix="surefoot-export-"))
     try:
@@ -117,7 +117,7 @@ _KINDS: Mapping[str, type[Record]] = MappingProxyType(
 
 
 def write_export(db: Database, project_id: int, name: str, path: Path) -> str:
-    """Write the export ``name`` to ``path``; a sentence on what was written and dropped."""
+    """Write the export ``name`` to ``path``; a sentence that counts what was written and dropped."""
     stem = name.partition(".")[0]
     if stem in WRITERS:
         return WRITERS[stem](db.export.labelled(project_id), path).summary()

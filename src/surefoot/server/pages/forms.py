@@ -44,7 +44,7 @@ class Form:
         """A text field, without the spaces around it."""
         value = self.data.get(name, default)
         if not isinstance(value, str):
-            raise StoreError(f"the form has no field '{name}'")
+            raise StoreError(f"the field '{name}' is missing")
         value = value.replace("\r\n", "\n").strip()
         if len(value) > most:
             raise StoreError(f"'{name}' has {len(value)} characters; the limit is {most}")

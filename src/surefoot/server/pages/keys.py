@@ -81,7 +81,7 @@ def _row(key: ApiKey) -> dict[str, Any]:
 
 
 def _limits(form: Form) -> KeyLimits:
-    """The limits of a form: an empty number is no limit, and an empty expiry changes nothing."""
+    """The limits of a form: an empty number removes the limit, and an empty expiry changes nothing."""
     limits = KeyLimits(rate_limit=_number(form, "rate_limit"))
     expires = form.optional("expires", most=40)
     if expires is not None:

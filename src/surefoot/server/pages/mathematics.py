@@ -1,6 +1,6 @@
 """LaTeX in text as MathML, made on the server: nothing is loaded from a network.
 
-``latex2mathml`` reads the LaTeX; its own writer does not escape what stands in ``\\text{…}`` and lets
+``latex2mathml`` reads the LaTeX; its own writer does not escape the content of ``\\text{…}`` and lets
 ``\\href`` and ``\\style`` through, so only its element tree is used, and written here: known elements and
 harmless attributes, everything else escaped or left out. What it cannot read is shown as its source.
 
@@ -118,7 +118,7 @@ _VALUE = re.compile(r"[\w .,%+-]{1,60}", re.ASCII)
 
 
 def mathematics(text: str) -> Markup:
-    """``text`` escaped, with its formulas as MathML beside their source (hidden until it is asked for)."""
+    """``text`` escaped, with its formulas as MathML and their source, which is hidden at first."""
     budget = _BUDGET.get() or _Budget()
     searched = text[: budget.text]
     budget.text -= len(searched)
@@ -155,17 +155,17 @@ def _formulas(text: str) -> Iterator[tuple[int, int, str, bool]]:
 
 
 def _between(text: str, after_block: bool, before_block: bool) -> Markup:
-    """Text between formulas. Beside one on a line of its own, one line end and spaces are shown in the source
+    """Text between formulas. Next to a displayed formula, one line end and spaces are shown in the source
     alone: the line is broken there already."""
     start = _GAP_AFTER.match(text).end() if after_block else 0  # type: ignore[union-attr]
-    rest = text[start:]
-    gap_before = _GAP_BEFORE.search(rest) if before_block else None
-    end = gap_before.start() if gap_before else len(rest)
+    remainder = text[start:]
+    gap_before = _GAP_BEFORE.search(remainder) if before_block else None
+    end = gap_before.start() if gap_before else len(remainder)
     gap = Markup('<span class="gap">{}</span>')
     parts = [
         gap.format(text[:start]) if start else "",
-        escape(rest[:end]),
-        gap.format(rest[end:]) if rest[end:] else "",
+        escape(remainder[:end]),
+        gap.format(remainder[end:]) if remainder[end:] else "",
     ]
     return Markup("").join(parts)
 

@@ -70,7 +70,7 @@ def _charts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def chart(name: str, points: Sequence[tuple[float, float]]) -> dict[str, Any]:
-    """The line of a chart in ``BOX``, and the numbers beside it."""
+    """The line of a chart in ``BOX``, and its figures."""
     xs, ys = zip(*points, strict=True)
     low, high = min(ys), max(ys)
 

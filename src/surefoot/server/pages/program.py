@@ -1,4 +1,4 @@
-"""A trace that is a program: its lines with steps and labels, and its run beside the reference's.
+"""A trace that is a program: its lines with steps and labels, and its run next to the reference's.
 
 Nothing is run here: the run is the evidence of a label (:class:`surefoot.records.Execution`). It holds calls
 of hidden tests, and the reference's values, so it is for those who may see the reference answer:
@@ -24,17 +24,17 @@ def program_view(
 ) -> dict[str, Any] | None:
     """What the page shows; ``number``: the call chosen, from 1; 0: the first that differs.
 
-    ``None``: the trace is no program, or one that is too long.
+    ``None`` if the trace is not a program, or is too long.
     """
     try:
         task = CodeTask.of(problem)
     except ValueError:
-        return None  # what is not read as a task is shown as the trace that it is
+        return None  # without a valid task it is shown as an ordinary trace
     if task is None or trace.text is None or len(trace.text) + len(task.prompt) > _CHARACTERS:
         return None
     program = TraceProgram.of(trace, task)
     lines, reference = _lines(program.text), _lines(reference_program(task))
-    label = next((one for one in reversed(labels) if one.record.evidence.execution), None)
+    label = next((label for label in reversed(labels) if label.record.evidence.execution), None)
     execution = label.record.evidence.execution if label else None
     call = _chosen(execution, number)
     blamed = _blamed(execution, call)
@@ -47,11 +47,13 @@ def program_view(
         "labels": _labels_by_step(labels),
         "source": label.record.source if label else None,
         "raised": printable(execution.raised) if execution and execution.raised else None,
-        "calls": [_summary(one, at) for at, one in enumerate(execution.calls, start=1)] if execution else [],
+        "calls": [_summary(call, at) for at, call in enumerate(execution.calls, start=1)]
+        if execution
+        else [],
         "call": call
         and {
             **_summary(call, execution.calls.index(call) + 1 if execution else 0),
-            "rows": [_row(one, other, program, lines, reference) for one, other in call.rows],
+            "rows": [_row(row, other, program, lines, reference) for row, other in call.rows],
             "first": call.first,
             "before": call.before,
             "after": call.after,
@@ -79,18 +81,18 @@ def _blamed(execution: Execution | None, call: ComparedCall | None) -> int | Non
         return execution.line if execution else None
     if call.first is None or not 0 <= call.first < len(call.rows):
         return None
-    own = call.rows[call.first][0]
-    return own.line if own else None
+    row = call.rows[call.first][0]
+    return row.line if row else None
 
 
 def _labels_by_step(labels: Iterable[StoredLabel]) -> dict[int, list[dict[str, Any]]]:
     """The latest label of correctness of each source, by step."""
-    found: dict[int, dict[str, Any]] = {}
-    for one in labels:
-        if one.record.kind == "correctness":
-            row = {"source": one.record.source, "value": one.record.value}
-            found.setdefault(one.record.step, {})[one.record.source] = row
-    return {step: list(rows.values()) for step, rows in found.items()}
+    latest: dict[int, dict[str, Any]] = {}
+    for label in labels:
+        if label.record.kind == "correctness":
+            row = {"source": label.record.source, "value": label.record.value}
+            latest.setdefault(label.record.step, {})[label.record.source] = row
+    return {step: list(rows.values()) for step, rows in latest.items()}
 
 
 def _summary(call: ComparedCall, number: int) -> dict[str, Any]:
@@ -117,22 +119,22 @@ def _row(
     lines: Sequence[str],
     reference: Sequence[str],
 ) -> dict[str, Any]:
-    mine, its = dict(own.changed) if own else {}, dict(other.changed) if other else {}
+    mine, theirs = dict(own.changed) if own else {}, dict(other.changed) if other else {}
     return {
         "step": program.step(own.line) if own else None,
-        "own": own and _side(own, lines, its if other else mine),
-        "reference": other and _side(other, reference, mine if own else its),
+        "own": own and _side(own, lines, theirs if other else mine),
+        "reference": other and _side(other, reference, mine if own else theirs),
     }
 
 
-def _side(one: ExecutedLine, lines: Sequence[str], beside: dict[str, str]) -> dict[str, Any]:
+def _side(one: ExecutedLine, lines: Sequence[str], opposite: dict[str, str]) -> dict[str, Any]:
     return {
         "line": one.line,
         "event": one.event,
         "text": lines[one.line - 1].strip() if 0 < one.line <= len(lines) else "",
-        "said": printable(one.said),
+        "value": printable(one.said),
         "changed": [
-            {"name": printable(name), "value": printable(value), "differs": beside.get(name) != value}
+            {"name": printable(name), "value": printable(value), "differs": opposite.get(name) != value}
             for name, value in one.changed
         ],
     }

@@ -38,7 +38,7 @@ def start(request: Request) -> Response:
 def project_list(request: Request, visitor: SignedIn) -> Response:
     """The projects that the visitor may open; all of them for an administrator."""
     db = pages_of(request).db
-    data = {"projects": [_summary(db, visitor, *one) for one in visible_projects(request, visitor)]}
+    data = {"projects": [_summary(db, visitor, *entry) for entry in visible_projects(request, visitor)]}
     return show(request, visitor, "projects.html", data)
 
 
@@ -99,7 +99,7 @@ def settings_page(request: Request, place: AdminPlace) -> Response:
 
 @router.post("/projects/{project_id:number}/settings")
 def change(request: Request, place: AdminPlace, form: CheckedForm) -> Response:
-    """Change name, protocol and instructions, unless somebody changed them since the form was loaded."""
+    """Change name, protocol and instructions, unless they have changed since the form was loaded."""
     db = place.db
     changed = db.projects.update(
         place.id,

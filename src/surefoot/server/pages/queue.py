@@ -73,7 +73,7 @@ def choose_policy(request: Request, place: AdminPlace, form: CheckedForm) -> Res
 def recompute(db: Database, project_id: int, rule: QueueRule, *, scorer: str | None = None) -> Priorities:
     """Compute and store the priorities of all active normal items from the stored scores."""
     if scorer is not None and scorer not in db.traces.scorers(project_id):
-        raise StoreError(f"'scorer': there are no scores by {scorer!r} in this project")
+        raise StoreError(f"'scorer': this project does not have scores by {scorer!r}")
     ranked = priorities(
         rule,
         list(_candidates(db, project_id)),
@@ -104,8 +104,8 @@ def _candidates(db: Database, project_id: int) -> Iterator[QueueCandidate]:
 def _head(db: Database, project_id: int, ranked: Mapping[int, float]) -> list[dict[str, Any]]:
     """A row for each item, in the order of ``ranked``."""
     items = db.items.of_ids(project_id, ranked)
-    traces = db.traces.traces_of(project_id, (name for one in items.values() for name in one.trace_ids))
-    problems = db.traces.problems_of(project_id, (one.problem_id for one in items.values()))
+    traces = db.traces.traces_of(project_id, (name for item in items.values() for name in item.trace_ids))
+    problems = db.traces.problems_of(project_id, (item.problem_id for item in items.values()))
     return [
         {
             "item": item_id,

@@ -86,9 +86,11 @@ def show(
     extra: Mapping[str, Any] | None = None,
 ) -> Response:
     """The page, or its JSON twin. ``extra`` is for the template alone: tokens, choices, drawings."""
-    place = reader if isinstance(reader, Place) else None
+    open_place = reader if isinstance(reader, Place) else None
     visitor = reader.visitor if isinstance(reader, Place) else reader
-    project = {} if place is None else {"project": {"id": place.id, "name": place.project.name}}
+    project = (
+        {} if open_place is None else {"project": {"id": open_place.id, "name": open_place.project.name}}
+    )
     content = plain({**project, **data})
     if wants_json(request):
         return JSONResponse(content, status_code=status, headers=HEADERS)
@@ -100,8 +102,8 @@ def show(
                 data=content,
                 visitor=visitor,
                 csrf=visitor.csrf if visitor else None,
-                place=place,
-                open_flags=_open_flags(request, place),
+                place=open_place,
+                open_flags=_open_flags(request, open_place),
                 root=request.scope.get("root_path", ""),
                 here=request.url.path,
                 **(extra or {}),
@@ -177,8 +179,8 @@ def seconds(milliseconds: float | None) -> str:
         return "—"
     if milliseconds < 60_000:
         return f"{milliseconds / 1000:.1f} s"
-    minutes, rest = divmod(round(milliseconds / 1000), 60)
-    return f"{minutes} min {rest} s"
+    minutes, remainder = divmod(round(milliseconds / 1000), 60)
+    return f"{minutes} min {remainder} s"
 
 
 def moment(text: str | None) -> str:
@@ -213,7 +215,7 @@ def short_number(value: float | None) -> str:
 
 
 def axis_text(value: float) -> str:
-    """A number beside an axis: three digits, thousands as k; at most eight characters."""
+    """A number for an axis: three digits, thousands as k; at most eight characters."""
     if 10_000 <= abs(value) < 1_000_000:
         return f"{value / 1000:.4g}k".replace("-", "−")
     text = f"{value:.3g}"
@@ -236,12 +238,12 @@ def call_arguments(text: str) -> list[tuple[str, str]]:
     Otherwise, and where ``text`` is no JSON object, the whole under an empty name.
     """
     try:
-        given = from_json(text)
+        arguments = from_json(text)
     except ValueError:
-        given = None
-    if not isinstance(given, dict) or not any(map(_is_escaped, given.values())):
+        arguments = None
+    if not isinstance(arguments, dict) or not any(map(_is_escaped, arguments.values())):
         return [("", text)]
-    return [(name, one if isinstance(one, str) else as_json(one)) for name, one in given.items()]
+    return [(name, value if isinstance(value, str) else as_json(value)) for name, value in arguments.items()]
 
 
 def _is_escaped(value: object) -> bool:

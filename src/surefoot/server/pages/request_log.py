@@ -81,7 +81,7 @@ def request_page(request: Request, visitor: SiteReader) -> Response:
     record = pages_of(request).db.gateway.get(query_of(request).required_id("id"))
     extra = {
         "query": urlencode({"id": record.request_id}),
-        "candidates": [_candidate(one) for one in _in_order(record.candidates)],
+        "candidates": [_candidate(candidate) for candidate in _in_order(record.candidates)],
         "trees": sorted(record.trees),
     }
     return show(request, visitor, "request.html", {"request": record}, extra=extra)
@@ -93,7 +93,7 @@ def request_tree(request: Request, visitor: SiteReader) -> Response:
     record = pages_of(request).db.gateway.get(query_of(request).required_id("id"))
     number = query_of(request).natural("choice")
     if number not in record.trees:
-        raise NotFoundError(f"there is no tree for choice {number}: its search discarded no step")
+        raise NotFoundError(f"choice {number} does not have a tree: its search discarded nothing")
     about = {"id": record.request_id, "choice": number}
     link = f"/request?{urlencode({'id': record.request_id})}"
     tree = SavedTree.model_validate(record.trees[number])
@@ -157,12 +157,12 @@ class _Import:
 def import_answers(request: Request, visitor: SiteAdmin, form: CheckedForm) -> Response:
     """Import the latest answered requests that match the filters into a project, an item for each solution.
 
-    Scores replace older ones of the same scorer and solution; those of a solution that the project has with
-    other steps are left out.
+    Scores replace older ones of the same scorer and solution. They are left out if the project has the
+    solution with other steps.
     """
     which = form.choice("which", ("chosen", "all"))
-    place = enter(request, visitor, form.whole("into"), "admin")
-    db, project = pages_of(request).db, place.project.id
+    destination = enter(request, visitor, form.whole("into"), "admin")
+    db, project = pages_of(request).db, destination.project.id
     filters = {name: form.optional(name, most=500) for name in (*_NAMES, "project")}
     rows = db.gateway.find(**{**request_filters(filters), "failed": False}, limit=_MOST + 1)
     imports = [
@@ -171,10 +171,10 @@ def import_answers(request: Request, visitor: SiteAdmin, form: CheckedForm) -> R
         if (records := _importable(db.gateway.get(row.request_id), every=which == "all")) is not None
     ]
     report = {
-        "problems": db.traces.add_problems(project, (one.problem for one in imports)),
-        "traces": db.traces.add_traces(project, (trace for one in imports for trace, _ in one.solutions)),
+        "problems": db.traces.add_problems(project, (entry.problem for entry in imports)),
+        "traces": db.traces.add_traces(project, (trace for entry in imports for trace, _ in entry.solutions)),
     }
-    present = _present(db, project, (trace.id for one in imports for trace, _ in one.solutions))
+    present = _present(db, project, (trace.id for entry in imports for trace, _ in entry.solutions))
     scores, left_out = _fitting(imports, present)
     report["scores"] = db.traces.add_scores(project, scores)
     items = db.items.add_solutions(project, list(present))
@@ -187,18 +187,20 @@ def import_answers(request: Request, visitor: SiteAdmin, form: CheckedForm) -> R
         "scores_left_out": left_out,
         "items": len(items),
     }
-    return show(request, place, "requests_imported.html", data)
+    return show(request, destination, "requests_imported.html", data)
 
 
 def _importable(record: GatewayRecord, *, every: bool) -> _Import | None:
     """The solutions of a request that can be labelled; ``None`` if there are none."""
-    candidates = [one for one in record.candidates if every or one.chosen or one.choice is None]
+    candidates = [
+        candidate for candidate in record.candidates if every or candidate.chosen or candidate.choice is None
+    ]
     solutions: dict[str, tuple[Trace, StepScores | None]] = {}
-    for one in candidates:
-        trace = _cut(one.trace)
+    for candidate in candidates:
+        trace = _cut(candidate.trace)
         if trace.steps and trace.id not in solutions:
-            its = one.scores is not None and one.scores.trace_id == trace.id
-            solutions[trace.id] = (trace, one.scores if its else None)
+            matches = candidate.scores is not None and candidate.scores.trace_id == trace.id
+            solutions[trace.id] = (trace, candidate.scores if matches else None)
     if record.problem is None or not solutions:
         return None
     return _Import(problem=record.problem, solutions=tuple(solutions.values()))
@@ -229,7 +231,7 @@ def _fitting(
     """
     latest: dict[tuple[str, str], StepScores] = {}
     left_out = {"other_steps": 0, "older": 0}
-    for trace, scores in (solution for one in imports for solution in one.solutions):
+    for trace, scores in (solution for entry in imports for solution in entry.solutions):
         if scores is None:
             continue
         stored = present.get(trace.id)

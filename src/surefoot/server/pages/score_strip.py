@@ -17,8 +17,8 @@ def strip(scores: Sequence[float | None], first_error: int | None = None) -> lis
 
     Scores that are not probabilities (one is below 0 or above 1) are coloured over [-1, 1].
     """
-    known = [score for score in scores if score is not None]
-    signed = any(score < 0 or score > 1 for score in known)
+    numbers = [score for score in scores if score is not None]
+    signed = any(score < 0 or score > 1 for score in numbers)
     return [
         {
             "step": step,
@@ -45,12 +45,12 @@ def scorer_strips(scores: Sequence[StepScores], first_error: int | None) -> list
     """One strip per scorer, with its aggregated scores."""
     return [
         {
-            "scorer": one.scorer,
-            "cells": strip(one.scores, first_error),
-            "aggregates": aggregates(one.scores),
-            "unscored_reason": one.unscored_reason,
+            "scorer": record.scorer,
+            "cells": strip(record.scores, first_error),
+            "aggregates": aggregates(record.scores),
+            "unscored_reason": record.unscored_reason,
         }
-        for one in scores
+        for record in scores
     ]
 
 

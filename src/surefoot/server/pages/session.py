@@ -1,7 +1,7 @@
 """Signing in and out: a cookie that scripts cannot read, new at each sign-in.
 
 Wrong passwords are limited for each address, for each account and address, and, more slowly, for each account
-over all addresses. A browser that has signed in to the account before has a limit of its own, so that others
+over all addresses. A browser that has signed in to the account before has a separate limit, so that others
 who guess cannot lock its owner out (OWASP's "device cookies").
 """
 
@@ -61,13 +61,13 @@ def _sign_in(request: Request, form: Form) -> Response:
     _require_own_form(request, form)
     name, password = form.text("name", most=200), str(form.data.get("password", ""))[:1000]
     to = _local_path(form.text("next", default="", most=2000))
-    bounds, own = _bounds(request, name)
+    bounds, bound = _bounds(request, name)
     _refuse_to_wait(pages.db.sign_ins.start(*bounds))
     user = pages.db.users.sign_in(name, password)
     if user is None:
         pages.db.projects.audit("sign-in failed", None, None, name=name)
         return _sign_in_form(request, to, failed=True)
-    pages.db.sign_ins.forget(own)
+    pages.db.sign_ins.forget(bound)
     response = _open_session(request, user, to)
     device = pages.signer.sign("device", [folded_name(name), secrets.token_urlsafe(12)])
     pages.cookies.set(response, DEVICE, device, seconds=_DEVICE_SECONDS)
@@ -95,7 +95,7 @@ def _proxied_account(request: Request, name: str) -> User:
     except NotFoundError:
         if role is None:
             raise ForbiddenError(
-                f"you have no account here; an administrator can create one named '{name}'"
+                f"you do not have an account here; an administrator can create one named '{name}'"
             ) from None
         user = pages.db.users.create(name, roles=(role,))
         pages.db.projects.audit("account created", user.id, name=user.name)
@@ -149,15 +149,15 @@ def _bounds(request: Request, name: str) -> tuple[list[Bound], Bound]:
     pages, settings, name = pages_of(request), pages_of(request).settings, folded_name(name)
     device = pages.signer.read("device", pages.cookies.get(request, DEVICE), seconds=_DEVICE_SECONDS)
     if isinstance(device, list) and device[:1] == [name]:
-        own = Bound(key=f"device {device}", most=settings.attempts, seconds=settings.attempt_seconds)
-        return [own], own
+        bound = Bound(key=f"device {device}", most=settings.attempts, seconds=settings.attempt_seconds)
+        return [bound], bound
     address = _address(request)
-    own = Bound(key=f"pair {address} {name}", most=settings.attempts, seconds=settings.attempt_seconds)
+    bound = Bound(key=f"pair {address} {name}", most=settings.attempts, seconds=settings.attempt_seconds)
     return [
-        own,
+        bound,
         _address_bound(request),
         Bound(key=f"account {name}", most=settings.account_attempts, seconds=settings.account_seconds),
-    ], own
+    ], bound
 
 
 def _sign_in_form(request: Request, to: str, *, failed: bool = False) -> Response:
@@ -173,7 +173,7 @@ def _sign_in_form(request: Request, to: str, *, failed: bool = False) -> Respons
 def _require_own_form(request: Request, form: Form) -> None:
     """Raise 403 unless this server sent the form to this browser, and one of its pages sent it back.
 
-    Otherwise another page could sign a visitor in as somebody else, who would then see what they do.
+    Otherwise another site could sign a visitor in to an attacker's account and see what they do there.
     """
     pages = pages_of(request)
     browser = pages.cookies.get(request, SIGN_IN)

@@ -14,7 +14,7 @@ PageRole = Literal["admin", "annotator", "viewer"]
 
 
 class PageSettings(Settings):
-    """How the pages are served, and what they may read beside the database."""
+    """How the pages are served, and which files they may read."""
 
     secure: bool = Field(
         default=False, description="Send cookies over HTTPS only: behind a proxy that speaks it."
@@ -46,10 +46,10 @@ class PageSettings(Settings):
     session_hours: float = Field(default=12.0, gt=0)
     attempts: int = Field(default=10, ge=1)
     """Wrong passwords for a name from one address, and five times as many sign-ins per address, within
-    ``attempt_seconds``; a browser that has signed in to the account before has as many of its own."""
+    ``attempt_seconds``; a browser that has signed in to the account before is counted separately."""
     attempt_seconds: float = Field(default=300.0, gt=0)
     account_attempts: int = Field(default=100, ge=1)
-    """Sign-ins by a name from all addresses within ``account_seconds``; those of such browsers apart."""
+    """Sign-ins by a name from all addresses within ``account_seconds``; except from such browsers."""
     account_seconds: float = Field(default=3600.0, gt=0)
     max_file_bytes: int = Field(default=64_000_000, ge=1_000)
     """Largest file of trees that a page reads."""

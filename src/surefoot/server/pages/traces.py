@@ -112,7 +112,7 @@ def _filters(request: Request) -> _TraceFilters:
 
 
 def _search(
-    db: Database, project_id: int, filters: _TraceFilters, after: str, limit: int
+    db: Database, project_id: int, filters: _TraceFilters, last_id: str, limit: int
 ) -> tuple[list[tuple[TraceRow, int | None]], str | None, int]:
     """Rows with their first error, the id to continue after (``None`` = end), and how many were examined."""
     decisions = db.reviews.adjudications(project_id)
@@ -127,21 +127,25 @@ def _search(
             min_score=filters.low,
             max_score=filters.high,
             text=filters.text,
-            after=after,
+            after=last_id,
             limit=limit + 1,
         )
         labels = db.labels.of_traces(project_id, (row.trace.id for row in batch[:limit] if row.labels))
         for row in batch[:limit]:
-            after, examined = row.trace.id, examined + 1
-            own = labels.get(row.trace.id, [])
-            error = marked_error(own, decisions_by_step(own, decisions, row.trace.id)) if own else None
+            last_id, examined = row.trace.id, examined + 1
+            trace_labels = labels.get(row.trace.id, [])
+            error = (
+                marked_error(trace_labels, decisions_by_step(trace_labels, decisions, row.trace.id))
+                if trace_labels
+                else None
+            )
             if _fits(row, error, filters):
                 rows.append((row, error))
         if len(batch) <= limit:
             return rows, None, examined
         if len(rows) >= limit or (filters.solution is None and filters.error is None):
-            return rows, after, examined
-    return rows, after, examined
+            return rows, last_id, examined
+    return rows, last_id, examined
 
 
 def _fits(row: TraceRow, error: int | None, filters: _TraceFilters) -> bool:
@@ -189,10 +193,10 @@ def _parts(trace: Trace, groups: list[dict[str, Any]], strips: list[dict[str, An
     """The trace in order: steps with their scores and labels, and what stands between them."""
     parts: list[dict[str, Any]] = []
     for block in trace_blocks(trace):
-        own = {"text": block.text, "role": block.role}
+        content = {"text": block.text, "role": block.role}
         if block.step is None:
             kind = "message" if block.kind in ("instruction", "observation") else "between"
-            parts += [{"kind": kind, **own}] if block.text else []
+            parts += [{"kind": kind, **content}] if block.text else []
             parts += [{"kind": "call", "name": call.name, "text": call.arguments} for call in block.calls]
             continue
         parts.append(
@@ -200,10 +204,10 @@ def _parts(trace: Trace, groups: list[dict[str, Any]], strips: list[dict[str, An
                 "kind": "step",
                 "step": block.step,
                 "type": block.kind,
-                **own,
+                **content,
                 "calls": [{"name": call.name, "text": call.arguments} for call in block.calls],
                 "labels": _of_step(groups, block.step),
-                "scores": [{"scorer": one["scorer"], **one["cells"][block.step]} for one in strips],
+                "scores": [{"scorer": strip["scorer"], **strip["cells"][block.step]} for strip in strips],
             }
         )
     return parts
@@ -222,30 +226,32 @@ def decisions_by_step(
     labels: Sequence[StoredLabel], decisions: Iterable[Adjudication], trace_id: str
 ) -> dict[int, Any]:
     """Decisions on disagreements, by step; the latest counts."""
-    by_label = {one.id: one.record.evidence.rater for one in labels}
+    by_label = {label.id: label.record.evidence.rater for label in labels}
     return {
-        one.step: {
-            "value": one.value,
-            "note": one.note,
-            "created": one.created,
-            "chosen_rater": by_label.get(one.label_id or 0),
+        decision.step: {
+            "value": decision.value,
+            "note": decision.note,
+            "created": decision.created,
+            "chosen_rater": by_label.get(decision.label_id or 0),
         }
-        for one in sorted(decisions, key=lambda one: one.id)
-        if one.trace_id == trace_id
+        for decision in sorted(decisions, key=lambda decision: decision.id)
+        if decision.trace_id == trace_id
     }
 
 
 def sources(labels: Sequence[StoredLabel]) -> list[dict[str, Any]]:
     """One entry per source and rater, sorted by name: its labels by step, and its first error."""
     groups: dict[tuple[str, str], list[StoredLabel]] = {}
-    for one in labels:
-        groups.setdefault((one.record.source, one.record.evidence.rater or ""), []).append(one)
+    for label in labels:
+        groups.setdefault((label.record.source, label.record.evidence.rater or ""), []).append(label)
     return [
         {
             "source": source,
             "rater": rater or None,
-            "first_error": first_error(one.record for one in group),
-            "labels": [_label_row(one) for one in sorted(group, key=lambda one: (one.record.step, one.id))],
+            "first_error": first_error(label.record for label in group),
+            "labels": [
+                _label_row(label) for label in sorted(group, key=lambda label: (label.record.step, label.id))
+            ],
         }
         for (source, rater), group in sorted(groups.items())
     ]
@@ -260,13 +266,13 @@ def first_error(labels: Iterable[StepLabel]) -> int | None:
 
 
 def marked_error(labels: Sequence[StoredLabel], decisions: dict[int, Any]) -> int | None:
-    """The step to mark: the earliest that a correctness label calls wrong; a decision stands for its step."""
+    """The step to mark: the earliest with a correctness label of "wrong"; decisions replace labels."""
     steps = {
-        one.record.step
-        for one in labels
-        if one.record.kind == "correctness" and _wrong(one.record) and one.record.step not in decisions
+        label.record.step
+        for label in labels
+        if label.record.kind == "correctness" and _wrong(label.record) and label.record.step not in decisions
     }
-    steps |= {step for step, one in decisions.items() if one["value"] == -1}
+    steps |= {step for step, decision in decisions.items() if decision["value"] == -1}
     return min(steps, default=None)
 
 

@@ -45,11 +45,11 @@ def upload(request: Request, place: AdminPlace, form: UploadForm) -> Response:
     db, make = place.db, form.choice("make", _MAKES, default="solutions")
     with uploads(form, pages_of(request).settings.max_upload_bytes) as saved:
         paths = {kind: saved.save(kind, ENDINGS) for kind in KINDS}
-        known = []
+        answers = []
         # labels of control items are their known answers, not an annotator's work
         labels = [] if make in ("control", "screening") else paths["labels"]
         if make in ("control", "screening"):
-            known = _read_labels(paths["labels"])
+            answers = _read_labels(paths["labels"])
         report = import_files(
             db,
             place.id,
@@ -61,7 +61,7 @@ def upload(request: Request, place: AdminPlace, form: UploadForm) -> Response:
         parts = (report.problems, report.traces, report.scores, report.labels)
         for part in parts:
             saved.report(part.read)
-    items = _make_items(db, place.id, make, known)
+    items = _make_items(db, place.id, make, answers)
     db.projects.audit("import", place.visitor.user_id, place.id, items=items)
     data = {
         "complete": report.complete,
@@ -78,7 +78,7 @@ def export(request: Request, place: ReaderPlace, kind: str) -> Response:
     db = place.db
     query = request.query_params
     if kind not in KINDS:
-        raise NotFoundError(f"there is no export '{kind}'; choose from {', '.join(KINDS)}")
+        raise NotFoundError(f"the export '{kind}' does not exist; choose from {', '.join(KINDS)}")
     db.projects.audit("export", place.visitor.user_id, place.id, kind=kind)
     records = db.export.records(place.id, kind)
     if kind == "labels":
@@ -120,7 +120,7 @@ def _make_items(db: Database, project_id: int, make: _Make, known: list[StepLabe
         items, left_out = alternatives_of(_without_item(db, project_id))
     if make == "control" or make == "screening":
         answers = known_answers(known).items()
-        items = [NewItem(trace_ids=(trace,), role=make, known=known) for trace, known in answers]
+        items = [NewItem(trace_ids=(trace,), role=make, known=steps) for trace, steps in answers]
     return {"made": len(db.items.add(project_id, items)), "left_out": left_out}
 
 

@@ -58,7 +58,7 @@ def tree_list(request: Request, visitor: SiteReader) -> Response:
         "file": name,
         "trees": [
             {
-                "link": f"/tree?{urlencode({'file': name, 'number': start + place})}",
+                "link": f"/tree?{urlencode({'file': name, 'number': start + index})}",
                 "problem_id": tree.problem_id,
                 "problem": tree.problem[:200],
                 "method": tree.method,
@@ -66,7 +66,7 @@ def tree_list(request: Request, visitor: SiteReader) -> Response:
                 "outcome": tree.outcome,
                 "nodes": len(tree.nodes) - 1,
             }
-            for place, tree in enumerate(page[:_LIST])
+            for index, tree in enumerate(page[:_LIST])
         ],
         "skipped": report.bad_count,
         "next": f"?{urlencode({'file': name, 'start': start + _LIST})}" if len(page) > _LIST else None,
@@ -82,7 +82,7 @@ def tree_page(request: Request, visitor: SiteReader) -> Response:
     trees = read_records(_file(request, name), SavedTree, report=ReadReport())
     tree = next(islice(trees, number, None), None)
     if tree is None:
-        raise NotFoundError(f"the file has no tree number {number}")
+        raise NotFoundError(f"the file does not have a tree number {number}")
     about = {"file": name, "number": number}
     link = f"/tree-list?{urlencode({'file': name})}"
     return show_tree(request, visitor, tree, about, back=(link, "trees of this file"))
@@ -102,20 +102,20 @@ def show_tree(
 
 
 def outline(tree: SavedTree) -> list[dict[str, Any]]:
-    """The tree as a flat list of opening and closing entries, so that the template needs no recursion."""
+    """The tree as a flat list of opening and closing entries, so that the template does not recurse."""
     below = tree.children
     cells = strip([node.score for node in tree.nodes])
     chosen = set(tree.chosen)
     rows: list[dict[str, Any]] = []
     todo: list[int | None] = [child for child in reversed(below[0]) if child < _NODES]
     while todo:
-        place = todo.pop()
-        if place is None:
+        node_id = todo.pop()
+        if node_id is None:
             rows.append({"close": True})
             continue
-        inner = [child for child in reversed(below[place]) if child < _NODES]
-        node = {**tree.nodes[place].model_dump(), "bucket": cells[place]["bucket"]}
-        rows.append({"close": False, "node": node, "chosen": place in chosen, "children": len(inner)})
+        inner = [child for child in reversed(below[node_id]) if child < _NODES]
+        node = {**tree.nodes[node_id].model_dump(), "bucket": cells[node_id]["bucket"]}
+        rows.append({"close": False, "node": node, "chosen": node_id in chosen, "children": len(inner)})
         if inner:
             todo += [None, *inner]
     return rows
@@ -126,7 +126,7 @@ def _file(request: Request, name: str) -> Path:
     settings = pages_of(request).settings
     path = _path_below(settings.runs, name)
     if not path.is_file():
-        raise NotFoundError(f"there is nothing called '{name}'")
+        raise NotFoundError(f"'{name}' does not exist")
     if not path.name.endswith(ENDINGS):
         raise StoreError(f"'file' must end in one of {', '.join(ENDINGS)}")
     if path.stat().st_size > settings.max_file_bytes:
@@ -157,7 +157,7 @@ def _path_below(root: Path | None, name: str) -> Path:
     parts = name.split("/")
     if len(parts) > _MOST_NAMES or not all(_NAME.fullmatch(part) for part in parts):
         raise StoreError("'file' must be names of letters, digits and . _ = + , @ - separated by '/'")
-    missing = NotFoundError(f"there is nothing called '{name}'")
+    missing = NotFoundError(f"'{name}' does not exist")
     if root is None:
         raise missing
     try:

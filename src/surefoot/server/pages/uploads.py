@@ -73,7 +73,7 @@ def _ending(file: UploadFile, endings: Sequence[str]) -> str:
     name = file.filename or ""
     if any(mark in name for mark in ("/", "\\", "\0", "..")) or not name.isprintable():
         raise StoreError("a file's name must be a plain name, not a path")
-    known = [ending for ending in endings if name.endswith(ending)]
-    if not known:
+    matches = [ending for ending in endings if name.endswith(ending)]
+    if not matches:
         raise StoreError(f"a file's name must end in one of {', '.join(endings)}")
-    return max(known, key=len)
+    return max(matches, key=len)

@@ -1,7 +1,7 @@
 """Users, keys and projects: the data that the database returns, and the tables that hold it.
 
-A password, token or key is shown once, when it is created. Afterwards only its hash exists, in a column that
-no data class has.
+A password, token or key is shown once, when it is created. Only its hash is stored, in a column that the data
+classes leave out.
 """
 
 from __future__ import annotations
@@ -181,11 +181,11 @@ members = table("members", Member, UniqueConstraint("project_id", "pseudonym"))
 
 @dataclass(frozen=True, kw_only=True)
 class AuditEntry:
-    """Who changed what: sign-ins, keys, members, settings, imports, exports."""
+    """An entry of the audit log: sign-ins, changes of keys, members and settings, imports, exports."""
 
     id: RowId
     created: datetime
-    # no foreign keys: the log outlives whoever it is about
+    # without foreign keys, so that entries outlive the users and projects they name
     user_id: int | None
     action: str
     project_id: Annotated[int | None, Indexed()]

@@ -54,8 +54,8 @@ class Assignments(Repository):
             pseudonym_in(connection, project_id, user_id, lock=True)
             if project.archived:
                 return Offer(assignment=None, why="empty")
-            own = (_A.project_id == project_id) & (_A.user_id == user_id)
-            live = own & (_A.state == "leased") & (_A.leased_until > at)
+            users_leases = (_A.project_id == project_id) & (_A.user_id == user_id)
+            live = users_leases & (_A.state == "leased") & (_A.leased_until > at)
             query = select(t.assignments).where(live).order_by(_A.id).limit(1)
             row = connection.execute(query).mappings().one_or_none()
             if row is not None:
@@ -80,7 +80,7 @@ class Assignments(Repository):
         return choose(connection, project, user_id, rng, at) or "empty"
 
     def skip(self, project_id: int, item_id: int, user_id: int, reason: str) -> Assignment:
-        """Pass the item on to somebody else; the user never gets it again.
+        """Leave the item to another annotator; the user never gets it again.
 
         Raises ``ForbiddenError`` if it was never assigned to them, ``ConflictError`` if it no longer is.
         """
@@ -101,7 +101,7 @@ class Assignments(Repository):
             return rows_of(connection, Assignment, query)
 
     def progress(self, project_id: int, users: Collection[int] | None = None) -> Progress:
-        """Progress of the project, with that of ``users`` (by default all). Raises ``NotFoundError``."""
+        """Progress of the project and of ``users`` (default: all). Raises ``NotFoundError``."""
         with self._connections.read() as connection:
             project = project_in(connection, project_id)
             return progress_of(connection, project, self._connections.clock(), users)
@@ -131,11 +131,11 @@ def choose(
     query = open_to(project, user_id, "normal", at)
     policy = "random" if at_random else protocol.queue
     if policy == "random":
-        # in a circle from the one that was drawn, in case it is being given to somebody else
-        drawn = _at(connection, query, fraction)
-        if drawn is None:
+        # in a circle from a random item, in case another transaction is leasing that one
+        start = _at(connection, query, fraction)
+        if start is None:
             return None
-        query = query.order_by(t.items.c.id < drawn)
+        query = query.order_by(t.items.c.id < start)
     elif policy != "order":
         ranked = and_(t.priorities.c.item_id == t.items.c.id, t.priorities.c.policy == policy)
         query = query.join(t.priorities, ranked, isouter=True)
@@ -191,10 +191,10 @@ def lease(
 ) -> RowMapping:
     """Lease the item to the user, who had it before at most on a lease that expired."""
     until = at + timedelta(seconds=project.protocol.lease_seconds)
-    own = (_A.item_id == item_id) & (_A.user_id == user_id)
+    assignment = (_A.item_id == item_id) & (_A.user_id == user_id)
     # chosen_by stays as it was: labels of the earlier lease carry it
-    again = update(t.assignments).where(own).values(leased_until=until, state="leased")
-    row = connection.execute(again.returning(t.assignments)).mappings().one_or_none()
+    renewed = update(t.assignments).where(assignment).values(leased_until=until, state="leased")
+    row = connection.execute(renewed.returning(t.assignments)).mappings().one_or_none()
     if row is not None:
         return row
     new = {
@@ -214,8 +214,8 @@ def refuse_full(connection: Connection, project: Project, item: Item, user_id: i
     """Raise ``ConflictError`` if others occupy all places of the item."""
     if item.role != "normal":
         return
-    others = (_A.item_id == item.id) & (_A.user_id != user_id) & occupies(at)
-    count = connection.scalar(select(func.count()).where(others)) or 0
+    other_holders = (_A.item_id == item.id) & (_A.user_id != user_id) & occupies(at)
+    count = connection.scalar(select(func.count()).where(other_holders)) or 0
     if count >= project.protocol.annotators:
         raise ConflictError(f"item {item.id} is with {count} others, as many as the protocol asks for")
 
@@ -227,7 +227,7 @@ def renewed(connection: Connection, project: Project, item: Item, user_id: int, 
     skipped, or went to others meanwhile.
     """
     if project.archived:
-        raise ConflictError("the project is archived; it takes no more labels")
+        raise ConflictError("the project is archived and does not accept labels")
     row = assignment_row(connection, item.id, user_id)
     if row["state"] != "leased":
         raise ConflictError(f"item {item.id} is {row['state']} for this user; undo to reopen it")
@@ -268,18 +268,18 @@ def passed_screening(connection: Connection, project: Project, user_id: int) -> 
     items = (
         (t.items.c.project_id == project.id) & (t.items.c.role == "screening") & t.items.c.active.is_(True)
     )
-    known = {
+    expected = {
         (item_id, answer.trace_id, answer.step): answer.value
         for item_id, answers in connection.execute(select(t.items.c.id, t.items.c.known).where(items))
         for answer in answers
     }
     label = t.labels.c
     query = select(label.item_id, label.trace_id, label.step, label.value).where(
-        label.item_id.in_({item_id for item_id, _, _ in known}), label.user_id == user_id, label.is_current
+        label.item_id.in_({item_id for item_id, _, _ in expected}), label.user_id == user_id, label.is_current
     )
     values = {(row.item_id, row.trace_id, row.step): row.value for row in connection.execute(query)}
-    correct = sum(values.get(place) == value for place, value in known.items())
-    return bool(correct >= project.protocol.screening_pass * len(known))
+    correct = sum(values.get(step) == value for step, value in expected.items())
+    return bool(correct >= project.protocol.screening_pass * len(expected))
 
 
 def progress_of(
@@ -356,7 +356,7 @@ def _annotators(
 def _median_times(
     connection: Connection, project_id: int, own: Sequence[ColumnElement[bool]]
 ) -> dict[int, int]:
-    """Median milliseconds of the finished items, by user; SQLite has no function for it."""
+    """Median milliseconds of the finished items, by user; SQLite lacks a median function."""
     ranked = (
         select(
             _A.user_id,

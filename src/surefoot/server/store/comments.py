@@ -72,8 +72,8 @@ class Comments(Repository):
         For an annotator, pass their ``user_id``.
         """
         r = t.comments.c
-        wanted = matching(t.comments, item_id=item_id, user_id=user_id, kind=kind)
-        query = select(t.comments).where(r.project_id == project_id, r.id > after, *wanted)
+        conditions = matching(t.comments, item_id=item_id, user_id=user_id, kind=kind)
+        query = select(t.comments).where(r.project_id == project_id, r.id > after, *conditions)
         if resolved is not None:
             query = query.where(r.resolved.is_not(None) if resolved else r.resolved.is_(None))
         with self._connections.read() as connection:
@@ -81,7 +81,7 @@ class Comments(Repository):
             return rows_of(connection, Comment, query.order_by(r.id).limit(limit))
 
     def open_flags(self, project_id: int) -> int:
-        """Number of unresolved flags. Comments are not counted: they need no action."""
+        """Number of unresolved flags. Comments are not counted: they do not require action."""
         r = t.comments.c
         query = select(func.count()).where(r.project_id == project_id, r.kind == "flag", r.resolved.is_(None))
         with self._connections.read() as connection:
@@ -94,6 +94,6 @@ class Comments(Repository):
             locked_project(connection, project_id)
             where = (r.project_id == project_id) & (r.id == comment_id)
             if connection.scalar(select(r.id).where(where)) is None:
-                raise NotFoundError(f"project {project_id} has no comment or flag {comment_id}")
+                raise NotFoundError(f"project {project_id} does not have the comment or flag {comment_id}")
             at = self._connections.clock()
             connection.execute(update(t.comments).where(where, r.resolved.is_(None)).values(resolved=at))

@@ -99,7 +99,7 @@ def insert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str
                     [to(row[name]) if to else row[name] for name, to in zip(names, convert, strict=True)]
                 )
     except driver.Error as error:
-        # as SQLAlchemy raises the errors of its own statements
+        # raise the same errors as SQLAlchemy does for other statements
         raise DBAPIError.instance(
             statement, None, error, driver.Error, hide_parameters=True, dialect=dialect
         ) from error

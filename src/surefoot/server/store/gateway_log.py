@@ -141,7 +141,7 @@ class RequestLog(Repository):
         """Return if the database can store something now. Raises ``UnavailableError``.
 
         Something as large as some records is really stored, as a full disk refuses only that. Where each
-        table takes its own pages, those of the record are tried, too, and given back.
+        table takes separate pages, a trial record is written and rolled back as well.
         """
         moment, padding = datetime.fromtimestamp(0, UTC), secrets.token_hex(_PING_BYTES // 2)
         pings = [{"hour": moment, "name": f"{_PING}{at}-{padding}", "value": 0.0} for at in range(_PINGS)]
@@ -175,7 +175,7 @@ class RequestLog(Repository):
         with self._connections.read() as connection:
             payload = connection.scalar(select(g.payload).where(g.id == request_id))
             if payload is None:
-                raise NotFoundError(f"there is no request '{request_id}'")
+                raise NotFoundError(f"request '{request_id}' does not exist")
             query = select(c.payload).where(c.request_id == request_id).order_by(c.position)
             candidates = [GatewayCandidate.model_validate_json(row) for row in connection.scalars(query)]
         record = GatewayRecord.model_validate_json(payload)
@@ -353,11 +353,11 @@ def _store(
 
 
 def _rows(record: GatewayRecord) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The row of a request and those of its candidates. Raises ``StoreError`` for what cannot be stored."""
+    """The rows of a request and its candidates. Raises ``StoreError`` for text that cannot be stored."""
     for field in ("endpoint", "model", "strategy"):
         checked_text(field, getattr(record, field))
     if record.created.tzinfo is None:
-        raise StoreError("'created' has no time zone; use datetime.now(UTC)")
+        raise StoreError("'created' lacks a time zone; use datetime.now(UTC)")
     for name in record.tally:
         checked_name("tally", name)
     request: dict[str, Any] = {

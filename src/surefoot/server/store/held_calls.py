@@ -25,13 +25,13 @@ class HeldRow:
     id: Annotated[int, Key()]
     created: datetime
     key_id: int | None
-    """Who asked; the call stays if the key goes."""
+    """Key of the request; the call outlives it."""
     state: HeldState
     comment: str
-    """What the person says to the model, or beside the approval."""
+    """Comment of the person who decided; after a denial, the model sees it."""
     decided: datetime | None
     user_id: UserId | None
-    """Who decided."""
+    """The person who decided."""
 
 
 held_calls = table(
@@ -69,7 +69,7 @@ class HeldCalls(Repository):
         """A call that a request with this key waits for. Raises ``NotFoundError``, also for another key."""
         call, row = self.get(number)
         if row.key_id != key_id:
-            raise NotFoundError(f"there is no held call {number}")
+            raise NotFoundError(f"held call {number} does not exist")
         return call
 
     def get(self, number: int) -> tuple[HeldCall, HeldRow]:
@@ -79,7 +79,7 @@ class HeldCalls(Repository):
         with self._connections.read() as connection:
             payload = connection.scalar(select(h.payload).where(h.id == number))
         if not rows or payload is None:
-            raise NotFoundError(f"there is no held call {number}")
+            raise NotFoundError(f"held call {number} does not exist")
         review = None if rows[0].state == "waiting" else _review(rows[0])
         return HeldCall.model_validate_json(payload).model_copy(update={"review": review}), rows[0]
 
@@ -105,7 +105,7 @@ class HeldCalls(Repository):
         return {"waiting": 0, "approved": 0, "denied": 0, **{row[0]: row[1] for row in rows}}
 
     def decide(self, number: int, user_id: int | None, *, approved: bool, comment: str = "") -> None:
-        """Decide about a call, once. Raises ``NotFoundError``, and ``ConflictError`` if somebody has."""
+        """Decide about a call, once. Raises ``NotFoundError``, or ``ConflictError`` if it is decided."""
         checked_text("comment", comment)
         h = held_calls.c
         values = {
@@ -120,7 +120,7 @@ class HeldCalls(Repository):
                 return
             state = connection.scalar(select(h.state).where(h.id == number))
         if state is None:
-            raise NotFoundError(f"there is no held call {number}")
+            raise NotFoundError(f"held call {number} does not exist")
         raise ConflictError(f"held call {number} has been {state} already")
 
     def prune(self, before: datetime) -> int:

@@ -54,9 +54,9 @@ class Items(Repository):
 
     def of_ids(self, project_id: int, ids: Iterable[int]) -> dict[int, Item]:
         """Items by number, without those that the project lacks. Not for annotators."""
-        wanted = set(ids)
+        numbers = set(ids)
         with self._connections.read() as connection:
-            rows = items_in(connection, project_id, t.items.c.id.in_(wanted), limit=len(wanted))
+            rows = items_in(connection, project_id, t.items.c.id.in_(numbers), limit=len(numbers))
         return {item.id: item for item in rows}
 
     def list(
@@ -76,23 +76,23 @@ class Items(Repository):
 
     def all(self, project_id: int, *, role: ItemRole | None = None) -> Iterator[Item]:
         """Every item, in the order they were added. Not for annotators."""
-        after = 0
-        while page := self.list(project_id, role=role, after=after, limit=500):
+        last_id = 0
+        while page := self.list(project_id, role=role, after=last_id, limit=500):
             yield from page
-            after = page[-1].id
+            last_id = page[-1].id
 
     def set_active(self, project_id: int, item_id: int, active: bool) -> None:
         """Take an item out of the queue or put it back; its labels stay. Raises ``NotFoundError``."""
         where = (t.items.c.project_id == project_id) & (t.items.c.id == item_id)
         with self._connections.write() as connection:
             if not connection.execute(update(t.items).where(where).values(active=active)).rowcount:
-                raise NotFoundError(f"project {project_id} has no item {item_id}")
+                raise NotFoundError(f"project {project_id} does not have item {item_id}")
 
     def set_priorities(self, project_id: int, policy: QueuePolicy, values: Mapping[int, float]) -> None:
         """Replace the priorities of ``policy``: the highest comes first, items without one last.
 
         Raises ``NotFoundError`` for an item of another project, ``StoreError`` for a value that is not
-        finite or a policy that needs no priorities.
+        finite or a policy that does not use priorities.
         """
         if policy in ("order", "random") or policy not in get_args(QueuePolicy):
             raise StoreError(f"the queue policy '{policy}' does not use priorities")
@@ -105,7 +105,7 @@ class Items(Repository):
             existing = set(connection.scalars(select(t.items.c.id).where(t.items.c.project_id == project_id)))
             foreign = sorted(set(values) - existing)
             if foreign:
-                raise NotFoundError(f"project {project_id} has no item {foreign[0]}")
+                raise NotFoundError(f"project {project_id} does not have item {foreign[0]}")
             connection.execute(delete(t.priorities).where(where))
             rows = [{"item_id": item, "value": value} for item, value in values.items()]
             if rows:
@@ -123,7 +123,7 @@ class Items(Repository):
     def for_annotator(self, project_id: int, item_id: int, user_id: int) -> AnnotatorItem:
         """The item as its annotator may see it.
 
-        Raises ``ForbiddenError`` if it was never assigned to the user or they are no longer a member.
+        Raises ``ForbiddenError`` if it was never assigned to the user or their membership has ended.
         """
         with self._connections.read() as connection:
             project = project_in(connection, project_id)
@@ -136,12 +136,12 @@ class Items(Repository):
             for trace_id in item.trace_ids
         ]
         _check(item, traces)
-        known = [asdict(answer) for answer in item.known]
-        digest = digest_of(item.kind, item.trace_ids, item.step, item.role, known)
+        answers = [asdict(answer) for answer in item.known]
+        digest = digest_of(item.kind, item.trace_ids, item.step, item.role, answers)
         where = (t.items.c.project_id == project_id) & (t.items.c.digest == digest)
-        before: int | None = connection.scalar(select(t.items.c.id).where(where))
-        if before is not None:
-            return before
+        existing: int | None = connection.scalar(select(t.items.c.id).where(where))
+        if existing is not None:
+            return existing
         row = {
             "project_id": project_id,
             "problem_id": traces[0].problem_id,
@@ -196,7 +196,7 @@ def _check(item: NewItem, traces: Sequence[Trace]) -> None:
     for trace in traces:
         if not 0 <= (item.step or 0) < len(trace.steps):
             raise StoreError(
-                f"trace {trace.id} has {len(trace.steps)} steps, so there is no step {item.step or 0}"
+                f"trace {trace.id} has {len(trace.steps)} steps, so step {item.step or 0} does not exist"
             )
     if (item.role == "normal") == bool(item.known):
         raise StoreError(
@@ -216,7 +216,7 @@ def item_in(connection: Connection, project_id: int, item_id: int) -> Item:
     """The item, in the caller's transaction. Raises ``NotFoundError``."""
     rows = items_in(connection, project_id, t.items.c.id == item_id, limit=1)
     if not rows:
-        raise NotFoundError(f"project {project_id} has no item {item_id}")
+        raise NotFoundError(f"project {project_id} does not have item {item_id}")
     return rows[0]
 
 
@@ -249,8 +249,8 @@ def items_in(
 def annotator_item(connection: Connection, project: Project, item: Item, user_id: int) -> AnnotatorItem:
     """What the user may see of ``item``. Raises ``ForbiddenError`` if it was never assigned to them."""
     pseudonym_in(connection, project.id, user_id)
-    own = (t.assignments.c.item_id == item.id) & (t.assignments.c.user_id == user_id)
-    row = connection.execute(select(t.assignments).where(own)).mappings().one_or_none()
+    assignment = (t.assignments.c.item_id == item.id) & (t.assignments.c.user_id == user_id)
+    row = connection.execute(select(t.assignments).where(assignment)).mappings().one_or_none()
     if row is None:
         raise ForbiddenError(f"item {item.id} was not assigned to user {user_id}; ask for the next one")
     problem = record_in(connection, t.problems, Problem, project.id, item.problem_id)

@@ -1,4 +1,4 @@
-"""API keys: what they may do, and until when. Only the hash of a key is stored."""
+"""API keys with their scopes and expiry. Only the hash of a key is stored."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Keys(Repository):
             for number, table in ((user_id, t.users), (project_id, t.projects)):
                 exists = select(table.c.id).where(table.c.id == number)
                 if number is not None and connection.scalar(exists) is None:
-                    raise NotFoundError(f"there is no row {number} in {table.name}")
+                    raise NotFoundError(f"row {number} of {table.name} does not exist")
             row = inserted(
                 connection,
                 ApiKey,
@@ -109,11 +109,11 @@ class Keys(Repository):
         moment = self._connections.clock()
         if key.last_used is not None and moment - key.last_used < _LAST_USED_EVERY:
             return
-        before = t.api_keys.c.last_used
-        stale = or_(before.is_(None), before <= moment - _LAST_USED_EVERY)
+        last_used = t.api_keys.c.last_used
+        stale = or_(last_used.is_(None), last_used <= moment - _LAST_USED_EVERY)
         with self._connections.write() as connection:
-            wanted = (t.api_keys.c.id == key.id) & stale
-            connection.execute(update(t.api_keys).where(wanted).values(last_used=moment))
+            unused = (t.api_keys.c.id == key.id) & stale
+            connection.execute(update(t.api_keys).where(unused).values(last_used=moment))
 
     def list(self) -> list[ApiKey]:
         """All keys, oldest first, revoked ones too."""
@@ -124,7 +124,7 @@ class Keys(Repository):
         """Raises ``NotFoundError``."""
         with self._connections.read() as connection:
             query = select(t.api_keys).where(t.api_keys.c.id == key_id)
-            return one_of(connection, ApiKey, query, f"there is no key {key_id}")
+            return one_of(connection, ApiKey, query, f"key {key_id} does not exist")
 
     def change(self, key_id: int, **limits: Unpack[KeyLimits]) -> ApiKey:
         """Set the limits that are named; ``None`` takes one away. Raises as ``create`` does."""
@@ -136,9 +136,9 @@ class Keys(Repository):
 
     def revoke(self, key_id: int) -> ApiKey:
         """End a key for good; a second time changes nothing. Raises ``NotFoundError``."""
-        wanted = (t.api_keys.c.id == key_id) & t.api_keys.c.revoked.is_(None)
+        live_key = (t.api_keys.c.id == key_id) & t.api_keys.c.revoked.is_(None)
         with self._connections.write() as connection:
-            connection.execute(update(t.api_keys).where(wanted).values(revoked=self._connections.clock()))
+            connection.execute(update(t.api_keys).where(live_key).values(revoked=self._connections.clock()))
         return self.get(key_id)
 
 
@@ -164,7 +164,7 @@ def _checked_scopes(role: Role, scopes: Collection[KeyScope] | None) -> tuple[Ke
         raise StoreError("'scopes' is empty; leave it out for all that the role may do")
     if unknown := sorted(set(scopes) - ROLE_SCOPES[role]):
         allowed = ", ".join(scope for scope in SCOPES if scope in ROLE_SCOPES[role])
-        raise StoreError(f"the role {role} has no scope '{unknown[0]}'; choose from {allowed}")
+        raise StoreError(f"the role {role} does not include the scope '{unknown[0]}'; choose from {allowed}")
     return tuple(scope for scope in SCOPES if scope in scopes)
 
 

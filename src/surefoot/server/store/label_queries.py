@@ -49,15 +49,17 @@ def refresh_current(connection: Connection, item_id: int, user_id: int) -> None:
     To be called in the transaction that adds a submission or an undo. Imported labels always count.
     """
     label = t.labels.c
-    own = (label.item_id == item_id) & (label.user_id == user_id)
+    own_labels = (label.item_id == item_id) & (label.user_id == user_id)
     latest = (
         select(func.max(label.id))
         .join(_UNDO, _UNDO.c.undoes == label.submission_id, isouter=True)
-        .where(own, _UNDO.c.id.is_(None))
+        .where(own_labels, _UNDO.c.id.is_(None))
         .group_by(label.trace_id, label.step)
     )
     counts = label.id.in_(list(connection.scalars(latest)))
-    connection.execute(update(t.labels).where(own, label.is_current != counts).values(is_current=counts))
+    connection.execute(
+        update(t.labels).where(own_labels, label.is_current != counts).values(is_current=counts)
+    )
 
 
 def choices_in(

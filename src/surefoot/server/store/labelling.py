@@ -2,7 +2,7 @@
 
 Rows of a project carry ``project_id``, and foreign keys to problems, traces and items include it, so that the
 database itself refuses a label of one project on an item of another. ``payload`` columns hold records as
-pydantic writes them; what queries filter by has a column of its own beside it. A change to a table needs a
+pydantic writes them; fields that queries filter by are also separate columns. A change to a table needs a
 migration: a test compares the two.
 """
 
@@ -200,7 +200,7 @@ class Offer:
 
 @dataclass(frozen=True, kw_only=True)
 class AnnotatorItem:
-    """An item as its annotator sees it: no role, no known answers, nobody else's labels.
+    """An item as its annotator sees it, without role, known answers and labels of others.
 
     ``problem.answer`` and ``trace.outcome`` are ``None`` unless the protocol shows the answer; ``meta`` is
     always empty, since data sets keep labels there.
@@ -280,7 +280,7 @@ submissions = Table(
 )
 
 # Only ever added to: a label is retracted by a submission that undoes the one it came with. Whether it
-# counts follows from the rows; `refresh_current` keeps that beside them, for what reads many.
+# counts follows from the rows; `refresh_current` caches that in `is_current` for queries over many labels.
 labels = table(
     "labels",
     StoredLabel,
@@ -299,7 +299,7 @@ labels = table(
     of_project("trace_id", "traces"),
     UniqueConstraint("project_id", "digest"),
     Index(None, "project_id", "trace_id", "step"),
-    # is_current last: SQLite, which knows no sizes, would take it for as good a key as a trace
+    # is_current last: SQLite does not know how selective it is and would prefer it to the trace
     Index(None, "project_id", "user_id", "is_current"),
     Index(None, "item_id", "user_id"),
     sqlite_autoincrement=True,

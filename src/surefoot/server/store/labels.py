@@ -79,9 +79,9 @@ class Labels(Repository):
         with self._connections.write() as connection:
             project = locked_project(connection, project_id)
             pseudonym = pseudonym_in(connection, project_id, user_id, lock=True)
-            before = _repeated(connection, project_id, user_id, key, digest)
-            if before is not None:
-                return before
+            earlier = _repeated(connection, project_id, user_id, key, digest)
+            if earlier is not None:
+                return earlier
             item, at = item_in(connection, project_id, item_id), self._connections.clock()
             assignment = renewed(connection, project, item, user_id, at)
             sender = _Sender(project, item, user_id, pseudonym, assignment["chosen_by"], at)
@@ -106,14 +106,14 @@ class Labels(Repository):
         with self._connections.write() as connection:
             project, at = locked_project(connection, project_id), self._connections.clock()
             pseudonym = pseudonym_in(connection, project_id, user_id, lock=True)
-            before = _repeated(connection, project_id, user_id, key, digest)
-            if before is not None:
-                return before
+            earlier = _repeated(connection, project_id, user_id, key, digest)
+            if earlier is not None:
+                return earlier
             item = item_in(connection, project_id, item_id)
             row = assignment_row(connection, item_id, user_id)
             if row["state"] == "done":
                 change(connection, row["id"], state="leased", finished=None, milliseconds=None)
-                # it occupies one of the item's places, so nobody else can have got it meanwhile
+                # it occupies one of the item's places, so no other annotator can have leased it meanwhile
                 lease(connection, project, item_id, user_id, row["chosen_by"], at)
             else:
                 renewed(connection, project, item, user_id, at)
@@ -124,7 +124,7 @@ class Labels(Repository):
             return _response(connection, retracted, finished=False, repeated=False)
 
     def import_labels(self, project_id: int, labels: Iterable[StepLabel]) -> Added:
-        """Add labels of other sources beside the annotators' own; one that exists already is ``same``.
+        """Add labels of other sources; a label that already exists counts as ``same``.
 
         Labels of an unknown trace, or of a step that it lacks, are refused. Raises ``NotFoundError``.
         """
@@ -175,10 +175,10 @@ class Labels(Repository):
         # looked up one by one: for IN, PostgreSQL without statistics (a long import) reads the whole project
         at_hand = (t.labels.c.project_id == project_id) & (t.labels.c.digest == imported.c.digest)
         query = select(select(t.labels.c.digest).where(at_hand).correlate(imported).scalar_subquery())
-        before = set(connection.scalars(query.select_from(imported))) - {None} if rows else set[str]()
-        new = [row for digest, row in rows.items() if digest not in before]
+        existing = set(connection.scalars(query.select_from(imported))) - {None} if rows else set[str]()
+        new = [row for digest, row in rows.items() if digest not in existing]
         insert_rows(connection, t.labels, new)
-        return added + Added(new=len(new), same=len(before))
+        return added + Added(new=len(new), same=len(existing))
 
 
 def _imported_row(
@@ -187,7 +187,7 @@ def _imported_row(
     """``steps`` is the number of steps by trace. Raises ``StoreError`` for a label that does not fit."""
     checked_name("trace_id", label.trace_id)
     if label.trace_id not in steps:
-        raise NotFoundError(f"project {project_id} has no trace '{label.trace_id}'")
+        raise NotFoundError(f"project {project_id} does not have the trace '{label.trace_id}'")
     if label.step >= steps[label.trace_id]:
         raise StoreError(f"a label of step {label.step}; the trace has {steps[label.trace_id]} steps")
     return {
@@ -206,7 +206,7 @@ def _imported_row(
 
 @dataclass(frozen=True)
 class _Sender:
-    """Who submits something, for which item, and when."""
+    """The user, item and time of a submission."""
 
     project: Project
     item: Item
@@ -369,7 +369,7 @@ def _chosen_trace(connection: Connection, sender: _Sender, choice: ChoiceInput) 
     """The alternative that was chosen, or a trace that ends in the step written by hand.
 
     Raises ``StoreError`` for an item of another kind, a trace that is none of the alternatives, both or
-    neither, or a step written by hand in an agent run (which has no text to continue).
+    neither, or a step written by hand in an agent run (which lacks a text to continue).
     """
     item, project = sender.item, sender.project
     if item.kind != "alternatives" or item.step is None:

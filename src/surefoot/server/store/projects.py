@@ -1,4 +1,4 @@
-"""Projects, who belongs to them, and the log of who changed what."""
+"""Projects, their members, and the audit log."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Projects(Repository):
         """Raises ``NotFoundError``."""
         with self._connections.read() as connection:
             query = select(t.projects).where(t.projects.c.name == name)
-            return one_of(connection, Project, query, f"there is no project '{name}'")
+            return one_of(connection, Project, query, f"project '{name}' does not exist")
 
     def update(
         self,
@@ -59,7 +59,7 @@ class Projects(Repository):
     ) -> Project:
         """Change the arguments that are not ``None``, if the project is still at ``version``.
 
-        Raises ``ConflictError`` if somebody changed it since, or the name is taken.
+        Raises ``ConflictError`` if it has changed since, or the name is taken.
         """
         values: dict[str, Any] = {"version": version + 1}
         if name is not None:
@@ -71,11 +71,10 @@ class Projects(Repository):
         if archived is not None:
             values["archived"] = archived
         with self._connections.write() as connection:
-            before = locked_project(connection, project_id)
-            if before.version != version:
+            current = locked_project(connection, project_id)
+            if current.version != version:
                 raise ConflictError(
-                    f"the project is at version {before.version}, not {version}: somebody changed it; "
-                    "reload it"
+                    f"the project is at version {current.version}, not {version}: it has changed; reload it"
                 )
             if name is not None:
                 _refuse_taken(connection, name, project_id)
@@ -86,7 +85,7 @@ class Projects(Repository):
     def set_member(self, project_id: int, user_id: int, role: Role, active: bool = True) -> Member:
         """Add a user to the project or change their membership; the pseudonym stays the same.
 
-        The items leased to a member who is no longer active go to others.
+        Items leased to a member who becomes inactive are available to others at once.
 
         Raises ``NotFoundError`` for an unknown user or project.
         """
@@ -95,7 +94,7 @@ class Projects(Repository):
         with self._connections.write() as connection:
             locked_project(connection, project_id)
             if connection.scalar(select(t.users.c.id).where(t.users.c.id == user_id)) is None:
-                raise NotFoundError(f"there is no user {user_id}")
+                raise NotFoundError(f"user {user_id} does not exist")
             values = {"role": role, "active": active}
             if not connection.execute(update(t.members).where(where).values(values)).rowcount:
                 new = {"project_id": project_id, "user_id": user_id, "pseudonym": _new_pseudonym()}
@@ -136,7 +135,7 @@ class Projects(Repository):
             connection.execute(insert(t.audit_log).values(row))
 
     def audit_log(self, project_id: int | None = None, limit: int = 100) -> list[AuditEntry]:
-        """The latest entries first: those of one project, or all."""
+        """The latest entries first, of one project or all."""
         query = select(t.audit_log).order_by(t.audit_log.c.id.desc()).limit(limit)
         if project_id is not None:
             query = query.where(t.audit_log.c.project_id == project_id)
@@ -147,8 +146,8 @@ class Projects(Repository):
         """Projects by name: all, or those in which the user is an active member."""
         query = select(t.projects).order_by(t.projects.c.name)
         if user_id is not None:
-            own = (t.members.c.user_id == user_id) & t.members.c.active.is_(True)
-            query = query.where(t.projects.c.id.in_(select(t.members.c.project_id).where(own)))
+            membership = (t.members.c.user_id == user_id) & t.members.c.active.is_(True)
+            query = query.where(t.projects.c.id.in_(select(t.members.c.project_id).where(membership)))
         if not archived:
             query = query.where(t.projects.c.archived.is_(False))
         with self._connections.read() as connection:
@@ -160,7 +159,7 @@ def project_in(connection: Connection, project_id: int, *, lock: bool = False) -
     query = select(t.projects).where(t.projects.c.id == project_id)
     if lock:
         query = query.with_for_update(key_share=True)
-    return one_of(connection, Project, query, f"there is no project {project_id}")
+    return one_of(connection, Project, query, f"project {project_id} does not exist")
 
 
 def locked_project(connection: Connection, project_id: int) -> Project:
@@ -168,8 +167,8 @@ def locked_project(connection: Connection, project_id: int) -> Project:
 
     Labelling is done at the pace of people, so one queue per project costs nothing and leaves no race to
     think about. Foreign keys do not wait for this lock (``FOR NO KEY UPDATE``). Handing out items does not
-    either, which must not wait for an import: it locks the member and the item. Who locks several, locks the
-    project first, then the member, then the item.
+    either, which must not wait for an import: it locks the member and the item. A transaction that
+    locks several locks the project first, then the member, then the item.
     """
     return project_in(connection, project_id, lock=True)
 

@@ -57,7 +57,7 @@ class Reviews(Repository):
         with self._connections.read() as connection:
             project_in(connection, project_id)
             query = _ratings(project_id, unfinished=unfinished).where(t.items.c.role == "normal")
-            # at once, not page by page: nobody waits between the rows, and each page would be searched anew
+            # in one query: paging would repeat the joins for each page
             rows = connection.execute(
                 query.with_only_columns(*columns), execution_options={"yield_per": _ROWS_AT_ONCE}
             )
@@ -71,8 +71,8 @@ class Reviews(Repository):
                 steps.append(row.step)
                 raters.append(names.setdefault(row.pseudonym, len(names)))
                 values.append(math.nan if row.value is None else row.value)
-        places = np.array([items, traces, steps], dtype=np.int64)
-        units, unit_of = np.unique(places, axis=1, return_inverse=True)
+        positions = np.array([items, traces, steps], dtype=np.int64)
+        units, unit_of = np.unique(positions, axis=1, return_inverse=True)
         order = sorted(names)
         row_of = np.array([order.index(name) for name in names], dtype=np.int64)
         matrix = np.full((len(order), units.shape[1]), math.nan)
@@ -114,25 +114,25 @@ class Reviews(Repository):
             rating = _ratings(project_id, unfinished=False).where(t.items.c.role == "normal", *of_item)
             label = t.labels.c
             value = func.coalesce(label.value, _CANNOT_TELL)
-            place = (label.item_id, label.trace_id, label.step)
-            disputed = rating.with_only_columns(*place).group_by(*place)
+            position = (label.item_id, label.trace_id, label.step)
+            disputed = rating.with_only_columns(*position).group_by(*position)
             disputed = disputed.having(func.min(value) != func.max(value))
-            cells = _cells(connection, project_id, rating.where(tuple_(*place).in_(disputed)))
+            cells = _cells(connection, project_id, rating.where(tuple_(*position).in_(disputed)))
             decided = decisions(connection, project_id)
-        places: dict[Place, list[MatrixCell]] = {}
+        by_position: dict[Place, list[MatrixCell]] = {}
         for cell in cells:
-            places.setdefault((cell.item_id, cell.trace_id, cell.step), []).append(cell)
+            by_position.setdefault((cell.item_id, cell.trace_id, cell.step), []).append(cell)
         return [
             Disagreement(
-                item_id=place[0],
-                trace_id=place[1],
-                step=place[2],
+                item_id=position[0],
+                trace_id=position[1],
+                step=position[2],
                 values=tuple(sorted((cell.annotator, cell.value) for cell in group)),
                 label_ids=tuple(cell.label_id for cell in sorted(group, key=lambda c: c.annotator)),
-                adjudication=decided.get(place),
+                adjudication=decided.get(position),
             )
-            for place, group in sorted(places.items())
-            if adjudicated or place not in decided
+            for position, group in sorted(by_position.items())
+            if adjudicated or position not in decided
         ]
 
     def adjudicate(
@@ -153,7 +153,7 @@ class Reviews(Repository):
         ``label_id`` names the annotator's label that was chosen. ``after`` is the id of the decision that
         the sender saw (0 for none). The caller checks whether the user may decide.
 
-        Raises ``ConflictError`` if somebody decided since, ``StoreError`` for a step or label that is not
+        Raises ``ConflictError`` if the step was decided since, ``StoreError`` for a step or label that is not
         the item's, or if there is neither a value nor a note.
         """
         checked_text("note", note)
@@ -227,7 +227,7 @@ def _cells(connection: Connection, project_id: int, query: Select[Any]) -> list[
     with_answers = select(t.items.c.id, t.items.c.known).where(
         t.items.c.project_id == project_id, t.items.c.role.in_(["control", "screening"])
     )
-    known = {
+    expected = {
         (item_id, answer.trace_id, answer.step): answer.value
         for item_id, answers in connection.execute(with_answers)
         for answer in answers
@@ -235,7 +235,7 @@ def _cells(connection: Connection, project_id: int, query: Select[Any]) -> list[
     cells = []
     for row in connection.execute(query.order_by(t.labels.c.id)):
         value = None if row.value is None else int(row.value)
-        answer = known.get((row.item_id, row.trace_id, row.step))
+        answer = expected.get((row.item_id, row.trace_id, row.step))
         cells.append(as_data(MatrixCell, row._mapping, value=value, known=answer))
     return cells
 

@@ -1,7 +1,7 @@
 """Tables from data classes: one declaration gives the table, the frozen data and the mapping between them.
 
 A field of a data class is a column; its annotation gives the type, ``Annotated`` adds keys and references.
-Columns that must not leave the database (hashes) or that only queries need are passed to ``table`` beside it.
+Columns that must stay in the database (hashes) or that only queries need are passed to ``table`` separately.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ LONGEST_NAME: Final = 200
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
-# Names by rule, so that later migrations can name what they change.
+# Systematic names, so that migrations can refer to constraints.
 METADATA: Final = MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -59,13 +59,13 @@ METADATA: Final = MetaData(
 )
 
 BIG: Final = BigInteger().with_variant(Integer, "sqlite")
-"""A row number: only ``INTEGER`` counts up by itself in SQLite, where it has 64 bits, too."""
+"""A row number. SQLite generates values for ``INTEGER`` keys only, which have 64 bits there."""
 
 
 class Moment(TypeDecorator[datetime]):
     """An aware time as whole microseconds since 1970, UTC.
 
-    SQLite has no type for times and would drop the zone; a number sorts and compares alike in both.
+    SQLite does not have a type for times and would drop the zone; a number sorts alike in both databases.
     """
 
     impl = BigInteger
@@ -76,7 +76,7 @@ class Moment(TypeDecorator[datetime]):
         if value is None:
             return None
         if value.tzinfo is None:
-            raise ValueError(f"{value!r} has no time zone; use datetime.now(UTC)")
+            raise ValueError(f"{value!r} lacks a time zone; use datetime.now(UTC)")
         return (value - _EPOCH) // _MICROSECOND
 
     def process_result_value(self, value: int | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
@@ -110,12 +110,12 @@ class Key:
 
 @dataclass(frozen=True)
 class Computed:
-    """Marks a field that a query computes or joins: it is no column."""
+    """Marks a field that a query computes or joins, so it is not a column."""
 
 
 @dataclass(frozen=True)
 class Indexed:
-    """Marks a column with an index of its own."""
+    """Marks a column with an index."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def table(name: str, data: type, *parts: SchemaItem, **options: Any) -> Table:
     """The table of a data class; ``parts`` are its constraints, indices and further columns."""
     hints = get_type_hints(data, include_extras=True)
     columns = [_column(field.name, hints[field.name]) for field in fields(data)]
-    return Table(name, METADATA, *(one for one in columns if one is not None), *parts, **options)
+    return Table(name, METADATA, *(column for column in columns if column is not None), *parts, **options)
 
 
 def of_project(column: str, target: str) -> ForeignKeyConstraint:
@@ -244,15 +244,17 @@ def _column(name: str, hint: Any) -> Column[Any] | None:
     hint, marks = _unwrapped(hint)
     optional = get_origin(hint) in (Union, UnionType) and NoneType in get_args(hint)
     if optional:
-        (hint,) = (one for one in get_args(hint) if one is not NoneType)
+        (hint,) = (part for part in get_args(hint) if part is not NoneType)
         hint, inner = _unwrapped(hint)
         marks = [*marks, *inner]
-    if any(isinstance(one, Computed) for one in marks):
+    if any(isinstance(mark, Computed) for mark in marks):
         return None
-    explicit = [one for one in marks if isinstance(one, TypeEngine)]
+    explicit = [mark for mark in marks if isinstance(mark, TypeEngine)]
     # a reference is used for one column only, and an alias such as UserId for many
     keys = [
-        ForeignKey(one.target_fullname, ondelete=one.ondelete) for one in marks if isinstance(one, ForeignKey)
+        ForeignKey(mark.target_fullname, ondelete=mark.ondelete)
+        for mark in marks
+        if isinstance(mark, ForeignKey)
     ]
     return Column(
         name,
@@ -270,7 +272,7 @@ def _unwrapped(hint: Any) -> tuple[Any, list[Any]]:
 
 
 def _marked(marks: Iterable[Any], kind: type) -> bool:
-    return any(isinstance(one, kind) for one in marks)
+    return any(isinstance(mark, kind) for mark in marks)
 
 
 def _type(hint: Any) -> TypeEngine[Any]:

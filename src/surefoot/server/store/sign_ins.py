@@ -54,8 +54,8 @@ class SignIns(Repository):
                     waits.append((first - moment).total_seconds())
             if max(waits) == 0:
                 rows = [
-                    {"digest": one.digest, "expires": moment + timedelta(seconds=one.seconds)}
-                    for one in bounds
+                    {"digest": bound.digest, "expires": moment + timedelta(seconds=bound.seconds)}
+                    for bound in bounds
                 ]
                 connection.execute(insert(t.sign_in_attempts), rows)
             return max(waits)

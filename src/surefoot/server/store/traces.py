@@ -76,7 +76,7 @@ class Traces(Repository):
         return add_in_chunks(self._connections, project_id, problems, self._add_problem)
 
     def add_traces(self, project_id: int, traces: Iterable[Trace]) -> Added:
-        """Add traces; those of an unknown problem, or whose id exists with other content, are refused."""
+        """Add traces; a trace is refused if its problem is unknown or its id exists with other content."""
         return add_in_chunks(self._connections, project_id, traces, self._add_trace)
 
     def add_scores(self, project_id: int, scores: Iterable[StepScores]) -> Added:
@@ -243,14 +243,14 @@ class Traces(Repository):
         payload = payload_of(scores)
         where = [t.step_scores.c.project_id == project_id]
         where += [t.step_scores.c[name] == value for name, value in key.items()]
-        before = connection.scalar(select(t.step_scores.c.payload).where(*where))
-        if before == payload:
+        stored = connection.scalar(select(t.step_scores.c.payload).where(*where))
+        if stored == payload:
             return Added(same=1)
         connection.execute(delete(t.step_scores).where(*where))
         finite = [score for score in scores.scores if score is not None and math.isfinite(score)]
         row = {"lowest": min(finite, default=None), "payload": payload, "created": self._connections.clock()}
         connection.execute(insert(t.step_scores).values(project_id=project_id, **key, **row))
-        if before is None:
+        if stored is None:
             return Added(new=1)
         return Added(replaced=1)
 
@@ -359,10 +359,10 @@ def put_record(
     """Add a row with an id and a payload, unless it exists. Raises ``StoreError`` if it differs."""
     payload = payload_of(record)
     where = (table.c.project_id == project_id) & (table.c.id == record.id)
-    before = connection.scalar(select(table.c.payload).where(where))
-    if before == payload:
+    stored = connection.scalar(select(table.c.payload).where(where))
+    if stored == payload:
         return Added(same=1)
-    if before is not None:
+    if stored is not None:
         raise StoreError("the project has a record with this id and other content; use another id")
     row = {"project_id": project_id, "payload": payload, "created": at, **columns}
     connection.execute(insert(table).values(row))

@@ -68,12 +68,12 @@ class Export(Repository):
         items with known answers; ``imported``: include labels of other sources. ``settled``: a decided step
         has the decision (source ``human:adjudicated``) instead of the annotators' labels.
         """
-        wanted = _Wanted(controls=controls, imported=imported)
+        selection = _Wanted(controls=controls, imported=imported)
         with self._connections.read() as connection:
             project_in(connection, project_id)
             if settled:
-                wanted.decide(connection, project_id)
-        return self._labels(project_id, wanted)
+                selection.decide(connection, project_id)
+        return self._labels(project_id, selection)
 
     def labelled(self, project_id: int) -> Iterator[LabelledTrace]:
         """Every trace by id, with its problem and the labels of ``labels``."""
@@ -116,8 +116,8 @@ class Export(Repository):
             traces = [Trace.model_validate_json(row.payload) for row in rows]
             with self._connections.read() as connection:
                 labels = _Wanted().of_traces(connection, project_id, [trace.id for trace in traces])
-                asked = {trace.problem_id for trace in traces}
-                problems = records_in(connection, t.problems, Problem, project_id, asked)
+                problem_ids = {trace.problem_id for trace in traces}
+                problems = records_in(connection, t.problems, Problem, project_id, problem_ids)
             for trace in traces:
                 yield LabelledTrace(
                     problem=problems[trace.problem_id], trace=trace, labels=tuple(labels[trace.id])
@@ -127,9 +127,9 @@ class Export(Repository):
         self, project_id: int, table: Table, *columns: ColumnElement[Any], size: int = _ROWS
     ) -> Iterator[Sequence[Row[Any]]]:
         # Page by page: a slow reader holds neither the rows nor a transaction open.
-        own = [column for column in table.primary_key.columns if column.name != "project_id"]
-        query = select(*own, *columns).where(table.c.project_id == project_id)
-        query = query.order_by(*own).limit(size)
+        keys = [column for column in table.primary_key.columns if column.name != "project_id"]
+        query = select(*keys, *columns).where(table.c.project_id == project_id)
+        query = query.order_by(*keys).limit(size)
         page = query
         while True:
             with self._connections.read() as connection:
@@ -138,7 +138,7 @@ class Export(Repository):
                 yield rows
             if len(rows) < size:
                 return
-            page = query.where(tuple_(*own) > tuple(rows[-1][: len(own)]))
+            page = query.where(tuple_(*keys) > tuple(rows[-1][: len(keys)]))
 
 
 @dataclass(kw_only=True)
@@ -148,15 +148,15 @@ class _Wanted:
     controls: bool = False
     imported: bool = True
     decided: dict[str, dict[Place, StepLabel]] = field(default_factory=dict)
-    """Decisions as labels, by trace and place; they stand for the annotators' labels there."""
+    """Decisions as labels, by trace and place; they replace the annotators' labels there."""
 
     def decide(self, connection: Connection, project_id: int) -> None:
-        """Let decisions stand for the labels that they settle."""
+        """Replace settled labels by the decisions."""
         names = select(members.c.user_id, members.c.pseudonym).where(members.c.project_id == project_id)
         pseudonyms = {row.user_id: row.pseudonym for row in connection.execute(names)}
-        for place, decision in decisions(connection, project_id).items():
+        for position, decision in decisions(connection, project_id).items():
             label = _decision_label(decision, pseudonyms.get(decision.user_id))
-            self.decided.setdefault(decision.trace_id, {})[place] = label
+            self.decided.setdefault(decision.trace_id, {})[position] = label
 
     def of_traces(
         self, connection: Connection, project_id: int, traces: Sequence[str]
@@ -183,7 +183,7 @@ class _Wanted:
             # a trace may have come since the page was read; the next page does not have it either
             if row.trace_id in labels and (row.item_id, row.trace_id, row.step) not in decided:
                 labels[row.trace_id].append(StepLabel.model_validate_json(row.payload))
-        return {trace_id: sorted(own, key=lambda one: one.step) for trace_id, own in labels.items()}
+        return {trace_id: sorted(group, key=lambda one: one.step) for trace_id, group in labels.items()}
 
 
 def _decision_label(decision: Adjudication, pseudonym: str | None) -> StepLabel:
@@ -266,7 +266,7 @@ def import_format(
     """Read a file of the format ``source`` (of ``IMPORTS`` or ``SOURCES``) into a project.
 
     Bad rows and refused records are counted and skipped. The path is opened as it is. Raises ``RecordError``
-    for a file that cannot be read to its end or is too large, and if it has no row that fits.
+    for a file that cannot be read to its end or is too large, and if none of its rows fits.
     """
     checked, report = ReadReport(), ReadReport()
     for _ in _solutions(source, path, checked):
@@ -302,17 +302,17 @@ def _solutions(
 
 
 def _refuse_nothing(report: ImportReport) -> None:
-    """Raise ``RecordError`` if no record of any file was accepted: what is wrong with the first."""
+    """Raise ``RecordError`` with the first reason if not a single record was accepted."""
     kinds = (
         (report.problems, Problem),
         (report.traces, Trace),
         (report.scores, StepScores),
         (report.labels, StepLabel),
     )
-    given = [(part, kind) for part, kind in kinds if part.read.files]
-    if any(part.added.new or part.added.same or part.added.replaced for part, _ in given):
+    parts = [(part, kind) for part, kind in kinds if part.read.files]
+    if any(part.added.new or part.added.same or part.added.replaced for part, _ in parts):
         return
-    for part, kind in given:
+    for part, kind in parts:
         part.read.require_some(needs(kind))
         name, reason = part.added.reasons[0]
         raise RecordError(

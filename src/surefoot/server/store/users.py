@@ -1,8 +1,8 @@
 """Users with their sessions. Passwords and tokens are stored as hashes only.
 
-A password is weak, so it goes through scrypt (RFC 7914) with a salt of its own. A token or key is 256 random
-bits, which nobody can guess from a plain hash, so it is hashed once with SHA-256: it is checked with every
-request, and scrypt would let anybody keep the server busy.
+A password is weak, so it goes through scrypt (RFC 7914) with a random salt. A token or key is 256 random
+bits, which cannot be guessed from a plain hash, so it is hashed once with SHA-256: it is checked with every
+request, and scrypt would let a stranger keep the server busy.
 """
 
 from __future__ import annotations
@@ -89,20 +89,20 @@ class Users(Repository):
 
     def set_roles(self, user_id: int, roles: Collection[Role]) -> User:
         """Replace the roles, and end the user's sessions."""
-        known = checked_roles(roles)
+        checked = checked_roles(roles)
         with self._connections.write() as connection:
             _user(connection, t.users.c.id == user_id)
             connection.execute(delete(t.user_roles).where(t.user_roles.c.user_id == user_id))
-            _write_roles(connection, user_id, known)
+            _write_roles(connection, user_id, checked)
             connection.execute(delete(t.sessions).where(t.sessions.c.user_id == user_id))
             return _user(connection, t.users.c.id == user_id)
 
     def sign_in(self, name: str, password: str) -> User | None:
         """The user, or ``None``; a wrong name and a wrong password look and take the same."""
         with self._connections.read() as connection:
-            # a name that no column can hold is replaced by one that nobody has, so that this takes as long
-            wanted = t.users.c.folded == (folded_name(name) if storable(name) else "")
-            row = connection.execute(select(t.users).where(wanted)).mappings().one_or_none()
+            # replace an invalid name by an unused one, so that the check takes as long as for a valid name
+            matches = t.users.c.folded == (folded_name(name) if storable(name) else "")
+            row = connection.execute(select(t.users).where(matches)).mappings().one_or_none()
         stored = row["password"] if row is not None and row["active"] else None
         if not password_matches(password, stored, self._cost) or row is None:
             return None
@@ -142,7 +142,7 @@ class Users(Repository):
             return (user, as_data(Session, row)) if user.active else None
 
     def end_session(self, token: str) -> None:
-        """Sign out. An unknown token is no error."""
+        """Sign out. An unknown token is ignored."""
         hashed = token_hash(token)
         with self._connections.write() as connection:
             connection.execute(delete(t.sessions).where(t.sessions.c.token_hash == hashed))
@@ -157,7 +157,7 @@ class Users(Repository):
     def _change(self, user_id: int, **values: Any) -> None:
         with self._connections.write() as connection:
             if not connection.execute(update(t.users).where(t.users.c.id == user_id).values(values)).rowcount:
-                raise NotFoundError(f"there is no user {user_id}")
+                raise NotFoundError(f"user {user_id} does not exist")
             connection.execute(delete(t.sessions).where(t.sessions.c.user_id == user_id))
 
 
@@ -201,7 +201,7 @@ def _write_roles(connection: Connection, user_id: int, roles: Collection[Role]) 
 def _user(connection: Connection, where: Any) -> User:
     row = connection.execute(select(t.users).where(where)).mappings().one_or_none()
     if row is None:
-        raise NotFoundError("there is no such user")
+        raise NotFoundError("the user does not exist")
     roles = connection.scalars(select(t.user_roles.c.role).where(t.user_roles.c.user_id == row["id"]))
     return as_data(User, row, roles=frozenset(roles))
 
@@ -234,7 +234,7 @@ def token_hash(token: str) -> str:
 
 
 def _scrypt(password: str, salt: bytes, cost: int, block: int, parallel: int) -> bytes:
-    # twice what it needs: OpenSSL counts its own working space, too
+    # twice the size of the algorithm's memory, because OpenSSL also counts its working space
     room = 2 * 128 * block * ((1 << cost) + parallel)
     secret = password.encode("utf-8", "surrogatepass")
     return hashlib.scrypt(secret, salt=salt, n=1 << cost, r=block, p=parallel, maxmem=room, dklen=32)
