@@ -91,7 +91,7 @@ class Batcher:
             await asyncio.sleep(0)  # each has now been counted as ended
             senders = [queue.sender for queue in (self._samples, self._scores) if queue.sender]
             if not self._running:
-                # what was in flight for these tasks is cancelled by now, but a scorer's thread must end first
+                # requests of these tasks are cancelled by now, but a scorer's thread must end first
                 await asyncio.gather(*senders, return_exceptions=True)
             for task in tasks:
                 task.close()  # those that never started
@@ -128,7 +128,7 @@ class Batcher:
         except asyncio.CancelledError:
             if request in queue.waiting:
                 queue.waiting.remove(request)
-            elif queue.batch is not None and all(one.response.done() for one in queue.in_flight):
+            elif queue.batch is not None and all(request.response.done() for request in queue.in_flight):
                 queue.batch.cancel()
             raise
 
@@ -197,9 +197,9 @@ class Batcher:
                     request.response.set_exception(error)
             return
         for request in batch:
-            own = [next(results) for _ in request.items]
+            request_results = [next(results) for _ in request.items]
             if not request.response.done():
-                request.response.set_result(own)
+                request.response.set_result(request_results)
 
     async def _send_samples(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
         if self._on_batch:
@@ -211,14 +211,14 @@ class Batcher:
 
     async def _send_scores(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         if self.scorer is None:
-            raise ScoreError(
-                "this search asks for scores, and there is no scorer; give one, or vote by majority"
-            )
+            raise ScoreError("this search needs a scorer; pass one, or vote by majority")
         thread = asyncio.ensure_future(asyncio.to_thread(self.scorer.score_traces, items))
         try:
             records = await asyncio.shield(thread)
         except asyncio.CancelledError:
-            await asyncio.wait([thread])  # a thread cannot be stopped, and another must not score beside it
+            await asyncio.wait(
+                [thread]
+            )  # a thread cannot be stopped, and a second one must not score concurrently
             raise
         if len(records) != len(items):
             raise ScoreError(_MISCOUNT.format("scorer", len(records), len(items)))

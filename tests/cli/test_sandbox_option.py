@@ -104,10 +104,10 @@ def test_gold_verifiers_of_training_run_programs_in_the_named_sandbox(
 
 def test_an_unknown_sandbox_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     words = ["label", "verify", "none.jsonl", "--problems", "none.jsonl", "--verifier", "compile"]
-    assert "there is no sandbox 'bare'" in refused(*words, "--sandbox", "bare")
+    assert "unknown sandbox 'bare'" in refused(*words, "--sandbox", "bare")
     for words in (
         ["search", "revise", "--problems", "none.jsonl", "--policy", "lab", "--verifier", "visible-tests"],
         ["imitate", "--problems", "none.jsonl", "--expert", "lab-exact", "--out", tmp_path / "out"],
         ["rl", "--verifier", "visible-tests", "--out", tmp_path / "out"],
     ):
-        assert "there is no sandbox 'bare'" in refused(*words, "--sandbox", "bare")
+        assert "unknown sandbox 'bare'" in refused(*words, "--sandbox", "bare")

@@ -741,7 +741,7 @@ def test_the_dialect_reaches_the_server(files):
 
 def test_a_judge_in_this_process_needs_a_chat_template(files, lab_base):
     result = command(files, f"--policy={lab_base}", f"--out={files / 'labels.jsonl'}", ok=False)
-    assert "has no chat template" in str(result.exception)
+    assert "lacks a chat template" in str(result.exception)
 
 
 def test_failed_votes_are_said_at_the_end(files):

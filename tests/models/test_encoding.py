@@ -219,7 +219,7 @@ def test_a_trace_without_steps_is_named():
 
 
 def test_chat_needs_a_template():
-    with pytest.raises(ScoreError, match="no chat template"):
+    with pytest.raises(ScoreError, match="lacks a chat template"):
         encode_traces(build_tokenizer(), Encoding(chat=True), [text_item("p", "s")])
 
 
@@ -232,7 +232,7 @@ def test_without_a_template_conversations_are_refused_and_texts_read():
         trace=Trace(problem_id=text.problem.id, messages=(message,), steps=(step,)),
     )
     refused, read = encode_traces(build_tokenizer(), Encoding(), [chat, text])
-    assert "no chat template" in (refused.unscored_reason(99) or "")
+    assert "lacks a chat template" in (refused.unscored_reason(99) or "")
     assert refused.positions == (None,)
     assert read.unscored_reason(99) is None
 
@@ -307,13 +307,13 @@ def test_a_step_without_tokens_is_not_beyond_the_context(bpe):
     bpe.backend_tokenizer.normalizer = normalizers.Replace("\u200b", "")
     [encoded] = encode_traces(bpe, Encoding(), [text_item("p", "a\n\u200b\n\u200b")])
     assert encoded.positions[1:] == (None, None)
-    reason = "2 steps have no tokens: the tokenizer drops all of their text"
+    reason = "2 steps are empty: the tokenizer drops all of their text"
     assert encoded.unscored_reason(2048) == encoded.unscored_reason(len(encoded.ids)) == reason
     item = text_item("p", "a\n\u200b\nand so on, much longer than that\n")
     [cut] = encode_traces(bpe, Encoding(max_length=8), [item])
     assert cut.unscored_reason(8) == (
         "1 steps lie beyond the model's context of 8 tokens; "
-        "1 steps have no tokens: the tokenizer drops all of their text"
+        "1 steps are empty: the tokenizer drops all of their text"
     )
 
 
@@ -323,7 +323,7 @@ def test_implicit_rewards_give_the_same_reason(gpt2_base):
     [record] = model.score_traces([text_item("p", "a\n\u200b\nb")])
     assert record.scores[1] is None
     assert None not in (record.scores[0], record.scores[2])
-    assert record.unscored_reason == "1 steps have no tokens: the tokenizer drops all of their text"
+    assert record.unscored_reason == "1 steps are empty: the tokenizer drops all of their text"
 
 
 HERMES = (

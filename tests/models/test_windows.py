@@ -105,7 +105,7 @@ def test_a_step_longer_than_the_context_has_no_score_and_the_steps_behind_it_hav
     missing = [at for at, score in enumerate(record.scores) if score is None]
     assert missing
     assert set(missing) <= {6, 7}  # the text and the call of that message
-    assert f"more than the model's context of {LIMIT} tokens holds" in record.unscored_reason
+    assert f"longer than the model's context of {LIMIT} tokens" in record.unscored_reason
 
 
 def test_a_long_text_is_read_in_windows(model):

@@ -100,7 +100,7 @@ def test_an_environment_by_name():
     assert load_environment(f"{__name__}:Echo")().name == "echo"
     for name, reason in (
         ("chess", "no environment is called 'chess'; choose from bfcl, shop, shop-menu, or give"),
-        ("builtins:dict", "is no environment"),
+        ("builtins:dict", "is not an environment"),
         ("builtins:Chess", "cannot be opened"),
     ):
         with pytest.raises(PolicyError, match=reason):

@@ -211,7 +211,7 @@ def test_messages_go_through_the_chat_template(llama, policy):
     messages = (Message(role="user", content=PROMPTS[0].strip()),)
     plain = run(policy, ask(PROMPTS[0] + "Now 3\n7 + ", n=3))
     assert run(chat, ask(messages, prefix="7 + ", n=3)) == plain
-    with pytest.raises(PolicyError, match="no chat template"):
+    with pytest.raises(PolicyError, match="lacks a chat template"):
         run(policy, ask(messages))
 
 

@@ -91,7 +91,7 @@ def test_without_the_engine_it_refuses_and_says_what_to_install(monkeypatch, tmp
         open_sandbox("docker")
     with pytest.raises(SandboxError, match="apt-get install podman"):
         open_sandbox("podman:other")
-    with pytest.raises(SandboxError, match="there is no sandbox 'bare'"):
+    with pytest.raises(SandboxError, match="unknown sandbox 'bare'"):
         open_sandbox("bare")
 
 

@@ -21,7 +21,7 @@ from surefoot.segment import segment_trace
 
 _LOG = logging.getLogger("surefoot.guard")
 _STRENGTH: Final[tuple[Action, ...]] = ("release", "hold", "resample", "reject")
-"""Of several calls the action furthest to the right counts: nobody is asked about a rejected message."""
+"""Of several calls the action furthest to the right counts: a rejected message is not shown to a person."""
 _WORKERS: Final = 8
 
 
@@ -60,7 +60,7 @@ class Guard:
         Raises ``GuardError`` for a message without calls.
         """
         if not reply.tool_calls:
-            raise GuardError("'reply' has no tool calls, so there is nothing to check")
+            raise GuardError("'reply' contains no tool calls to check")
         begin = time.monotonic()
         item = _item(messages, tools, reply)
         steps = [
@@ -115,33 +115,35 @@ class Guard:
         blocked: Blocked,
         check: Callable[[], list[_Found]],
     ) -> None:
-        """Let ``check`` judge all calls, and note what it found of each."""
+        """Run ``check`` on all calls and record its findings."""
         begin = time.monotonic()
         try:
             async with asyncio.timeout(self.settings.timeout_s):
-                found = await asyncio.get_running_loop().run_in_executor(self._threads, check)
+                findings = await asyncio.get_running_loop().run_in_executor(self._threads, check)
         except TimeoutError:
-            found = [_Found("error", f"{checker} took more than {self.settings.timeout_s:g} s")] * len(calls)
+            findings = [_Found("error", f"{checker} took more than {self.settings.timeout_s:g} s")] * len(
+                calls
+            )
         except Exception as error:
             _LOG.warning("%s failed", checker, exc_info=error)  # the text may be secret, so it stays here
-            found = [_Found("error", f"{checker} failed: {type(error).__name__}")] * len(calls)
+            findings = [_Found("error", f"{checker} failed: {type(error).__name__}")] * len(calls)
         latency_ms = 1000 * (time.monotonic() - begin)
-        for call, one in zip(calls, found, strict=True):
+        for call, finding in zip(calls, findings, strict=True):
             call.stages.append(
                 StageVerdict(
                     stage=stage,
                     checker=checker,
-                    finding=one.finding,
-                    reason=one.reason,
-                    score=one.score,
+                    finding=finding.finding,
+                    reason=finding.reason,
+                    score=finding.score,
                     threshold=self.settings.threshold if stage == "score" else None,
                     latency_ms=latency_ms,
                 )
             )
-            if one.finding == "fail":
-                call.block(blocked, one.reason)
-            elif one.finding == "error" and self.settings.fail == "closed":
-                call.block("reject", f"it could not be checked ({one.reason})")
+            if finding.finding == "fail":
+                call.block(blocked, finding.reason)
+            elif finding.finding == "error" and self.settings.fail == "closed":
+                call.block("reject", f"it could not be checked ({finding.reason})")
 
 
 class _Found:
@@ -172,8 +174,8 @@ class _Call:
 
 def _item(messages: Sequence[Message], tools: Sequence[Tool], reply: Message) -> ProblemTrace:
     """The run with the new message as checkers see it."""
-    asked = [message.content for message in messages if message.role == "user" and message.content]
-    problem = Problem(text=asked[-1] if asked else "(no user message)")
+    questions = [message.content for message in messages if message.role == "user" and message.content]
+    problem = Problem(text=questions[-1] if questions else "(no user message)")
     trace = Trace(problem_id=problem.id, messages=(*messages, reply), tools=tuple(tools))
     return ProblemTrace(problem=problem, trace=segment_trace(trace))
 

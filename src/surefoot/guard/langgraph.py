@@ -15,7 +15,7 @@ from langgraph.types import Command, interrupt
 
 from surefoot.concurrency import run_sync
 from surefoot.guard.guard import Guard
-from surefoot.guard.loop import Reviewer, checked_call, told
+from surefoot.guard.loop import Reviewer, checked_call, refusal_text
 from surefoot.guard.records import GuardDecision, Review
 from surefoot.messages import message_fields, tool_fields
 from surefoot.records import Message, Tool, ToolCall
@@ -40,15 +40,16 @@ def guarded_tool_node(
     """
 
     async def decide(request: ToolCallRequest) -> GuardDecision:
-        made = request.tool_call
-        call = ToolCall(id=made["id"], name=made["name"], arguments=json.dumps(made["args"], default=str))
+        requested = request.tool_call
+        arguments = json.dumps(requested["args"], default=str)
+        call = ToolCall(id=requested["id"], name=requested["name"], arguments=arguments)
         decision = await checked_call(guard, _before(request.state), offered, call, review=review)
         on_decision(decision)
         return decision
 
     def refusal(request: ToolCallRequest, decision: GuardDecision) -> ToolMessage:
         return ToolMessage(
-            content=told(decision),
+            content=refusal_text(decision),
             name=request.tool_call["name"],
             tool_call_id=request.tool_call["id"],
             status="error",
@@ -76,10 +77,10 @@ async def interrupt_review(
     reply: Message,
     decision: GuardDecision,
 ) -> tuple[Review | None, str | None]:
-    """Interrupts the graph, which needs a checkpointer, until somebody resumes it.
+    """Interrupts the graph, which needs a checkpointer, until it is resumed.
 
     The interrupt's value has ``tool``, ``arguments`` and ``reason``. ``Command(resume=True)`` approves;
-    ``False`` or a text, which the model is told, rejects. When the graph is resumed, other calls of the same
+    ``False`` or a text (shown to the model) rejects. When the graph is resumed, other calls of the same
     message are executed again, as LangGraph does after each interrupt.
     """
     (call,) = reply.tool_calls

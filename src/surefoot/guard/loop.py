@@ -1,4 +1,4 @@
-"""What follows a decision: asking again, telling the reason, waiting for a person; and a whole loop."""
+"""Act on a guard's decisions: sample again, explain a rejection, wait for a person; and an agent loop."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from surefoot.protocols import Observation
 from surefoot.records import Message, Tool, ToolCall
 
 Ask = Callable[[tuple[Message, ...], int], Awaitable[Message]]
-"""The assistant's next message after a run so far. The number counts the draws for one answer from 0, so that
-each can have a seed of its own."""
+"""The assistant's next message after a run so far. The number counts the samples of one answer from 0, so
+that each can have a different seed."""
 Reviewer = Callable[
     [tuple[Message, ...], Message, GuardDecision], Awaitable[tuple[Review | None, str | None]]
 ]
-"""Asks a person about a message after a run so far: the decision, ``None`` if nobody decided in time; and the
-number of the entry in a queue, if there is one."""
+"""Asks a person about a message after a run so far: the decision, ``None`` if it did not come in time; and
+the number of the entry in a queue, if there is one."""
 Execute = Callable[[ToolCall], Awaitable[Observation]]
-"""Executes a released call; the observation is what the model is shown."""
+"""Executes a released call; the observation is shown to the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GuardedReply:
-    """What a guarded model said."""
+    """Result of a guarded request."""
 
     message: Message | None
-    """What may be released; ``None`` = nothing."""
+    """The released message; ``None`` = nothing was released."""
     decisions: tuple[GuardDecision, ...]
-    """One for each message with calls that was drawn, in order."""
+    """One for each sampled message with calls, in order."""
     added: tuple[Message, ...] = ()
-    """What the model was told beside the run: rejected messages, and the reasons as their results."""
+    """Messages that were added to the run: rejected messages, and the reasons as their results."""
 
     @property
     def blocked(self) -> str | None:
@@ -56,9 +56,8 @@ async def guarded_reply(
 ) -> GuardedReply:
     """The next message of a run, with its calls checked. A message without calls is released as it is.
 
-    Calls to be drawn again are drawn at most ``settings.resamples`` times; the reason of a rejection is told
-    at most ``settings.rejections`` times. Without ``review`` nobody can approve, so what would be held is
-    rejected.
+    The model samples again at most ``settings.resamples`` times, and sees the reason of a rejection at most
+    ``settings.rejections`` times. Without ``review`` a call that would be held is rejected.
     """
     settings, run, decisions = guard.settings, tuple(messages), []
     resamples = rejections = draws = 0
@@ -102,8 +101,9 @@ async def checked_call(
 ) -> GuardDecision:
     """The decision about a call that a framework is about to execute, which asks the model itself.
 
-    What would be held is decided by ``review``, and rejected without it or where nobody decides. All but
-    ``release`` means that the call is not executed, and :func:`told` to the model.
+    ``review`` decides about calls that would be held; without it, or without a decision, they are rejected.
+    For any action except ``release`` the framework does not execute the call, and shows
+    :func:`refusal_text` to the model.
     """
     reply = Message(role="assistant", tool_calls=(call,))
     decision = await guard.check(messages, tools, reply)
@@ -114,8 +114,8 @@ async def checked_call(
     return decision.model_copy(update={"action": action, "review": verdict, "held": held})
 
 
-def told(decision: GuardDecision) -> str:
-    """What the model is told of a call that was not released."""
+def refusal_text(decision: GuardDecision) -> str:
+    """Text for the model about a call that was not released."""
     comment = decision.review.comment if decision.review is not None else ""
     return f"this call was not executed: {comment or decision.reason}"
 
@@ -156,7 +156,7 @@ class ToolRun:
     """All of it, with the messages that it began with."""
     decisions: tuple[GuardDecision, ...]
     ended: Literal["answer", "blocked", "turns"]
-    """answer: the last message has no calls; blocked: the guard released nothing; turns: too many."""
+    """answer: the last message is without calls; blocked: the guard released nothing; turns: too many."""
     blocked: str | None = None
     """The guard's reason."""
 

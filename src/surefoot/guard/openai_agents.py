@@ -21,7 +21,7 @@ from agents import Tool as AgentTool
 
 from surefoot.errors import GuardError
 from surefoot.guard.guard import Guard
-from surefoot.guard.loop import Reviewer, checked_call, told
+from surefoot.guard.loop import Reviewer, checked_call, refusal_text
 from surefoot.guard.records import GuardDecision
 from surefoot.messages import message_fields, messages_of_items
 from surefoot.records import Message, Tool, ToolCall
@@ -56,7 +56,7 @@ class AgentsGuard(RunHooks[Any]):
             if not isinstance(tool, FunctionTool):
                 raise GuardError(
                     f"calls of {tool.name!r} ({type(tool).__name__}) cannot be checked: only function tools "
-                    "have guardrails; give it to the agent beside the guarded tools, or leave it out"
+                    "have guardrails; give it to the agent separately from the guarded tools, or leave it out"
                 )
             self._tools[tool.name] = Tool(
                 name=tool.name,
@@ -86,21 +86,23 @@ class AgentsGuard(RunHooks[Any]):
         response: ModelResponse,
     ) -> None:
         """Remember it for each call of the answer."""
-        asked = self._asked.pop(id(context), ())
+        questions = self._asked.pop(id(context), ())
         for item in response.output:
             if item.type == "function_call":
-                self._before[item.call_id] = asked
+                self._before[item.call_id] = questions
 
     async def _check(self, data: ToolInputGuardrailData) -> ToolGuardrailFunctionOutput:
-        made = data.context
-        before = self._before.pop(made.tool_call_id, None)
-        if before is None:
+        tool_context = data.context
+        earlier = self._before.pop(tool_context.tool_call_id, None)
+        if earlier is None:
             raise GuardError("the guard does not see the run: give it to Runner.run as 'hooks', too")
-        call = ToolCall(id=made.tool_call_id, name=made.tool_name, arguments=made.tool_arguments)
+        call = ToolCall(
+            id=tool_context.tool_call_id, name=tool_context.tool_name, arguments=tool_context.tool_arguments
+        )
         decision = await checked_call(
-            self.guard, before, list(self._tools.values()), call, review=self.review
+            self.guard, earlier, list(self._tools.values()), call, review=self.review
         )
         self.on_decision(decision)
         if decision.action == "release":
             return ToolGuardrailFunctionOutput.allow()
-        return ToolGuardrailFunctionOutput.reject_content(told(decision))
+        return ToolGuardrailFunctionOutput.reject_content(refusal_text(decision))

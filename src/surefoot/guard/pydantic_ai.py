@@ -21,7 +21,7 @@ from pydantic_ai.tools import AgentDepsT
 from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
 
 from surefoot.guard.guard import Guard
-from surefoot.guard.loop import Reviewer, checked_call, told
+from surefoot.guard.loop import Reviewer, checked_call, refusal_text
 from surefoot.guard.records import GuardDecision
 from surefoot.records import Message, Tool, ToolCall
 
@@ -51,17 +51,17 @@ class GuardedToolset(WrapperToolset[AgentDepsT]):
         run = tuple(messages_of(_before_call(ctx.messages)))
         tools = [
             Tool(
-                name=one.tool_def.name,
-                description=one.tool_def.description,
-                parameters=json.dumps(one.tool_def.parameters_json_schema),
+                name=tool.tool_def.name,
+                description=tool.tool_def.description,
+                parameters=json.dumps(tool.tool_def.parameters_json_schema),
             )
-            for one in (await self.get_tools(ctx)).values()
+            for tool in (await self.get_tools(ctx)).values()
         ]
         decision = await checked_call(self.guard, run, tools, call, review=self.review)
         self.on_decision(decision)
         if decision.action == "release":
             return await self.wrapped.call_tool(name, tool_args, ctx, tool)
-        raise ModelRetry(told(decision))
+        raise ModelRetry(refusal_text(decision))
 
 
 def _before_call(messages: Sequence[ModelMessage]) -> Sequence[ModelMessage]:
@@ -70,7 +70,7 @@ def _before_call(messages: Sequence[ModelMessage]) -> Sequence[ModelMessage]:
 
 
 def messages_of(messages: Sequence[ModelMessage]) -> Iterator[Message]:
-    """A run of PydanticAI as records; parts that are no text, call or result are left out."""
+    """A run of PydanticAI as records; parts other than text, calls and results are left out."""
     for message in messages:
         if isinstance(message, ModelResponse):
             calls = [part for part in message.parts if isinstance(part, ToolCallPart)]
@@ -89,7 +89,9 @@ def messages_of(messages: Sequence[ModelMessage]) -> Iterator[Message]:
                 yield Message(role="system", content=part.content)
             elif isinstance(part, UserPromptPart):
                 pieces = [part.content] if isinstance(part.content, str) else part.content
-                yield Message(role="user", content="".join(one for one in pieces if isinstance(one, str)))
+                yield Message(
+                    role="user", content="".join(piece for piece in pieces if isinstance(piece, str))
+                )
             elif isinstance(part, ToolReturnPart):
                 yield Message(
                     role="tool",

@@ -64,7 +64,7 @@ class GuardDecision(_Frozen):
     held: str | None = None
     """Number of the entry in the queue of calls that people decide about."""
     review: Review | None = None
-    """Who decided, where a person did; ``action`` is then what followed."""
+    """The person who decided, if any; ``action`` is the result."""
 
     @property
     def by_stage(self) -> Stage | None:

@@ -7,8 +7,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Blocked = Literal["resample", "reject", "hold"]
-"""What becomes of a call that is not released. resample: the policy is asked again, and told nothing; reject:
-it is told the reason and asked again; hold: a person decides."""
+"""What happens to a call that is not released. resample: the policy samples again without an explanation;
+reject: the policy sees the reason and answers again; hold: a person decides."""
 
 
 class GuardSettings(BaseModel):
@@ -31,13 +31,13 @@ class GuardSettings(BaseModel):
         default=2, ge=0, le=20, description="Draws after the first that one answer may take."
     )
     after_resamples: Literal["reject", "hold"] = Field(
-        default="reject", description="For a call that would be drawn again once the draws are used up."
+        default="reject", description="Action when the resamples are used up."
     )
     rejections: int = Field(
         default=1,
         ge=0,
         le=20,
-        description="How often the policy is told why a call was rejected, and asked again; then the answer "
+        description="How often the policy sees why a call was rejected and answers again; then the answer "
         "is withheld.",
     )
     fail: Literal["open", "closed"] = Field(

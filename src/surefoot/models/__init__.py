@@ -1,4 +1,4 @@
-"""Reward models: loading and scoring, what they are made of, and scorers made from other scorers.
+"""Reward models: loading, scoring, their parts, and scorers that combine other scorers.
 
 ``load_prm`` opens any of them: a checkpoint trained here, a published one, a server, or an ensemble.
 """

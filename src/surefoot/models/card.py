@@ -1,4 +1,4 @@
-"""``surefoot.json``: what a checkpoint is, how it reads and what its scores mean."""
+"""``surefoot.json``: a checkpoint's kind, encoding and the meaning of its scores."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _WEIGHTS = (
     "head.safetensors",
     "reference/model*.safetensors",
 )
-"""Weights in a checkpoint's directory; the state of a training and caches of features lie beside them."""
+"""Weights in a checkpoint's directory; training state and feature caches are stored elsewhere in it."""
 
 CARD = "surefoot.json"
 CALIBRATION = "calibration.json"
 """Beside the card, where scores were calibrated (:mod:`surefoot.models.kinds.calibrated`)."""
 
 SERVER = "server"
-"""Family of scores that come from a server, which does not say what they mean."""
+"""Family of scores that come from a server, which does not state their meaning."""
 
 Head = Literal["logit", "linear", "classes"]
 """logit: one output, score = its sigmoid; linear: one output that is the score itself, not bounded; classes:
@@ -74,7 +74,7 @@ class CheckpointCard(BaseModel):
 
 
 def write_card(directory: Path, card: CheckpointCard) -> None:
-    """Write ``surefoot.json`` last and atomically, with checksums of the weights beside it.
+    """Write ``surefoot.json`` last and atomically, with checksums of the weights.
 
     All other files are synced first: a directory that has the card is complete, also after a power cut.
     """
@@ -87,8 +87,8 @@ def write_card(directory: Path, card: CheckpointCard) -> None:
 def verified_card(directory: Path, *, family: str) -> CheckpointCard:
     """:func:`read_card`, once every weight file has the checksum that the card states for it.
 
-    A file that is missing is for the loader to name, which knows whether another stands in for it. The card
-    that is returned states no checksums: it describes the model, not the files. Raises ``CheckpointError``
+    A missing file is reported by the loader, which knows whether another one replaces it. The returned card
+    omits the checksums: it describes the model, not the files. Raises ``CheckpointError``
     naming a file that differs, e.g. because a bit flipped.
     """
     card = read_card(directory, family=family)
@@ -96,14 +96,14 @@ def verified_card(directory: Path, *, family: str) -> CheckpointCard:
         path = directory / name
         if path.is_file() and _sha256(path) != stated:
             raise CheckpointError(
-                f"{path} is damaged: its checksum is not the one in {CARD}; fetch or save the checkpoint anew"
+                f"{path} is damaged: its checksum is not the one in {CARD}; fetch or save it again"
             )
     return card.model_copy(update={"weights": {}})
 
 
 def read_card(directory: Path, *, family: str | None = None) -> CheckpointCard:
     """The card of a checkpoint. Raises ``CheckpointError`` if it is absent, broken or of another family."""
-    missing = f"{directory} is no surefoot checkpoint: {CARD} is missing"
+    missing = f"{directory} is not a surefoot checkpoint: {CARD} is missing"
     card = read_json(directory / CARD, CheckpointCard, missing)
     if family not in (None, card.family):
         raise CheckpointError(f"{directory / CARD}: family {card.family!r} is not {family!r}")

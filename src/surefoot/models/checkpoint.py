@@ -37,7 +37,7 @@ def load_pretrained(
     The tokenizer comes from ``tokenizer`` where that is given. Weights are read from safetensors alone. With
     ``complete=False`` the checkpoint may lack weights, which start at random: a base need not have all.
 
-    Raises ``CheckpointError`` naming what is missing or cannot be read.
+    Raises ``CheckpointError`` naming the missing or unreadable part.
     """
     directory = checkpoint_directory(path)
     words_from = directory if tokenizer is None else checkpoint_directory(tokenizer)
@@ -68,7 +68,7 @@ def load_pretrained(
 def require_finite(module: nn.Module, where: str | Path) -> None:
     """Raise ``CheckpointError`` naming a weight of ``module``, from ``where``, that is NaN or infinite.
 
-    A model with such a weight computes NaN for every step, which is no score.
+    A model with such a weight computes NaN for every step, which is not a score.
     """
     for name, weight in module.named_parameters():
         if weight.is_floating_point() and not bool(weight.isfinite().all()):

@@ -1,4 +1,4 @@
-"""Where the steps of an agent's run stand in the text that a chat template makes of it."""
+"""Positions of an agent run's steps in the text that a chat template renders."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def locate_steps(tokenizer: PreTrainedTokenizerBase, trace: Trace, reserved: Con
     """
     trace = _broken(trace, reserved)
     render = partial(render_chat, tokenizer, tools=trace.tools, error=ScoreError)
-    whole = render(trace.messages, generation=False)
+    rendered = render(trace.messages, generation=False)
     spans: list[Span] = []
     written: list[Span] = []
     by_message: dict[int, list[Step]] = {}
@@ -47,7 +47,7 @@ def locate_steps(tokenizer: PreTrainedTokenizerBase, trace: Trace, reserved: Con
     for number, steps in by_message.items():
         start = len(render(trace.messages[:number], generation=False)) if number else 0
         upto = render(trace.messages[: number + 1], generation=False)
-        if not whole.startswith(upto):
+        if not rendered.startswith(upto):
             raise ScoreError(
                 f"trace {trace.id}: the chat template rewrites earlier messages, no step can be located"
             )
@@ -59,7 +59,7 @@ def locate_steps(tokenizer: PreTrainedTokenizerBase, trace: Trace, reserved: Con
         ends = [*starts[1:], len(upto)]
         written += zip([first, *starts[1:]], ends, strict=True)
         spans += zip([start, *starts[1:]], ends, strict=True)
-    return RenderedRun(text=whole, spans=spans, written=written)
+    return RenderedRun(text=rendered, spans=spans, written=written)
 
 
 def _broken(trace: Trace, reserved: ControlTokens) -> Trace:
@@ -67,9 +67,11 @@ def _broken(trace: Trace, reserved: ControlTokens) -> Trace:
     steps: dict[Step, Step] = {}
 
     def text(written: str, message: int, *parts: str) -> str:
-        own = [step for step in trace.steps if step.message == message and step.part in parts]
-        broken, spans = reserved.broken_with_spans(written, [(step.start, step.end) for step in own])
-        for step, (start, end) in zip(own, spans, strict=True):
+        message_steps = [step for step in trace.steps if step.message == message and step.part in parts]
+        broken, spans = reserved.broken_with_spans(
+            written, [(step.start, step.end) for step in message_steps]
+        )
+        for step, (start, end) in zip(message_steps, spans, strict=True):
             steps[step] = step.model_copy(update={"start": start, "end": end})
         return broken
 
@@ -82,8 +84,8 @@ def _broken(trace: Trace, reserved: ControlTokens) -> Trace:
     for number, message in enumerate(trace.messages):
         reasoning = message.reasoning
         if reasoning is not None:
-            shown = text(reasoning.text, number, "reasoning")
-            reasoning = reasoning.model_copy(update={"text": shown})
+            displayed = text(reasoning.text, number, "reasoning")
+            reasoning = reasoning.model_copy(update={"text": displayed})
         content = text(message.content, number, "content", "message") if message.content else message.content
         calls = tuple(map(call, message.tool_calls))
         update = {"content": content, "tool_calls": calls, "reasoning": reasoning}
@@ -116,8 +118,8 @@ class _Finder:
         end = calls[0] if calls else len(upto)
         reasoning, content = self._message.readable_reasoning, self._content
         self._reasoning_at = self._find(reasoning, first, end) if reasoning.strip() else first
-        after = self._reasoning_at + len(reasoning.strip())
-        self._content_at = self._find(content, after, end) if content.strip() else after
+        reasoning_end = self._reasoning_at + len(reasoning.strip())
+        self._content_at = self._find(content, reasoning_end, end) if content.strip() else reasoning_end
         self._calls = calls or self._written_calls(self._content_at + len(content.strip()))
 
     def starts(self, steps: Sequence[Step]) -> list[int]:
@@ -142,31 +144,31 @@ class _Finder:
 
     def _native_calls(self) -> list[int]:
         """Where each call that the template writes begins: where it differs from the message without it."""
-        before = self._trace.messages[: self._number]
+        earlier = self._trace.messages[: self._number]
         calls = self._message.tool_calls
         cuts = []
         for count in range(len(calls)):
             fewer = self._message.model_copy(update={"tool_calls": calls[:count]})
-            shorter = self._render((*before, fewer), generation=False)
+            shorter = self._render((*earlier, fewer), generation=False)
             cuts.append(_common(shorter, self._upto))
-        cuts = [max(cuts[: place + 1]) for place in range(len(cuts))]
-        for place, call in enumerate(calls):
-            end = cuts[place + 1] if place + 1 < len(cuts) else len(self._upto)
+        cuts = [max(cuts[: index + 1]) for index in range(len(cuts))]
+        for index, call in enumerate(calls):
+            end = cuts[index + 1] if index + 1 < len(cuts) else len(self._upto)
             # The name of a call may share its beginning with what another message would end with.
-            if call.name not in self._upto[max(0, cuts[place] - len(call.name)) : end]:
+            if call.name not in self._upto[max(0, cuts[index] - len(call.name)) : end]:
                 raise self._hidden(f"the call of {call.name!r}")
         return cuts
 
     def _written_calls(self, at: int) -> list[int]:
-        """Where each call that stands in the content begins."""
-        places = []
+        """Start of each call that is written in the content."""
+        starts = []
         for call in self._message.tool_calls:
             at = self._upto.find("<tool_call>", at)
             if at < 0:
                 raise self._hidden(f"the call of {call.name!r}")
-            places.append(at)
+            starts.append(at)
             at += len(call.name) + len(call.arguments)
-        return places
+        return starts
 
     def _hidden(self, what: str) -> ScoreError:
         return ScoreError(
@@ -178,4 +180,4 @@ class _Finder:
 def _common(left: str, right: str) -> int:
     """Characters that two texts have in common at their beginnings."""
     pairs = enumerate(zip(left, right, strict=False))
-    return next((at for at, (one, other) in pairs if one != other), min(len(left), len(right)))
+    return next((at for at, (a, other) in pairs if a != other), min(len(left), len(right)))

@@ -38,7 +38,7 @@ class Encoding(BaseModel):
     windows: bool = Field(default=False, exclude_if=lambda windows: not windows)
     """A longer trace is read in several windows (:mod:`surefoot.models.windows`)."""
     marker: str | None = Field(default=None, min_length=1, exclude_if=lambda value: value is None)
-    """Text put in after each step, whose last token is the read-out position; without it a step is read at
+    """Text inserted after each step, whose last token is the read-out position; without it a step is read at
     its own last visible token. One token of the tokenizer serves best, e.g. ``<extra_0>``."""
 
     @model_validator(mode="after")
@@ -64,13 +64,13 @@ class EncodedTrace:
     a token."""
     starts: tuple[int, ...] = ()
     """Index of each step's first token: the one after the step before it where the two touch, so that the
-    steps of a text tile it, else (a tool's message lies between) the first of its own. Beyond ``ids`` for a
-    step that is cut off; empty where a family does not say."""
+    steps of a text tile it, otherwise (a tool's message lies between) the step's first token. Beyond ``ids``
+    for a step that is cut off; empty where a family does not say."""
     written: tuple[tuple[int, int], ...] = ()
     """Tokens [first, end) that each step was written with: a token belongs to the step that it begins in, so
     white space after a step's last word is the step's own. The opening that a chat template puts before an
-    assistant's message is nobody's. Beyond ``ids`` for a step that is cut off; empty where a family does not
-    say."""
+    assistant's message belongs to no step. Beyond ``ids`` for a step that is cut off; empty where a family
+    does not say."""
     dropped: int = 0
     """Steps without a token: the tokenizer drops all of their text."""
     refused: str | None = None
@@ -94,14 +94,14 @@ class EncodedTrace:
         return sum(position is None for position in self.positions)
 
     def unscored_reason(self, limit: int) -> str | None:
-        """Why steps have no score in a context of ``limit`` tokens; ``None`` if all have one."""
+        """Why steps are unscored in a context of ``limit`` tokens; ``None`` if all are scored."""
         if self.refused:
             return self.refused
         beyond, reasons = self.truncated_steps - self.dropped, []
         if beyond:
             reasons.append(f"{beyond} steps lie beyond the model's context of {limit} tokens")
         if self.dropped:
-            reasons.append(f"{self.dropped} steps have no tokens: the tokenizer drops all of their text")
+            reasons.append(f"{self.dropped} steps are empty: the tokenizer drops all of their text")
         return "; ".join(reasons) or None
 
 
@@ -113,14 +113,14 @@ def encode_traces(
     In the problem and the trace, special tokens of the tokenizer and the encoding's marker are broken by a
     space (:mod:`surefoot.policies.control_tokens`). An agent's run that the model cannot be shown whole is
     refused with a reason: one with images or files, one of which the chat template hides a step, or any where
-    the tokenizer has no chat template.
+    the tokenizer lacks a chat template.
 
     Raises:
         ScoreError: a tokenizer without offsets, or, for ``chat``, without chat template; a trace without
             steps.
     """
     if not tokenizer.is_fast:
-        raise ScoreError("this tokenizer gives no character offsets; use its fast version (tokenizer.json)")
+        raise ScoreError("this tokenizer lacks character offsets; use its fast version (tokenizer.json)")
     reserved = control_tokens(tokenizer, [encoding.marker] if encoding.marker else ())
     encoded: dict[int, EncodedTrace] = {}
     located: dict[int, _Located] = {}
@@ -183,7 +183,7 @@ def _locate(
         )
     if item.trace.text is None:
         if not tokenizer.chat_template:
-            return "the trace is a conversation, and the model's tokenizer has no chat template"
+            return "the trace is a conversation, and the model's tokenizer lacks a chat template"
         try:
             run = locate_steps(tokenizer, item.trace, reserved)
         except ScoreError as error:
@@ -194,9 +194,9 @@ def _locate(
         item.trace.text, [(step.start, step.end) for step in item.trace.steps]
     )
     prompt = encoding.prompt(question)
-    before = prompt if isinstance(prompt, str) else render_chat(tokenizer, prompt, error=ScoreError)
-    spans = [(len(before) + start, len(before) + end) for start, end in steps]
-    return _Located(text=before + text, spans=spans, rendered=encoding.chat)
+    prefix = prompt if isinstance(prompt, str) else render_chat(tokenizer, prompt, error=ScoreError)
+    spans = [(len(prefix) + start, len(prefix) + end) for start, end in steps]
+    return _Located(text=prefix + text, spans=spans, rendered=encoding.chat)
 
 
 def _first_tokens(
@@ -208,21 +208,21 @@ def _first_tokens(
     ends = [end for _, end in offsets]
     starts: list[int] = []
     for step, (start, _) in enumerate(spans):
-        before = positions[step - 1] if step and spans[step - 1][1] == start else None
-        if before is None:
+        previous = positions[step - 1] if step and spans[step - 1][1] == start else None
+        if previous is None:
             # ends of special tokens are 0, so they are not in order: a plain search
-            before = next((at for at, end in enumerate(ends) if end > start), len(ends)) - 1
-        starts.append(before + 1)
+            previous = next((at for at, end in enumerate(ends) if end > start), len(ends)) - 1
+        starts.append(previous + 1)
     return tuple(starts)
 
 
 def _written_tokens(
     offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]
 ) -> tuple[tuple[int, int], ...]:
-    """Tokens that begin in each span; special tokens that have no characters are nobody's."""
+    """Tokens that begin in each span; special tokens without characters belong to no span."""
     filled = [at for at, (start, end) in enumerate(offsets) if end > start]
     begins = [offsets[at][0] for at in filled]
-    places = [*filled, filled[-1] + 1 if filled else 0]
+    bounds = [*filled, filled[-1] + 1 if filled else 0]
     return tuple(
-        (places[bisect_left(begins, first)], places[bisect_left(begins, end)]) for first, end in spans
+        (bounds[bisect_left(begins, first)], bounds[bisect_left(begins, end)]) for first, end in spans
     )

@@ -78,7 +78,7 @@ def load_prm(
     (:func:`surefoot.models.fit_calibration`), which has to be there. A threshold that was chosen on one is
     none for the other.
 
-    Raises ``CheckpointError`` if there is no such checkpoint, it lacks files or weights, no family fits, an
+    Raises ``CheckpointError`` if the checkpoint does not exist, it lacks files or weights, no family fits, an
     option is given that its kind does not have, or a server does not answer or is of no known kind.
     """
     options = Opening(
@@ -91,7 +91,7 @@ def load_prm(
         windows=windows,
     )
     names = [name] if isinstance(name, str | Path) else list(name)
-    scorers = [_open(one, family=family, options=options, calibrated=calibrated) for one in names]
+    scorers = [_open(path, family=family, options=options, calibrated=calibrated) for path in names]
     if len(scorers) == 1:
         return scorers[0]
     try:
@@ -146,12 +146,14 @@ def identifying_files(path: str | Path | Sequence[str | Path]) -> dict[str, Path
     """
     if not isinstance(path, str | Path):
         return {
-            f"{n}/{file}": at for n, one in enumerate(path) for file, at in identifying_files(one).items()
+            f"{n}/{file}": at
+            for n, member in enumerate(path)
+            for file, at in identifying_files(member).items()
         }
     if is_server(path):
         return {}
-    if known := split_measure(path):
-        return identifying_files(known[1])
+    if measured := split_measure(path):
+        return identifying_files(measured[1])
     directory = locate(path)
     if is_own(directory):
         names = set(IDENTIFYING)
@@ -172,8 +174,8 @@ def _open(name: str | Path, *, family: str | None, options: Opening, calibrated:
         return open_server(str(name), family=family, tokenizer=options.tokenizer, chains=options.chains)
     if re.fullmatch(r"[\w.-]+:\d+(/.*)?", str(name)) and not Path(name).exists():
         raise CheckpointError(f"{name}: an address begins with http:// or https://; write http://{name}")
-    if known := split_measure(name):
-        return _confidence(*known, family=family, options=options, calibrated=calibrated)
+    if measured := split_measure(name):
+        return _confidence(*measured, family=family, options=options, calibrated=calibrated)
     options.refuse("tokenizer", of=f"a checkpoint ({name})")
     directory = locate(name)
     if family in OWN or (family is None and is_own(directory)):
@@ -222,15 +224,15 @@ def _published(directory: Path, *, name: str, family: str | None, options: Openi
     )
     if family not in (None, *FAMILIES):
         raise CheckpointError(f"family={family!r} is not known; choose {quoted([*FAMILIES, *OWN])}")
-    known = FAMILIES[family] if family else find_family(checkpoint, name=split_revision(name)[0])
-    if not known.has_reference:
-        options.refuse("reference", of=f"of family {known.CARD.family!r}")
+    kind = FAMILIES[family] if family else find_family(checkpoint, name=split_revision(name)[0])
+    if not kind.has_reference:
+        options.refuse("reference", of=f"of family {kind.CARD.family!r}")
     last = Path(name).name
-    if issubclass(known, WritingModel):
-        writer = known.load(checkpoint)
+    if issubclass(kind, WritingModel):
+        writer = kind.load(checkpoint)
         return writer.scorer(name=last, batch_tokens=options.loading.batch_tokens, chains=options.chains)
-    options.refuse("chains", of=f"of family {known.CARD.family!r}")
-    model = known.load(checkpoint)
+    options.refuse("chains", of=f"of family {kind.CARD.family!r}")
+    model = kind.load(checkpoint)
     return model.scorer(name=last, batch_tokens=options.loading.batch_tokens)
 
 

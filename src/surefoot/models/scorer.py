@@ -65,7 +65,7 @@ class CheckpointScorer(ABC):
         """Score pasted solutions of one problem.
 
         Without ``segmenter`` a solution is cut as the data of the model's training were, if the card says
-        how; else at blank lines, or at line ends if it has no blank line. Raises ``ScoreError`` for an empty
+        how; else at blank lines, or at line ends if it has none. Raises ``ScoreError`` for an empty
         solution.
         """
         return self.score_traces(pasted(problem, solutions, segmenter or self.card.segmenter))
@@ -95,36 +95,36 @@ class Scorer(CheckpointScorer):
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """Score traces that have steps; results in order, one each.
 
-        ``usage.verifier_tokens`` are the tokens that went through the trunk for a trace; what it shares with
-        another trace of the call is counted for one of them only, so that the sum is what was computed.
-        Padding, where the trunk needs it, is not counted. Steps beyond the model's context get ``None`` and
-        a reason; with ``windows`` they are scored, and ``reasons`` says how much before them was not read.
-        Raises ``ScoreError`` for a trace without steps.
-        """
-        whole = self.model.encode(items)
+        ``usage.verifier_tokens`` counts a trace's tokens through the trunk. A prefix shared with another
+        trace of the call is counted for one of them only, so that the sum is the computed total. Padding,
+        where the trunk needs it, is not counted. Steps beyond the model's context get ``None`` and a reason;
+        with ``windows`` they are scored, and ``reasons`` says how much before them was not read. Raises
+        ``ScoreError`` for a trace without steps."""
+        encoded = self.model.encode(items)
         if not self.windows:
-            return self._score(items, whole)
+            return self._score(items, encoded)
         limit = self.card.encoding.max_length
         windows = [
-            windows_of(self.model.encode, item, one, limit) for item, one in zip(items, whole, strict=True)
+            windows_of(self.model.encode, item, trace, limit)
+            for item, trace in zip(items, encoded, strict=True)
         ]
         flat = [window for of_item in windows for window in of_item]
-        records = iter(self._score([one.item for one in flat], [one.encoded for one in flat]))
+        records = iter(self._score([window.item for window in flat], [window.encoded for window in flat]))
         return [joined([(window, next(records)) for window in of_item], limit) for of_item in windows]
 
     def _score(self, items: Sequence[ProblemTrace], encoded: Sequence[EncodedTrace]) -> list[StepScores]:
-        places: dict[EncodedTrace, list[int]] = {}
+        duplicates: dict[EncodedTrace, list[int]] = {}
         for number, trace in enumerate(encoded):
-            places.setdefault(trace, []).append(number)
-        distinct = list(places)
+            duplicates.setdefault(trace, []).append(number)
+        distinct = list(duplicates)
         results: dict[int, StepScores] = {}
         for output in self._read(distinct):
             scores = self._scores(output)
-            for place, tokens in output.new.items():
-                trace = distinct[place]
-                read = iter(scores[place])
+            for index, tokens in output.new.items():
+                trace = distinct[index]
+                read = iter(scores[index])
                 row = [None if at is None else next(read) for at in trace.positions]
-                for repeat, number in enumerate(places[trace]):
+                for repeat, number in enumerate(duplicates[trace]):
                     record = self._record(items[number].trace, trace, row, 0 if repeat else tokens)
                     results[number] = record
         return [results[number] for number in range(len(items))]
@@ -174,7 +174,7 @@ def joined(read: Sequence[tuple[Window, StepScores]], limit: int) -> StepScores:
         reasons += [left_out] * len(window.read)
     records = [record for _, record in read]
     missing = scores.count(None)
-    why = f"{missing} steps have no tokens, or more than the model's context of {limit} tokens holds"
+    why = f"{missing} steps are empty, or longer than the model's context of {limit} tokens"
     return StepScores(
         trace_id=records[0].trace_id,
         scorer=records[0].scorer,
@@ -210,7 +210,7 @@ def pasted(
 
 
 def cut(problem: Problem, solution: str, segmenter: Segmenter | None = None) -> Trace:
-    """A pasted solution as a trace with steps. Raises ``ScoreError`` if there is no step in it."""
+    """A pasted solution as a trace with steps. Raises ``ScoreError`` if it does not contain a step."""
     trace = segment_trace(Trace(problem_id=problem.id, text=solution), segmenter)
     if not trace.steps:
         raise ScoreError("the solution is empty: nothing to score")

@@ -1,4 +1,4 @@
-"""A long run in windows that fit a model's context: each has the task, and goes on from a later step."""
+"""A long run in windows that fit a model's context: each has the task and continues from a later step."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def windows_of(encode: Encode, item: ProblemTrace, whole: EncodedTrace, limit: i
 
     The next window begins in the middle of the one before, so that about half a context stands before each of
     its new steps; it begins with a whole message of the agent. ``limit`` is the context, in tokens. A step
-    that is longer than the context has a window in which it has no position, as a step has that the tokenizer
+    that is longer than the context gets a window without a position for it, as a step has that the tokenizer
     drops. Raises what ``encode`` raises.
     """
     count, start, done = len(item.trace.steps), 0, 0
@@ -82,7 +82,7 @@ def _message_start(trace: Trace, step: int) -> int:
 
 def _task(trace: Trace) -> int:
     """Messages before the agent's first."""
-    return next((at for at, one in enumerate(trace.messages) if one.role == "assistant"), 0)
+    return next((at for at, message in enumerate(trace.messages) if message.role == "assistant"), 0)
 
 
 def _left_out(trace: Trace, start: int) -> int:
@@ -97,9 +97,11 @@ def _from(item: ProblemTrace, start: int, characters: int) -> ProblemTrace:
     steps, size = list(trace.steps[start:]), 0
     if trace.text is not None:
         begin = steps[0].start if start else 0
-        kept = [one for one in steps if one.start - begin < characters]
-        text = trace.text[begin : kept[-1].end if len(kept) < len(steps) else None]
-        moved = [one.model_copy(update={"start": one.start - begin, "end": one.end - begin}) for one in kept]
+        visible = [step for step in steps if step.start - begin < characters]
+        text = trace.text[begin : visible[-1].end if len(visible) < len(steps) else None]
+        moved = [
+            step.model_copy(update={"start": step.start - begin, "end": step.end - begin}) for step in visible
+        ]
         return ProblemTrace(
             problem=item.problem,
             trace=trace.model_copy(update={"text": text, "steps": tuple(moved)}),
@@ -112,9 +114,9 @@ def _from(item: ProblemTrace, start: int, characters: int) -> ProblemTrace:
         if size > characters:
             break
     moved = [
-        one.model_copy(update={"message": (one.message or 0) - first + task})
-        for one in steps
-        if (one.message or 0) <= last
+        step.model_copy(update={"message": (step.message or 0) - first + task})
+        for step in steps
+        if (step.message or 0) <= last
     ]
     messages = trace.messages[:task] + trace.messages[first : last + 1]
     return ProblemTrace(

@@ -1,4 +1,4 @@
-"""Text that a model would read as a token of its own: special tokens, and the marker between steps.
+"""Text that a model would read as a special token or as the marker between steps.
 
 Problems and steps are written by others. In them such text is broken by a space (``<|im_end|>`` becomes
 ``< |im_end|>``) and so read as the text it is, in training and in scoring alike: it opens no turn, ends none,
@@ -31,7 +31,7 @@ _CHAT_TEMPLATES = (
 
 
 class ControlTokens:
-    """What may not stand in a text: ``special`` tokens, and ``markers`` that are not part of a word.
+    """Text that is not allowed: ``special`` tokens, and ``markers`` that are not part of a word.
 
     With ``chat_templates`` the control tokens of common chat templates (``<|im_end|>``, ``[/INST]`` ...) too,
     for a text whose reader's tokenizer is not known. A token of one visible character cannot be broken and
@@ -47,9 +47,9 @@ class ControlTokens:
             if len(token) > first:
                 heads[re.escape(token[:first])].append(re.escape(token[first:]))
         for marker in filter(lambda text: len(text) > 1, map(str.strip, markers)):
-            before = r"(?<!\w)" if re.match(r"\w", marker) else ""
-            after = r"(?!\w)" if re.search(r"\w\Z", marker) else ""
-            heads[before + re.escape(marker[0])].append(re.escape(marker[1:]) + after)
+            left_edge = r"(?<!\w)" if re.match(r"\w", marker) else ""
+            right_edge = r"(?!\w)" if re.search(r"\w\Z", marker) else ""
+            heads[left_edge + re.escape(marker[0])].append(re.escape(marker[1:]) + right_edge)
         # Only the part up to the first visible character is matched, so that tokens may overlap.
         pieces = [f"{head}(?={'|'.join(sorted(tails))})" for head, tails in sorted(heads.items())]
         pieces.extend(_CHAT_TEMPLATES if chat_templates else ())

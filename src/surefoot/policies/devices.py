@@ -22,7 +22,7 @@ class Loading(BaseModel):
     """Device, type of weights and attention of models that are loaded into this process.
 
     The same settings for policies, judges, reward models and the models that training starts from. Raises
-    ``DeviceError`` if there is no such device.
+    ``DeviceError`` if the device does not exist.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
@@ -91,10 +91,10 @@ class Loading(BaseModel):
 
 
 def check_device(name: str) -> None:
-    """Raise ``DeviceError`` if this machine, with this build of torch, has no device ``name``.
+    """Raise ``DeviceError`` if this machine, with this build of torch, lacks the device ``name``.
 
-    Asked before a model is loaded, since torch itself says so only when the weights are moved, and says
-    something else on each kind of machine.
+    Checked before a model is loaded: torch itself fails only when the weights are moved, with a different
+    error on each kind of machine.
     """
     if name == "cpu":
         return
@@ -103,7 +103,7 @@ def check_device(name: str) -> None:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise DeviceError(f"device {name!r} is none; choose cpu, cuda, cuda:1 or mps") from None
+        raise DeviceError(f"device {name!r} does not exist; choose cpu, cuda, cuda:1 or mps") from None
     if device.type == "cuda":
         _check_cuda(name, device.index or 0)
     elif device.type == "mps" and not torch.backends.mps.is_available():

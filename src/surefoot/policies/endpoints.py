@@ -23,7 +23,7 @@ class Endpoint(Generic[C]):
     """Calls that failed, one after another."""
     rests_until: float = 0.0
     waiting: deque[_Waiter[C]] = field(default_factory=deque)
-    """Calls that would best go here; another server with room and no calls of its own takes the oldest."""
+    """Calls that would best go here; a server with room and without waiting calls takes the oldest."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -81,7 +81,7 @@ class Endpoints(Generic[C]):
             endpoint.rests_until = self._clock() + self._rest_s
 
     async def _acquire(self, key: int | None, avoid: Collection[Endpoint[C]]) -> Endpoint[C]:
-        allowed = [one for one in self.all if one not in avoid]
+        allowed = [endpoint for endpoint in self.all if endpoint not in avoid]
         best = self._best(key, allowed)
         if not best.waiting and best in self._with_room(allowed):
             best.in_flight += 1
@@ -112,30 +112,33 @@ class Endpoints(Generic[C]):
         """Those that work; if none does, the one whose rest ends first. Never empty."""
         now = self._clock()
         ready = [
-            one
-            for one in allowed
-            if one.failures < self._eject_after or (one.rests_until <= now and not one.in_flight)  # on trial
+            endpoint
+            for endpoint in allowed
+            if endpoint.failures < self._eject_after
+            or (endpoint.rests_until <= now and not endpoint.in_flight)  # on trial
         ]
         return ready or [min(allowed, key=lambda one: (one.rests_until, one.in_flight))]
 
     def _with_room(self, allowed: Sequence[Endpoint[C]]) -> list[Endpoint[C]]:
-        return [one for one in self._ready(allowed) if one.in_flight < self._window]
+        return [endpoint for endpoint in self._ready(allowed) if endpoint.in_flight < self._window]
 
     def _hand_out(self) -> None:
         """Give calls that wait to servers with room: to each its own first, then others'."""
-        while any(one.waiting for one in self.all):
+        while any(endpoint.waiting for endpoint in self.all):
             for endpoint in sorted(self._with_room(self.all), key=_load):
-                queues = [endpoint.waiting, *(one.waiting for one in self.all if one is not endpoint)]
+                queues = [endpoint.waiting, *(other.waiting for other in self.all if other is not endpoint)]
                 if self._take(endpoint, queues):
                     break
             else:
                 break
-        if any(one.in_flight for one in self.all):
+        if any(endpoint.in_flight for endpoint in self.all):
             return  # whose end hands out the rest
-        for waiter in [waiter for one in self.all for waiter in one.waiting if not waiter.turn.done()][:1]:
+        for waiter in [
+            waiter for endpoint in self.all for waiter in endpoint.waiting if not waiter.turn.done()
+        ][:1]:
             # it avoids all that work
-            endpoint = self._ready([one for one in self.all if one not in waiter.avoid])[0]
-            self._take(endpoint, [one.waiting for one in self.all])
+            endpoint = self._ready([candidate for candidate in self.all if candidate not in waiter.avoid])[0]
+            self._take(endpoint, [other.waiting for other in self.all])
 
     def _take(self, endpoint: Endpoint[C], queues: Sequence[deque[_Waiter[C]]]) -> bool:
         """Give ``endpoint`` the first call of the first queue that has one for it."""

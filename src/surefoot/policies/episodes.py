@@ -78,7 +78,7 @@ class Episode:
         return segment_trace(trace, granularity=granularity)
 
     def take(self, message: Message) -> None:
-        """Add what the assistant said, and what the environment answers to it."""
+        """Add the assistant's message, and the environment's reply."""
         self.messages.append(message)
         for call in message.tool_calls:
             observation = self.environment.step(call)
@@ -132,11 +132,11 @@ async def play(
             if result.error is not None or not result.completions:
                 episode.done, episode.error = True, result.error or "policy: no completion"
                 continue
-            [one] = result.completions
+            [completion] = result.completions
             episode.turns.append(
                 Turn(
                     request=request,
-                    completion=one,
+                    completion=completion,
                     state=episode.state_key(),
                     prompt_ids=result.prompt_token_ids,
                 )
@@ -144,12 +144,12 @@ async def play(
             episode.take(
                 Message(
                     role="assistant",
-                    content=one.text or (None if one.tool_calls else ""),
-                    tool_calls=one.tool_calls,
-                    reasoning=one.reasoning,
+                    content=completion.text or (None if completion.tool_calls else ""),
+                    tool_calls=completion.tool_calls,
+                    reasoning=completion.reasoning,
                 )
             )
-            episode.finish_reason = one.finish_reason
+            episode.finish_reason = completion.finish_reason
     for episode in episodes:
         if not episode.done:
             episode.done, episode.finish_reason = True, "length"
@@ -171,8 +171,8 @@ async def play_runs(
         [Episode.begin(problem, environment(), seed=seed, sample=sample) for sample in range(n)]
         for problem in problems
     ]
-    every = [one for of_problem in runs for one in of_problem]
-    await play(policy, every, sampling=sampling, max_turns=max_turns, logprobs=logprobs)
+    episodes = [episode for of_problem in runs for episode in of_problem]
+    await play(policy, episodes, sampling=sampling, max_turns=max_turns, logprobs=logprobs)
     return runs
 
 
@@ -195,4 +195,4 @@ async def sample_runs(
     runs = await play_runs(
         policy, problems, environment, n=n, seed=seed, sampling=sampling, max_turns=max_turns
     )
-    return [[one.trace(policy.name, granularity) for one in of_problem] for of_problem in runs]
+    return [[episode.trace(policy.name, granularity) for episode in of_problem] for of_problem in runs]

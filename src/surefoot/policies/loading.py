@@ -1,4 +1,4 @@
-"""Opening policies, environments and classes of one's own by name."""
+"""Open policies, environments and user-defined classes by name."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def load_environment(name: str) -> Callable[[], Environment]:
     """What makes an environment: one of ``ENVIRONMENTS``, or a class of one's own as ``module:Class``.
 
     The class is called without arguments, once for each run. Raises ``PolicyError`` for an unknown name, a
-    module or class that cannot be found, and a class that is no :class:`surefoot.protocols.Environment`.
+    module or class that cannot be found, and a class that is not a :class:`surefoot.protocols.Environment`.
     """
-    made = class_named(name, ENVIRONMENTS, "environment", PolicyError)
-    if not isinstance(made(), Environment):
-        raise PolicyError(f"{name!r} is no environment: see surefoot.protocols.Environment")
-    return made
+    factory = class_named(name, ENVIRONMENTS, "environment", PolicyError)
+    if not isinstance(factory(), Environment):
+        raise PolicyError(f"{name!r} is not an environment: see surefoot.protocols.Environment")
+    return factory
 
 
 def class_named(
@@ -94,7 +94,7 @@ def class_named(
     if not colon:
         raise error(f"no {what} is called {name!r}; choose from {', '.join(known)}, or give module:Class")
     try:
-        found: Callable[..., Any] = getattr(import_module(module), attribute)
+        loaded: Callable[..., Any] = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as missing:
         raise error(f"{what} {name!r} cannot be opened: {missing}") from missing
-    return found
+    return loaded

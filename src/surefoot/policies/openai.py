@@ -224,7 +224,7 @@ class OpenAIPolicy:
 
 
 async def _all(calls: Iterable[Coroutine[Any, Any, SampleResult]]) -> list[SampleResult]:
-    """Await all calls concurrently; a single call needs no task."""
+    """Await all calls concurrently; a single call does not need a task."""
     coroutines = list(calls)
     return [await coroutines[0]] if len(coroutines) == 1 else list(await asyncio.gather(*coroutines))
 

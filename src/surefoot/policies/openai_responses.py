@@ -52,7 +52,7 @@ class _WithReasoning(BaseModel):
     """Reasoning apart from the content, under the names that servers use.
 
     ``reasoning_content``: DeepSeek, vLLM before 0.12, SGLang, llama.cpp; ``reasoning``: vLLM, OpenRouter;
-    ``reasoning_details``: OpenRouter, where it also says what is a summary and what encrypted.
+    ``reasoning_details``: OpenRouter, which also marks summaries and encrypted text.
     """
 
     reasoning_content: Text | None = None
@@ -68,13 +68,13 @@ class ResponseMessage(_WithReasoning):
 
 
 class _TokenLogprob(BaseModel):
-    """Of one drawn token (``/chat/completions``)."""
+    """One sampled token (``/chat/completions``)."""
 
     logprob: StrictFloat
 
 
 class _Logprobs(BaseModel):
-    """Of the drawn tokens, as either endpoint gives them."""
+    """Log-probabilities of the sampled tokens, in either endpoint's form."""
 
     token_logprobs: list[StrictFloat] | None = None
     content: list[_TokenLogprob] | None = None
@@ -82,7 +82,7 @@ class _Logprobs(BaseModel):
     @property
     def values(self) -> tuple[float, ...]:
         """One per token."""
-        return tuple(self.token_logprobs or (one.logprob for one in self.content or ()))
+        return tuple(self.token_logprobs or (token.logprob for token in self.content or ()))
 
 
 class _Choice(BaseModel):
@@ -92,7 +92,7 @@ class _Choice(BaseModel):
     finish_reason: str | None = None
     token_ids: list[int] | None = None
     prompt_token_ids: list[int] | None = None
-    """Of ``/completions``, where each choice has them; ``/chat/completions`` has them beside the choices."""
+    """Of ``/completions``, where each choice has them; ``/chat/completions`` has them outside the choices."""
     stop_reason: str | int | None = None
     matched_stop: str | int | list[int] | None = None
     logprobs: _Logprobs | None = None
@@ -137,8 +137,8 @@ def read(answer: ResponseBody, request: SampleRequest, mode: Mode, usage: Usage)
     completions = tuple(_completion(choice, mode, request.sampling.stop, answer) for choice in choices)
     if request.logprobs:
         completions = tuple(
-            replace(one, logprobs=choice.logprobs.values if choice.logprobs else ())
-            for one, choice in zip(completions, choices, strict=True)
+            replace(completion, logprobs=choice.logprobs.values if choice.logprobs else ())
+            for completion, choice in zip(completions, choices, strict=True)
         )
     missing = request.n - len(completions)
     error = f"server: {missing} of {request.n} choices are missing" if missing else None
@@ -169,10 +169,10 @@ def _completion(
         text = None
     else:
         calls = tuple(
-            ToolCall(id=one.id, name=one.function.name, arguments=one.function.arguments)
-            for one in choice.message.tool_calls or []
+            ToolCall(id=call.id, name=call.function.name, arguments=call.function.arguments)
+            for call in choice.message.tool_calls or []
         )
-        # A reply of tool calls alone has no content; a null content without any is an empty reply.
+        # A reply of tool calls alone has null content; null content without calls is an empty reply.
         text = choice.message.content or ""
     if text is None:
         raise ResponseError(f"malformed answer: choice {choice.index} has no text; is mode={mode!r} right?")
@@ -196,11 +196,11 @@ def _reasoning(message: ResponseMessage | None, answer: ResponseBody) -> Reasoni
     if message is not None:
         parts = message.reasoning_details or []
         summary = "\n\n".join(part.summary for part in parts if part.summary)
-        shown = "".join(part.text for part in parts if part.text)
-        shown = shown or ("" if summary else message.reasoning_content or message.reasoning or "")
+        readable = "".join(part.text for part in parts if part.text)
+        readable = readable or ("" if summary else message.reasoning_content or message.reasoning or "")
         encrypted = "".join(part.data for part in parts if part.data)
-        if shown.strip():
-            return Reasoning(text=shown, tokens=tokens)
+        if readable.strip():
+            return Reasoning(text=readable, tokens=tokens)
         if summary:
             return Reasoning(text=summary, visibility="summarised", tokens=tokens)
         if encrypted:
@@ -305,8 +305,8 @@ def whole_characters(text: str) -> tuple[str, str]:
     Raises ``UnicodeDecodeError`` for half a character anywhere else.
     """
     half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
-    whole = text[: len(text) - len(half)]
-    return whole.encode("utf-16-le", "surrogatepass").decode("utf-16-le"), half
+    complete = text[: len(text) - len(half)]
+    return complete.encode("utf-16-le", "surrogatepass").decode("utf-16-le"), half
 
 
 class _Delta(_WithReasoning):
@@ -394,9 +394,9 @@ class _ChoiceBuilder:
             self.end = new.model_dump(
                 include={"finish_reason", "stop_reason", "matched_stop"}, exclude_unset=True
             )
-        whole, self.half = whole_characters(self.half + (text or ""))
-        self.texts.append(whole)
-        return whole
+        complete, self.half = whole_characters(self.half + (text or ""))
+        self.texts.append(complete)
+        return complete
 
     def choice(self, index: int) -> ResponseChoice:
         """All of it. Raises :class:`ResponseError` if the stream ended before it did."""

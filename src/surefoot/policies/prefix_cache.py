@@ -23,7 +23,7 @@ def bytes_per_token(config: PreTrainedConfig, dtype: torch.dtype) -> int | None:
     """Memory for the keys and values of one token: layers × key-value heads × (key + value width) × size.
 
     Llama 2 7B in 16 bits takes 524,288 bytes, Qwen2.5 7B, whose 28 heads share 4 of keys and values, 57,344.
-    ``None`` for a model without attention heads, which has no keys and values to keep. Where layers differ,
+    ``None`` for a model without attention heads, which lacks keys and values. Where layers differ,
     the largest counts for all; where a cache keeps something smaller that keys and values are made of (latent
     attention, DeepSeek), the number is an upper bound.
     """
@@ -156,16 +156,16 @@ class PrefixCache:
     def _gather(self, prefixes: Sequence[tuple[_CachedSequence | None, int]], width: int) -> list[Pair]:
         """Keys and values [prompts, heads, width, D] of each layer; what the mask hides is arbitrary."""
         members: dict[_CachedBatch, list[int]] = {}
-        for number, (place, _) in enumerate(prefixes):
-            if place is not None:
-                members.setdefault(place.block, []).append(number)
+        for number, (row, _) in enumerate(prefixes):
+            if row is not None:
+                members.setdefault(row.block, []).append(number)
         parts = []
         for block, numbers in members.items():
             rows = torch.tensor([prefixes[number][0].row for number in numbers])  # type: ignore[union-attr]
             columns = torch.zeros((len(numbers), width), dtype=torch.long)
             for line, number in enumerate(numbers):
-                place, length = prefixes[number]
-                columns[line, width - length :] = place.columns[:length]  # type: ignore[union-attr]
+                row, length = prefixes[number]
+                columns[line, width - length :] = row.columns[:length]  # type: ignore[union-attr]
             parts.append((block, numbers, rows[:, None], columns))
         first = next(iter(members))
         gathered = []

@@ -27,7 +27,7 @@ class PromptFormat:
     """
 
     template: str = "{problem}\n"
-    """Prompt; `{problem}` stands for the problem's text."""
+    """Prompt; `{problem}` is replaced by the problem's text."""
     chat: bool = False
     """Send the prompt as a user message through the chat template."""
     system: str | None = None
@@ -74,17 +74,17 @@ _EXAMPLE_TOOL = Tool(name="qtoolq", description="qaboutq", parameters='{"type": 
 def chat_support(tokenizer: PreTrainedTokenizerBase) -> ChatSupport:
     """What ``tokenizer``'s chat template shows; examined once per template."""
     template = str(tokenizer.chat_template)
-    known = _SUPPORT.get(tokenizer)
-    if known is None or known[0] != template:
-        _SUPPORT[tokenizer] = known = (template, _examine(tokenizer))
-    return known[1]
+    cached = _SUPPORT.get(tokenizer)
+    if cached is None or cached[0] != template:
+        _SUPPORT[tokenizer] = cached = (template, _examine(tokenizer))
+    return cached[1]
 
 
 _SUPPORT: WeakKeyDictionary[PreTrainedTokenizerBase, tuple[str, ChatSupport]] = WeakKeyDictionary()
 
 
 def _examine(tokenizer: PreTrainedTokenizerBase) -> ChatSupport:
-    asked = Message(role="user", content="quserq")
+    user = Message(role="user", content="quserq")
     calls = tuple(
         ToolCall(id=f"call{n:05}", name=f"qname{n}q", arguments=f'{{"k": "qarg{n}q"}}') for n in (1, 2)
     )
@@ -95,19 +95,19 @@ def _examine(tokenizer: PreTrainedTokenizerBase) -> ChatSupport:
     def shows(words: Sequence[str], messages: Sequence[Message], support: ChatSupport, **more: Any) -> bool:
         try:
             text = str(tokenizer.apply_chat_template(chat_rows(messages, support), tokenize=False, **more))
-        except Exception:  # whatever a template raises for what it does not know
+        except Exception:  # templates raise anything for unsupported messages
             return False
         return all(word in text for word in words)
 
-    found = ChatSupport(calls=False, reasoning=False, think_tags=False, tools=False)
+    support = ChatSupport(calls=False, reasoning=False, think_tags=False, tools=False)
     # Results after calls written as text: some templates take messages of role tool only after real calls.
     in_call = shows(
         ["qname1q", "qarg1q", "qname2q", "qarg2q", "qresult1q", "qresult2q", "qdoneq"],
-        (asked, called, *results, done),
-        replace(found, calls=True),
+        (user, called, *results, done),
+        replace(support, calls=True),
     )
-    apart = in_call or shows(["qresult1q", "qdoneq"], (asked, called, results[0], done), found)
-    found = replace(found, calls=in_call, results=apart)
+    apart = in_call or shows(["qresult1q", "qdoneq"], (user, called, results[0], done), support)
+    support = replace(support, calls=in_call, results=apart)
     thinking = [
         message
         for n in (1, 2)
@@ -118,13 +118,13 @@ def _examine(tokenizer: PreTrainedTokenizerBase) -> ChatSupport:
     ]
     words = [f"{word}{n}q" for word in ("qsaid", "qthought") for n in (1, 2)]
     return replace(
-        found,
-        reasoning=shows(words, thinking, replace(found, reasoning=True)),
-        think_tags=shows(words, thinking, replace(found, think_tags=True)),
+        support,
+        reasoning=shows(words, thinking, replace(support, reasoning=True)),
+        think_tags=shows(words, thinking, replace(support, think_tags=True)),
         tools=shows(
             ["qtoolq", "quserq"],
-            (asked,),
-            found,
+            (user,),
+            support,
             tools=[openai_tool(_EXAMPLE_TOOL)],
             add_generation_prompt=True,
         ),
@@ -142,16 +142,18 @@ def render_chat(
     """``messages`` as the tokenizer's chat template writes them.
 
     With ``generation`` the text ends with the opening of the assistant's next message. Reasoning, calls and
-    tool results that the template does not write stand in the contents (:class:`ChatSupport`). ``tools``
+    tool results that the template does not render are put into the contents (:class:`ChatSupport`). ``tools``
     are described where the template can.
 
     Raises:
-        SurefootError: ``error``, if the tokenizer has no chat template, the template refuses the
+        SurefootError: ``error``, if the tokenizer lacks a chat template, the template refuses the
             conversation, or a message has attachments, which only servers are sent.
     """
     if not tokenizer.chat_template:
-        raise error("the tokenizer has no chat template; use a prompt format without chat, or set a template")
-    held = next((one for message in messages for one in message.attachments), None)
+        raise error(
+            "the tokenizer lacks a chat template; use a prompt format without chat, or set a template"
+        )
+    held = next((attachment for message in messages for attachment in message.attachments), None)
     if held is not None:
         raise error(f"a message holds an attachment ({held.kind}), and this model reads text only")
     needed = any(m.tool_calls or m.role == "tool" or _tagged(m) for m in messages) or bool(tools)
@@ -244,7 +246,8 @@ def _tagged(message: Message) -> bool:
 
 
 def openai_tool(tool: Tool) -> dict[str, Any]:
-    """A tool in the OpenAI shape; one whose schema is no JSON object takes no arguments."""
+    """A tool in OpenAI's format; if its schema is not a JSON object, the tool is declared without
+    arguments."""
     parameters = _object(tool.parameters or "")
     if parameters is None:
         parameters = {"type": "object", "properties": {}}

@@ -53,7 +53,7 @@ def list_models(base_url: str, *, key: str | None = None) -> tuple[ServedModel, 
     models = _models_or_none(checked_url(base_url), key)
     if models is None:
         raise PolicyError(
-            f"{base_url} is not an OpenAI-compatible server: it has no list of models at {base_url}/models"
+            f"{base_url} is not an OpenAI-compatible server: there is no list of models at {base_url}/models"
         )
     return models
 
@@ -90,7 +90,7 @@ def check_model(
 
 
 def _models_or_none(url: str, key: str | None) -> tuple[ServedModel, ...] | None:
-    """The server's models; ``None`` if it has no list. Raises :class:`PolicyError`."""
+    """The server's models; ``None`` if it does not list them. Raises :class:`PolicyError`."""
     try:
         return _models(url, key)
     except CallError as error:

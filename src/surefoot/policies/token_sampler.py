@@ -26,13 +26,15 @@ class TokenSampler:
     """
 
     def __init__(self, settings: Sequence[Sampling], noise: np.ndarray, device: torch.device) -> None:
-        # MPS has no float64
+        # MPS lacks float64
         self._exact = torch.float32 if device.type == "mps" else torch.float64
         self._noise_bt = torch.from_numpy(noise).to(device, self._exact)
-        self._temperature_b1 = torch.tensor([one.temperature for one in settings], device=device)[:, None]
-        self._top_p_b1 = torch.tensor([one.top_p for one in settings], device=device)[:, None]
-        self._greedy = [one.temperature == 0 for one in settings]
-        cut = [number for number, one in enumerate(settings) if one.top_p < 1]
+        self._temperature_b1 = torch.tensor([sampling.temperature for sampling in settings], device=device)[
+            :, None
+        ]
+        self._top_p_b1 = torch.tensor([sampling.top_p for sampling in settings], device=device)[:, None]
+        self._greedy = [sampling.temperature == 0 for sampling in settings]
+        cut = [number for number, sampling in enumerate(settings) if sampling.top_p < 1]
         self._cut = torch.tensor(cut, dtype=torch.long, device=device)
 
     def keep(self, rows: Sequence[int]) -> None:
@@ -64,14 +66,14 @@ class TokenSampler:
 def nucleus(chances_bv: torch.Tensor, top_p_b1: torch.Tensor) -> torch.Tensor:
     """Each row's smallest set of tokens whose mass reaches ``top_p`` (Holtzman et al. 2020), all others 0."""
     kept_bv = torch.zeros_like(chances_bv)
-    left = torch.arange(len(chances_bv), device=chances_bv.device)
+    unfinished = torch.arange(len(chances_bv), device=chances_bv.device)
     vocabulary = chances_bv.shape[1]
     for size in sorted({min(size, vocabulary) for size in (*_LIKELIEST, vocabulary)}):
-        ordered_bk, order_bk = chances_bv[left].topk(size, dim=-1)
+        ordered_bk, order_bk = chances_bv[unfinished].topk(size, dim=-1)
         mass_bk = ordered_bk.cumsum(-1)
-        inside_bk = mass_bk - ordered_bk < top_p_b1[left]
-        kept_bv[left] = kept_bv[left].scatter_(-1, order_bk, ordered_bk * inside_bk)
-        left = left[mass_bk[:, -1] < top_p_b1[left, 0]]
-        if not len(left):
+        inside_bk = mass_bk - ordered_bk < top_p_b1[unfinished]
+        kept_bv[unfinished] = kept_bv[unfinished].scatter_(-1, order_bk, ordered_bk * inside_bk)
+        unfinished = unfinished[mass_bk[:, -1] < top_p_b1[unfinished, 0]]
+        if not len(unfinished):
             break
     return kept_bv

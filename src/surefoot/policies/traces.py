@@ -46,7 +46,10 @@ def build_traces(
 
     A request that failed before its first completion gives one trace with an empty text and the ``error``.
     """
-    written = [Solution(text=one.text, finish_reason=one.finish_reason) for one in result.completions]
+    written = [
+        Solution(text=completion.text, finish_reason=completion.finish_reason)
+        for completion in result.completions
+    ]
     grades = grader.grade(written, [problem.answer] * len(written))
     traces = []
     for sample, (completion, grade) in enumerate(zip(result.completions, grades, strict=True)):

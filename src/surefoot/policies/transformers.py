@@ -1,6 +1,6 @@
 """Any causal language model of transformers, in this process.
 
-Each distinct prompt goes through the model once, however many samples are drawn from it; rows that are
+Each distinct prompt goes through the model once, however many samples it has; rows that are
 finished leave the batch. The random numbers of a sample depend on its seed, its prompt and its number
 only, so the same request gives the same samples whatever it is batched with (up to rounding of logits).
 """
@@ -36,7 +36,7 @@ from surefoot.records import Usage
 
 _TRANSFER_EVERY = {"cpu": 1}
 """Turns between two transfers of tokens to the host, by device. There a row is found to have ended; until
-then it goes on, which costs nothing where the device would else wait for the host at each token."""
+then it continues; this is free because the device would otherwise wait for the host at each token."""
 _TRANSFER_ELSEWHERE = 8
 
 _CONTEXT_TOKENS = 4  # decoded along with new tokens, so that leading white space survives
@@ -142,18 +142,18 @@ class TransformersPolicy:
         """Fill ``rows`` with tokens; returns one row for each prompt and the tokens of it that were read."""
         device = self.model.device
         unique = [next(group) for _, group in groupby(rows, key=lambda row: row.ids)]
-        place = {row.ids: index for index, row in enumerate(unique)}
-        known = self._known.recall([row.ids for row in unique], self.model.config, device)
-        new = [len(row.ids) - length for row, length in zip(unique, known.lengths, strict=True)]
+        row_of = {row.ids: index for index, row in enumerate(unique)}
+        cached = self._known.recall([row.ids for row in unique], self.model.config, device)
+        new = [len(row.ids) - length for row, length in zip(unique, cached.lengths, strict=True)]
         ids = torch.zeros((len(unique), max(new)), dtype=torch.long)
         mask = torch.zeros_like(ids)
         for index, (row, count) in enumerate(zip(unique, new, strict=True)):
             ids[index, -count:] = torch.tensor(row.ids[-count:])
             mask[index, -count:] = 1
-        cache, mask = known.cache, torch.cat([known.mask, mask.to(device)], dim=1)
+        cache, mask = cached.cache, torch.cat([cached.mask, mask.to(device)], dim=1)
         positions = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
         logits = self._forward(ids.to(device), mask, positions, cache)
-        spread = torch.tensor([place[row.ids] for row in rows], device=device)
+        spread = torch.tensor([row_of[row.ids] for row in rows], device=device)
         cache.batch_select_indices(spread)
         logits, mask = logits[spread], mask[spread]
         positions = mask.sum(1, keepdim=True)
@@ -190,8 +190,10 @@ class TransformersPolicy:
         self, rows: list[DecodingRow], cache: DynamicCache, mask: torch.Tensor, *, leaving: Iterable[int]
     ) -> None:
         if self._known.max_tokens:
-            places = sorted(leaving)
-            self._known.keep(cache, mask, places, [(*rows[at].ids, *rows[at].tokens) for at in places])
+            row_numbers = sorted(leaving)
+            self._known.keep(
+                cache, mask, row_numbers, [(*rows[at].ids, *rows[at].tokens) for at in row_numbers]
+            )
 
     def _forward(
         self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, cache: DynamicCache
@@ -210,7 +212,7 @@ class TransformersPolicy:
     def _append(self, rows: list[DecodingRow], tokens_bt: torch.Tensor) -> list[int]:
         """Give each unfinished row its tokens, up to its end; returns the places of the unfinished ones."""
         keep = []
-        for place, (row, tokens) in enumerate(zip(rows, tokens_bt.tolist(), strict=True)):
+        for number, (row, tokens) in enumerate(zip(rows, tokens_bt.tolist(), strict=True)):
             for token in tokens:
                 if row.finish_reason is not None:
                     break
@@ -220,7 +222,7 @@ class TransformersPolicy:
                 elif len(row.tokens) >= row.limit:
                     row.finish_reason = "length"
             if row.finish_reason is None:
-                keep.append(place)
+                keep.append(number)
         return keep
 
     def _result(self, rows: list[DecodingRow], read: int, error: str | None) -> SampleResult:
@@ -273,11 +275,11 @@ class WrittenText:
         self._stop_tokens: dict[tuple[str, ...], torch.Tensor] = {}
 
     def of(self, row: DecodingRow) -> str:
-        """Text of the row's own tokens, without that of its prompt."""
+        """Text of the row's sampled tokens, without the prompt."""
         context = list(row.ids[-_CONTEXT_TOKENS:])
-        before = self.tokenizer.decode(context, skip_special_tokens=True)
+        prefix = self.tokenizer.decode(context, skip_special_tokens=True)
         text: str = self.tokenizer.decode(context + row.tokens, skip_special_tokens=True)
-        return text[len(before) :]
+        return text[len(prefix) :]
 
     def hits_stop(self, row: DecodingRow, token: int) -> bool:
         """Whether the row, whose last token is ``token``, now holds a stop text; notes where to cut it."""

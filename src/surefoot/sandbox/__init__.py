@@ -1,4 +1,4 @@
-"""Programs that nobody trusts, in isolation: ``open_sandbox``, programs in, results out."""
+"""Untrusted programs in isolation: ``open_sandbox`` runs programs and returns results."""
 
 import lazy_loader
 

@@ -1,7 +1,7 @@
 """Programs in a box that bubblewrap makes: Linux namespaces, started once and kept warm.
 
 One bubblewrap holds a *zygote* (``inside/zygote.py``), which starts a fresh process for every program, in
-user, PID and mount namespaces of its own. Nothing here parses what a program says: results come
+new user, PID and mount namespaces. Nothing here parses a program's output: results come
 from the zygote over sockets that programs do not have.
 """
 
@@ -116,7 +116,7 @@ class BubblewrapSandbox:
         )
 
     def close(self) -> None:
-        """End the box. It is started anew if programs come."""
+        """End the box. The next ``run`` starts a new one."""
         with self._lock:
             if self._box is not None:
                 self._box.kill()
@@ -174,10 +174,10 @@ class _Box:
                 ready = str(problem).encode()
         if ready != b"ready":
             self._errors.seek(0)
-            said = self._errors.read(2000).decode(errors="replace").strip() or ready.decode()
+            reason = self._errors.read(2000).decode(errors="replace").strip() or ready.decode()
             self.kill()
             raise SandboxError(
-                f"bubblewrap cannot isolate programs here: {said}. It needs user namespaces "
+                f"bubblewrap cannot isolate programs here: {reason}. It needs user namespaces "
                 "(sysctl kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0; "
                 "in a container: a seccomp profile that allows them and an unmasked /proc), or use Docker: "
                 "--sandbox docker"
@@ -235,7 +235,7 @@ def _start_bubblewrap(
     info, info_child = os.pipe()
     block_child, block = os.pipe()
     stack.callback(os.close, block)
-    with os.fdopen(info, encoding="utf-8") as told:
+    with os.fdopen(info, encoding="utf-8") as info_file:
         try:
             process = subprocess.Popen(  # noqa: S603
                 [*command, "--info-fd", str(info_child), "--userns-block-fd", str(block_child), *zygote, "1"],
@@ -245,21 +245,21 @@ def _start_bubblewrap(
             os.close(info_child)
             os.close(block_child)
         text = ""
-        while "}" not in text and (line := told.readline()):
+        while "}" not in text and (line := info_file.readline()):
             text += line
     try:
         pid = json.loads(text)["child-pid"] if text else 0
         for name in ("uid_map", "gid_map") if pid else ():
             Path(f"/proc/{pid}/{name}").write_text(f"0 0 1\n1 {outer_uid} 1\n")
         os.write(block, b"1")
-    except OSError as problem:  # what bubblewrap said before it ended is more use than this
+    except OSError as problem:  # bubblewrap's own error message is more useful than this one
         errors.write(b"" if isinstance(problem, BrokenPipeError) else str(problem).encode())
         process.kill()
     return process
 
 
 def _second_id() -> int | None:
-    """A user that root can map into the box besides itself; ``None``: not root, or it has no other."""
+    """A user that root can map into the box besides itself; ``None``: not root, or there is none."""
     if os.geteuid() != 0:
         return None
     for line in Path("/proc/self/uid_map").read_text().splitlines():
@@ -303,8 +303,8 @@ def _device(name: str) -> tuple[str, ...]:
 
 
 def _version() -> str:
-    said = subprocess.run(["bwrap", "--version"], capture_output=True, text=True, check=False, timeout=10)  # noqa: S607
-    return said.stdout.split()[-1] if said.stdout else "of an unknown version"
+    done = subprocess.run(["bwrap", "--version"], capture_output=True, text=True, check=False, timeout=10)  # noqa: S607
+    return done.stdout.split()[-1] if done.stdout else "of an unknown version"
 
 
 class _Run:
@@ -407,7 +407,7 @@ class _Part:
             box_.start(self.program.limits, fds)
 
     def stop(self, reason: str) -> None:
-        """Have it killed; how it ended is still told."""
+        """Have it killed; its end is still reported."""
         if self._message is None and not self._stopped and self._status is not None:
             self._stopped = reason
             with contextlib.suppress(OSError):
@@ -451,34 +451,34 @@ class _Part:
 
     def result(self) -> ProgramResult:
         ending, reason = self._ending()
-        said = self._message or {}
-        known = ending is not Ending.SANDBOX_FAILURE and ending is not Ending.REFUSED
+        message = self._message or {}
+        ran = ending is not Ending.SANDBOX_FAILURE and ending is not Ending.REFUSED
         return ProgramResult(
             ending=ending,
-            exit_code=said.get("exit_code") if known else None,
+            exit_code=message.get("exit_code") if ran else None,
             reason=reason,
             stdout=bytes(self._output["stdout"]),
             stderr=bytes(self._output["stderr"]),
-            wall_s=said.get("wall_s", 0.0),
-            cpu_s=said.get("cpu_s", 0.0),
-            peak_bytes=said.get("peak_bytes", 0),
+            wall_s=message.get("wall_s", 0.0),
+            cpu_s=message.get("cpu_s", 0.0),
+            peak_bytes=message.get("peak_bytes", 0),
         )
 
     def _ending(self) -> tuple[Ending, str]:
-        limits, said = self.program.limits, self._message
-        if said is None or self.lost or said.get("failure"):
-            return Ending.SANDBOX_FAILURE, self.lost or (said or {}).get("failure", "")
-        code = said["exit_code"]
+        limits, message = self.program.limits, self._message
+        if message is None or self.lost or message.get("failure"):
+            return Ending.SANDBOX_FAILURE, self.lost or (message or {}).get("failure", "")
+        code = message["exit_code"]
         if self._stopped == "output":
             return Ending.OUTPUT, f"it wrote more than {limits.output_bytes} bytes"
-        if said["refused"]:
-            return Ending.REFUSED, said["refused"]
-        if said["killed"] == "wall":
+        if message["refused"]:
+            return Ending.REFUSED, message["refused"]
+        if message["killed"] == "wall":
             return Ending.TIMEOUT, f"it took more than {limits.wall_s} s"
-        if code == -9 and said["cpu_s"] >= limits.cpu_s - 0.5:
+        if code == -9 and message["cpu_s"] >= limits.cpu_s - 0.5:
             return Ending.TIMEOUT, f"it took more than {limits.cpu_s} s of CPU time"
         last = bytes(self._output["stderr"][-1000:]).strip().rpartition(b"\n")[2]
-        if said["killed"] == "memory" or (code and last.startswith(b"MemoryError")):
+        if message["killed"] == "memory" or (code and last.startswith(b"MemoryError")):
             return Ending.MEMORY, f"it took more than {limits.memory_bytes} bytes of memory"
         if code < 0:
             return Ending.CRASHED, self._stopped or f"signal {-code}"
@@ -499,7 +499,7 @@ def _nowhere(stack: contextlib.ExitStack) -> int:
 
 
 def _sealed(data: bytes, stack: contextlib.ExitStack) -> int:
-    """A file in memory that nobody can change, at its beginning."""
+    """A sealed file in memory, positioned at its beginning."""
     fd = os.memfd_create("program", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     stack.callback(os.close, fd)
     with open(fd, "wb", closefd=False) as file:

@@ -29,7 +29,7 @@ _NOBODY = "65534:65534"
 
 
 class ContainerSandbox:
-    """Runs each program in a container of its own, of ``engine``: ``docker`` or ``podman``.
+    """Runs each program in a new container of ``engine``: ``docker`` or ``podman``.
 
     A container takes some half a second to start, where bubblewrap's warm box takes milliseconds. Neither CPU
     time nor memory is measured: both are 0 in the results.
@@ -49,7 +49,7 @@ class ContainerSandbox:
         done = _cli(engine, "image", "inspect", "--format", "{{.Id}}", image)
         if done.returncode:
             raise SandboxError(
-                f"{engine} has no image {image!r} that it can start: {done.stderr.strip()[-300:]}. "
+                f"{engine} cannot start the image {image!r}: {done.stderr.strip()[-300:]}. "
                 f"Start its daemon, then: {engine} pull {image}"
             )
 
@@ -240,8 +240,8 @@ class _Container:
         wall_s = time.monotonic() - began
         for thread in self._threads:
             thread.join(_CLI_S)
-        before, begun, stderr = bytes(self._stderr).partition(single.BEGUN)
-        ending, reason = self._ending(code, before, bool(begun), stderr)
+        preamble, begun, stderr = bytes(self._stderr).partition(single.BEGUN)
+        ending, reason = self._ending(code, preamble, bool(begun), stderr)
         return ProgramResult(
             ending=ending,
             exit_code=None if ending in _UNKNOWN else 128 - code if code > 128 else code,

@@ -29,4 +29,4 @@ def open_sandbox(
 def check_sandbox_name(name: str) -> None:
     """Raise ``SandboxError`` if ``open_sandbox`` does not support ``name``. Opens nothing."""
     if name != "bubblewrap" and name.partition(":")[0] not in _ENGINES:
-        raise SandboxError(f"there is no sandbox {name!r}; use 'bubblewrap', 'docker' or 'podman'")
+        raise SandboxError(f"unknown sandbox {name!r}; use 'bubblewrap', 'docker' or 'podman'")

@@ -1,4 +1,4 @@
-"""Programs in, results out: what every sandbox takes and gives."""
+"""Programs, their limits and results, for every sandbox."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MIB = 1 << 20
 
 
 class Limits(BaseModel):
-    """What one program may use. Every limit is enforced by the sandbox, whose ``describe`` says how."""
+    """Limits of one program; the sandbox's ``describe`` says how each is enforced."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -40,7 +40,7 @@ class Program(BaseModel):
     """Files, and the command that runs them in an empty directory.
 
     ``("python", "main.py", …)`` runs a file of ``files`` in a warm interpreter; anything else is executed,
-    with the names of ``/usr/bin``. With ``peer``, another program in isolation of its own, standard input
+    with the names of ``/usr/bin``. With ``peer``, another isolated program, standard input
     and output of the two are joined crosswise, so that both speak to the outside by standard error alone.
     """
 
@@ -75,7 +75,7 @@ class Ending(StrEnum):
     """Why a program ended."""
 
     EXITED = "exited"
-    """By itself, with ``exit_code``."""
+    """Normally, with ``exit_code``."""
     CRASHED = "crashed"
     """By a signal, such as a segmentation fault; ``exit_code`` is minus its number."""
     TIMEOUT = "timeout"
@@ -85,13 +85,13 @@ class Ending(StrEnum):
     OUTPUT = "output"
     """The limit of output."""
     REFUSED = "refused"
-    """The program never began: no such command, or its files do not fit on the disk."""
+    """The program did not start: unknown command, or its files do not fit on the disk."""
     SANDBOX_FAILURE = "sandbox_failure"
-    """The sandbox failed, not the program: nothing is known of it."""
+    """The sandbox failed; the result says nothing about the program."""
 
 
 class ProgramResult(BaseModel):
-    """How one program ended, and what it wrote. ``stdout`` is empty where the program had a peer."""
+    """How one program ended, and its output. ``stdout`` is empty if the program had a peer."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64", strict=False
@@ -100,7 +100,7 @@ class ProgramResult(BaseModel):
     ending: Ending
     exit_code: int | None = None
     reason: str = ""
-    """What the sandbox says of the ending, for people."""
+    """Explanation for people."""
     stdout: bytes = b""
     stderr: bytes = b""
     wall_s: float = 0.0
@@ -113,6 +113,6 @@ class ProgramResult(BaseModel):
 
 @runtime_checkable
 class Sandbox(Protocol):
-    """Runs programs that nobody trusts, each on its own, and returns one result for each, in order."""
+    """Runs untrusted programs, each isolated, and returns one result per program in order."""
 
     def run(self, programs: Sequence[Program]) -> list[ProgramResult]: ...

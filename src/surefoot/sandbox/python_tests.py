@@ -25,33 +25,33 @@ _MARGIN_S = 1.0
 
 
 class TestOutcome(StrEnum):
-    """What came of one test."""
+    """Outcome of one test."""
 
     PASSED = "passed"
     FAILED = "failed"
     """The test's assertion does not hold, or the test raised on what the candidate returned."""
     RAISED = "raised"
-    """The candidate raised an exception, or returned what is not a plain value."""
+    """The candidate raised an exception, or returned a value that is not plain."""
     LOAD_ERROR = "load_error"
     """The candidate does not compile, or raised while it was loaded."""
     CRASHED = "crashed"
-    """The candidate's process ended, by itself or by a signal, or broke the channel."""
+    """The candidate's process exited or was killed by a signal, or broke the channel."""
     TIMEOUT = "timeout"
     MEMORY = "memory"
     NOT_RUN = "not_run"
     """A test before it ended the candidate's process."""
     ERROR = "error"
-    """The test itself is broken: nothing is known of the candidate."""
+    """The test itself is broken; the outcome says nothing about the candidate."""
     SANDBOX_FAILURE = "sandbox_failure"
-    """The sandbox failed: nothing is known of the candidate."""
+    """The sandbox failed; the outcome says nothing about the candidate."""
 
     @property
     def known(self) -> bool:
-        """Whether it says something of the candidate."""
+        """Whether it says something about the candidate."""
         return self not in (TestOutcome.ERROR, TestOutcome.SANDBOX_FAILURE)
 
 
-TestOutcome.__test__ = False  # type: ignore[attr-defined]  # pytest must not take it for a test
+TestOutcome.__test__ = False  # type: ignore[attr-defined]  # pytest must not collect it
 
 
 class NamedTest(BaseModel):
@@ -112,7 +112,7 @@ class PythonTask(BaseModel):
 
 
 def _complete(prompt: str) -> str:
-    """A prompt as a module: its last function has no body where there is no docstring."""
+    """A prompt as a module: its last function may lack a body."""
     try:
         ast.parse(prompt)
     except SyntaxError:
@@ -121,7 +121,7 @@ def _complete(prompt: str) -> str:
 
 
 class TestVerdict(BaseModel):
-    """What came of one test, and why."""
+    """Outcome of one test, and why."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     __test__: ClassVar[bool] = False
@@ -132,7 +132,7 @@ class TestVerdict(BaseModel):
 
 
 class TaskVerdict(BaseModel):
-    """What came of all tests of one candidate."""
+    """Outcomes of all tests of one candidate."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -142,13 +142,13 @@ class TaskVerdict(BaseModel):
     passes: int
     """Runs in which every test passed."""
     runs: int
-    """Runs of which something is known."""
+    """Runs with a known result."""
     reason: str = ""
-    """Why nothing is known, where that is so; else of the first test that did not pass."""
+    """Why the result is unknown, or the reason of the first test that did not pass."""
 
     @property
     def passed(self) -> bool | None:
-        """Whether all tests passed in every run; ``None``: nothing is known."""
+        """Whether all tests passed in every run; ``None`` if unknown."""
         return self.passes == self.runs if self.runs else None
 
     @property
@@ -158,7 +158,7 @@ class TaskVerdict(BaseModel):
 
     @property
     def fraction(self) -> float | None:
-        """Share of the tests that passed in the run that is told here; ``None``: nothing is known."""
+        """Share of tests that passed in the reported run; ``None`` if unknown."""
         if not self.runs:
             return None
         return sum(test.outcome is TestOutcome.PASSED for test in self.tests) / len(self.tests)
@@ -174,7 +174,7 @@ def grade_python(
     """Verdicts on programs' texts by their tasks' tests, in order.
 
     ``limits`` hold for the candidate's process; the tests' own has a second more. With ``repeats`` above 1,
-    each is run so often, and the verdict tells the first run in which a test did not pass, if there is one.
+    each is run so often, and the verdict reports the first run with a failing test, if there is one.
 
     Raises:
         SandboxError: the sandbox does not answer.
@@ -216,7 +216,7 @@ _LINES: TypeAdapter[list[tuple[str, TestOutcome, str]]] = TypeAdapter(list[tuple
 
 
 def _run_verdict(result: ProgramResult, task: PythonTask) -> list[TestVerdict]:
-    """The verdict of one run: what the tests' process said, if it ended as it should."""
+    """The verdict of one run: the report of the tests' process if it ended normally."""
 
     def all_are(outcome: TestOutcome, reason: str) -> list[TestVerdict]:
         return [TestVerdict(name=test.name, outcome=outcome, reason=reason) for test in task.tests]
@@ -226,8 +226,8 @@ def _run_verdict(result: ProgramResult, task: PythonTask) -> list[TestVerdict]:
     if result.ending is Ending.TIMEOUT:
         return all_are(TestOutcome.TIMEOUT, result.reason)
     if result.ending is not Ending.EXITED or result.exit_code != 0:
-        said = result.reason or result.stderr[-200:].decode(errors="replace")
-        return all_are(TestOutcome.ERROR, f"the tests' process ended ({result.ending}): {said}")
+        detail = result.reason or result.stderr[-200:].decode(errors="replace")
+        return all_are(TestOutcome.ERROR, f"the tests' process ended ({result.ending}): {detail}")
     try:
         lines = _LINES.validate_json(result.stderr)
     except ValidationError:
@@ -253,14 +253,14 @@ def _explained(outcome: TestOutcome, reason: str, candidate: ProgramResult | Non
 
 
 def _combined(runs: list[list[TestVerdict]], task: PythonTask) -> TaskVerdict:
-    known = [run for run in runs if all(test.outcome.known for test in run)]
-    shown = next((run for run in known if not _all_passed(run)), known[0] if known else runs[0])
-    bad = next((test for test in shown if test.outcome is not TestOutcome.PASSED), None)
+    valid = [run for run in runs if all(test.outcome.known for test in run)]
+    reported = next((run for run in valid if not _all_passed(run)), valid[0] if valid else runs[0])
+    bad = next((test for test in reported if test.outcome is not TestOutcome.PASSED), None)
     return TaskVerdict(
-        tests=tuple(shown),
+        tests=tuple(reported),
         visibility=task.visibility,
-        passes=sum(map(_all_passed, known)),
-        runs=len(known),
+        passes=sum(map(_all_passed, valid)),
+        runs=len(valid),
         reason=""
         if bad is None
         else f"{bad.name}: {bad.outcome}" + (f": {bad.reason}" if bad.reason else ""),

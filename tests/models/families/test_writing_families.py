@@ -240,7 +240,7 @@ def test_families_by_option_and_what_is_refused(hub, tmp_path):
     ):
         load_prm(tmp_path / "mine", family="eurus", reference=directory, chains=2)
     save(tmp_path / "bare", template=None)
-    with pytest.raises(CheckpointError, match="no chat template"):
+    with pytest.raises(CheckpointError, match="lacks a chat template"):
         load_prm(tmp_path / "bare", family="genprm")
     problem = Problem(text="p")
     chat = Trace(

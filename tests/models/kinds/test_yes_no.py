@@ -174,7 +174,7 @@ def test_messages_continue_the_assistants_reply() -> None:
             Reply(
                 payload={"choices": [{"text": "a"}], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
             ),
-            "no log probabilities",
+            "lacks log probabilities",
         ),
     ],
 )

@@ -2,7 +2,7 @@
 
 A vocabulary of 150,000 makes the float32 logits of one trace of 2,000 tokens 1.2 GB. Here the head is applied
 to a few hundred positions at a time, and only where a token is wanted; with gradients, each piece is computed
-again in the backward pass. :class:`ReferenceModel` keeps what it computed.
+again in the backward pass. :class:`ReferenceModel` caches its results.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _LOGITS = 16_777_216
 def load_causal(
     path: str | Path, loading: Loading = LOADING, *, trust_remote_code: bool = False
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Model with its head, and tokenizer. Raises ``CheckpointError`` naming what is missing or unreadable."""
+    """Model with its head, and tokenizer. Raises ``CheckpointError`` naming the missing or unreadable
+    part."""
     return load_pretrained(AutoModelForCausalLM, path, loading, trust_remote_code=trust_remote_code)
 
 
@@ -89,7 +90,7 @@ def token_statistics(
     pieces = []
     for start in range(0, len(targets), rows):
         part = (states[start : start + rows], targets[start : start + rows])
-        # one piece fits into memory as it is; more are computed anew on the way back
+        # one piece fits into memory as it is; more are recomputed in the backward pass
         if torch.is_grad_enabled() and len(targets) > rows:
             pieces.append(checkpoint(piece, *part, use_reentrant=False))
         else:
@@ -134,7 +135,7 @@ def require_plain_head(policy: PreTrainedModel) -> None:
     """
     head = policy.get_output_embeddings()
     if head is None:
-        raise CheckpointError(f"{type(policy).__name__} has no language-model head; give a causal model")
+        raise CheckpointError(f"{type(policy).__name__} lacks a language-model head; use a causal model")
     ids = torch.arange(2, 8, device=policy.device)[None] % head.weight.shape[0]
     training = policy.training
     policy.eval()
@@ -159,7 +160,7 @@ CACHE = "reference-logprobs"
 class ReferenceModel:
     """Log π_ref of the tokens of responses, in nats.
 
-    ``model`` ``None`` stands for the uniform distribution over ``vocabulary`` tokens. With ``directory`` the
+    ``model`` ``None`` means the uniform distribution over ``vocabulary`` tokens. With ``directory`` the
     numbers are kept in ``directory/reference-logprobs``, under a hash of the model's weights and the tokens,
     so that neither a second epoch nor a restarted run reads a trace again.
     """

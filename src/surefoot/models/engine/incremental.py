@@ -1,4 +1,4 @@
-"""Scores in a search: what was computed for a prefix is kept, only new tokens go through the trunk."""
+"""Scores in a search: results for a prefix are cached, and only new tokens go through the trunk."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TokenCache:
     """Slots of the tokens of sequences read before, found by their tokens (as in SGLang's RadixAttention,
     arXiv 2312.07104); at most ``max_tokens`` distinct tokens, the least recently used sequences go first.
 
-    Sequences that begin alike share the slots of what they have in common. A sequence that another one
+    Sequences that begin alike share the slots of their common prefix. A sequence that another one
     continues is not kept apart from it.
     """
 
@@ -42,7 +42,7 @@ class TokenCache:
         nearest, common = self._index.nearest(ids)
         if not common:
             return self.pool.allocate(0)
-        if common == len(ids):  # else ids itself will hold what it shares, once it was read
+        if common == len(ids):  # otherwise ids will hold the shared prefix once it was read
             self._index.use(nearest)
         return self._index[nearest][:common]
 
@@ -65,12 +65,12 @@ class IncrementalScorer(Scorer):
     """A :class:`surefoot.models.scorer.Scorer` that remembers: made for beams and trees.
 
     Call :meth:`score_traces` with the candidates of each round, whole as they are: the longest prefix whose
-    tokens are known (of whatever earlier trace, so forks and merges need no word) is not read again, and
+    tokens are cached (from any earlier trace, which covers forks and merges) is not read again, and
     ``usage.verifier_tokens`` counts new tokens alone. Since tokens are compared, not text, a step whose
     first characters join the prefix's last token is read from there. Scores equal those of a
     :class:`Scorer` up to rounding.
 
-    ``max_tokens`` bounds what is kept between calls (:attr:`cached_tokens`); one token takes keys and values
+    ``max_tokens`` bounds the cache between calls (:attr:`cached_tokens`); one token takes keys and values
     of every layer, and the last hidden state (:func:`bytes_per_scored_token`). A trunk that cannot read trees
     is scored as by ``Scorer``, and nothing is kept. Keep one scorer for one set of weights: after a change of
     the trunk call :meth:`clear`.
@@ -110,19 +110,19 @@ class IncrementalScorer(Scorer):
             return
         cache, pool = self._cache, self._cache.pool
         sequences, positions = readable(traces, self._limit)
-        known = {number: cache.find(ids) for number, ids in enumerate(sequences)}
-        for slots in known.values():
+        cached = {number: cache.find(ids) for number, ids in enumerate(sequences)}
+        for slots in cached.values():
             pool.hold(slots)  # until the call ends, whatever is dropped meanwhile
         try:
             for output in read_trees(
-                self.model.trunk, pool, sequences, positions, known, batch_tokens=self.batch_tokens
+                self.model.trunk, pool, sequences, positions, cached, batch_tokens=self.batch_tokens
             ):
                 for number, slots in output.paths.items():
                     cache.add(sequences[number], slots)
                 cache.trim()
                 yield output
         finally:
-            for slots in known.values():
+            for slots in cached.values():
                 pool.drop(slots)
             cache.trim()
             pool.release()

@@ -1,4 +1,4 @@
-"""Attention over traces that lie one after another in one row: each by itself, so linear in the row.
+"""Attention over traces that lie one after another in one row: separately, so the cost is linear in the row.
 
 From positions that begin again transformers makes a mask over the whole row for PyTorch's attention, whose
 cost is the row's square. FlashAttention and FlexAttention need none. Here PyTorch's own attention is called
@@ -24,16 +24,16 @@ def attending_to_each(trunk: PreTrainedModel) -> Iterator[None]:
 
     Call it with :func:`packed_inputs`. What reads with a mask has to be outside.
     """
-    before = trunk.config._attn_implementation
+    implementation = trunk.config._attn_implementation
     try:
-        if before == "sdpa":
+        if implementation == "sdpa":
             trunk.set_attn_implementation(_NAME)
             if not _reaches_attention(trunk):
-                trunk.set_attn_implementation(before)
+                trunk.set_attn_implementation(implementation)
         yield
     finally:
-        if before == "sdpa":
-            trunk.set_attn_implementation(before)
+        if implementation == "sdpa":
+            trunk.set_attn_implementation(implementation)
 
 
 def packed_inputs(

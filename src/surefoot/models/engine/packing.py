@@ -34,7 +34,7 @@ class TrunkOutput:
 
     new: dict[int, int]
     """By number of the sequence: its tokens that went through the trunk; those it shares with a sequence
-    before it, or with what was known, are not counted again. Padding is left out."""
+    before it, or with the cache, are not counted again. Padding is left out."""
     states: dict[int, torch.Tensor]
     """By number of the sequence: states at its positions, shape [positions, hidden], in the trunk's dtype."""
     paths: dict[int, Slots]
@@ -93,7 +93,7 @@ def read_trees(
     ended: dict[int, Slots] = {}
     new: dict[int, int] = {}
     room = size
-    before: Tokens = ()
+    previous: Tokens = ()
     path: Slots = np.zeros(0, dtype=np.int64)
     jump = False  # whether the next branch leaves the path of the branch before it
 
@@ -109,12 +109,12 @@ def read_trees(
 
     for number in order:
         ids = sequences[number]
-        common, have = shared_length(before, ids), known.get(number, path[:0])
+        common, have = shared_length(previous, ids), known.get(number, path[:0])
         start = max(common, len(have))
         above = have if len(have) > common else path[:common]
         jump |= len(have) > common  # stays so past a sequence that is known whole and adds no branch
         path = np.concatenate([above, np.zeros(len(ids) - start, dtype=np.int64)])
-        before, new[number] = ids, len(ids) - start
+        previous, new[number] = ids, len(ids) - start
         while start < len(ids):
             if not room:
                 yield flush()
@@ -182,7 +182,7 @@ def _agrees(trunk: PreTrainedModel, vocabulary: int) -> bool:
 
 
 def _difference(states: torch.Tensor, expected: torch.Tensor) -> float:
-    """Norm of the difference over the norm of what is expected."""
+    """Norm of the difference over the norm of the expected values."""
     return float((states.float() - expected.float()).norm() / expected.float().norm())
 
 

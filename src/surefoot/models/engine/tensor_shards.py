@@ -52,7 +52,7 @@ class TensorShards:
         self._files |= dict.fromkeys(file.keys(), file)
 
     def remove(self) -> None:
-        """Delete the files, those of a killed write too, and the directory."""
+        """Delete the files, also of a killed write, and the directory."""
         for pattern in ("*.safetensors", f".*{TEMPORARY_SUFFIX}"):
             for shard in self.directory.glob(pattern):
                 shard.unlink()

@@ -50,8 +50,8 @@ class TokenPool:
     """Keys, values and last hidden states of tokens, by slot; it grows as tokens come.
 
     A slot is in use from :meth:`allocate` until :meth:`release`. Holders (:meth:`hold`, :meth:`drop`) keep
-    slots through a release. It grows by half at a time, but beyond ``usual`` slots only by what is asked for.
-    """
+    slots through a release. It grows by half at a time, but beyond ``usual`` slots only by the requested
+    number."""
 
     def __init__(self, usual: int | None = None) -> None:
         self._usual = usual
@@ -66,7 +66,7 @@ class TokenPool:
 
     @property
     def held(self) -> int:
-        """Slots that somebody holds."""
+        """Slots in use."""
         return int(np.count_nonzero(self._holders))
 
     @property
@@ -101,7 +101,7 @@ class TokenPool:
         self._holders[slots] -= 1
 
     def release(self, keep: Slots | None = None) -> None:
-        """Free all slots that nobody holds, except ``keep``."""
+        """Free all unused slots except ``keep``."""
         held = self._holders > 0
         if keep is not None:
             held[keep] = True
@@ -160,15 +160,15 @@ _RUNNING: ContextVar[_Pass] = ContextVar("tree pass")
 @contextmanager
 def attending_to_trees(trunk: PreTrainedModel) -> Iterator[None]:
     """Inside, the trunk's attention is this module's. Raises ``ValueError`` if the trunk does not let it."""
-    before = trunk.config._attn_implementation
-    name = _TILES if before == _FLEX else _BLOCKS
+    implementation = trunk.config._attn_implementation
+    name = _TILES if implementation == _FLEX else _BLOCKS
     trunk.set_attn_implementation(name)
     if trunk.config._attn_implementation != name:
         raise ValueError(f"{type(trunk).__name__} does not let its attention be replaced")
     try:
         yield
     finally:
-        trunk.set_attn_implementation(before)
+        trunk.set_attn_implementation(implementation)
 
 
 @torch.no_grad()
@@ -211,7 +211,7 @@ def _block(
     seen = keys.of_rows(first, last)
     begin, end = (torch.from_numpy(bound[seen]).to(device) for bound in (keys.begin, keys.end))
     rows = torch.arange(first, last, device=device)[:, None]
-    # as numbers: from a boolean mask each layer would make them anew
+    # as numbers: from a boolean mask each layer would recompute them
     mask = torch.zeros((last - first, len(seen)), dtype=dtype, device=device)
     mask.masked_fill_((rows < begin) | (rows >= end), -torch.inf)
     return _AttentionBlock(
@@ -223,7 +223,9 @@ def _tiled(keys: KeyIntervals, device: torch.device) -> _TiledKeys:
     # whole tiles: the kernel reads the bounds of every key of a tile
     padded = -len(keys.slots) % TILE
     begin = torch.from_numpy(np.pad(keys.begin, (0, padded), constant_values=keys.rows)).to(device)
-    end, slots = (torch.from_numpy(np.pad(one, (0, padded))).to(device) for one in (keys.end, keys.slots))
+    end, slots = (
+        torch.from_numpy(np.pad(values, (0, padded))).to(device) for values in (keys.end, keys.slots)
+    )
 
     def seen(_batch: torch.Tensor, _head: torch.Tensor, row: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         return (begin[key] <= row) & (row < end[key])
@@ -241,7 +243,7 @@ def _tiled(keys: KeyIntervals, device: torch.device) -> _TiledKeys:
 
 
 def _listed(tiles: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Number of tiles in each row, and their columns before those of the others, as BlockMask has them."""
+    """Number of tiles in each row, and their columns first, as in BlockMask."""
     columns = np.argsort(~tiles, axis=1, kind="stable").astype(np.int32)
     counts = tiles.sum(axis=1, dtype=np.int32)
     return torch.from_numpy(counts)[None, None].to(device), torch.from_numpy(columns)[None, None].to(device)

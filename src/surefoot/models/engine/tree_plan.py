@@ -57,9 +57,9 @@ class KeyIntervals:
         end = np.pad(self.end, (0, beyond)).reshape(keys, TILE)
         first = TILE * np.arange(rows)[:, None]
         last = np.minimum(first + TILE, self.rows) - 1
-        some = (begin.min(1) <= last) & (end.max(1) > first)
-        every = (begin.max(1) <= first) & (end.min(1) > last)
-        return Tiles(partial=some & ~every, full=every)
+        overlaps = (begin.min(1) <= last) & (end.max(1) > first)
+        covers = (begin.max(1) <= first) & (end.min(1) > last)
+        return Tiles(partial=overlaps & ~covers, full=covers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +94,8 @@ def key_intervals(branches: Sequence[TokenBranch]) -> KeyIntervals:
         numbers = np.concatenate([numbers[:common], np.arange(keys, keys + len(fresh) + new)])
         row, keys = row + new, keys + len(fresh) + new
     end = np.full(keys, row)
-    for some, at in closed:
-        end[some] = at
+    for interval, at in closed:
+        end[interval] = at
     return KeyIntervals(slots=np.concatenate(slots), begin=np.concatenate(begin), end=end, rows=row)
 
 

@@ -41,7 +41,7 @@ class Checkpoint:
 
     ``loading`` is for the trunk; ``reference`` is the second model of an implicit
     reward. Code that comes with a checkpoint is run only with
-    ``trust_remote_code``, and only where transformers has no class of its own for the trunk.
+    ``trust_remote_code``, and only if transformers lacks a class for the trunk.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class Checkpoint:
         except ValidationError as error:
             raise CheckpointError(f"{directory / 'config.json'}: {error_reason(error)}") from error
         self._trust = trust_remote_code
-        known = self._facts.model_type in CONFIG_MAPPING
-        self.remote = trust_remote_code and not known
+        supported = self._facts.model_type in CONFIG_MAPPING
+        self.remote = trust_remote_code and not supported
         self._head: set[str] = set()
         self._outside_trunk: set[str] = set()
 
@@ -85,21 +85,23 @@ class Checkpoint:
     def tensors(self) -> dict[str, Path]:
         """File of each tensor."""
         for name in _WEIGHTS:
-            index, whole = self.directory / f"{name}.index.json", self.directory / name
+            index, single = self.directory / f"{name}.index.json", self.directory / name
             if index.is_file():
                 return self._placed(index)
-            if whole.is_file():
-                return dict.fromkeys(_names(whole), whole)
+            if single.is_file():
+                return dict.fromkeys(_names(single), single)
         raise CheckpointError(f"{self.directory}: no weights; looked for {' and '.join(_WEIGHTS)}")
 
     def _placed(self, index: Path) -> dict[str, Path]:
         """File of each tensor by an index of shards, all of them in the directory."""
-        places = _json(index).get("weight_map")
-        if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+        weight_map = _json(index).get("weight_map")
+        if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
             raise CheckpointError(f"{index}: no 'weight_map' of tensors to files; fetch it again")
-        if outside := [name for name in places.values() if not name or Path(name).name != name]:
-            raise CheckpointError(f"{index}: {outside[0]!r:.100} is no file of the directory; fetch it again")
-        return {tensor: self.directory / name for tensor, name in places.items()}
+        if outside := [name for name in weight_map.values() if not name or Path(name).name != name]:
+            raise CheckpointError(
+                f"{index}: {outside[0]!r:.100} is not a file of the directory; fetch it again"
+            )
+        return {tensor: self.directory / name for tensor, name in weight_map.items()}
 
     def token_id(self, token: str) -> int | None:
         """Id of ``token`` if it is one entry of the vocabulary."""
@@ -114,8 +116,8 @@ class Checkpoint:
         file = self.tensors[name]
         try:
             if file.suffix == ".bin":
-                whole = torch.load(file, weights_only=True, mmap=True, map_location="cpu")[name]
-                return (whole if rows is None else whole[list(rows)]).float().clone()
+                tensor = torch.load(file, weights_only=True, mmap=True, map_location="cpu")[name]
+                return (tensor if rows is None else tensor[list(rows)]).float().clone()
             with safe_open(file, framework="pt") as shard:
                 if rows is None:
                     return shard.get_tensor(name).float()
@@ -144,7 +146,7 @@ class Checkpoint:
 
     def trunk(self) -> PreTrainedModel:
         """The trunk without a head. Raises ``CheckpointError`` naming weights that the checkpoint lacks."""
-        before = logging.get_verbosity()
+        verbosity = logging.get_verbosity()
         logging.set_verbosity_error()  # transformers reports the head, which is read elsewhere, as unexpected
         try:
             trunk, info = AutoModel.from_pretrained(
@@ -156,7 +158,7 @@ class Checkpoint:
         except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
             raise CheckpointError(f"{self.directory}: the trunk could not be loaded: {error}") from error
         finally:
-            logging.set_verbosity(before)
+            logging.set_verbosity(verbosity)
         self._outside_trunk = set(info["unexpected_keys"])
         self._require_none(info["missing_keys"], "missing")
         require_finite(trunk, self.directory)

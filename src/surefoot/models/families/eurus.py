@@ -4,7 +4,7 @@ Input: the tokenizer's chat template, without generation prompt, on the question
 ``Step i: …`` for each step, joined by blank lines (the number is added where a step does not begin with it).
 Score of a step: coefficient times the sum, from the first token of the answer on, of
 log p(token) - log p_ref(token). It is a log odds, not a chance, and may be negative. No head is read at a
-position: two language models give log-probabilities, so this is no step model but a scorer of its own.
+position: two language models give log-probabilities, so this is not a step model but a separate scorer.
 
 How far the sum goes follows the authors' ``eval/processbench.py`` (PRIME-RL/ImplicitPRM): the conversation is
 cut after the step and tokenised with its end of turn and, but for the last step, a blank line; as many tokens
@@ -117,7 +117,7 @@ class ImplicitModel:
     def read(self, hidden_sh: torch.Tensor) -> torch.Tensor:
         """Raise ``ScoreError``: hidden states at the steps do not give this family's scores."""
         raise ScoreError(
-            f"{len(hidden_sh)} hidden states at steps give no score in family {self.CARD.family!r}, "
+            f"{len(hidden_sh)} hidden states at steps do not give a score in family {self.CARD.family!r}, "
             "which needs log-probabilities of tokens; use score_traces"
         )
 
@@ -131,7 +131,7 @@ class ImplicitModel:
             if 0 < count < len(steps):
                 text += "\n\n"
             ends.append(min(len(self._ids(text)) - 1, len(ids) - 1))
-        # with no step, all but the end of turn is prompt: what is counted first is the answer's first token
+        # with no step, all but the end of turn is prompt: the answer's first token is counted first
         starts = [ends[0], *(end + 1 for end in ends[1:-1])]
         return ids, starts, ends[1:]
 
@@ -166,8 +166,8 @@ class ImplicitScorer(Scorer):
         policy_logprobs, cost = read_logprobs(self.model.policy, sequences, begins)
         reference_logprobs, more = read_logprobs(self.model.reference, sequences, begins)
         sums = {
-            number: COEFFICIENT * (own.double() - other.double()).cumsum(0)
-            for number, own, other in zip(read, policy_logprobs, reference_logprobs, strict=True)
+            number: COEFFICIENT * (policy.double() - other.double()).cumsum(0)
+            for number, policy, other in zip(read, policy_logprobs, reference_logprobs, strict=True)
         }
         tokens = dict(zip(read, map(sum, zip(cost, more, strict=True)), strict=True))
         records = []

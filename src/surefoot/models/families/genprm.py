@@ -5,7 +5,7 @@ message, on ``SYSTEM``, then for each step a user message (the first begins with
 assistant, what the model wrote on it. After the newest user message comes ``ANALYSIS``; the model writes on
 up to ``</analyze>``, and after ``JUDGEMENT`` its ``{Yes}`` or ``{No}``. Score of a step: P(Yes) / (P(Yes) +
 P(No)) at that word. With several ``chains`` it is the mean over so many critiques of the step; the first of
-them is what the conversation goes on with.
+them is the rest of the conversation.
 
 This is the authors' ``genprm_inference.py`` with ``analyze`` and without ``verify`` and ``execute``: in
 between, their full method lets the model write Python and runs it, and this package runs no code of a
@@ -82,7 +82,7 @@ class GenPRM(WritingModel):
 class GenPRMScorer(CheckpointScorer):
     """A :class:`surefoot.protocols.StepScorer` by a critique of each step; see the module.
 
-    Steps without a judgement, and those that the context has no room for, have no score and a reason. All
+    Steps without a judgement, or beyond the context, are unscored with a reason. All
     tokens are verifier tokens; equal solutions are criticised once.
     """
 
@@ -109,7 +109,7 @@ class GenPRMScorer(CheckpointScorer):
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """Scores in order, one record each; messages have none. Raises ``ScoreError`` without steps."""
-        with ThreadPoolExecutor(1) as thread:  # an event loop of its own, whether or not one is running here
+        with ThreadPoolExecutor(1) as thread:  # a new event loop, because one may be running here
             return thread.submit(asyncio.run, self.criticise(items)).result()
 
     async def criticise(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
@@ -117,15 +117,19 @@ class GenPRMScorer(CheckpointScorer):
         paragraphs = [self._paragraphs(item) for item in items if item.trace.text is not None]
         conversations = {texts: Conversation(texts) for texts in paragraphs}
         for step in range(max(map(len, paragraphs), default=0)):
-            live = [one for one in conversations.values() if step < len(one.paragraphs) and not one.broken]
+            live = [
+                conversation
+                for conversation in conversations.values()
+                if step < len(conversation.paragraphs) and not conversation.broken
+            ]
             await self._judge(step, live)
-        known, paid = iter(paragraphs), set[tuple[str, ...]]()
+        remaining, paid = iter(paragraphs), set[tuple[str, ...]]()
         records = []
         for item in items:
             if item.trace.text is None:
                 records.append(self._record(item, (), READS_TEXT, Usage()))
                 continue
-            texts = next(known)
+            texts = next(remaining)
             done = conversations[texts]
             usage = Usage() if texts in paid else done.usage
             records.append(self._record(item, done.scores, done.reason(), usage))
@@ -152,24 +156,26 @@ class GenPRMScorer(CheckpointScorer):
                 f"trace {item.trace.id}: this family reads a text trace that has steps; segment it first"
             )
         steps = [own_lines(item.trace.text, (step.start, step.end)) for step in item.trace.steps]
-        problem, first, *rest = map(self._reserved.broken, (item.problem.text, *steps))
-        return (f"Question: {problem}\n\n{first}", *rest)
+        problem, first, *later = map(self._reserved.broken, (item.problem.text, *steps))
+        return (f"Question: {problem}\n\n{first}", *later)
 
     async def _judge(self, step: int, live: list[Conversation]) -> None:
         """One more step of each conversation: analysis, judgement, odds."""
         start = ANALYSIS.format(number=step + 1)
-        prompts = [self._prompt(one, step) for one in live]
-        asked = [self._request(prompt, start, ANALYSIS_END, n=self.chains) for prompt in prompts]
+        prompts = [self._prompt(conversation, step) for conversation in live]
+        requests = [self._request(prompt, start, ANALYSIS_END, n=self.chains) for prompt in prompts]
         drafts: list[Draft] = []
-        for one, prompt, result in zip(live, prompts, await self.policy.sample(asked), strict=True):
-            one.spend(result.usage)
+        for conversation, prompt, result in zip(
+            live, prompts, await self.policy.sample(requests), strict=True
+        ):
+            conversation.spend(result.usage)
             if not result.completions:
-                one.broken = result.error or "the policy wrote nothing"
+                conversation.broken = result.error or "the policy wrote nothing"
             for completion in result.completions:
                 analysis = completion.text.split(ANALYSIS_END.strip())[0] + ANALYSIS_END
-                drafts.append(Draft(one, prompt, start + analysis + JUDGEMENT))
-        asked = [self._request(draft.prompt, draft.text, JUDGEMENT_END) for draft in drafts]
-        results = await self.policy.sample(asked) if asked else []
+                drafts.append(Draft(conversation, prompt, start + analysis + JUDGEMENT))
+        requests = [self._request(draft.prompt, draft.text, JUDGEMENT_END) for draft in drafts]
+        results = await self.policy.sample(requests) if requests else []
         for draft, result in zip(drafts, results, strict=True):
             draft.conversation.spend(result.usage)
             draft.judgement = result.completions[0].text if result.completions else ""
@@ -181,8 +187,8 @@ class GenPRMScorer(CheckpointScorer):
         for (draft, _), odds in zip(judged, await self.reader.read(questions), strict=True):
             draft.conversation.spend(odds.usage)
             draft.score = odds.score
-        for one in live:
-            one.take([draft for draft in drafts if draft.conversation is one])
+        for conversation in live:
+            conversation.take([draft for draft in drafts if draft.conversation is conversation])
 
     def _prompt(self, one: Conversation, step: int) -> str:
         """The conversation up to the user's newest message, whose end of turn is left out."""
@@ -224,17 +230,17 @@ class Conversation:
         self.usage += Usage(verifier_tokens=usage.tokens, calls=usage.calls)
 
     def take(self, drafts: list[Draft]) -> None:
-        """The step's score, the mean of its critiques; the first critique is what was said."""
+        """The step's score, the mean of its critiques; the first critique is the reason."""
         if not drafts:
             return
-        known = [draft.score for draft in drafts if draft.score is not None]
-        self.scores.append(sum(known) / len(known) if known else None)
+        scores = [draft.score for draft in drafts if draft.score is not None]
+        self.scores.append(sum(scores) / len(scores) if scores else None)
         self.critiques.append(drafts[0].text + drafts[0].judgement)
-        if not known:
+        if not scores:
             self.invalid["steps whose critique ends without Yes or No"] += 1
 
     def reason(self) -> str | None:
-        """Why steps have no score; ``None`` if all have one."""
+        """Why steps are unscored; ``None`` if all are scored."""
         reasons = [f"{count} {reason}" for reason, count in self.invalid.items()]
         if self.broken:
             reasons.append(f"{len(self.paragraphs) - len(self.scores)} steps not asked: {self.broken}")

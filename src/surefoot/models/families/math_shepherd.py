@@ -72,7 +72,7 @@ class MathShepherd(PublishedModel):
         tokenizer, where = checkpoint.tokenizer, checkpoint.directory
         if not tokenizer.is_fast:
             raise CheckpointError(
-                f"{where}: the tokenizer gives no character offsets; tokenizer.json is missing"
+                f"{where}: the tokenizer lacks character offsets; tokenizer.json is missing"
             )
         return checkpoint.answers(cls.answer_ids(tokenizer))
 

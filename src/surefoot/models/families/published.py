@@ -1,4 +1,4 @@
-"""What the published families share: a step model with a head read from disk, and clean text for it.
+"""Base class of the published families: a step model with a head read from disk, and clean text for it.
 
 A family says how a question and its steps become token ids, where each step is read, and how the head's
 logits become a score. Positions come from what the family wrote, never from a search for a marker in what
@@ -31,7 +31,7 @@ Engine = Literal["vllm", "sglang", "surefoot"]
 
 
 class FamilyMatch(IntEnum):
-    """What a checkpoint's files say of a family."""
+    """Whether a checkpoint's files belong to a family."""
 
     NO = 0
     POSSIBLE = 1
@@ -119,13 +119,13 @@ class PublishedModel(nn.Module, ABC):
 
     @classmethod
     def step_tag_id(cls, tokenizer: PreTrainedTokenizerBase) -> int | None:  # noqa: ARG003
-        """The token at which each step is read, if it is the same for all and stands nowhere else."""
+        """The token at which each step is read, if it is the same for all steps and appears nowhere else."""
         return None
 
     def score_of(self, probabilities: Sequence[float]) -> float:
         """Score of one step from the probabilities of the head's classes, as a server gives them.
 
-        A single probability is that of "good" against "bad". A softmax of the logarithms gives the
+        A single probability means "good" against "bad". A softmax of the logarithms gives the
         probabilities back, so that :meth:`scores` stays the one rule.
         """
         clipped = [min(max(float(p), 1e-30), 1 - 1e-15) for p in probabilities]
@@ -161,7 +161,7 @@ class PublishedModel(nn.Module, ABC):
 
 
 READS_TEXT = "the model reads solutions that are text, not messages of an agent's run"
-"""Why messages have no scores."""
+"""Why messages are not scored."""
 
 
 def within_context(card: CheckpointCard, *models: PreTrainedModel) -> CheckpointCard:
@@ -205,10 +205,10 @@ def one_token(checkpoint: Checkpoint, text: str) -> int:
 
 def marked(ids: Sequence[int], marker: int, steps: int) -> list[int]:
     """Where ``marker`` stands. Raises ``ScoreError`` unless it stands once a step."""
-    places = [place for place, token in enumerate(ids) if token == marker]
-    if len(places) != steps:
-        raise ScoreError(f"{len(places)} step markers (token {marker}) were written for {steps} steps")
-    return places
+    positions = [position for position, token in enumerate(ids) if token == marker]
+    if len(positions) != steps:
+        raise ScoreError(f"{len(positions)} step markers (token {marker}) were written for {steps} steps")
+    return positions
 
 
 def is_causal(checkpoint: Checkpoint, model_type: str) -> bool:
@@ -220,9 +220,9 @@ def is_causal(checkpoint: Checkpoint, model_type: str) -> bool:
 def _without_end(text: str, separator: str) -> str:
     """``text`` without ``separator`` as its last word."""
     bare = text.rstrip()
-    rest = bare.removesuffix(separator)
-    word = rest == bare or (separator[0].isalpha() and rest[-1:].isalpha())
-    return text if word else rest.rstrip()
+    text_before = bare.removesuffix(separator)
+    word = text_before == bare or (separator[0].isalpha() and text_before[-1:].isalpha())
+    return text if word else text_before.rstrip()
 
 
 def _width(head: nn.Module) -> int:

@@ -39,7 +39,7 @@ def find_family(checkpoint: Checkpoint, *, name: str) -> Family:
     A plain language model shows no family: nothing in its files says that it is a reward model. Raises
     ``CheckpointError`` if none or several come into question, or if name and files disagree.
     """
-    matches = {family: known.match(checkpoint) for family, known in FAMILIES.items()}
+    matches = {family: kind.match(checkpoint) for family, kind in FAMILIES.items()}
     by_files = [family for family, match in matches.items() if match == FamilyMatch.YES]
     named = _by_name(checkpoint.directory, name)
     if named and (named in by_files or not by_files):
@@ -78,7 +78,7 @@ def _by_name(directory: Path, name: str) -> str | None:
     ]
     full = {"/".join(Path(name).parts[-2:]).lower(), *(repository.lower() for repository in cached)}
     last = {Path(name).name.lower(), directory.name.lower()}
-    known = [(at.lower(), family) for family, one in FAMILIES.items() for at in one.repositories]
-    exact = {family for repository, family in known if repository in full}
-    loose = {family for repository, family in known if repository.split("/")[1] in last}
+    repositories = [(at.lower(), family) for family, kind in FAMILIES.items() for at in kind.repositories]
+    exact = {family for repository, family in repositories if repository in full}
+    loose = {family for repository, family in repositories if repository.split("/")[1] in last}
     return next((families.pop() for families in (exact, loose) if len(families) == 1), None)

@@ -5,7 +5,7 @@ Input: the tokenizer's chat template on turns: user ``"{question} {step 0}"``, a
 logits of ``+`` and ``-`` at the token before each assistant's sign, the first. The authors run the model
 once a step; here it runs once a trace, which a causal model cannot tell apart. For that the assistant's
 turns hold ``<|reserved_special_token_0|>`` (128002), whose places are known, until its id is swapped for
-that of ``+``. Only two rows of the language-model head are read.
+the id of ``+``. Only two rows of the language-model head are read.
 
 The two checkpoints differ in how their data cut steps (``ки`` and line end, or blank line), not in how they
 are read: cut the traces accordingly. A ``ки`` at a step's end is left out, after the last step too, where the
@@ -64,11 +64,11 @@ class RLHFlow(PublishedModel):
         ]
         rendered = render_chat(self.tokenizer, messages, generation=False)
         ids = list(self.tokenizer(rendered, add_special_tokens=False)["input_ids"])
-        places = marked(ids, self.tokenizer.convert_tokens_to_ids(PLACE), len(steps))
+        positions = marked(ids, self.tokenizer.convert_tokens_to_ids(PLACE), len(steps))
         [plus] = self.tokenizer("+", add_special_tokens=False)["input_ids"]
-        for place in places:
-            ids[place] = plus
-        return EncodedTrace(ids=tuple(ids), positions=tuple(place - 1 for place in places))
+        for position in positions:
+            ids[position] = plus
+        return EncodedTrace(ids=tuple(ids), positions=tuple(position - 1 for position in positions))
 
     def scores(self, logits_sc: torch.Tensor) -> torch.Tensor:
         return logits_sc.softmax(dim=-1)[:, 0]

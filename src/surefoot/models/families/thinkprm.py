@@ -3,7 +3,7 @@
 Input: the tokenizer's chat template with generation prompt on one user message with problem and numbered
 steps, then ``\\nLet's verify step by step:``. The model writes a verdict on each step; then the odds of "
 Yes" against " No" are read after ``</think>\\nIs the solution correct?``. Texts and rules are the defaults
-of :class:`surefoot.models.kinds.verifier_format.VerifierFormat`, scores those of
+of :class:`surefoot.models.kinds.verifier_format.VerifierFormat`; the scorer is
 :class:`surefoot.models.kinds.generative.GenerativeVerifier`: the last step's is the solution's. One
 critique is written greedily, several at temperature 0.6.
 

@@ -1,4 +1,4 @@
-"""What the published families share that write a critique: a whole language model and its chat template."""
+"""Base class of published families that write a critique: a language model and its chat template."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ THOUGHT_END = "</think>"
 
 
 class WritingModel(ABC):
-    """A language model that criticises. Its files show no family: they are those of any reasoning model."""
+    """A language model that criticises. Its files look like any reasoning model's, so they do not show the
+    family."""
 
     CARD: ClassVar[CheckpointCard]
     repositories: ClassVar[tuple[str, ...]]
@@ -29,7 +30,7 @@ class WritingModel(ABC):
         """Raises ``CheckpointError`` without a chat template."""
         if not tokenizer.chat_template:
             raise CheckpointError(
-                f"{tokenizer.name_or_path}: the tokenizer has no chat template; family "
+                f"{tokenizer.name_or_path}: the tokenizer lacks a chat template; family "
                 f"{self.CARD.family!r} needs it"
             )
         self.model, self.tokenizer = model.eval(), tokenizer

@@ -1,10 +1,10 @@
-"""Scores that mean what they say: a map fitted on held-out steps, stored beside the checkpoint.
+"""Calibrated scores: a map fitted on held-out steps, stored in the checkpoint.
 
 Temperature (Guo et al., arXiv 1706.04599) divides the score's log odds by one number: 1/2 stays 1/2, so it
-cannot mend scores that are too high or too low on the whole. Platt scaling (Platt 1999, "Probabilistic
+cannot correct scores that are too high or too low overall. Platt scaling (Platt 1999, "Probabilistic
 outputs for support vector machines") multiplies the log odds and adds an intercept. Neither changes the order
 of steps. Isotonic regression (Zadrozny and Elkan 2002) fits any rising function: it can straighten any
-distortion, ties scores, and needs more steps. All are fitted on one split, by name; what is reported on that
+distortion, ties scores, and needs more steps. All are fitted on one split, by name; errors reported on that
 very split says nothing.
 """
 
@@ -83,7 +83,7 @@ class IsotonicMap(BaseModel):
 
 
 class Calibration(BaseModel):
-    """``calibration.json``: the map, what it was fitted on, and what that did there."""
+    """``calibration.json``: the map, the split it was fitted on, and the errors there."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -127,8 +127,8 @@ def fit_calibration(
         raise ScoreError(
             f"'scores' and 'good' must be flat and equally long, not {score.shape}, {fact.shape}"
         )
-    known = ~(np.isnan(score) | np.isnan(fact))
-    score, fact = score[known], fact[known]
+    valid = ~(np.isnan(score) | np.isnan(fact))
+    score, fact = score[valid], fact[valid]
     for name, values in (("scores", score), ("good", fact)):
         if ((values < 0) | (values > 1)).any():
             raise ScoreError(f"{name!r} must lie in [0, 1]; it has {values.min():g} to {values.max():g}")
@@ -142,7 +142,7 @@ def fit_calibration(
         split=split,
         split_hash=split_hash(trace_ids),
         steps=len(score),
-        dropped=int((~known).sum()),
+        dropped=int((~valid).sum()),
         ece_before=expected_calibration_error(score, fact),
         ece_after=expected_calibration_error(fitted.apply(score), fact),
     )
@@ -239,7 +239,7 @@ def _fit_temperature(score: FloatArray, fact: FloatArray) -> TemperatureMap:
 def _fit_platt(score: FloatArray, fact: FloatArray) -> PlattMap:
     """Newton's method with halved steps, as Lin, Lin and Weng 2007 (Machine Learning 68, 267-276)."""
     if score.min() == score.max():
-        raise ScoreError(f"all scores are {score[0]:g}: there is no slope to fit")
+        raise ScoreError(f"all scores are {score[0]:g}: a slope cannot be fitted")
     good, bad = fact.sum(), (1 - fact).sum()
     target = fact * (good + 1) / (good + 2) + (1 - fact) / (bad + 2)
     columns = np.stack([_log_odds(score), np.ones(len(score))])

@@ -1,6 +1,6 @@
 """The discriminative reward model: a transformers trunk and a linear head.
 
-A PRM and an ORM differ in what they are trained on and in nothing else (Lightman et al., arXiv
+A PRM and an ORM differ only in their training labels (Lightman et al., arXiv
 2305.20050, appendix E): both read the hidden state at a step's last token, or at a marker after it, and
 give the logit of "good" (or what else the card's ``head`` says).
 """
@@ -56,7 +56,7 @@ class RewardModel(nn.Module):
         """A new reward model on the trunk of any transformers checkpoint, with a zero head (score ½).
 
         A tokenizer without a pad token is fine: padding is masked and never read. A marker of the card's
-        encoding that is no single token becomes a special token of its own, whose embedding starts as the
+        encoding that is not a single token becomes a new special token, whose embedding starts as the
         mean of the others.
         """
         trunk, tokenizer = load_pretrained(
@@ -201,21 +201,21 @@ def _read_card(directory: Path) -> CheckpointCard:
     card = read_card(directory)
     if card.family != FAMILY:
         raise CheckpointError(
-            f"{directory / CARD}: family {card.family!r} is no step classifier; load_prm opens every kind"
+            f"{directory / CARD}: family {card.family!r} is not a step classifier; load_prm opens every kind"
         )
     if not (directory / HEAD).is_file():
-        raise CheckpointError(f"{directory} is no surefoot checkpoint: {HEAD} is missing")
+        raise CheckpointError(f"{directory} is not a surefoot checkpoint: {HEAD} is missing")
     return verified_card(directory, family=FAMILY)
 
 
 def _add_marker(trunk: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, marker: str) -> None:
-    """Make ``marker`` one token; its embedding has no randomness, so that a resumed run starts alike."""
+    """Make ``marker`` one token; its embedding is deterministic, so that a resumed run starts alike."""
     ids = tokenizer(marker, add_special_tokens=False)["input_ids"]
     if len(ids) != 1 or ids[0] == tokenizer.unk_token_id:
         tokenizer.add_special_tokens({"additional_special_tokens": [marker]})
-    known = trunk.get_input_embeddings().weight.shape[0]
-    if len(tokenizer) > known:
+    vocabulary = trunk.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > vocabulary:
         mean = trunk.get_input_embeddings().weight.detach().mean(0)
         trunk.resize_token_embeddings(len(tokenizer), mean_resizing=False)
         with torch.no_grad():
-            trunk.get_input_embeddings().weight[known:] = mean
+            trunk.get_input_embeddings().weight[vocabulary:] = mean

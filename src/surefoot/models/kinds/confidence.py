@@ -43,7 +43,8 @@ _LONGEST = 32_768
 
 
 class ConfidenceScorer(CheckpointScorer):
-    """A :class:`surefoot.protocols.StepScorer` that needs no reward model: ``load_prm("deepconf:MODEL")``.
+    """A :class:`surefoot.protocols.StepScorer` that works without a reward model:
+    ``load_prm("deepconf:MODEL")``.
 
     Without ``encoding`` the model is given the problem as it is, or through its chat template if it has one.
     Text that traces share from their beginning on is read once.
@@ -85,12 +86,12 @@ class ConfidenceScorer(CheckpointScorer):
         Steps beyond the context get ``None`` and a reason. Raises ``ScoreError`` for a trace without steps.
         """
         encoded = encode_traces(self.tokenizer, self.card.encoding, items)
-        wanted = [_step_tokens(trace) for trace in encoded]
-        read = [number for number, steps in enumerate(wanted) if any(steps)]
+        step_tokens = [_step_tokens(trace) for trace in encoded]
+        read = [number for number, steps in enumerate(step_tokens) if any(steps)]
         confidences = [torch.zeros(0)] * len(items)
         cost = [0] * len(items)
         # the state before a token has the distribution that it comes from
-        positions = [[token - 1 for step in wanted[number] for token in step] for number in read]
+        positions = [[token - 1 for step in step_tokens[number] for token in step] for number in read]
         for reading in read_states(
             self.policy.base_model,
             [encoded[number].ids for number in read],
@@ -111,7 +112,7 @@ class ConfidenceScorer(CheckpointScorer):
                 usage=Usage(verifier_tokens=tokens, calls=1),
             )
             for item, trace, steps, of_tokens, tokens in zip(
-                items, encoded, wanted, confidences, cost, strict=True
+                items, encoded, step_tokens, confidences, cost, strict=True
             )
         ]
 
@@ -119,7 +120,7 @@ class ConfidenceScorer(CheckpointScorer):
         """Scores from the confidences of the tokens of all steps, in order."""
         values = iter(confidences)
         of_steps = [[next(values) for _ in step] for step in steps]
-        return tuple(lowest_group(one, self.window) if one else None for one in of_steps)
+        return tuple(lowest_group(values, self.window) if values else None for values in of_steps)
 
 
 @torch.no_grad()
@@ -144,12 +145,12 @@ def token_confidences(
         size = logprobs_nv.shape[1]
         match measure:
             case "deepconf":
-                one = -logprobs_nv.topk(min(top_k, size), dim=1).values.mean(1)
+                values = -logprobs_nv.topk(min(top_k, size), dim=1).values.mean(1)
             case "self-certainty":
-                one = -math.log(size) - logprobs_nv.mean(1)
+                values = -math.log(size) - logprobs_nv.mean(1)
             case "entropy":
-                one = (logprobs_nv.exp() * logprobs_nv).sum(1)
-        pieces.append(one.cpu())
+                values = (logprobs_nv.exp() * logprobs_nv).sum(1)
+        pieces.append(values.cpu())
     return torch.cat(pieces) if pieces else torch.zeros(0)
 
 
@@ -159,11 +160,11 @@ def lowest_group(confidences: Sequence[float], window: int) -> float:
     Raises ``ValueError`` without a token.
     """
     if not confidences:
-        raise ValueError("'confidences' is empty: a step without tokens has no confidence")
+        raise ValueError("'confidences' is empty: a step needs at least one token")
     size = min(window, len(confidences))
     total = lowest = math.fsum(confidences[:size])
-    for before, after in zip(confidences, confidences[size:], strict=False):
-        total += after - before
+    for leaving, entering in zip(confidences, confidences[size:], strict=False):
+        total += entering - leaving
         lowest = min(lowest, total)
     return lowest / size
 

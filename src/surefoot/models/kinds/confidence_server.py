@@ -111,26 +111,26 @@ class ServerConfidence(CheckpointScorer):
 
     def _steps(self, item: ProblemTrace, answer: _Answer) -> tuple[tuple[float | None, ...] | None, str]:
         """Scores, or ``None``, and why some or all are missing."""
-        places, ids = answer.places(), answer.ids()
-        if places is None or ids is None:
+        positions, ids = answer.places(), answer.ids()
+        if positions is None or ids is None:
             return None, "server: the answer has no 'prompt_logprobs' with token ids (vLLM has them)"
         texts, confidences = [""], [0.0]  # nothing predicts the first token
-        for token, place in zip(ids[1:], places[1:], strict=False):
-            own = (place or {}).get(str(token))
-            if place is None or own is None or own.decoded_token is None:
+        for token, position in zip(ids[1:], positions[1:], strict=False):
+            entry = (position or {}).get(str(token))
+            if position is None or entry is None or entry.decoded_token is None:
                 return None, "server: a token of the prompt has no log-probability"
-            texts.append(own.decoded_token)
-            top = sorted((one.logprob for one in place.values()), reverse=True)[: self.top_k]
+            texts.append(entry.decoded_token)
+            top = sorted((candidate.logprob for candidate in position.values()), reverse=True)[: self.top_k]
             confidences.append(-sum(top) / len(top))
-        whole, text = "".join(texts), item.trace.text or ""
-        if not whole.endswith(text):
+        sent, text = "".join(texts), item.trace.text or ""
+        if not sent.endswith(text):
             return None, "the server's tokens do not add up to the solution's text"
-        begins = list(accumulate(map(len, texts[:-1]), initial=len(text) - len(whole)))
+        begins = list(accumulate(map(len, texts[:-1]), initial=len(text) - len(sent)))
         scores: list[float | None] = []
         for step in item.trace.steps:
             first, end = bisect_left(begins, step.start), bisect_left(begins, step.end)
-            known = confidences[max(1, first) : end]
-            scores.append(lowest_group(known, self.window) if known else None)
+            values = confidences[max(1, first) : end]
+            scores.append(lowest_group(values, self.window) if values else None)
         return tuple(scores), "a step shares its only token with the step before it"
 
 
@@ -172,7 +172,7 @@ class _Answer(BaseModel):
     prompt_token_ids: list[int] | None = None
 
     def places(self) -> _Places | None:
-        return self.prompt_logprobs or next((one.prompt_logprobs for one in self.choices), None)
+        return self.prompt_logprobs or next((choice.prompt_logprobs for choice in self.choices), None)
 
     def ids(self) -> list[int] | None:
-        return self.prompt_token_ids or next((one.prompt_token_ids for one in self.choices), None)
+        return self.prompt_token_ids or next((choice.prompt_token_ids for choice in self.choices), None)

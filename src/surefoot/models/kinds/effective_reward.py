@@ -24,7 +24,7 @@ class EffectiveReward:
 
     Q is ``base``'s score, a value in [0, 1]. The advantage A comes from one of
 
-    - ``advantage``: a model trained on advantage labels. Its score s in [0, 1] stands for A = 2 s - 1.
+    - ``advantage``: a model trained on advantage labels. Its score s in [0, 1] means A = 2 s - 1.
     - ``prover``: a model of another policy's values; A = value after the step less value before it.
     - neither: the prover is best-of-``best_of`` of the base, whose values are 1 - (1 - Q)^K; the traces are
       read once. ``best_of`` may also be put on a ``prover``. With ``best_of=1`` and no prover, the prover is
@@ -36,7 +36,7 @@ class EffectiveReward:
     ``alpha`` 0.5 (useful: 0.2 to 0.6), and trains policies with 3 to 5.
 
     Choose among finished traces by the last score of ``base``, as the paper does. Effective rewards may be
-    negative, so they have no product.
+    negative, so a product is meaningless.
     """
 
     def __init__(
@@ -53,14 +53,12 @@ class EffectiveReward:
         if best_of < 1:
             raise ValueError(f"'best_of' must be at least 1, not {best_of}")
         if advantage is not None and (prover is not None or best_of != 1 or start is not None):
-            raise ValueError(
-                "'advantage' gives advantages by itself; leave out 'prover', 'best_of' and 'start'"
-            )
+            raise ValueError("'advantage' already gives advantages; omit 'prover', 'best_of' and 'start'")
         self.base, self.alpha, self.prover, self.advantage = base, alpha, prover, advantage
         self.best_of, self.start, self.name = best_of, start, name
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
-        """Effective rewards, one record a trace, in order; usage is that of all models.
+        """Effective rewards, one record per trace, in order; usage sums all models.
 
         Raises ``ScoreError`` for a score outside [0, 1], or scores that do not fit the traces.
         """
@@ -99,7 +97,8 @@ class EffectiveReward:
         start = self.start.get(problem) if isinstance(self.start, Mapping) else self.start
         values = [None if value is None else 1 - (1 - value) ** self.best_of for value in (start, *scores)]
         return [
-            None if before is None or after is None else after - before for before, after in pairwise(values)
+            None if previous is None or value is None else value - previous
+            for previous, value in pairwise(values)
         ]
 
 

@@ -1,9 +1,8 @@
 """Several reward models as one, and how far they disagree.
 
-Agreement is no proof (models of one base share its blind spots), but disagreement is a cheap sign that a step
-lies outside of what was learned; the minimum is harder to exploit than any member (Coste et al., arXiv
-2310.02743, for outcome reward models).
-"""
+Agreement proves nothing (models of one base share its blind spots), but disagreement is a cheap sign that a
+step lies outside the training distribution; the minimum is harder to exploit than any member (Coste et al.,
+arXiv 2310.02743, for outcome reward models)."""
 
 from __future__ import annotations
 
@@ -33,9 +32,9 @@ class SpreadScores:
     scores: StepScores
     """Combined."""
     spread: tuple[float | None, ...]
-    """Disagreement at each step, in units of the scores; ``None`` where a member has no score."""
+    """Disagreement at each step, in units of the scores; ``None`` if a member did not score it."""
     members: tuple[StepScores, ...]
-    """What each member said, in their order."""
+    """Each member's scores, in order."""
 
 
 class Ensemble(CheckpointScorer):
@@ -43,7 +42,7 @@ class Ensemble(CheckpointScorer):
 
     A step that any member has not scored is unscored, with the members' reasons: a mean over the others would
     not be comparable. Raises ``ValueError`` for no members, or members whose cards say that their scores mean
-    different things (a value and a correctness have no common mean).
+    different things (the mean of a value and a correctness is meaningless).
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class Ensemble(CheckpointScorer):
         )
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
-        """Combined scores, one record a trace, in order; usage is that of all members."""
+        """Combined scores, one record per trace, in order; usage sums all members."""
         return [combined.scores for combined in self.score_with_spread(items)]
 
     def score_with_spread(self, items: Sequence[ProblemTrace]) -> list[SpreadScores]:
@@ -92,7 +91,7 @@ class Ensemble(CheckpointScorer):
 
     def _combine(self, members: tuple[StepScores, ...]) -> SpreadScores:
         steps = [complete_scores(step) for step in zip(*(member.scores for member in members), strict=True)]
-        combined = tuple(None if known is None else self._one(known) for known in steps)
+        combined = tuple(None if values is None else self._one(values) for values in steps)
         reasons = [f"{m.scorer}: {m.unscored_reason}" for m in members if m.unscored_reason]
         return SpreadScores(
             scores=StepScores.of_model(
@@ -102,7 +101,7 @@ class Ensemble(CheckpointScorer):
                 unscored_reason="; ".join(reasons) or None,
                 usage=reduce(add, (member.usage for member in members)),
             ),
-            spread=tuple(None if known is None else self._spread(known) for known in steps),
+            spread=tuple(None if values is None else self._spread(values) for values in steps),
             members=members,
         )
 

@@ -84,13 +84,13 @@ class GenerativeVerifier(CheckpointScorer):
     steps after it, which the chain does not look at, 0 as well, for the prefix that they end is wrong. So the
     rule ``last`` gives ThinkPRM's score, and the first step below ½ is the first error that most chains name.
 
-    **Scaling.** ``chains`` are drawn in parallel and averaged (ThinkPRM: temperature 0.6). With ``rounds``
+    **Scaling.** ``chains`` are sampled in parallel and averaged (ThinkPRM: temperature 0.6). With ``rounds``
     above 1 each chain is checked again in sequence, each round begun by another phrase of the format; the
     verdicts are the last round's, the question comes after all rounds.
 
-    **Failures.** A chain that is cut off, has no verdict on some step, or no odds is no chain: it is counted
-    in ``invalid`` by reason, over all calls, and never scored. A trace without a valid chain has no scores,
-    and the reason says why. Other boxes, and verdicts on steps that are not there, do no harm.
+    **Failures.** A chain that is cut off, has no verdict on some step, or no odds does not count: it is
+    recorded in ``invalid`` by reason, over all calls, and never scored. A trace without a valid chain has no
+    scores, and the reason says why. Other boxes, and verdicts on steps that are not there, do no harm.
 
     **Prompt.** Special tokens in the problem or a step, of the tokenizer where it is in this process and of
     common chat templates, are broken by a space, so that a solution cannot end its message and speak for
@@ -117,7 +117,7 @@ class GenerativeVerifier(CheckpointScorer):
         """``sampling`` defaults to 8192 tokens a round, greedy for one chain and temperature 0.6 for more.
 
         With ``tokenizer`` a chat format is rendered here and sent as text (to a server in ``completions``
-        mode, which must then add no special tokens of its own). Raises ``ScoreError`` for fewer than one
+        mode, which must not add special tokens). Raises ``ScoreError`` for fewer than one
         chain, several at temperature 0, or more rounds than the format has phrases for.
         """
         self.policy, self.reader, self.form = policy, reader, form or VerifierFormat()
@@ -129,8 +129,8 @@ class GenerativeVerifier(CheckpointScorer):
             raise ScoreError(f"chains must be at least 1 and rounds from 1 to {most}, not {chains}, {rounds}")
         if chains > 1 and self.sampling.temperature == 0:
             raise ScoreError(f"{chains} chains at temperature 0 would be equal; raise the temperature")
-        own = tokenizer or getattr(policy, "tokenizer", None)  # a policy in this process has one
-        self._special = special_tokens(own)
+        renderer = tokenizer or getattr(policy, "tokenizer", None)  # a policy in this process has one
+        self._special = special_tokens(renderer)
         self.card = card or CheckpointCard(
             family=FAMILY,
             kind="prm",
@@ -147,7 +147,7 @@ class GenerativeVerifier(CheckpointScorer):
 
         Raises ``ScoreError`` for a trace without steps.
 
-        The policy is asynchronous: this runs it in a thread with an event loop of its own, so that it can be
+        The policy is asynchronous: this runs it in a thread with a separate event loop, so that it can be
         called with or without a running loop. In a loop, ``await verify(items)`` does not block it.
         """
         texts = [item for item in items if item.trace.text is not None]
@@ -175,15 +175,15 @@ class GenerativeVerifier(CheckpointScorer):
 
     async def verify(self, items: Sequence[ProblemTrace]) -> list[VerifierOutput]:
         """Critiques, verdicts and scores of each item, in order. Raises like :meth:`score_traces`."""
-        places: dict[tuple[Prompt, int], list[int]] = {}
+        rows: dict[tuple[Prompt, int], list[int]] = {}
         for number, item in enumerate(items):
             key = (self._prompt(item), len(item.trace.steps))
-            places.setdefault(key, []).append(number)
-        jobs = [Job(prompt, steps, number) for number, (prompt, steps) in enumerate(places)]
+            rows.setdefault(key, []).append(number)
+        jobs = [Job(prompt, steps, number) for number, (prompt, steps) in enumerate(rows)]
         drafts = await self._write(jobs)
         chains = await self._answer(jobs, drafts)
         results: dict[int, VerifierOutput] = {}
-        for job, numbers in zip(jobs, places.values(), strict=True):
+        for job, numbers in zip(jobs, rows.values(), strict=True):
             self.invalid.update(job.invalid)
             done = VerifierOutput(
                 steps=job.steps, chains=tuple(chains[job.number]), invalid=job.invalid, usage=job.usage
@@ -207,8 +207,8 @@ class GenerativeVerifier(CheckpointScorer):
             drafts += [Draft(job, number, self.form.opening, text) for number, text in texts.items()]
         for phrase in self.form.rechecks[: self.rounds - 1]:
             for draft in drafts:
-                draft.before += self.form.body(draft.text).rstrip() + phrase
-            requests = [self._request(d.job.prompt, d.before, first=d.number) for d in drafts]
+                draft.prefix += self.form.body(draft.text).rstrip() + phrase
+            requests = [self._request(d.job.prompt, d.prefix, first=d.number) for d in drafts]
             going = []
             for draft, result in zip(drafts, await self._sample(requests), strict=True):
                 for text in draft.job.texts(result, 1).values():
@@ -281,7 +281,7 @@ def read_verifier(
     Raises ``CheckpointError`` naming the missing or bad file.
     """
     card = verified_card(directory, family=FAMILY)
-    missing = f"{directory} is no generative checkpoint: {FORMAT} is missing"
+    missing = f"{directory} is not a generative checkpoint: {FORMAT} is missing"
     form = read_json(directory / FORMAT, VerifierFormat, missing)
     stated = base_of(directory)
     if stated is None:
@@ -309,7 +309,7 @@ def load_verifier(
     """Load what :func:`surefoot.training.sft.train_verifier` wrote, as ``loading`` says.
 
     An adapter's model comes from ``base``, by default from where it was when the adapter was trained. Raises
-    ``CheckpointError`` if the directory is no generative checkpoint of this package, or not whole.
+    ``CheckpointError`` if the directory is not a generative checkpoint of this package, or not whole.
     """
     checkpoint = read_verifier(
         Path(directory), base=base, loading=loading, trust_remote_code=trust_remote_code
@@ -356,15 +356,15 @@ class Job:
 
 @dataclass
 class Draft:
-    """A chain that is being written: ``before`` is in place, ``text`` is the newest round."""
+    """A chain that is being written: ``prefix`` is in place, ``text`` is the newest round."""
 
     job: Job
     number: int
-    before: str
+    prefix: str
     text: str
     critique: Critique | None = None
 
     @property
     def whole(self) -> str:
         """All rounds up to the last verdict."""
-        return self.before + (self.critique.text if self.critique else self.text)
+        return self.prefix + (self.critique.text if self.critique else self.text)

@@ -40,7 +40,7 @@ SETTINGS = "implicit.json"
 _OWN_COPY = "reference"
 
 Read = Literal["step", "prefix"]
-"""What a step's score is: the sigmoid of its own reward, or of the sum of the rewards up to it."""
+"""A step's score: the sigmoid of its reward, or of the sum of all rewards up to it."""
 
 MEANING: Mapping[Read, tuple[LabelKind, Aggregator]] = {
     "step": ("advantage", "min"),
@@ -50,7 +50,7 @@ MEANING: Mapping[Read, tuple[LabelKind, Aggregator]] = {
 
 
 class ImplicitSettings(BaseModel):
-    """``implicit.json``, beside ``surefoot.json``."""
+    """``implicit.json``, in the same directory as ``surefoot.json``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -87,7 +87,7 @@ class ImplicitPRM(CheckpointScorer):
     - ``read="prefix"``: sigmoid of the sum up to the step. It means a *value*; the last one is the very
       probability of a right outcome that training fits.
 
-    Without a reference the uniform distribution stands in: a reward then grows with every token likelier than
+    Without a reference the uniform distribution is used: a reward then grows with every token likelier than
     chance, so longer texts score higher unless ``beta`` is small and training corrects for it.
     """
 
@@ -188,17 +188,19 @@ class ImplicitPRM(CheckpointScorer):
         """
         directory = Path(directory)
         card = verified_card(directory, family=FAMILY)
-        missing = f"{directory} is no implicit reward model: {SETTINGS} is missing"
+        missing = f"{directory} is not an implicit reward model: {SETTINGS} is missing"
         settings = read_json(directory / SETTINGS, ImplicitSettings, missing)
         as_saved = loading.as_saved()  # the reference is known by its weights as they were
         policy, tokenizer = load_causal(directory, as_saved, trust_remote_code=trust_remote_code)
-        own = directory / _OWN_COPY if settings.reference == _OWN_COPY else settings.reference
-        if own is None and reference is not None:
+        reference_path = directory / _OWN_COPY if settings.reference == _OWN_COPY else settings.reference
+        if reference_path is None and reference is not None:
             raise CheckpointError(f"{directory} was trained without a reference, so it can be given none")
         other = None
-        if own is not None:
+        if reference_path is not None:
             try:
-                other, _ = load_causal(reference or own, as_saved, trust_remote_code=trust_remote_code)
+                other, _ = load_causal(
+                    reference or reference_path, as_saved, trust_remote_code=trust_remote_code
+                )
             except CheckpointError as error:
                 raise CheckpointError(
                     f"{directory}: the reference that it was trained against is missing or broken: {error}; "
@@ -209,8 +211,8 @@ class ImplicitPRM(CheckpointScorer):
         )
         if settings.reference_fingerprint not in (None, model.reference.fingerprint):
             raise CheckpointError(
-                f"{directory / SETTINGS}: the reference {str(reference or own)!r} has other weights "
-                "than the one that was trained against"
+                f"{directory / SETTINGS}: the reference {str(reference or reference_path)!r} has other "
+                "weights than the one that was trained against"
             )
         loading.cast(policy, *([] if other is None else [other]))
         return model
@@ -264,8 +266,8 @@ class ImplicitPRM(CheckpointScorer):
         )
         reference_logprobs, more = self.reference.logprobs(read)
         ratios = iter(
-            (self.settings.beta * (own.double() - other.double()), a + b)
-            for own, other, a, b in zip(policy_logprobs, reference_logprobs, cost, more, strict=True)
+            (self.settings.beta * (policy_t.double() - other.double()), a + b)
+            for policy_t, other, a, b in zip(policy_logprobs, reference_logprobs, cost, more, strict=True)
         )
         rewards = []
         for trace, response in zip(encoded, responses, strict=True):
@@ -277,7 +279,7 @@ class ImplicitPRM(CheckpointScorer):
         return rewards
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
-        """Scores in [0, 1], one record a trace, in order; see the class for what they mean.
+        """Scores in [0, 1], one record per trace, in order; the class explains them.
 
         Steps beyond the context get ``None`` and a reason. Raises ``ScoreError`` for a trace without steps.
         """
@@ -296,7 +298,7 @@ class ImplicitPRM(CheckpointScorer):
 def implicit_scores(rewards: Sequence[float | None], read: Read) -> tuple[float | None, ...]:
     """Rewards (log odds) → scores in [0, 1]; ``None`` stays ``None``.
 
-    For what they mean see :class:`surefoot.models.kinds.implicit.ImplicitPRM`.
+    Explained at :class:`surefoot.models.kinds.implicit.ImplicitPRM`.
     """
     total = 0.0
     scores: list[float | None] = []
@@ -332,7 +334,7 @@ def counted_tokens(trace: EncodedTrace) -> list[range]:
 
 
 def per_step(trace: EncodedTrace, ratio: torch.Tensor, first: int) -> tuple[float | None, ...]:
-    """Rewards of the steps from those of the response's tokens, which begin at token ``first``."""
+    """Rewards of the steps from the rewards of the response's tokens, which begin at token ``first``."""
     return tuple(
         None if at is None else float(ratio[tokens.start - first : tokens.stop - first].sum())
         for tokens, at in zip(counted_tokens(trace), trace.positions, strict=True)

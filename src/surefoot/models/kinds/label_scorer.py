@@ -20,10 +20,9 @@ class LabelScorer:
     says is the score's reason. ``usage`` counts what the labels cost: the tokens of policy, judge or model
     that the labeller used are the scorer's verifier tokens.
 
-    ``score_traces`` runs the labeller in an event loop of its own: call it from a thread that has none, as
-    searches do, and give a labeller that asks a server a policy of its own, which the search does not use.
-    Raises ``ScoreError`` for a ``neutral`` outside [0, 1].
-    """
+    ``score_traces`` runs the labeller in a new event loop: call it from a thread without one, as searches do.
+    A labeller that calls a server needs a separate policy, which the search does not use. Raises
+    ``ScoreError`` for a ``neutral`` outside [0, 1]."""
 
     def __init__(
         self,
@@ -49,11 +48,13 @@ class LabelScorer:
         scores: list[float | None] = []
         reasons: list[str | None] = []
         for step in range(len(item.trace.steps)):
-            found = [as_target(one, neutral=self.neutral) for one in of_kind if one.step == step]
-            known = [score for score in found if score is not None]
-            scores.append(sum(known) / len(known) if known else self.unknown)
-            said = [one.evidence.message for one in of_kind if one.step == step and one.evidence.message]
-            reasons.append("; ".join(said) or None)
+            targets = [as_target(label, neutral=self.neutral) for label in of_kind if label.step == step]
+            scores_of_step = [score for score in targets if score is not None]
+            scores.append(sum(scores_of_step) / len(scores_of_step) if scores_of_step else self.unknown)
+            messages = [
+                label.evidence.message for label in of_kind if label.step == step and label.evidence.message
+            ]
+            reasons.append("; ".join(messages) or None)
         reason = None
         if None in scores:
             unknown = [label.reason for label in of_kind if label.value is None and label.reason]

@@ -4,7 +4,7 @@ The defaults are ThinkPRM's (Khalifa et al., arXiv 2504.16828): one user turn wi
 a critique of each step that ends in ``\\boxed{correct}`` or ``\\boxed{incorrect}`` and stops at the first
 incorrect one, then the question whose yes or no is scored.
 
-The question and its answers are those of the model card's transcript (``</think>``, a line end, ``Is the
+The question and its answers come from the model card's transcript (``</think>``, a line end, ``Is the
 solution correct? No``) and of the authors' classes, which read the tokens " Yes" and " No" alone. Their
 search script (``thinkprm_api.py``) asks without ``</think>`` and offers yes and no in lower case instead. The
 phrases that begin another round are theirs too.
@@ -114,7 +114,7 @@ class VerifierFormat(BaseModel):
         """What the verifier is shown. Raises ``ScoreError`` for a trace without steps or text.
 
         A heading that a step has already (``Step 3:``) is left out, since it gets its number here. Control
-        tokens in the problem or a step, those of common chat templates and the ``special`` ones of the
+        tokens in the problem or a step: the tokens of common chat templates and the ``special`` ones of the
         model's tokenizer, get a space after their first character
         (:func:`surefoot.policies.control_tokens.break_control_tokens`); so do verdicts, which a critique that
         repeats the step would give as its own.
@@ -132,7 +132,7 @@ class VerifierFormat(BaseModel):
         return (Message(role="user", content=text),) if self.chat else text
 
     def _bare(self, text: str) -> str:
-        """A step's text without the white space around it and without headings like those of ``step``."""
+        """A step's text without the white space around it and without headings like the ones in ``step``."""
         heading = self.step.split("{text}")[0].strip()
         if not any(character.isalpha() for character in heading.replace("{number}", "")):
             return text.strip()  # "3. " could be the text's own
@@ -148,7 +148,7 @@ class VerifierFormat(BaseModel):
     def read(self, text: str, steps: int) -> Critique:
         """The verdicts in a critique of ``steps`` steps; what follows the last of them is cut off.
 
-        A verdict counts in the order it stands in; boxes that hold something else (an answer that the
+        Verdicts count in their order; boxes that hold something else (an answer that the
         critique repeats) and verdicts on steps that are not there say nothing. Raises :class:`CritiqueError`
         if some step has none.
         """

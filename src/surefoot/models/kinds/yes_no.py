@@ -90,7 +90,7 @@ class TransformersYesNo:
         results: dict[int, YesNo] = {}
         for number, ids in enumerate(encoded):
             if len(ids) > self._context:
-                reason = f"the question stands at token {len(ids)}, the model's context is {self._context}"
+                reason = f"the question begins at token {len(ids)}, the model's context is {self._context}"
                 results[number] = YesNo(log_odds=None, reason=reason)
         order = sorted((n for n in range(len(encoded)) if n not in results), key=lambda n: len(encoded[n]))
         while order:
@@ -135,12 +135,14 @@ class TransformersYesNo:
         if getattr(head, "weight", None) is None or trunk is self.model:
             return False
         ids = self._rows[None].to(self.model.device)
-        whole = self.model(input_ids=ids, use_cache=False).logits[0, :, self._rows.to(self.model.device)]
+        logits = self.model(input_ids=ids, use_cache=False).logits[0, :, self._rows.to(self.model.device)]
         hidden = getattr(trunk(input_ids=ids, use_cache=False), "last_hidden_state", None)
         if hidden is None:  # a wrapper (an adapter's, say) whose base is a whole language model
             return False
         tolerance = 1e-3 if self.model.dtype == torch.float32 else 0.05
-        return torch.allclose(whole.float(), self._product(hidden[0]).float(), rtol=tolerance, atol=tolerance)
+        return torch.allclose(
+            logits.float(), self._product(hidden[0]).float(), rtol=tolerance, atol=tolerance
+        )
 
 
 class OpenAIYesNo:
@@ -152,7 +154,7 @@ class OpenAIYesNo:
 
     Only the ``top`` likeliest tokens come: if no spelling of yes, or none of no, is among them, the odds are
     unknown, not 0 or 1. A model that is very sure is therefore often unknown here;
-    :class:`surefoot.models.kinds.yes_no.TransformersYesNo` has no such limit.
+    :class:`surefoot.models.kinds.yes_no.TransformersYesNo` does not have this limit.
     """
 
     def __init__(
@@ -196,7 +198,7 @@ class OpenAIYesNo:
         spent = Usage(verifier_tokens=answer.usage.prompt_tokens + answer.usage.completion_tokens, calls=1)
         top = answer.choices[0].top()
         if top is None:
-            return YesNo(log_odds=None, reason="server: the answer has no log probabilities", usage=spent)
+            return YesNo(log_odds=None, reason="server: the answer lacks log probabilities", usage=spent)
         yes = _log_sum(value for token, value in top if token in self._yes)
         no = _log_sum(value for token, value in top if token in self._no)
         if yes is None or no is None:
@@ -224,12 +226,12 @@ def _single_tokens(
     tokenizer: PreTrainedTokenizerBase, question: str, spellings: Sequence[str], name: str
 ) -> frozenset[int]:
     """First tokens of the spellings that are one token after the question."""
-    before = tokenizer(question, add_special_tokens=False)["input_ids"]
+    question_ids = tokenizer(question, add_special_tokens=False)["input_ids"]
     unknown = tokenizer.unk_token_id
     single = set()
     for spelling in spellings:
         ids = tokenizer(question + spelling, add_special_tokens=False)["input_ids"]
-        if len(ids) == len(before) + 1 and ids[:-1] == before and ids[-1] != unknown:
+        if len(ids) == len(question_ids) + 1 and ids[:-1] == question_ids and ids[-1] != unknown:
             single.add(ids[-1])
     if not single:
         raise ScoreError(
@@ -274,8 +276,8 @@ class _OddsResponse(BaseModel):
 
 def _log_sum(values: Iterable[float]) -> float | None:
     """Log of the sum of exponentials of the finite values; ``None`` if there are none."""
-    known = [value for value in values if math.isfinite(value)]
-    if not known:
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
         return None
-    most = max(known)
-    return most + math.log(math.fsum(math.exp(value - most) for value in known))
+    most = max(finite)
+    return most + math.log(math.fsum(math.exp(value - most) for value in finite))

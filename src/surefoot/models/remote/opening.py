@@ -64,9 +64,9 @@ def open_server(
 ) -> CheckpointScorer:
     """Open the reward model at ``url`` (:class:`ServerAddress`).
 
-    A gateway of this package scores by itself. For vLLM and SGLang the family decides which tokens are sent
-    and how the response is read. The family is the argument, or follows from the served model's name or
-    files. The tokenizer is the argument, or the one at the path that the server reports for its model. The
+    A gateway of this package scores without further help. For vLLM and SGLang the family decides which tokens
+    are sent and how the response is read. The family is the argument, or follows from the served model's name
+    or files. The tokenizer is the argument, or the one at the path that the server reports for its model. The
     family's interfaces are tried in turn; the first that passes :func:`self_test` is used.
 
     With the family ``generative`` (or ThinkPRM, whose format is the default) the model behind an
@@ -101,7 +101,8 @@ def open_server(
             return scorer
         failures.append(f"{name}: {problems[0]}")
     raise CheckpointError(
-        f"{address.root} gives no step scores of family {model.family.CARD.family!r}: {'; '.join(failures)}; "
+        f"{address.root} does not give step scores of family {model.family.CARD.family!r}: "
+        f"{'; '.join(failures)}; "
         f"'surefoot serve-config {served.root or served.id}' shows how to start it"
     )
 

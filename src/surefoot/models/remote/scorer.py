@@ -147,7 +147,7 @@ def self_test(
     records = scorer.score_traces(items)
     for record in records:
         if None in record.scores:
-            return [record.unscored_reason or "a step has no score"]
+            return [record.unscored_reason or "a step is unscored"]
     long, short = ([float(score or 0.0) for score in record.scores] for record in records)
     problems = []
     if any(abs(a - b) > tolerance for a, b in zip(long, short, strict=False)):

@@ -1,7 +1,7 @@
 """The interfaces of scoring servers: this package's gateway, vLLM's pooling, and next-token probabilities.
 
 A wire turns items into one JSON body and the response into one list of scores per item; it does no network.
-Requests and responses are those of vLLM 0.32 (``entrypoints/pooling/pooling/protocol.py``,
+Requests and responses follow vLLM 0.32 (``entrypoints/pooling/pooling/protocol.py``,
 ``entrypoints/generate/generative_scoring``) and SGLang (``entrypoints/openai/protocol.py``).
 """
 
@@ -42,7 +42,7 @@ class WireRequest:
 
     body: dict[str, Any]
     encoded: tuple[EncodedTrace, ...] = ()
-    """One per item. A trace that the model cannot read has no tokens and is not sent."""
+    """One per item. A trace that the model cannot read is empty and not sent."""
 
 
 class ItemScores(NamedTuple):

@@ -25,7 +25,7 @@ _MS_NOSUID, _MS_NODEV, _MS_REC, _MS_PRIVATE = 2, 4, 0x4000, 0x40000
 _PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_SECUREBITS, _PR_CAP_AMBIENT = 1, 24, 28, 47
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
 _ALL_SECURE_BITS_LOCKED = 0xEF
-"""Root has no rights by its name, none are kept or raised, and that cannot be changed."""
+"""Root has the rights of an ordinary user; no right is kept or raised, and this is locked."""
 _LAST_CAPABILITY = 40
 _CAPABILITY_VERSION_3 = 0x20080522
 
@@ -111,7 +111,7 @@ def unpack(file: IO[bytes]) -> tuple[list[str], bytes | None]:
 
 
 def replace_stdin(data: bytes) -> None:
-    """Let standard input be a file of these bytes, which has no name."""
+    """Make standard input an unnamed file of these bytes."""
     with open(os.open(WORK, os.O_TMPFILE | os.O_RDWR, 0o400), "rb+") as file:
         file.write(data)
         file.flush()
@@ -188,7 +188,7 @@ def run_python(arguments: list[str]) -> NoReturn:
 
 
 def finish(status: int) -> NoReturn:
-    """End as the interpreter does: wait for threads, call what was registered, flush."""
+    """End as the interpreter does: wait for threads, call exit functions, flush."""
     try:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()

@@ -1,6 +1,6 @@
 """The process of the program under test: it runs the program's text, then calls what the tests ask for.
 
-It has no part in the verdict. Whatever the program does to this process, all that leaves it is plain values.
+It does not take part in the verdict. Whatever the program does to this process, only plain values leave it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main() -> None:
 def answer(
     channel: Channel, module: types.ModuleType, name: str, args: list[Any], kwargs: dict[str, Any]
 ) -> None:
-    """Call a function of the program and send what it returns or raises."""
+    """Call a function of the program and send its result or exception."""
     try:
         value = getattr(module, name)(*args, **kwargs)
     except BaseException as problem:

@@ -56,7 +56,7 @@ class Callee:
         return call
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What the function returns; raises what it raises, if Python has that exception."""
+        """The function's result; raises its exception if that is built into Python."""
         if self.stuck is not None:
             raise self.stuck
         try:
@@ -69,10 +69,10 @@ class Callee:
             case ["unsendable", str(text)]:
                 raise CandidateError(text)
             case ["raised", str(kind), str(text)]:
-                known = getattr(builtins, kind, None)
-                if isinstance(known, type) and issubclass(known, Exception):
+                exception = getattr(builtins, kind, None)
+                if isinstance(exception, type) and issubclass(exception, Exception):
                     try:
-                        raised = known(text)
+                        raised = exception(text)
                     except TypeError:  # those that need more than a text, such as UnicodeDecodeError
                         raised = CandidateError(f"{kind}: {text}")
                     raised.__dict__["by_candidate"] = True

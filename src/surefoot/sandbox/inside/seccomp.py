@@ -1,6 +1,6 @@
 """A filter of system calls as classic BPF (``man 2 seccomp``), for x86_64.
 
-It refuses what a program in the box has no use for and what reaches into the kernel: other processes, mounts,
+It refuses calls that programs do not need and calls that reach into the kernel: other processes, mounts,
 namespaces, sockets, keys, kernel modules, asynchronous rings, shared memory that outlives a process. Calls
 of other architectures end the process.
 """
@@ -40,7 +40,7 @@ NAMESPACE_FLAGS = 0x7E020080
 
 _CLONE, _CLONE3, _X32_BIT = 56, 435, 0x40000000
 _LAST_KNOWN = 462
-"""Newer calls, which nobody has looked at, do not exist in the box."""
+"""Newer calls are unreviewed and do not exist in the box."""
 _AUDIT_ARCH_X86_64 = 0xC000003E
 _LOAD, _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000

@@ -1,6 +1,6 @@
 """One program in a container that was started for it: ``python -m inside.single LIMITS``.
 
-Standard input brings four bytes, the length, then the program (``box.pack``), then what is the program's own
+Standard input brings four bytes, the length, then the program (``box.pack``), then the program's own
 input. The container has taken network, files and rights; this adds limits for a process and the filter of
 system calls.
 """
@@ -16,7 +16,7 @@ import sys
 from . import box, callee, judge, seccomp, wire  # noqa: F401 - run by name
 
 BEGUN = b"\0begun\0"
-"""First on standard error when the program begins: before it, all words are those of the container."""
+"""First on standard error when the program begins: everything before it comes from the container."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Plain values over a pipe: what the tests and the program under test say to one another.
+"""Plain values over a pipe between the tests and the program under test.
 
 A message is its length as four bytes, then JSON. Only values of exact built-in types come out of ``decode``:
 None, bool, int, float, complex, str, bytes, list, tuple, set, frozenset and dict. So nothing that the other
@@ -23,7 +23,7 @@ _JSON_INT = 1 << 63
 
 
 class WireError(Exception):
-    """A value that cannot be sent, or bytes that are no value."""
+    """A value that cannot be sent, or bytes that are not a value."""
 
 
 def encode(value: Any, depth: int = 0) -> Any:
@@ -126,8 +126,8 @@ class Channel:
         parts = []
         while size:
             if deadline is not None:
-                left = deadline - time.monotonic()
-                if left <= 0 or not select.select([self.reader], [], [], left)[0]:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0 or not select.select([self.reader], [], [], remaining)[0]:
                     raise TimeoutError
             part = os.read(self.reader, min(size, 1 << 16))
             if not part:

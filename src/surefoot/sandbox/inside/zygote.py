@@ -4,8 +4,8 @@ ended.
 One message on the control socket starts one program. It is JSON with the limits and comes with the
 descriptors ``status`` (a socket), ``program`` (a sealed file: ``box.pack``), ``stdin``, ``stdout`` and
 ``stderr``. The zygote never reads a program, so no program can find another one in its own memory. Each gets
-new user, PID and mount namespaces; those of the network (which has no interface), IPC and host name are the
-box's, and the filter of system calls refuses what they are for. On ``status`` comes one JSON message when all
+new user, PID and mount namespaces; the network (without an interface), IPC and host-name namespaces are the
+box's, and the system call filter refuses their use. On ``status`` comes one JSON message when all
 processes of the program are gone; if the other side shuts down ``status``, the program is killed.
 """
 
@@ -192,7 +192,7 @@ class Zygote:
 
     @staticmethod
     def _answer(status: int, message: dict[str, Any]) -> None:
-        # Where nobody waits for it any more, it cannot be sent.
+        # It cannot be sent if the reader is gone.
         with socket.socket(fileno=status) as end, contextlib.suppress(OSError):
             end.send(json.dumps(message).encode(), socket.MSG_NOSIGNAL)
 
