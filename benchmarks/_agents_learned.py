@@ -244,9 +244,10 @@ def adapter_scores(model: Path, folder: Path, items: Sequence[LabelledTrace]) ->
             write_records(base / part / "traces.jsonl", [item.trace for item in some])
             write_records(base / part / "labels.jsonl", [label for item in some for label in item.labels])
         if not (base / "scores.jsonl").exists():
-            data = [f"--{name}={base / 'train' / name}.jsonl" for name in ("problems", "traces", "labels")]
+            data = [f"--{name}={base / 'train' / name}.jsonl" for name in ("problems", "labels")]
+            data.append(f"{base / 'train' / 'traces.jsonl'}")
             surefoot("train", "prm", *data, f"--base={model}", "--windows", *ADAPTER, f"--out={base / 'prm'}")
-            data = [f"--{name}={base / 'test' / name}.jsonl" for name in ("problems", "traces")]
+            data = [f"{base / 'test' / 'traces.jsonl'}", f"--problems={base / 'test' / 'problems.jsonl'}"]
             surefoot("score", "-m", str(base / "prm"), *data, f"--out={base / 'scores.jsonl'}")
         some_scores = list(read_records(base / "scores.jsonl", StepScores))
         usual = np.mean([score for one in some_scores for score in one.scores if score is not None])

@@ -37,7 +37,7 @@ def commands(pools: Path) -> dict[str, list[str]]:
     for rule in RULES:
         given = [] if rule == "majority" else ["--scores", scores]
         out = ["--out", str(pools / f"{rule}.jsonl"), "--force"]
-        found[f"select_{rule}"] = ["select", *traces, *given, "--rule", rule, *out]
+        found[f"select_{rule}"] = ["select", traces[1], *given, "--rule", rule, *out]
     for rule in RULES[1:]:
         out = ["--out", str(pools / f"curves-{rule}"), "--force"]
         found[f"evaluate_{rule}"] = ["evaluate", "best-of-n", f"made={scores}", *traces, "--rule", rule, *out]

@@ -45,7 +45,7 @@ class Inputs:
         """The job as arguments of ``surefoot``, without workers and output."""
         if what == "labelling":
             return ["label", "mc", str(self.traces), "--problems", str(self.problems), "--max-tokens", "96"]
-        files = ["--problems", str(self.problems), "--traces", str(self.traces)]
+        files = ["--problems", str(self.problems), str(self.traces)]
         return ["score", "-m", str(self.model), *files]
 
 

@@ -45,14 +45,10 @@ def files(tmp_path_factory, lab_base, lab_items) -> Path:
     good("sample", p, "--policy", lab_base, "--out", t, *SAMPLING)
     good("label", "mc", t, "--problems", p, "--policy", lab_base, "--out", labels, *ROLLOUTS)
     trained = ("--base", lab_base, "--epochs", 1, "--max-length", 100)
-    good(
-        "train", "prm", "--problems", p, "--traces", t, "--labels", labels, "--out", folder / "prm", *trained
-    )
-    good(
-        "train", "orm", "--problems", p, "--traces", folder / "hand.jsonl", "--out", folder / "orm", *trained
-    )
-    good("score", "-m", folder / "prm", "--problems", p, "--traces", t, "--out", scores)
-    good("select", "--traces", t, "--scores", scores, "--equality=exact", "--out", folder / "chosen.jsonl")
+    good("train", "prm", "--problems", p, t, "--labels", labels, "--out", folder / "prm", *trained)
+    good("train", "orm", "--problems", p, folder / "hand.jsonl", "--out", folder / "orm", *trained)
+    good("score", "-m", folder / "prm", "--problems", p, t, "--out", scores)
+    good("select", t, "--scores", scores, "--equality=exact", "--out", folder / "chosen.jsonl")
     return folder
 
 
@@ -88,7 +84,7 @@ def test_checkpoints_say_what_they_were_trained_on(files):
 
 
 def test_a_finished_training_is_not_repeated(files, lab_base):
-    arguments = ("--problems", files / "p.jsonl", "--traces", files / "hand.jsonl", "--out", files / "orm")
+    arguments = ("--problems", files / "p.jsonl", files / "hand.jsonl", "--out", files / "orm")
     before = (files / "orm" / "model.safetensors").stat().st_mtime_ns
     again = good("train", "orm", *arguments, "--base", lab_base, "--epochs", 1, "--max-length", 100)
     assert "finished already" in again.err
@@ -103,15 +99,15 @@ def test_pipes_give_the_same_as_files(files, lab_base):
     assert sampled.out == t.read_text()
     labelled = good("label", "mc", "-", "--problems", p, "--policy", lab_base, *ROLLOUTS, stdin=sampled.out)
     assert labelled.out == (files / "l.jsonl").read_text()
-    scored = good("score", "-m", files / "prm", "--problems", p, "--traces", "-", stdin=sampled.out)
+    scored = good("score", "-m", files / "prm", "--problems", p, "-", stdin=sampled.out)
     assert scored.out == (files / "s.jsonl").read_text()
-    chosen = good("select", "--traces", t, "--scores", "-", "--equality=exact", stdin=scored.out)
+    chosen = good("select", t, "--scores", "-", "--equality=exact", stdin=scored.out)
     assert chosen.out == (files / "chosen.jsonl").read_text()
 
 
 def test_training_reads_a_pipe(files, lab_base, tmp_path):
     good(
-        *("train", "orm", "--problems", files / "p.jsonl", "--traces", "-", "--out", tmp_path / "orm"),
+        *("train", "orm", "--problems", files / "p.jsonl", "-", "--out", tmp_path / "orm"),
         *("--base", lab_base, "--epochs", 1, "--max-length", 100),
         stdin=(files / "hand.jsonl").read_text(),
     )
@@ -125,7 +121,7 @@ def test_parquet_holds_the_same_records(files, lab_base, tmp_path):
     assert read(tmp_path / "t.parquet", Trace) == read(files / "t.jsonl", Trace)
     good(
         *("score", "-m", files / "prm", "--problems", files / "p.jsonl"),
-        *("--traces", tmp_path / "t.parquet", "--out", tmp_path / "s.parquet"),
+        *(tmp_path / "t.parquet", "--out", tmp_path / "s.parquet"),
     )
     assert read(tmp_path / "s.parquet", StepScores) == read(files / "s.jsonl", StepScores)
 
@@ -136,9 +132,7 @@ def test_bad_lines_and_empty_traces_are_counted_and_the_rest_is_done(files, tmp_
     empty = json.dumps({"problem_id": problem, "text": ""})
     orphan = json.dumps({"problem_id": "nobody", "text": "a", "steps": [{"start": 0, "end": 1}]})
     (tmp_path / "t.jsonl").write_text("\n".join([*rows, "{broken", empty, '{"text": 3}', orphan]))
-    ended = good(
-        "score", "-m", files / "prm", "--problems", files / "p.jsonl", "--traces", tmp_path / "t.jsonl"
-    )
+    ended = good("score", "-m", files / "prm", "--problems", files / "p.jsonl", tmp_path / "t.jsonl")
     assert ended.out == (files / "s.jsonl").read_text()
     assert f"{len(rows) + 2} read, 2 skipped" in ended.err
     assert f"line {len(rows) + 1}: not JSON" in ended.err
@@ -151,7 +145,7 @@ def test_a_file_of_which_no_step_can_be_scored_is_an_error(files, tmp_path):
     problem = Problem(text="Start with 7. " + "Add 1. " * 200, answer="7")
     write_records(tmp_path / "p.jsonl", [problem])
     write_records(tmp_path / "t.jsonl", [Trace(problem_id=problem.id, text="7 + 1 = 8")])
-    ask = ("score", "-m", files / "prm", "--problems", tmp_path / "p.jsonl", "--traces", tmp_path / "t.jsonl")
+    ask = ("score", "-m", files / "prm", "--problems", tmp_path / "p.jsonl", tmp_path / "t.jsonl")
     says = refused(*ask, "--out", tmp_path / "s.jsonl")
     [scores] = read(tmp_path / "s.jsonl", StepScores)
     assert says == f"no step was scored; first trace, {scores.trace_id}: {scores.unscored_reason}"
@@ -174,7 +168,7 @@ def test_absent_labels_are_counted(files, lab_base, tmp_path):
     kept = [label for label in labels if label.trace_id != first]
     write_records(tmp_path / "l.jsonl", [*kept, labels[0].model_copy(update={"trace_id": "nobody"})])
     ended = good(
-        *("train", "prm", "--problems", files / "p.jsonl", "--traces", files / "t.jsonl"),
+        *("train", "prm", "--problems", files / "p.jsonl", files / "t.jsonl"),
         *("--labels", tmp_path / "l.jsonl", "--out", tmp_path / "prm"),
         *("--base", lab_base, "--epochs", 1),
     )
@@ -197,23 +191,21 @@ def test_a_pasted_solution_is_shown_with_its_first_error(files):
 
 
 def test_majority_needs_no_scores_and_missing_scores_are_counted(files, tmp_path):
-    chosen = good("select", "--traces", files / "t.jsonl", "--rule=majority", "--equality=exact")
+    chosen = good("select", files / "t.jsonl", "--rule=majority", "--equality=exact")
     assert len(lines(chosen.out)) == 12
     assert "12 problems, accuracy" in chosen.err
-    assert "needs --scores" in refused("select", "--traces", files / "t.jsonl")
+    assert "needs --scores" in refused("select", files / "t.jsonl")
     scores = read(files / "s.jsonl", StepScores)
     write_records(tmp_path / "s.jsonl", scores[1:])
     unscored = 24 - len(scores) + 1
-    ended = good(
-        "select", "--traces", files / "t.jsonl", "--scores", tmp_path / "s.jsonl", "--equality=exact"
-    )
+    ended = good("select", files / "t.jsonl", "--scores", tmp_path / "s.jsonl", "--equality=exact")
     assert f"{unscored} traces have no score" in ended.err
 
 
 def test_traces_without_outcome_are_chosen_without_a_table(files, tmp_path):
     rows = [trace.model_copy(update={"outcome": None}) for trace in read(files / "t.jsonl", Trace)]
     write_records(tmp_path / "t.jsonl", rows)
-    ended = good("select", "--traces", tmp_path / "t.jsonl", "--rule=majority", "--equality=exact")
+    ended = good("select", tmp_path / "t.jsonl", "--rule=majority", "--equality=exact")
     assert "no accuracy to report" in ended.err
     assert len(lines(ended.out)) == 12
 
@@ -299,21 +291,21 @@ def test_other_settings_or_items_do_not_mix_with_what_is_there(files, lab_base, 
         (("score", "-m", "PRM", "--problem", ""), "text"),
         (("score", "-m", "PRM", "--problem", "p", "--solution", " "), "empty"),
         (("score", "-m", "PRM"), "--problem"),
-        (("select", "--traces", "T", "--rule", "odd"), "best_of_n"),
-        (("select", "--traces", "T", "--rule", "majority", "--aggregate", "odd"), "product"),
+        (("select", "T", "--rule", "odd"), "best_of_n"),
+        (("select", "T", "--rule", "majority", "--aggregate", "odd"), "product"),
         (("convert", "T", "--from", "odd", "--out", "x"), "odd"),
         (("convert", "T", "--from", "stepwise", "--to", "odd", "--out", "x"), "math-shepherd"),
-        (("train", "orm", "--problems", "P", "--traces", "T", "--out", "x", "--at", "odd"), "--at"),
+        (("train", "orm", "--problems", "P", "T", "--out", "x", "--at", "odd"), "--at"),
         (
-            ("train", "orm", "--problems", "P", "--traces", "T", "--out", "x", "--max-length", "1"),
+            ("train", "orm", "--problems", "P", "T", "--out", "x", "--max-length", "1"),
             "--max-length",
         ),
         (
-            ("train", "prm", "--problems=P", "--traces=T", "--labels", "L", "--out=x", "--aggregation=odd"),
+            ("train", "prm", "--problems=P", "T", "--labels", "L", "--out=x", "--aggregation=odd"),
             "--aggregation",
         ),
         (
-            ("train", "prm", "--problems=P", "--traces=T", "--labels", "L", "--out=x", "--neutral=odd"),
+            ("train", "prm", "--problems=P", "T", "--labels", "L", "--out=x", "--neutral=odd"),
             "--neutral",
         ),
     ],
@@ -362,7 +354,7 @@ def test_the_program_runs_as_a_program_and_an_interrupt_says_how_to_go_on(files,
 def test_a_trace_that_comes_twice_counts_once(files):
     text, scores = (files / "t.jsonl").read_text(), files / "s.jsonl"
     first = text.splitlines(keepends=True)[0]
-    words = ("select", "--traces", "-", "--scores", scores, "--equality=exact")
+    words = ("select", "-", "--scores", scores, "--equality=exact")
     once, twice = good(*words, stdin=text), good(*words, stdin=text + first * 3)
     assert twice.out == once.out
     assert "3 traces come again and are left out" in twice.err
@@ -383,7 +375,7 @@ def test_labels_and_scores_that_come_twice_count_once(files, tmp_path):
     twice = good(*words, f"one={more}", "--force")
     assert twice.out == once.out
     assert f"{more}: 3 labels come again and are left out" in twice.err
-    words = ("select", "--traces", files / "t.jsonl", "--equality=exact", "--scores", "-")
+    words = ("select", files / "t.jsonl", "--equality=exact", "--scores", "-")
     once, twice = good(*words, stdin=scores), good(*words, stdin=scores + scores)
     assert twice.out == once.out
     assert f"{len(lines(scores))} scores come again and are left out" in twice.err
@@ -392,7 +384,7 @@ def test_labels_and_scores_that_come_twice_count_once(files, tmp_path):
 def test_different_scores_of_one_trace_are_refused(files):
     record = read(files / "s.jsonl", StepScores)[0]
     other = record.model_copy(update={"scores": (0.5,) * len(record.scores)})
-    words = ("select", "--traces", files / "t.jsonl", "--equality=exact", "--scores", "-")
+    words = ("select", files / "t.jsonl", "--equality=exact", "--scores", "-")
     text = record.model_dump_json() + "\n"
     says = refused(*words, stdin=text + other.model_dump_json())
     assert f"different scores of trace '{record.trace_id}' by '{record.scorer}'" in says
@@ -407,7 +399,7 @@ def test_an_id_cannot_drive_the_terminal(files, tmp_path):
     scores = (None,) * len(trace.steps)
     record = StepScores(trace_id=name, scorer="s", scores=scores, unscored_reason=reason)
     write_records(tmp_path / "s.jsonl", [record])
-    words = ("select", "--traces", tmp_path / "t.jsonl", "--scores", tmp_path / "s.jsonl")
+    words = ("select", tmp_path / "t.jsonl", "--scores", tmp_path / "s.jsonl")
     said = refused(*words, "--equality=exact")
     assert "owned" in said
     assert not {"\x1b", "\x07", "\x9b"} & set(said)

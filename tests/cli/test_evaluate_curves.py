@@ -105,7 +105,7 @@ def test_every_rule_reads_every_scorer_alike(files: Path, tmp_path: Path):
         assert read[:5] == read[5:], "the same scores under two names"
     for rule in ("confidence_vote_10", "knockout"):
         picked = good(
-            *("select", "--traces", files / "traces.jsonl", "--scores", files / "scores.jsonl"),
+            *("select", files / "traces.jsonl", "--scores", files / "scores.jsonl"),
             *("--rule", rule, "--equality", "exact"),
         )
         assert len(picked.out.splitlines()) == 8

@@ -58,9 +58,9 @@ def test_votes_choose_among_programs(files: Path, tmp_path: Path):
     assert "31337" not in (tmp_path / "ran.jsonl").read_text(), "no hidden test leaves"
     assert [row["scores"][0] for row in read(tmp_path / "visible.jsonl")] == [1, 1, 1, 1, 0]
     for more in (["--rule", "majority"], ["--rule", "agreement", "--scores", tmp_path / "visible.jsonl"]):
-        chosen = good("select", "--traces", tmp_path / "ran.jsonl", "--equality", "exact", *more)
+        chosen = good("select", tmp_path / "ran.jsonl", "--equality", "exact", *more)
         assert json.loads(chosen.out)["outcome"] is True
-    words = ["select", "--traces", tmp_path / "ran.jsonl", "--rule", "majority", "--equality", "exact"]
+    words = ["select", tmp_path / "ran.jsonl", "--rule", "majority", "--equality", "exact"]
     ended = good(*words, "--among", tmp_path / "visible.jsonl")
     assert "among the best" in " ".join(ended.err.split())
     again = good(

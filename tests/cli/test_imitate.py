@@ -43,7 +43,6 @@ def files(tmp_path_factory, lab_items) -> Path:
 def imitate(files: Path, lab_base: Path, out: Path, *more: object):
     words = (
         "imitate",
-        "--problems",
         files / "p.jsonl",
         "--policy",
         lab_base,
@@ -76,7 +75,7 @@ def test_traces_are_cloned_into_a_policy_that_samples(files, lab_base, lab_items
     again = imitate(files, lab_base, out, *more)
     assert again.err.splitlines()[-2:] == ended.err.splitlines()[-2:]
     assert "learning_rate" in refused(
-        *("imitate", "--problems", files / "p.jsonl", "--policy", lab_base, "--out", out),
+        *("imitate", files / "p.jsonl", "--policy", lab_base, "--out", out),
         *("--batch-size", 4, "--traces", files / "t.jsonl", "--epochs", 40, *READING),
     )
 
@@ -116,7 +115,6 @@ def test_a_policy_learns_from_its_own_good_solutions(tmp_path) -> None:
     out = tmp_path / "run"
     words = (
         "expert-iteration",
-        "--problems",
         tmp_path / "p.jsonl",
         "--rounds",
         1,
@@ -135,7 +133,7 @@ def test_a_policy_learns_from_its_own_good_solutions(tmp_path) -> None:
 
 
 def test_commands_that_make_no_sense_are_refused(files, tmp_path) -> None:
-    base = ("--problems", files / "p.jsonl", "--out", tmp_path / "x")
+    base = (files / "p.jsonl", "--out", tmp_path / "x")
     assert "nothing to imitate" in refused("imitate", *base)
     assert "--labels are of --traces" in refused(
         "imitate", *base, "--labels", files / "l.jsonl", "--expert", "lab-exact"

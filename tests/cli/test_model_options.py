@@ -89,7 +89,7 @@ def test_float32_is_exact_unless_tf32_is_asked_for():
 
 
 def test_what_cannot_be_is_refused_with_the_option():
-    words = ("train", "orm", "--problems", "p", "--traces", "t", "--out", "x")
+    words = ("train", "orm", "--problems", "p", "t", "--out", "x")
     assert "--device-map" in refused(*words, "--device-map", "auto")
     assert "FSDP" in refused(*words, "--device-map", "auto")
     assert refused("sample", "p", "--dtype", "int8").startswith("--dtype is 'int8'; choose auto, float32")

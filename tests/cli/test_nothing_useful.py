@@ -72,13 +72,13 @@ def test_labels_without_any_value(folder):
 def test_selection_with_scores_of_other_traces(folder):
     plain(folder, {"problem_id": "p1", "text": "a", "answer": "4"})
     write_records(folder / "s.jsonl", [StepScores(trace_id="other", scorer="x", scores=(0.5,))])
-    says = refused("select", "--traces", "t.jsonl", "--scores", "s.jsonl", "--equality", "exact")
+    says = refused("select", "t.jsonl", "--scores", "s.jsonl", "--equality", "exact")
     assert "no score is of these traces; its first 'trace_id' is 'other'" in says
 
 
 def test_a_vote_without_answers(folder):
     plain(folder, {"problem_id": "p1", "text": "a"}, {"problem_id": "p1", "text": "b"})
-    says = refused("select", "--traces", "t.jsonl", "--rule", "majority", "--equality", "exact")
+    says = refused("select", "t.jsonl", "--rule", "majority", "--equality", "exact")
     assert "no trace has an 'answer', so there is nothing to vote on" in says
 
 

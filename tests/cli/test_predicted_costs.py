@@ -53,7 +53,7 @@ def test_scoring_reads_problems_and_steps(files, tmp_path):
     problems, traces = files
     out = tmp_path / "s.jsonl"
     said = good(
-        *("score", "-m", "no-such-model", "--problems", problems, "--traces", traces, "--out", out),
+        *("score", "-m", "no-such-model", "--problems", problems, traces, "--out", out),
         *("--dry-run", "--read-rate=1"),
     )
     assert "20 traces" in said.out
@@ -62,7 +62,7 @@ def test_scoring_reads_problems_and_steps(files, tmp_path):
     assert not list(tmp_path.glob("s.jsonl*"))
     bad = run("score", "-m", "x", "--problem", "1 + 1", "--dry-run")
     assert bad.status != 0
-    assert "--dry-run is for files: give --problems and --traces" in bad.err
+    assert "--dry-run is for files: give --problems and TRACES" in bad.err
 
 
 def test_a_judge_is_predicted_by_its_prompts(files, tmp_path):

@@ -65,7 +65,7 @@ def test_a_run_leaves_policy_curves_samples_and_report(
     lab_base: Path, problems: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    line = ["rl", "--problems", str(problems), "--policy", str(lab_base), "--credit", "min-form"]
+    line = ["rl", str(problems), "--policy", str(lab_base), "--credit", "min-form"]
     line += ["--batch-size", "2"]
     line += ["--verifier", "lab", "--gold", "lab", "--equality", "exact", "--out", str(out), *SMALL]
     assert "2 updates on 8 rollouts" in good(*line).err
@@ -120,7 +120,7 @@ def test_problems_of_the_lab_are_made(lab_base: Path, tmp_path: Path) -> None:
 def test_what_does_not_fit_is_named(
     lab_base: Path, problems: Path, tmp_path: Path, options: list[str], message: str
 ) -> None:
-    line = ["rl", "--problems", str(problems), "--policy", str(lab_base), "--out", str(tmp_path / "run")]
+    line = ["rl", str(problems), "--policy", str(lab_base), "--out", str(tmp_path / "run")]
     assert message in refused(*line, *SMALL, *options)
 
 
@@ -197,7 +197,7 @@ def menu_policy(tmp_path: Path) -> Path:
 def test_episodes_in_an_environment(tmp_path: Path, menu_policy: Path) -> None:
     tasks = tmp_path / "tasks.jsonl"
     write_records(tasks, generate_tasks(20, seed=0))
-    base = ["rl", f"--problems={tasks}", f"--policy={menu_policy}", "--credit=anchor-state", *SMALL]
+    base = ["rl", f"{tasks}", f"--policy={menu_policy}", "--credit=anchor-state", *SMALL]
     turns = ["--environment=shop-menu", "--max-turns=3", "--max-tokens=1"]
     good(*base, *turns, f"--out={tmp_path / 'rl'}")
     log = json.loads((tmp_path / "rl" / "rl.json").read_text())
@@ -207,5 +207,5 @@ def test_episodes_in_an_environment(tmp_path: Path, menu_policy: Path) -> None:
     assert 1 <= turns_of_one <= 3
     out = f"--out={tmp_path / 'no'}"
     assert "takes calls of its tools" in refused(*base, "--environment=shop", out)
-    assert "--problems" in refused("rl", "--environment=shop-menu", out)
+    assert "needs PROBLEMS" in refused("rl", "--environment=shop-menu", out)
     assert "compares turns in equal states" in refused(*base, out)

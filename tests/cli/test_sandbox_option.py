@@ -106,8 +106,8 @@ def test_an_unknown_sandbox_is_refused_before_anything_is_read(tmp_path: Path) -
     words = ["label", "verify", "none.jsonl", "--problems", "none.jsonl", "--verifier", "compile"]
     assert "unknown sandbox 'bare'" in refused(*words, "--sandbox", "bare")
     for words in (
-        ["search", "revise", "--problems", "none.jsonl", "--policy", "lab", "--verifier", "visible-tests"],
-        ["imitate", "--problems", "none.jsonl", "--expert", "lab-exact", "--out", tmp_path / "out"],
+        ["search", "revise", "none.jsonl", "--policy", "lab", "--verifier", "visible-tests"],
+        ["imitate", "none.jsonl", "--expert", "lab-exact", "--out", tmp_path / "out"],
         ["rl", "--verifier", "visible-tests", "--out", tmp_path / "out"],
     ):
         assert "unknown sandbox 'bare'" in refused(*words, "--sandbox", "bare")

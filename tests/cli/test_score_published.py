@@ -37,7 +37,7 @@ def test_a_pasted_solution(checkpoint):
 def test_a_file_of_traces(checkpoint, tmp_path):
     write_records(tmp_path / "problems.jsonl", {one.problem.id: one.problem for one in BATCH}.values())
     write_records(tmp_path / "traces.jsonl", [one.trace for one in BATCH])
-    files = ("--problems", tmp_path / "problems.jsonl", "--traces", tmp_path / "traces.jsonl")
+    files = ("--problems", tmp_path / "problems.jsonl", tmp_path / "traces.jsonl")
     for family in ("trl", "pure"):
         out = tmp_path / f"{family}.jsonl"
         good("score", "-m", checkpoint, *files, "--family", family, "--out", out)

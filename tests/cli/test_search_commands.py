@@ -73,7 +73,8 @@ def search(files, lab_base):
 
     def words(method: str, *given: object) -> list[object]:
         prm = [] if method == "majority" else ["--prm", files / "prm"]
-        return ["search", method, "--problems", files / "p.jsonl", "--policy", lab_base, *prm, *SHORT, *given]
+        problems = ["--problems", files / "p.jsonl"] if method == "plan" else [files / "p.jsonl"]
+        return ["search", method, *problems, "--policy", lab_base, *prm, *SHORT, *given]
 
     return words
 
@@ -134,7 +135,7 @@ def test_an_answer_that_is_not_known_is_no_wrong_answer(search, files, lab_items
     problems = [Problem(text=item.problem.text) for item in lab_items[:2]]
     write_records(tmp_path / "p.jsonl", problems)
     words = search("beam", "--out", tmp_path / "r.jsonl")
-    words[words.index("--problems") + 1] = tmp_path / "p.jsonl"
+    words[words.index(files / "p.jsonl")] = tmp_path / "p.jsonl"
     rows = dict(re.findall(r"│ *(.+?) *│ *(.+?) *│", good(*words).err))
     unknown = sum(result.outcome is None for result in results(tmp_path / "r.jsonl"))
     assert unknown
@@ -183,7 +184,7 @@ def test_a_problem_given_twice_is_searched_once(search, files, tmp_path):
     problems = list(read_records(files / "p.jsonl", Problem))
     write_records(tmp_path / "p.jsonl", [*problems[:2], problems[0]])
     words = search("majority", "--n=1", "--out", tmp_path / "r.jsonl")
-    words[words.index("--problems") + 1] = tmp_path / "p.jsonl"
+    words[words.index(files / "p.jsonl")] = tmp_path / "p.jsonl"
     assert "1 problems come again and are left out" in good(*words).err
     assert [r.problem_id for r in results(tmp_path / "r.jsonl")] == [p.id for p in problems[:2]]
 
@@ -196,7 +197,7 @@ def test_a_server_writes_the_steps(files, lab_items, tmp_path):
 
     says: dict[str, None] = {}
     with serve(answer) as server:
-        words = ["search", "beam", "--problems", files / "p.jsonl", "--prm", files / "prm", "--policy", "m"]
+        words = ["search", "beam", files / "p.jsonl", "--prm", files / "prm", "--policy", "m"]
         words += ["--base-url", server.url, "--width=1", "--expand=2", "--separator", r"\n", *SHORT[:1]]
         said = refused(*words, "--out", tmp_path / "vague.jsonl")
         assert "does not say whether a step or the solution ended" in said
@@ -210,7 +211,7 @@ def test_a_server_writes_the_steps(files, lab_items, tmp_path):
 
 def test_a_server_that_is_gone_ends_the_search_and_keeps_nothing_wrong(files, tmp_path):
     with serve(lambda body: Reply(status=400, payload={"error": {"message": "no such model"}})) as server:
-        words = ["search", "majority", "--n=1", "--problems", files / "p.jsonl", "--policy", "m"]
+        words = ["search", "majority", "--n=1", files / "p.jsonl", "--policy", "m"]
         said = refused(*words, "--base-url", server.url, "--out", tmp_path / "r.jsonl")
     assert "no problem of this piece has a solution" in said
     assert "start the same command again" in said
@@ -243,7 +244,7 @@ def test_what_makes_no_search_is_refused(method, given, said, search, tmp_path, 
 
 
 def test_only_majority_needs_no_reward_model(files):
-    ended = run("search", "beam", "--problems", files / "p.jsonl")
+    ended = run("search", "beam", files / "p.jsonl")
     assert ended.status == 2
     assert "--prm" in ended.err
 
@@ -423,7 +424,7 @@ def test_a_plan_written_by_hand(tmp_path):
 
 
 def test_a_verifier_revises_and_one_that_knows_hidden_tests_is_refused(files, lab_base, tmp_path):
-    words = ["search", "revise", "--problems", files / "p.jsonl", "--policy", lab_base, *SHORT]
+    words = ["search", "revise", files / "p.jsonl", "--policy", lab_base, *SHORT]
     good(*words, "--verifier", "arithmetic", "--out", tmp_path / "r.jsonl")
     assert len(results(tmp_path / "r.jsonl")) == 12
     assert "reveal hidden tests; use visible-tests" in refused(*words, "--verifier", "python-tests")

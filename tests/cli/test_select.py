@@ -51,7 +51,7 @@ def test_samples_of_a_problem_need_not_lie_together(rule, tmp_path):
     for name in ("together", "apart"):
         words = ("--scores", tmp_path / "scores.jsonl", "--rule", rule, "--equality=numeric")
         out = tmp_path / f"{name}-chosen.jsonl"
-        said.append(good("select", "--traces", tmp_path / f"{name}.jsonl", *words, "--out", out).err)
+        said.append(good("select", tmp_path / f"{name}.jsonl", *words, "--out", out).err)
     assert said[0] == said[1]
     assert "6 problems, accuracy" in said[0]
     chosen = (tmp_path / "together-chosen.jsonl").read_bytes()
@@ -77,9 +77,7 @@ def test_the_records_of_other_problems_are_not_kept(tmp_path):
     def select(problems: int) -> None:
         out = tmp_path / f"chosen-{problems}.jsonl"
         ungraded = tmp_path / f"ungraded-{problems}.jsonl"
-        good(
-            "select", "--traces", ungraded, "--rule", "majority", "--equality=exact", "--out", out, "--force"
-        )
+        good("select", ungraded, "--rule", "majority", "--equality=exact", "--out", out, "--force")
 
     def evaluate(problems: int) -> None:
         traces = open_table(tmp_path / f"traces-{problems}.jsonl", Trace)

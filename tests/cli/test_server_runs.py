@@ -162,7 +162,6 @@ def test_scores_of_a_server_are_saved_by_the_batch(problems, tmp_path, monkeypat
             server.url,
             "--problems",
             problems,
-            "--traces",
             tmp_path / "t.jsonl",
             "--out",
             out,

@@ -45,7 +45,7 @@ def training(lab_base, lab_items, tmp_path) -> list[str]:
     words = ["prm", "--base", str(lab_base), *TRAINING]
     for name, records in files.items():
         write_records(tmp_path / f"{name}.jsonl", records)
-        words += [f"--{name}", str(tmp_path / f"{name}.jsonl")]
+        words += [*([] if name == "traces" else [f"--{name}"]), str(tmp_path / f"{name}.jsonl")]
     return words
 
 
@@ -79,6 +79,6 @@ def test_what_one_process_does_refuses_others(command, monkeypatch, tmp_path):
     problems = tmp_path / "p.jsonl"
     problems.write_text('{"text": "1 + 1", "answer": "2"}\n')
     expert = ["--expert", "lab-exact"] if command == "imitate" else []
-    said = refused(command, "--problems", problems, "--out", tmp_path / "out", *expert)
+    said = refused(command, problems, "--out", tmp_path / "out", *expert)
     assert f"{command} works in one process, and 2 were started: run it without torchrun" in said
     assert not (tmp_path / "out").exists()

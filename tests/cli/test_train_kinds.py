@@ -85,9 +85,7 @@ def read(path: Path, record):
 
 
 def scored(files: Path, model: Path, out: Path, *more: object) -> list[StepScores]:
-    good(
-        "score", "-m", model, "--problems", files / "p.jsonl", "--traces", files / "t.jsonl", "-o", out, *more
-    )
+    good("score", "-m", model, "--problems", files / "p.jsonl", files / "t.jsonl", "-o", out, *more)
     return read(out, StepScores)
 
 
@@ -166,7 +164,7 @@ def test_labels_that_give_no_advantage_are_refused_or_counted(files, tmp_path):
 
 
 def trained_on(files: Path, lab_base: Path, labels: Path, out: Path, *more: object) -> tuple[object, ...]:
-    words = ("train", "prm", "--problems", files / "p.jsonl", "--traces", files / "t.jsonl")
+    words = ("train", "prm", "--problems", files / "p.jsonl", files / "t.jsonl")
     return (*words, "--labels", labels, "--out", out, "--base", lab_base, "--epochs", 1, *more)
 
 
@@ -203,7 +201,7 @@ def test_advantages_are_not_mixed_or_thresholded(files, lab_base, tmp_path):
 
 
 def implicit(files: Path, lab_base: Path, out: Path, *more: object) -> tuple[object, ...]:
-    words = ("train", "implicit", "--problems", files / "p.jsonl", "--traces", files / "t.jsonl")
+    words = ("train", "implicit", "--problems", files / "p.jsonl", files / "t.jsonl")
     return (*words, "--out", out, "--base", lab_base, "--epochs", 2, "--batch-size", 4, *more)
 
 
@@ -277,7 +275,7 @@ def critiques(files: Path, url: str, out: Path, *more: object) -> tuple[object, 
 
 
 def verifier(files: Path, texts: Path, out: Path, *more: object) -> tuple[object, ...]:
-    words = ("train", "verifier", "--problems", files / "p.jsonl", "--traces", files / "t.jsonl")
+    words = ("train", "verifier", "--problems", files / "p.jsonl", files / "t.jsonl")
     data = ("--labels", files / "gold.jsonl", "--critiques", texts, "--format", files / "format.json")
     return (*words, *data, "--base", files / "base", "--out", out, "--batch-size", 6, *more)
 
@@ -301,7 +299,7 @@ def test_a_verifier_from_critiques_to_scores(files, lab_items, tmp_path):
     assert sum(None not in record.scores for record in found) >= 6, "it writes critiques that can be read"
     untrained = tmp_path / "untrained"
     good(*verifier(files, texts, untrained, "--epochs", 1, "--learning-rate", 1e-9))
-    ask = ("score", "-m", untrained, "--problems", files / "p.jsonl", "--traces", files / "one.jsonl")
+    ask = ("score", "-m", untrained, "--problems", files / "p.jsonl", files / "one.jsonl")
     write_records(files / "one.jsonl", [lab_items[0].trace])
     ended = run(*ask)
     [record] = [StepScores.model_validate_json(line) for line in ended.out.splitlines()]

@@ -53,7 +53,9 @@ def files(lab_items, tmp_path) -> dict[str, str]:
 
 
 def call(base: Path, files: dict[str, str], *given: str, kind: str = "prm", names: str) -> None:
-    paths = [part for name in names.split() for part in (f"--{name}", files[name])]
+    paths = []
+    for name in names.split():
+        paths += [files[name]] if name == "traces" else [f"--{name}", files[name]]
     short = ["--base", str(base), "--epochs", "2", "--head-epochs", "0"]
     CliRunner().invoke(app, ["train", kind, *paths, *short, *given], catch_exceptions=False)
 

@@ -110,12 +110,12 @@ def test_the_guide_from_top_to_bottom(folder, prm):
 def test_plain_rows_are_scored_without_an_import(folder, prm):
     """What once ended in "0 traces scored" and exit status 0."""
     write("own.jsonl", *OWN)
-    ended = good("score", "-m", prm, "--problems", "own.jsonl", "--traces", "own.jsonl", "--out", "s.jsonl")
+    ended = good("score", "-m", prm, "--problems", "own.jsonl", "own.jsonl", "--out", "s.jsonl")
     assert "2 traces had no steps and were cut into 4" in ended.err
     assert "2 traces scored; 0 with unscored steps" in ended.err
     write("p.jsonl", {"id": "p1", "text": "What is 2 + 2?"})
     write("t.jsonl", {"problem_id": "p1", "text": "2 + 2 = 4\nThe answer is 4."})
-    ended = good("score", "-m", prm, "--problems", "p.jsonl", "--traces", "t.jsonl", "--out", "s2.jsonl")
+    ended = good("score", "-m", prm, "--problems", "p.jsonl", "t.jsonl", "--out", "s2.jsonl")
     assert "1 traces scored" in ended.err
 
 
@@ -124,9 +124,19 @@ def test_an_inspect_log_is_scored_and_gets_its_score(folder, prm):
     ended = good("import", "run.eval", "--out", "mine", *EXACT)
     assert "2 problems, 2 traces with 8 steps, 2 of them graded" in ended.err
     assert list(Path("mine/attachments").glob("*.png"))
-    words = ("--traces", "mine/traces.jsonl", "--out")
-    good("score", "-m", prm, "--problems", "mine/problems.jsonl", *words, "scores.jsonl")
-    good("export", "run.eval", "--scores", "scores.jsonl", *words, "scored.eval")
+    good(
+        "score", "-m", prm, "mine/traces.jsonl", "--problems", "mine/problems.jsonl", "--out", "scores.jsonl"
+    )
+    good(
+        "export",
+        "run.eval",
+        "--scores",
+        "scores.jsonl",
+        "--traces",
+        "mine/traces.jsonl",
+        "--out",
+        "scored.eval",
+    )
     again = good("import", "scored.eval", "--out", "again", *EXACT)
     assert "2 traces with 8 steps" in again.err
 
@@ -134,9 +144,19 @@ def test_an_inspect_log_is_scored_and_gets_its_score(folder, prm):
 def test_spans_are_scored_and_get_events(folder, prm):
     Path("spans.json").write_bytes((DATA / "genai-otlp.json").read_bytes())
     good("import", "spans.json", "--out", "mine")
-    words = ("--traces", "mine/traces.jsonl", "--out")
-    good("score", "-m", prm, "--problems", "mine/problems.jsonl", *words, "scores.jsonl")
-    good("export", "spans.json", "--scores", "scores.jsonl", *words, "events.jsonl")
+    good(
+        "score", "-m", prm, "mine/traces.jsonl", "--problems", "mine/problems.jsonl", "--out", "scores.jsonl"
+    )
+    good(
+        "export",
+        "spans.json",
+        "--scores",
+        "scores.jsonl",
+        "--traces",
+        "mine/traces.jsonl",
+        "--out",
+        "events.jsonl",
+    )
     assert Path("events.jsonl").read_text().count("gen_ai.evaluation.result") == 5
 
 

@@ -54,7 +54,7 @@ def test_a_prm_behind_vllm(folder):
         good(*sampled(policy.url), "--segment", "blank-line", "--out", "traces.jsonl")
     command = shlex.split(good("serve-config", QWEN).out)
     assert command[:3] == ["vllm", "serve", QWEN]
-    files = ("--problems", "problems.jsonl", "--traces", "traces.jsonl", "--out")
+    files = ("--problems", "problems.jsonl", "traces.jsonl", "--out")
     with running(folder / QWEN, *command[5:]) as url:
         assert "equal to the weights in this process" in good("serve-config", QWEN, "--check", url).out
         good("score", "-m", url, *files, "served.jsonl")
@@ -74,10 +74,10 @@ def test_best_of_n_with_both_behind_urls(folder):
         good(*sampled(policy.url), "--segment", "blank-line", "--out", "traces.jsonl")
         good(
             *("score", "-m", url, "--problems", "problems.jsonl"),
-            *("--traces", "traces.jsonl", "--out", "s.jsonl"),
+            *("traces.jsonl", "--out", "s.jsonl"),
         )
-        good("select", "--traces", "traces.jsonl", "--scores", "s.jsonl", "--out", "chosen.jsonl")
-        search = ["search", "best-of-n", "--problems", "problems.jsonl", "--prm", url, "--policy", "writer"]
+        good("select", "traces.jsonl", "--scores", "s.jsonl", "--out", "chosen.jsonl")
+        search = ["search", "best-of-n", "problems.jsonl", "--prm", url, "--policy", "writer"]
         good(*search, "--base-url", policy.url, "--n", 4, "--out", "r.jsonl")
     assert [trace.problem_id for trace in read_records("chosen.jsonl", Trace)]
     scores = list(read_records("s.jsonl", StepScores))

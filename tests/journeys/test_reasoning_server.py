@@ -62,7 +62,6 @@ def test_a_reasoning_model_behind_a_server(
         f"entropy:{gpt2_base}",
         "--problems",
         "problems.jsonl",
-        "--traces",
         "t.jsonl",
         "--out",
         "s.jsonl",

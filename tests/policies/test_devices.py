@@ -19,7 +19,7 @@ NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has
     [
         ("score", "-m", "no/such/prm", "--problem", "p", "--solution", "s"),
         ("sample", "nowhere.jsonl"),
-        ("train", "orm", "--problems", "p", "--traces", "t", "--out", "x"),
+        ("train", "orm", "--problems", "p", "t", "--out", "x"),
     ],
     ids=lambda words: words[0],
 )

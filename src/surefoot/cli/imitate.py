@@ -43,7 +43,7 @@ ROUNDS = OptionGroup(
 class RoundsCommand(Command):
     """What both commands have: problems, a policy to start from, a run directory."""
 
-    problems: o.Problems
+    problems: o.ProblemsArgument
     out: o.OutDirectory = Field(
         description="Run directory; it holds `policy` (the best round) and `round-N`."
     )
@@ -117,9 +117,9 @@ class Imitate(RoundsCommand):
     policy writes solutions, the expert gives its own action at each step, and the policy learns it;
     with both, the traces come first. If the command is stopped, the same command resumes.
 
-    Example: `surefoot imitate --problems p.jsonl --traces solutions.jsonl --policy lab --out cloned`
+    Example: `surefoot imitate p.jsonl --traces solutions.jsonl --policy lab --out cloned`
 
-    Example: `surefoot imitate --problems p.jsonl --expert lab-exact --rounds 4 --held-out test.jsonl
+    Example: `surefoot imitate p.jsonl --expert lab-exact --rounds 4 --held-out test.jsonl
     --gold lab --out dagger`
     """
 
@@ -220,7 +220,7 @@ class ExpertIteration(RoundsCommand):
     answer alone, it also learns lucky answers after a wrong step; `--prm` or `--verifier` keep out solutions
     with a bad step. Problems need an answer. If the command is stopped, the same command resumes.
 
-    Example: `surefoot expert-iteration --problems p.jsonl --policy lab --prm prm --threshold 0.5
+    Example: `surefoot expert-iteration p.jsonl --policy lab --prm prm --threshold 0.5
     --held-out test.jsonl --gold lab --out iterated`
     """
 

@@ -90,6 +90,11 @@ OutDirectory = Annotated[Path, Flag(short="-o", transient=True, output=True)]
 Problems = Annotated[str, Field(description="File of problem records."), INPUT]
 Traces = Annotated[str, Field(description="File of trace records."), INPUT]
 Labels = Annotated[str, Field(description="File of step labels."), INPUT]
+ProblemsArgument = Annotated[
+    str,
+    Field(description="File of problem records, or `-` for standard input."),
+    Flag(argument=True, transient=True),
+]
 TracesArgument = Annotated[
     str,
     Field(description="File of trace records with steps, or `-` for standard input."),

@@ -26,6 +26,7 @@ from surefoot.cli.settings import (
     saving_memory,
     settings_fields,
 )
+from surefoot.cli.terminal import echo
 from surefoot.errors import RunError
 
 C = TypeVar("C", bound=Command)
@@ -105,7 +106,7 @@ class SettingsCommand(click.Command):
 def _show_all_options(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
         context.meta["all"] = True
-        click.echo(context.get_help())
+        echo(context.get_help())
         context.exit()
 
 

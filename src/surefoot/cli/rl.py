@@ -53,11 +53,11 @@ class RL(Command):
     Example: `surefoot rl --credit min-form --verifier lab --gold lab --out rl`
 
     Example: `surefoot rl --credit pure --policy Qwen/Qwen2.5-Math-7B --prm Qwen/Qwen2.5-Math-PRM-7B
-    --problems train.jsonl --chat --learning-rate 1e-6 --config rl.toml --out rl`
+    train.jsonl --chat --learning-rate 1e-6 --config rl.toml --out rl`
     """
 
     out: o.OutDirectory = Field(description="Run directory; the trained policy is its folder `policy`.")
-    problems: Annotated[str, o.INPUT] = Field(
+    problems: o.ProblemsArgument = Field(
         default="lab", description="File of problem records, or `lab`: problems of the lab's world."
     )
     held_out: Annotated[str | None, o.INPUT] = Field(

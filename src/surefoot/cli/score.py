@@ -39,9 +39,10 @@ class Score(Command):
 
     Example: `surefoot score -m prm --problem "Start with 7. Add 3." < solution.txt`
 
-    Example: `surefoot score -m prm --problems problems.jsonl --traces traces.jsonl --out scores.jsonl`
+    Example: `surefoot score traces.jsonl -m prm --problems problems.jsonl --out scores.jsonl`
     """
 
+    traces: o.TracesArgument | None = None
     models: Annotated[tuple[str, ...], Flag(name="--model", short="-m")] = Field(
         min_length=1,
         description="Checkpoint directory, hub name (`owner/name@revision`) or URL of a reward model; "
@@ -56,7 +57,6 @@ class Score(Command):
     )
     threshold: float = Field(default=0.5, description="A step below this is marked as an error.")
     problems: o.Problems | None = None
-    traces: o.Traces | None = None
     out: o.Out = "-"
     loading: o.Models = Loading()
     family: o.Family = None

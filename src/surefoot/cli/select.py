@@ -28,10 +28,10 @@ class Select(Command):
     The chosen traces are written. If all traces of a problem have an outcome, a table on standard error shows
     the unbiased accuracy for 1, 2, 4 … samples with 95 % intervals over problems.
 
-    Example: `surefoot select --traces traces.jsonl --scores scores.jsonl --out chosen.jsonl`
+    Example: `surefoot select traces.jsonl --scores scores.jsonl --out chosen.jsonl`
     """
 
-    traces: o.Traces
+    traces: o.TracesArgument
     scores: Annotated[str | None, o.INPUT] = Field(
         default=None, description="File of step scores; majority needs none."
     )

@@ -201,10 +201,10 @@ class TrainPRM(ClassifierCommand):
     command is stopped, the same command resumes from the last checkpoint. On several processes: `accelerate
     launch -m surefoot train prm ...`
 
-    Example: `surefoot train prm --problems p.jsonl --traces t.jsonl --labels l.jsonl --out prm`
+    Example: `surefoot train prm t.jsonl --problems p.jsonl --labels l.jsonl --out prm`
     """
 
-    traces: o.Traces | None = None
+    traces: o.TracesArgument | None = None
     labels: o.Labels | None = None
     pairs: Annotated[str | None, o.INPUT] = Field(
         default=None, description="File of step pairs, for `--loss pairwise`."
@@ -307,10 +307,10 @@ class TrainORM(ClassifierCommand):
 
     If the command is stopped, the same command resumes from the last checkpoint.
 
-    Example: `surefoot train orm --problems problems.jsonl --traces traces.jsonl --out orm`
+    Example: `surefoot train orm traces.jsonl --problems problems.jsonl --out orm`
     """
 
-    traces: o.Traces
+    traces: o.TracesArgument
     targets: Annotated[OutcomeTargets, OptionGroup(omit=("kind",))] = OutcomeTargets()
     training: Annotated[
         TrainingConfig, OptionGroup(**{**vars(TRAINING), "omit": ("loss", "zeta", "balance")})
@@ -339,10 +339,10 @@ class TrainImplicit(TrainCommand):
     rate is 5e-7. If the command is stopped, the same command resumes from the last checkpoint; the
     reference's log-probabilities are cached until training is done.
 
-    Example: `surefoot train implicit --problems problems.jsonl --traces traces.jsonl --out iprm`
+    Example: `surefoot train implicit traces.jsonl --problems problems.jsonl --out iprm`
     """
 
-    traces: o.Traces
+    traces: o.TracesArgument
     prompt: PromptFormat = PromptFormat()
     max_length: int = Field(
         default=2048, ge=8, description="Tokens of a trace; later steps are left out and counted."
@@ -414,12 +414,12 @@ class TrainVerifier(TrainCommand):
     2504.16828); the others are counted by reason. If the command is stopped, the same command resumes from
     the last checkpoint.
 
-    Example: `surefoot train verifier --problems p.jsonl --traces t.jsonl --labels l.jsonl
+    Example: `surefoot train verifier t.jsonl --problems p.jsonl --labels l.jsonl
     --critiques c.jsonl --base Qwen/Qwen2.5-1.5B-Instruct --out verifier`
     """
 
     base: str = Field(description="Language model to start from: a checkpoint directory or a hub name.")
-    traces: o.Traces
+    traces: o.TracesArgument
     labels: Annotated[str, o.INPUT] = Field(
         description="File of correctness labels, with which verdicts have to agree."
     )

@@ -149,7 +149,6 @@ def test_the_command_scores_with_it(lab_base, lab_items, tmp_path):
     write_records(tmp_path / "t.jsonl", [item.trace for item in lab_items[:2]])
     files = (
         "score",
-        "--traces",
         tmp_path / "t.jsonl",
         "--problems",
         tmp_path / "p.jsonl",

@@ -72,7 +72,7 @@ class StepSettings(o.SettingsGroup):
 class SearchSettings(Command):
     """Policy, decoding, and how answers are compared."""
 
-    problems: o.Problems
+    problems: o.ProblemsArgument
     seed: o.Seed = 0
     in_flight: int = Field(default=32, ge=1, description="Problems searched at the same time.")
     policy: o.PolicySettings = o.PolicySettings()

@@ -35,7 +35,7 @@ def guided(name: str, method: type[SearchMethod], about: str, **options: str) ->
     ``options`` renames options, as ``temperature="--value-temperature"``.
     """
     group = OptionGroup(names={"n": "--n -n", **options}, omit=("name",))
-    example = f"surefoot search {name} --problems problems.jsonl --prm prm --out results.jsonl"
+    example = f"surefoot search {name} problems.jsonl --prm prm --out results.jsonl"
     command = create_model(
         method.__name__,
         __base__=GuidedSearch,
@@ -87,7 +87,7 @@ Resample = guided(
 class SearchMajority(SearchCommand):
     """Self-consistency: sample whole solutions and choose the most frequent answer, without scores.
 
-    Example: `surefoot search majority --problems problems.jsonl --n 16 --batch 4 --out results.jsonl`
+    Example: `surefoot search majority problems.jsonl --n 16 --batch 4 --out results.jsonl`
     """
 
     command: ClassVar[str] = "majority"
@@ -108,7 +108,7 @@ class SearchRevise(SearchCommand):
     A verifier gives its reason: the equation that does not hold, or the visible test that fails. A reward
     model gives the step alone. `--keep` keeps the steps before it.
 
-    Example: `surefoot search revise --problems problems.jsonl --verifier visible-tests --segment python
+    Example: `surefoot search revise problems.jsonl --verifier visible-tests --segment python
     --base-url http://localhost:8000/v1 --chat --out results.jsonl`
     """
 

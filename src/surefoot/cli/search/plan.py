@@ -29,7 +29,7 @@ def read_plan(path: str) -> SearchPlan:
 class Optimal(GuidedSearch):
     """Compute-optimal search: a few solutions predict the difficulty, which decides the search.
 
-    Example: `surefoot search optimal --plan plan.json --problems problems.jsonl --prm prm --out r.jsonl`
+    Example: `surefoot search optimal problems.jsonl --plan plan.json --prm prm --out r.jsonl`
     """
 
     command: ClassVar[str] = "optimal"
@@ -52,6 +52,7 @@ class FindPlan(SearchSettings):
     --problems dev.jsonl --prm prm --out plan.json`
     """
 
+    problems: o.Problems
     trials: Annotated[tuple[str, ...], Flag(argument=True, metavar="METHOD:SETTING=VALUE,…@FILE")] = Field(
         description="A search, and the file of its results on these problems."
     )
