@@ -207,5 +207,5 @@ def test_episodes_in_an_environment(tmp_path: Path, menu_policy: Path) -> None:
     assert 1 <= turns_of_one <= 3
     out = f"--out={tmp_path / 'no'}"
     assert "takes calls of its tools" in refused(*base, "--environment=shop", out)
-    assert "needs PROBLEMS" in refused("rl", "--environment=shop-menu", out)
+    assert "needs its own PROBLEMS" in refused("rl", "--environment=shop-menu", out)
     assert "compares turns in equal states" in refused(*base, out)
