@@ -61,7 +61,7 @@ from surefoot.labelling import ToolCallVerifier, VerifierLabeller
 from surefoot.models import Encoding, encode_traces, read_states, windows_of
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import StepScores
-from surefoot.stats import Interval, bootstrap_auc, bootstrap_totals, roc_auc
+from surefoot.stats import Bootstrap, Interval, bootstrap_totals, roc_auc
 
 FILE = "agentprocessbench_hotpotqa.jsonl.gz"
 LIMIT = 2048
@@ -332,12 +332,8 @@ def figures_of(
     rows = [place[label.trace_id] + label.step for label in labels]
     wrong = [float(label.value == -1) for label in labels]
     for name, (of_steps, groups) in scores.items():
-        area = bootstrap_auc(
-            [-of_steps[row] for row in rows],
-            wrong,
-            [int(groups[row]) for row in rows],
-            draws=draws,
-            rng=np.random.default_rng(0),
+        area = Bootstrap(draws=draws).auc(
+            [-of_steps[row] for row in rows], wrong, [int(groups[row]) for row in rows]
         )
         figures.append(figure(f"auc_{name}", area, "of pairs"))
         inside = within_tasks(

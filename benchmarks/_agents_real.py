@@ -65,7 +65,7 @@ from surefoot.labelling import ToolCallVerifier, ToolPolicy, VerifierLabeller
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Tool, Trace
 from surefoot.segment import cut_trace, reports_error
-from surefoot.stats import bootstrap_auc
+from surefoot.stats import Bootstrap
 
 SOURCE, RULES = "judge", "rules"
 JUDGED = ("gaia_dev", "bfcl_multi_turn_base")
@@ -223,12 +223,10 @@ def _areas(
     return [
         figure(
             f"tau_auc_{name}",
-            bootstrap_auc(
+            Bootstrap(draws=draws).auc(
                 signal,
                 [float(trace.outcome is True) for trace in traces],
                 [trace.problem_id for trace in traces],
-                draws=draws,
-                rng=np.random.default_rng(0),
             ),
             "of pairs",
         )

@@ -1,4 +1,8 @@
-"""A report as one HTML file that needs nothing else: no network, no script, equal bytes for equal input."""
+"""A report as one self-contained HTML file: no network, no script, equal bytes for equal input.
+
+A measure is declared once, as the field of a result: its name is the key in the JSON file and the header of
+the column on the page and in the terminal.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,11 @@ import io
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from html import escape
 from operator import attrgetter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from pydantic import BaseModel
@@ -40,11 +45,16 @@ figure svg { max-width: 100%; height: auto; background: #ffffff; border-radius: 
 
 T = TypeVar("T")
 Column: TypeAlias = str | Callable[[T], Cell]
+Columns: TypeAlias = Mapping[str, Column[T]] | Sequence[str]
+"""Header → attribute (``"counts.used"``) or function; or attributes alone, whose names are the headers."""
+
+PRINTED_ROWS = 60
+"""Rows of a section's table that a command prints; the page has all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """One table; rows are as long as ``headers``, floats and intervals print as ``spec`` says."""
+    """One table; rows are as long as ``headers``, floats and intervals are formatted with ``spec``."""
 
     caption: str
     headers: Sequence[str]
@@ -52,13 +62,17 @@ class Table:
     spec: str = ".4g"
 
     @classmethod
-    def of(
-        cls, caption: str, items: Iterable[T], columns: Mapping[str, Column[T]], *, spec: str = ".4g"
-    ) -> Self:
-        """One row per item; ``columns`` maps headers to an attribute (``"counts.used"``) or a function."""
+    def of(cls, caption: str, items: Iterable[T], columns: Columns[T], *, spec: str = ".4g") -> Self:
+        """One row per item."""
+        if not isinstance(columns, Mapping):
+            columns = {path.rsplit(".", 1)[-1].replace("_", " "): path for path in columns}
         cells = [attrgetter(column) if isinstance(column, str) else column for column in columns.values()]
         rows = [[cell(item) for cell in cells] for item in items]
         return cls(caption=caption, headers=list(columns), rows=rows, spec=spec)
+
+
+Row = SimpleNamespace
+"""An item of :meth:`Table.of` that combines values and results, such as ``Row(source=…, part=…)``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +82,10 @@ class Section:
     title: str
     about: str
     findings: Sequence[str]
-    """One plain sentence each, whichever way it went."""
+    """One plain sentence each, whether the result is good or bad."""
     tables: Sequence[Table]
     figures: Sequence[tuple[Callable[[], Figure], str]]
-    """How each is drawn, and its caption."""
+    """A function that makes the figure, and its caption."""
 
 
 class Report:
@@ -82,14 +96,14 @@ class Report:
         self._parts: list[str] = []
         self._figures = 0
         self.printed: list[str | Table] = []
-        """What a command prints of the report: some paragraphs, and tables with their leading columns."""
+        """Paragraphs and tables for the terminal; of wide tables the first columns."""
 
     def heading(self, text: str) -> Self:
         """Start a section."""
         return self._add(f"<h2>{escape(text)}</h2>")
 
     def text(self, paragraph: str, *, printed: bool = False) -> Self:
-        """Add a paragraph of plain text; mark-up in it is shown, not obeyed."""
+        """Add a paragraph of plain text; markup in it is escaped."""
         self.printed += [paragraph] * printed
         return self._add(f"<p>{escape(paragraph)}</p>")
 
@@ -102,10 +116,10 @@ class Report:
         spec: str = ".4g",
         printed: int = 0,
     ) -> Self:
-        """Add a table; floats and intervals print as ``spec`` says (:func:`surefoot.stats.format_cell`).
+        """Add a table; floats and intervals are formatted with ``spec`` (:func:`surefoot.stats.format_cell`).
 
-        ``printed`` is the number of leading columns that fit on a terminal, 0 if only the page has the table.
-        Raises ``ValueError`` if a row is not as long as ``headers``.
+        The terminal shows the first ``printed`` columns, or no table if that is 0. Raises ``ValueError`` if a
+        row is not as long as ``headers``.
         """
         for number, row in enumerate(rows):
             if len(row) != len(headers):
@@ -131,12 +145,12 @@ class Report:
         self,
         caption: str,
         items: Iterable[T],
-        columns: Mapping[str, Column[T]],
+        columns: Columns[T],
         *,
         spec: str = ".4g",
         printed: int = 0,
     ) -> Self:
-        """Add a table with one row per item, as :meth:`Table.of` makes it."""
+        """Add a table with one row per item, as :meth:`Table.of` does."""
         table = Table.of(caption, items, columns, spec=spec)
         return self.table(table.headers, table.rows, table.caption, spec=spec, printed=printed)
 
@@ -147,14 +161,20 @@ class Report:
         return self._add(f"<figure>\n{svg}\n<figcaption>{escape(caption)}</figcaption></figure>")
 
     def section(self, section: Section) -> Self:
-        """Add a heading, what it is about, the findings, the figures and the tables."""
+        """Add a section; the terminal gets its findings and the tables without multi-line cells."""
         self.heading(section.title).text(section.about)
         for finding in section.findings:
             self.text(finding)
         for draw, caption in section.figures:
             self.figure(draw(), caption)
+        self.printed.append(f"\n{section.title}")
         for table in section.tables:
             self.table(table.headers, table.rows, table.caption, spec=table.spec)
+            if table.rows and not any("\n" in str(cell) for row in table.rows for cell in row):
+                self.printed.append(replace(table, rows=table.rows[:PRINTED_ROWS], spec=".3f"))
+                if len(table.rows) > PRINTED_ROWS:
+                    self.printed.append(f"{len(table.rows) - PRINTED_ROWS} more rows are in the report")
+        self.printed += section.findings
         return self
 
     def html(self) -> str:
@@ -180,7 +200,7 @@ class Report:
 
 
 def _svg(figure: Figure, *, prefix: str, label: str) -> str:
-    """The figure as an ``<svg>`` element whose ids are its own, so that several fit on one page."""
+    """The figure as an ``<svg>`` element; ``prefix`` keeps the ids of several figures on a page distinct."""
     import matplotlib as mpl
 
     buffer = io.StringIO()
@@ -201,12 +221,12 @@ def _cell(tag: str, value: Cell, numeric: bool, spec: str) -> str:
 
 
 def _is_numeric(cells: Sequence[Cell]) -> bool:
-    known = [cell for cell in cells if cell is not None]
-    return bool(known) and not any(isinstance(cell, str) for cell in known)
+    values = [cell for cell in cells if cell is not None]
+    return bool(values) and not any(isinstance(cell, str) for cell in values)
 
 
 class JSONResult:
-    """A data class of results that a command writes to a file."""
+    """Base of the data classes of results that commands write to a file."""
 
     def to_json(self) -> dict[str, Any]:
         """Every number as plain JSON; an undefined one (NaN) is ``null``."""

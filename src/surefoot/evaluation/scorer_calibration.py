@@ -1,13 +1,14 @@
-"""Whether step scores mean what they say, and what a fitted map changes on problems it has not seen.
+"""Calibration of step scores, and the effect of a fitted map on unseen problems.
 
-Reliability, expected calibration error (ECE) and Brier score, overall and by the step's place, against labels
-of correctness. Temperature, Platt and isotonic maps are fitted on one half of the problems and judged on the
-other, before and after. Sources: ``surefoot.stats.calibration`` and ``surefoot.models.kinds.calibrated``.
+Reliability, expected calibration error (ECE) and Brier score, overall and by the step's position, against
+labels of correctness. Temperature, Platt and isotonic maps are fitted on one half of the problems and
+evaluated on the other, before and after. Sources: ``surefoot.stats.calibration`` and
+``surefoot.models.kinds.calibrated``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,28 +19,28 @@ from numpy.typing import NDArray
 from surefoot.errors import ScoreError
 from surefoot.evaluation.label_sets import LabelSet
 from surefoot.evaluation.plots import position_figure, reliability_figure
-from surefoot.evaluation.report import JSONResult, Report
+from surefoot.evaluation.report import JSONResult, Report, Row
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_layout import BoolArray, FloatArray, as_numbers
 from surefoot.evaluation.step_scores import System, SystemCounts
 from surefoot.models.kinds.calibrated import Calibration as Fitted
 from surefoot.models.kinds.calibrated import PlattMap, TemperatureMap, fit_calibration
-from surefoot.stats.bootstrap import bootstrap_auc, bootstrap_totals
+from surefoot.stats.bootstrap import Bootstrap
 from surefoot.stats.calibration import MAP_KINDS, Binning, MapKind, Reliability, reliability, reliability_by
 from surefoot.stats.groups import group_numbers
 from surefoot.stats.intervals import Cell, Interval
 
 LAST_SHOWN = 9
-"""Steps from this index on are taken together."""
+"""Steps from this index on are reported together."""
 PARTS = 5
 """Step i of T lies in part floor(5 i / T)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationEstimate:
-    """Reliability with 95 % intervals over problems; bins are those of the data, kept in every draw.
+    """Reliability with 95 % intervals over problems; every draw uses the bins of the data.
 
-    Chance lifts an ECE, in a resample more than in the data, so its interval sits high.
+    Noise raises the ECE, in a resample more than in the data, so its interval is biased upwards.
     """
 
     calibration: Reliability
@@ -53,7 +54,7 @@ class FitResult:
 
     kind: MapKind
     fitted: Fitted
-    """The map, and what it was fitted on: what ``calibration.json`` holds."""
+    """The map and its training data: the content of ``calibration.json``."""
     before: CalibrationEstimate
     after: CalibrationEstimate
     ece_change: Interval
@@ -76,7 +77,7 @@ class ScorerCalibration:
     """By fifth of the trace, ``1`` to ``5``."""
     fits: tuple[FitResult, ...]
     unfitted: Mapping[str, str]
-    """Map → why there is none."""
+    """Map → the reason why it could not be fitted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,10 +87,10 @@ class CalibrationAudit(JSONResult):
     problems: int
     traces: int
     traces_without_record: int
-    """Of any scorer; they are left out of all other numbers."""
+    """Traces without a record of any scorer; left out of all other numbers."""
     steps: int
     labels: Mapping[str, int]
-    """Steps by what the labels say: good, bad, unknown."""
+    """Steps by label: good, bad, unknown."""
     fit_problems: int
     """Problems in the half that the maps are fitted on."""
     scorers: tuple[ScorerCalibration, ...]
@@ -106,12 +107,12 @@ def audit_calibration(
     draws: int = 1000,
     seed: int = 0,
 ) -> CalibrationAudit:
-    """Calibrate ``systems`` of the traces of ``truth`` against it.
+    """Measure the calibration of ``systems`` against the labels of ``truth``.
 
-    Memory grows by arrays of the steps, made for one scorer after another. A step without score or without
-    good or bad label is dropped and counted. Half 0 of the problems (by the hash of the id) is fitted on,
-    half 1 is reported. Raises ``ScoreError`` naming the scorer for scores
-    outside [0, 1], if a system has labels instead of scores, or if it shares no labelled step.
+    Memory grows by arrays of steps for one scorer at a time. A step without score or label is dropped and
+    counted. Maps are fitted on half 0 of the problems (by the hash of the id) and reported on
+    half 1. Raises ``ScoreError`` with the scorer's name for scores outside [0, 1], for labels instead of
+    scores, and if no step has a score and a label.
     """
     used = _recorded(systems)
     study = _CalibrationStudy(truth, used, bins=bins, binning=binning, draws=draws, seed=seed)
@@ -133,12 +134,12 @@ def audit_calibration(
 
 
 class _CalibrationStudy:
-    """The steps that all scorers share, of the traces that are ``used``. Arrays are [steps]."""
+    """The steps of the traces that are ``used``. Arrays are [steps]."""
 
     def __init__(
         self, truth: LabelSet, used: BoolArray, *, bins: int, binning: Binning, draws: int, seed: int
     ) -> None:
-        self._bins, self._binning, self._draws, self._seed = bins, binning, draws, seed
+        self._bins, self._binning, self._bootstrap = bins, binning, Bootstrap(draws=draws, seed=seed)
         layout = truth.layout
         self._used, self._in_use = used, layout.of_step(used)
         self.good = as_numbers(truth.codes[self._in_use])
@@ -147,7 +148,7 @@ class _CalibrationStudy:
         first = np.unique(number, return_index=True)[1]
         ids = [layout.problem_ids[problem] for problem in layout.problem[used][first]]
         self.fits_problem: BoolArray = np.array([half_of(problem) == 0 for problem in ids])
-        """[problems]: whether it is of the half that is fitted on."""
+        """[problems]: whether it is in the half for fitting."""
         fits_trace = np.zeros(layout.traces, dtype=bool)
         fits_trace[used] = self.fits_problem[number]
         self._fitting = layout.of_step(fits_trace)[self._in_use]
@@ -160,37 +161,30 @@ class _CalibrationStudy:
 
     def scorer(self, system: System, fits: Sequence[MapKind]) -> ScorerCalibration:
         score = system.scores.flat[self._in_use]
-        known = ~(np.isnan(score) | np.isnan(self.good))
-        if not known.any():
+        usable = ~(np.isnan(score) | np.isnan(self.good))
+        if not usable.any():
             raise ScoreError(f"{system.name}: no step has both a score and a good or bad label")
         try:
             overall = self._measured(score, np.ones(len(score), dtype=bool))
         except ScoreError as error:
             raise ScoreError(f"{system.name}: {error}") from error
         by_step, by_part = self._by(score, self._step), self._by(score, self._part)
-        found: list[FitResult] = []
+        results: list[FitResult] = []
         unfitted: dict[str, str] = {}
         for kind in fits:
             try:
-                found.append(self._fit(kind, score))
+                results.append(self._fit(kind, score))
             except ScoreError as error:
                 unfitted[kind] = str(error)
+        without_record = int((self._used & ~system.recorded).sum())
         return ScorerCalibration(
             name=system.name,
-            system=replace(
-                system.summary(), traces_without_record=int((self._used & ~system.recorded).sum())
-            ),
+            system=replace(system.summary(), traces_without_record=without_record),
             overall=overall,
-            auc=bootstrap_auc(
-                score[known],
-                self.good[known],
-                self._problem[known],
-                draws=self._draws,
-                rng=np.random.default_rng(self._seed),
-            ),
+            auc=self._bootstrap.auc(score[usable], self.good[usable], self._problem[usable]),
             by_step={f"{step}{'+' * (step == LAST_SHOWN)}": row for step, row in by_step.items()},
             by_part={str(part + 1): row for part, row in by_part.items()},
-            fits=tuple(found),
+            fits=tuple(results),
             unfitted=unfitted,
         )
 
@@ -207,10 +201,12 @@ class _CalibrationStudy:
             raise ScoreError("half 1 of the problems has no step to report on")
         mapped = fitted.map.apply(score)
         before, after = self._totals(score, reported), self._totals(mapped, reported)
-        ece_change, brier_change = self._intervals(
-            [before, after],
-            lambda first, second: (_ece(second) - _ece(first), _brier(second) - _brier(first)),
-        )
+        width = before.shape[1]
+
+        def changes(totals: FloatArray) -> FloatArray:
+            return _ece_and_brier(totals[..., width:]) - _ece_and_brier(totals[..., :width])
+
+        ece_change, brier_change = self._bootstrap.totals([np.concatenate([before, after], axis=1)], changes)
         return FitResult(
             kind=kind,
             fitted=fitted,
@@ -220,45 +216,30 @@ class _CalibrationStudy:
             brier_change=brier_change,
         )
 
-    def _measured(self, score: FloatArray, members: NDArray[np.bool_]) -> CalibrationEstimate:
-        ece, brier = self._intervals(
-            [self._totals(score, members)], lambda totals: (_ece(totals), _brier(totals))
-        )
-        return CalibrationEstimate(
-            calibration=self._calibration(score[members], self.good[members]), ece=ece, brier=brier
-        )
+    def _measured(self, score: FloatArray, members: BoolArray) -> CalibrationEstimate:
+        ece, brier = self._bootstrap.totals([self._totals(score, members)], _ece_and_brier)
+        calibration = self._calibration(score[members], self.good[members])
+        return CalibrationEstimate(calibration=calibration, ece=ece, brier=brier)
 
     def _by(self, score: FloatArray, groups: NDArray[np.int8]) -> dict[int, Reliability]:
-        """By group in rising order; those without a known step are left out."""
-        found = reliability_by(score, self.good, groups, bins=self._bins, binning=self._binning)
-        return {group: found[group] for group in np.unique(groups).tolist() if found[group].steps}
+        """By group in rising order, without groups that have no usable step."""
+        rows = reliability_by(score, self.good, groups, bins=self._bins, binning=self._binning)
+        return {group: rows[group] for group in np.unique(groups).tolist() if rows[group].steps}
 
     def _calibration(self, score: FloatArray, good: FloatArray) -> Reliability:
         return reliability(score, good, bins=self._bins, binning=self._binning)
 
-    def _totals(self, score: FloatArray, members: NDArray[np.bool_]) -> FloatArray:
-        """For each problem with a member: steps, sum of squared errors, and good - score a bin."""
+    def _totals(self, score: FloatArray, members: BoolArray) -> FloatArray:
+        """For each problem with a member: steps, sum of squared errors, and good - score per bin."""
         rows = self._calibration(score[members], self.good[members]).bins
-        known = members & ~(np.isnan(score) | np.isnan(self.good))
-        bin_of = np.searchsorted([row.low for row in rows], score[known], "right") - 1
-        gap = self.good[known] - score[known]
+        used = members & ~(np.isnan(score) | np.isnan(self.good))
+        bin_of = np.searchsorted([row.low for row in rows], score[used], "right") - 1
+        gap = self.good[used] - score[used]
         counts = np.zeros((self._problem.max() + 1, 2 + len(rows)))
-        np.add.at(counts[:, 0], self._problem[known], 1)
-        np.add.at(counts[:, 1], self._problem[known], gap**2)
-        np.add.at(counts, (self._problem[known], 2 + bin_of), gap)
+        np.add.at(counts[:, 0], self._problem[used], 1)
+        np.add.at(counts[:, 1], self._problem[used], gap**2)
+        np.add.at(counts, (self._problem[used], 2 + bin_of), gap)
         return counts[counts[:, 0] > 0]
-
-    def _intervals(
-        self, parts: Sequence[FloatArray], statistics: Callable[..., tuple[FloatArray, ...]]
-    ) -> list[Interval]:
-        """``statistics`` of the totals of each part, all parts drawn alike."""
-        ends = np.cumsum([part.shape[1] for part in parts])[:-1]
-        return bootstrap_totals(
-            [np.concatenate(parts, axis=1)],
-            lambda totals: np.stack(statistics(*np.split(totals[:, 0], ends, axis=1)), axis=1),
-            draws=self._draws,
-            rng=np.random.default_rng(self._seed),
-        )
 
 
 def _recorded(systems: Sequence[System]) -> BoolArray:
@@ -272,23 +253,19 @@ def _recorded(systems: Sequence[System]) -> BoolArray:
     return used
 
 
-def _ece(totals: FloatArray) -> FloatArray:
-    """[n, 2 + bins] → [n]: sum over bins of |good - score|, by step."""
-    error: FloatArray = np.abs(totals[:, 2:]).sum(axis=1) / totals[:, 0]
-    return error
-
-
-def _brier(totals: FloatArray) -> FloatArray:
-    return totals[:, 1] / totals[:, 0]
+def _ece_and_brier(totals: FloatArray) -> FloatArray:
+    """[n, 1, 2 + bins] → [n, 2]: sum over bins of |good - score|, and of squared errors, per step."""
+    steps, squares, gaps = totals[:, 0, 0], totals[:, 0, 1], totals[:, 0, 2:]
+    return np.stack([np.abs(gaps).sum(axis=1) / steps, squares / steps], axis=1)
 
 
 def findings(audit: CalibrationAudit) -> list[str]:
-    """For each scorer, which way it is off, and what each map does on the other half of the problems."""
+    """For each scorer the direction of its error, and the effect of each map on unseen problems."""
     return [_finding(scorer) for scorer in audit.scorers]
 
 
 def write_calibration_report(audit: CalibrationAudit, path: Path) -> Report:
-    """One offline page: overall, by position, and before and after each fitted map."""
+    """One page: overall, by position, and before and after each fitted map."""
     report = Report("Reliability of step scores")
     for sentence in findings(audit):
         report.text(sentence)
@@ -296,8 +273,35 @@ def write_calibration_report(audit: CalibrationAudit, path: Path) -> Report:
         report.text(
             f"{audit.traces_without_record} traces left out: no scorer has a record of them.", printed=True
         )
-    _overall(report, audit)
-    _positions(report, audit.scorers)
+    labelled = audit.labels["good"] + audit.labels["bad"]
+    report.heading("All labelled steps")
+    report.figure(
+        reliability_figure({s.name: {"scores": s.overall.calibration} for s in audit.scorers}),
+        "Share of good steps against mean score, by bins of the scores; calibrated ones lie on the diagonal",
+    )
+    report.records(
+        f"{audit.traces} traces of {audit.problems} problems, {labelled} of {audit.steps} steps labelled; "
+        "95 % intervals over problems; bias is the mean score less the share of good steps; dropped are steps "
+        "without score or label",
+        [Row(scorer=s.name, auc=s.auc, o=s.overall, c=s.overall.calibration) for s in audit.scorers],
+        ("scorer", "c.steps", "o.ece", "c.bias", "auc", "o.brier", "c.brier_constant", "c.dropped"),
+        spec=".3f",
+        printed=7,
+    )
+    report.heading("By position of the step")
+    biases = {s.name: {step: row.bias for step, row in s.by_step.items()} for s in audit.scorers}
+    report.figure(
+        position_figure(biases, "mean score less share of good steps"),
+        "Above 0 the scores are too high at this step, counted from 0",
+    )
+    for title, positions in (("step", "by_step"), ("fifth of the trace", "by_part")):
+        rows = [
+            Row(scorer=s.name, position=position, c=c)
+            for s in audit.scorers
+            for position, c in getattr(s, positions).items()
+        ]
+        columns = ("scorer", "position", "c.steps", "c.ece", "c.bias", "c.brier", "c.brier_constant")
+        report.records(f"Reliability by {title}", rows, columns)
     _fits(report, audit)
     _counts(report, audit)
     return report.write(path)
@@ -309,7 +313,7 @@ def _finding(scorer: ScorerCalibration) -> str:
     worth = "below" if overall.brier < overall.brier_constant else "above"
     sentences = [
         f"{scorer.name}: on {overall.steps} steps the ECE is {scorer.overall.ece:.3f}; scores are on "
-        f"average {abs(overall.bias):.3f} {way}; the Brier score {scorer.overall.brier:.3f} lies {worth} "
+        f"average {abs(overall.bias):.3f} {way}; the Brier score {scorer.overall.brier:.3f} is {worth} "
         f"the {overall.brier_constant:.3f} of a constant; the AUC is {scorer.auc:.3f}."
     ]
     if scorer.auc.high < 0.5:
@@ -329,57 +333,9 @@ def _changes(change: Interval) -> str:
     return "raises" if change.low > 0 else "does not measurably change"
 
 
-def _overall(report: Report, audit: CalibrationAudit) -> None:
-    scorers = audit.scorers
-    known = audit.labels["good"] + audit.labels["bad"]
-    report.heading("All labelled steps")
-    report.figure(
-        reliability_figure({scorer.name: {"scores": scorer.overall.calibration} for scorer in scorers}),
-        "Share of good steps against mean score, by bins of the scores; calibrated ones lie on the diagonal",
-    )
-    report.records(
-        f"{audit.traces} traces of {audit.problems} problems, {known} of {audit.steps} steps labelled; with "
-        "95 % intervals over problems; dropped are steps without score or label",
-        scorers,
-        {
-            "scorer": "name",
-            "steps": "overall.calibration.steps",
-            "ECE": "overall.ece",
-            "mean score less share good": "overall.calibration.bias",
-            "AUC": "auc",
-            "Brier": "overall.brier",
-            "Brier of a constant": "overall.calibration.brier_constant",
-            "dropped": "overall.calibration.dropped",
-        },
-        spec=".3f",
-        printed=7,
-    )
-
-
-def _positions(report: Report, scorers: Sequence[ScorerCalibration]) -> None:
-    report.heading("By position of the step")
-    report.figure(
-        position_figure(
-            {s.name: {step: row.bias for step, row in s.by_step.items()} for s in scorers},
-            "mean score less share of good steps",
-        ),
-        "Above 0 the scores are too high at that step, counted from 0",
-    )
-    for title, rows_of in (("step", "by_step"), ("fifth of the trace", "by_part")):
-        rows: list[list[Cell]] = []
-        for scorer in scorers:
-            positions: Mapping[str, Reliability] = getattr(scorer, rows_of)
-            rows += [
-                [scorer.name, place, row.steps, row.ece, row.bias, row.brier, row.brier_constant]
-                for place, row in positions.items()
-            ]
-        heads = ["scorer", title, "steps", "ECE", "bias", "Brier", "Brier of a constant"]
-        report.table(heads, rows, f"Reliability by {title}")
-
-
 def _fits(report: Report, audit: CalibrationAudit) -> None:
     fitted = [scorer for scorer in audit.scorers if scorer.fits]
-    report.heading("Fitted on one half of the problems, judged on the other")
+    report.heading("Fitted on one half of the problems, evaluated on the other")
     if fitted:
         panels = {
             scorer.name: {"before": scorer.fits[0].before.calibration}
@@ -388,18 +344,22 @@ def _fits(report: Report, audit: CalibrationAudit) -> None:
         }
         report.figure(reliability_figure(panels), "Half 1 of the problems, before and after each map")
         report.records(
-            f"Maps fitted on {audit.fit_problems} of {audit.problems} problems, judged on the others",
-            [(scorer.name, fit) for scorer in fitted for fit in scorer.fits],
+            f"Maps fitted on {audit.fit_problems} of {audit.problems} problems, evaluated on the others",
+            [
+                Row(scorer=scorer.name, map=_map_text(fit), fit=fit)
+                for scorer in fitted
+                for fit in scorer.fits
+            ],
             {
-                "scorer": lambda row: row[0],
-                "map": lambda row: _map_text(row[1]),
-                "ECE before": lambda row: row[1].before.ece.value,
-                "ECE after": lambda row: row[1].after.ece.value,
-                "change": lambda row: row[1].ece_change,
-                "Brier before": lambda row: row[1].before.brier.value,
-                "Brier after": lambda row: row[1].after.brier.value,
-                "change ": lambda row: row[1].brier_change,
-                "steps": lambda row: row[1].after.calibration.steps,
+                "scorer": "scorer",
+                "map": "map",
+                "ECE before": "fit.before.ece.value",
+                "ECE after": "fit.after.ece.value",
+                "ECE change": "fit.ece_change",
+                "Brier before": "fit.before.brier.value",
+                "Brier after": "fit.after.brier.value",
+                "Brier change": "fit.brier_change",
+                "steps": "fit.after.calibration.steps",
             },
             spec=".3f",
             printed=8,
@@ -427,4 +387,4 @@ def _counts(report: Report, audit: CalibrationAudit) -> None:
         rows.append([f"{scorer.name}: traces without record", scorer.system.traces_without_record])
         rows.append([f"{scorer.name}: records of other traces", scorer.system.counts.foreign])
         rows.append([f"{scorer.name}: unscored steps with a record", scorer.system.counts.without_value])
-    report.table(["what", "count"], rows)
+    report.table(["item", "count"], rows)

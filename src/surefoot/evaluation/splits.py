@@ -1,12 +1,12 @@
-"""Thresholds that have not seen what they are reported on, beside those that have.
+"""Thresholds, and whether they were fitted on the traces that they are reported on.
 
-A threshold fitted and reported on the same traces flatters the scorer. Three rules are offered:
+A threshold fitted and reported on the same traces flatters the scorer. There are three rules:
 
-- ``split``: problems are dealt into two halves by the hash of their id; each half is judged with the
-  threshold fitted on the other (cross-fitting), so every trace counts and none was seen.
-- the name of a subset, such as ``gsm8k``: fitted on that subset and applied to all, which is ProcessBench's
-  own convention (arXiv 2412.06559). On the subset itself the figure is optimistic.
-- a number, fixed beforehand.
+- ``split``: problems are split into two halves by the hash of their id; each half is judged with the
+  threshold fitted on the other (cross-fitting), so all traces are reported and none was used for its own fit.
+- the name of a subset, such as ``gsm8k``: fitted on it and applied to all subsets, which is ProcessBench's
+  convention (arXiv 2412.06559). On the subset itself the result is optimistic.
+- a fixed number.
 """
 
 from __future__ import annotations
@@ -15,27 +15,75 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from surefoot.errors import LabelError
+from surefoot.evaluation.step_scores import System
 
 SPLIT = "split"
 HALVES = 2
+AS_LABELLED = "as labelled"
+"""The rule of a judge, which has no threshold."""
 
 Fit = Callable[[list[int]], float]
 """Fits a threshold on the traces of these indices."""
 
+POSITIONS = ("0", "1", "2", "3", "4", "5-6", "7-9", "10+")
+"""Positions of steps, or numbers of steps, that tables show together."""
+_BIN_OF = (0, 1, 2, 3, 4, 5, 5, 6, 6, 6, 7)
+
+
+def position_of(number: int) -> str:
+    """The entry of :data:`POSITIONS` that contains ``number``."""
+    return POSITIONS[_BIN_OF[min(number, len(_BIN_OF) - 1)]]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Thresholds:
-    """The threshold that each trace is judged with, and where it comes from."""
+    """The threshold of each trace, and how it was fitted."""
 
     rule: str
     of_trace: tuple[float, ...]
     values: Mapping[str, float]
-    """The thresholds by what they are applied to: ``all``, or ``half 0`` and ``half 1``."""
+    """The thresholds by the traces that they apply to: ``all``, or ``half 0`` and ``half 1``."""
     fitted_on: str
     seen: str | None = None
-    """Subset whose own traces the threshold was fitted on, so that its figures are optimistic."""
+    """Subset that the threshold was fitted on; its own results are optimistic."""
+
+
+LABELLED = Thresholds(rule=AS_LABELLED, of_trace=(), values={}, fitted_on="labels have no threshold")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleScore:
+    """Base of the results of one system under one rule for its threshold."""
+
+    system: str
+    kind: Literal["scores", "labels"]
+    rule: str
+    thresholds: Mapping[str, float]
+    """Threshold by the traces that it applies to; empty for labels."""
+    fitted_on: str
+
+    @property
+    def name(self) -> str:
+        """System and rule."""
+        return f"{self.system}, {self.rule}"
+
+    @property
+    def threshold(self) -> str:
+        """The thresholds as text."""
+        return thresholds_text(self.thresholds)
+
+
+def thresholds_text(values: Mapping[str, float]) -> str:
+    """The thresholds; if there are several, with the traces that they apply to."""
+    if len(values) == 1:
+        return ", ".join(f"{value:.4g}" for value in values.values())
+    return ", ".join(f"{name}: {value:.4g}" for name, value in values.items())
 
 
 def half_of(problem_id: str) -> int:
@@ -44,7 +92,7 @@ def half_of(problem_id: str) -> int:
 
 
 def parse_rules(texts: Sequence[str], subsets: Sequence[str]) -> list[str | float]:
-    """``split``, names of subsets and numbers, each once. Raises ``LabelError`` for anything else."""
+    """``split``, names of subsets and numbers, without repetitions. Raises ``LabelError`` for other text."""
     rules: list[str | float] = []
     for text in texts:
         rule: str | float = text
@@ -61,10 +109,23 @@ def parse_rules(texts: Sequence[str], subsets: Sequence[str]) -> list[str | floa
     return rules
 
 
+def rules_of(
+    system: System,
+    rules: Sequence[str | float],
+    problem_ids: Sequence[str],
+    subsets: Sequence[str],
+    fit: Fit,
+) -> list[Thresholds]:
+    """The thresholds of a scorer under each rule; of a judge ``LABELLED`` alone."""
+    if system.kind == "labels":
+        return [LABELLED]
+    return [thresholds(rule, problem_ids, subsets, fit) for rule in rules]
+
+
 def thresholds(rule: str | float, problem_ids: Sequence[str], subsets: Sequence[str], fit: Fit) -> Thresholds:
     """Apply ``rule`` to traces; ``problem_ids`` and ``subsets`` have shape [traces].
 
-    Raises ``LabelError`` if a part to fit on is empty, and whatever ``fit`` raises.
+    Raises ``LabelError`` if the traces to fit on are missing, and whatever ``fit`` raises.
     """
     number = len(problem_ids)
     if not isinstance(rule, str):
@@ -88,6 +149,17 @@ def thresholds(rule: str | float, problem_ids: Sequence[str], subsets: Sequence[
     return Thresholds(
         rule=rule, of_trace=(value,) * number, values={"all": value}, fitted_on=f"subset {rule}", seen=rule
     )
+
+
+def threshold_above(distinct: NDArray[np.float64], cut: int) -> float:
+    """A threshold above the ``cut`` lowest of the ``distinct`` scores and not above the others."""
+    if cut == 0:
+        return float(distinct[0]) if len(distinct) else 0.0
+    if cut == len(distinct):
+        return math.nextafter(distinct[-1], math.inf)
+    below, above = float(distinct[cut - 1]), float(distinct[cut])
+    middle = below / 2 + above / 2
+    return middle if below < middle <= above else above  # neighbouring floats have no middle
 
 
 def _fitted(fit: Fit, members: list[int], where: str) -> float:

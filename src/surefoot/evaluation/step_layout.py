@@ -1,4 +1,4 @@
-"""The steps of many traces in flat arrays: a few bytes for each step, and no object."""
+"""The steps of many traces in flat arrays of a few bytes per step, without Python objects."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ CodeArray = NDArray[np.int8]
 FloatArray = NDArray[np.float64]
 
 GOOD, BAD, UNREAD, UNLABELLED = 1, 0, -1, -2
-"""Codes of a step: good or bad by the label that counts; no label that says which; no label."""
+"""Codes of a step: good or bad by the label that counts; only labels that say neither; no label."""
 
 _MEANING = {GOOD: True, BAD: False, UNREAD: None, UNLABELLED: None}
 
 
 class StepLayout:
-    """Where the steps of each trace lie in arrays [steps] of all, in the order of the traces.
+    """Positions of each trace's steps in flat arrays [steps], in the order of the traces.
 
-    Memory grows by about 150 bytes a trace and 75 a problem, most of it their ids.
+    Memory grows by about 150 bytes per trace and 75 per problem, mostly for their ids.
     """
 
     def __init__(self, facts: Iterable[Facts]) -> None:
@@ -38,7 +38,7 @@ class StepLayout:
         problems: dict[str, int] = {}
         lengths, problem = array("q"), array("i")
         self.repeated: list[tuple[int, int]] = []
-        """Traces whose id came before: the number of the first, and their own."""
+        """Traces with the id of an earlier one: the number of the first, and of this trace."""
         for number, trace in enumerate(facts):
             first = self.numbers.setdefault(trace.key, number)
             if first != number:
@@ -55,7 +55,7 @@ class StepLayout:
 
     @classmethod
     def of(cls, traces: Iterable[Trace]) -> StepLayout:
-        """The layout of all steps of ``traces``; their text is not read where they are on disk."""
+        """The layout of all steps of ``traces``; the text of traces on disk is not read."""
         return cls(facts_in(traces))
 
     @property
@@ -68,15 +68,15 @@ class StepLayout:
 
     @property
     def starts(self) -> NDArray[np.int64]:
-        """[traces + 1]: the place of each trace's first step, and the end."""
+        """[traces + 1]: the position of each trace's first step, and the end."""
         return np.frombuffer(self._starts, dtype=np.int64)
 
     def span(self, number: int) -> tuple[int, int]:
-        """The places of a trace's first step and of the step after its last."""
+        """The positions of a trace's first step and of the step after its last."""
         return self._starts[number], self._starts[number + 1]
 
     def of_step(self, values: NDArray[Any]) -> NDArray[Any]:
-        """[traces] → [steps]: what holds for a trace, at each of its steps."""
+        """[traces] → [steps]: repeat each trace's value for its steps."""
         return np.repeat(values, self.lengths)
 
     def step_numbers(self) -> NDArray[np.int32]:
@@ -92,18 +92,18 @@ class StepLayout:
         return places.astype(np.int32)
 
     def first_errors(self, codes: CodeArray) -> FloatArray:
-        """[traces]: the index of the first bad step, -1 for none, NaN where an unknown step hides it."""
-        found = np.full(self.traces, -1.0)
+        """[traces]: the index of the first bad step, -1 for none, NaN if an unknown step hides it."""
+        firsts = np.full(self.traces, -1.0)
         places = np.flatnonzero(codes != GOOD)
         trace = np.searchsorted(self.starts, places, "right") - 1
         places = places[np.r_[True, trace[1:] != trace[:-1]][: len(trace)]]
         trace = np.searchsorted(self.starts, places, "right") - 1
-        found[trace] = np.where(codes[places] == BAD, places - self.starts[trace], math.nan)
-        return found
+        firsts[trace] = np.where(codes[places] == BAD, places - self.starts[trace], math.nan)
+        return firsts
 
 
 class StepRows(Sequence[list[T | None]], Generic[T]):
-    """One list for each trace with an entry for each of its steps, made from a flat array when it is used."""
+    """One list per trace with an entry for each step, created from a flat array on access."""
 
     def __init__(
         self, flat: NDArray[Any], layout: StepLayout, decode: Callable[[NDArray[Any]], list[T | None]]
@@ -126,22 +126,19 @@ class StepRows(Sequence[list[T | None]], Generic[T]):
         return self._decode(self.flat[start:stop])
 
 
+def optional(values: FloatArray) -> list[float | None]:
+    """``values`` as a list, with ``None`` for NaN."""
+    return [None if math.isnan(value) else value for value in values.tolist()]
+
+
 def score_rows(scores: FloatArray, layout: StepLayout) -> StepRows[float]:
     """Scores [steps] by trace; NaN is ``None``."""
-
-    def decode(some: FloatArray) -> list[float | None]:
-        return [None if math.isnan(score) else score for score in some.tolist()]
-
-    return StepRows(scores, layout, decode)
+    return StepRows(scores, layout, optional)
 
 
 def good_rows(codes: CodeArray, layout: StepLayout) -> StepRows[bool]:
     """Codes [steps] by trace: ``True`` for good, ``False`` for bad, ``None`` for unknown."""
-
-    def decode(some: CodeArray) -> list[bool | None]:
-        return [_MEANING[code] for code in some.tolist()]
-
-    return StepRows(codes, layout, decode)
+    return StepRows(codes, layout, lambda part: [_MEANING[code] for code in part.tolist()])
 
 
 def as_numbers(codes: CodeArray, good: float = 1.0, bad: float = 0.0) -> FloatArray:

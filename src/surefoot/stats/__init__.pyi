@@ -1,7 +1,5 @@
+from .bootstrap import Bootstrap as Bootstrap
 from .bootstrap import Resample as Resample
-from .bootstrap import bootstrap_auc as bootstrap_auc
-from .bootstrap import bootstrap_cluster_mean as bootstrap_cluster_mean
-from .bootstrap import bootstrap_correlation as bootstrap_correlation
 from .bootstrap import bootstrap_difference as bootstrap_difference
 from .bootstrap import bootstrap_mean as bootstrap_mean
 from .bootstrap import bootstrap_seeds as bootstrap_seeds

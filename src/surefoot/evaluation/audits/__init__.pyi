@@ -1,3 +1,5 @@
+from .agent import INJECTIONS as INJECTIONS
+from .agent import NEUTRAL as NEUTRAL
 from .agent import VARIANTS as VARIANTS
 from .agent import AgentAudit as AgentAudit
 from .agent import SelfPreference as SelfPreference
@@ -22,8 +24,6 @@ from .edits import edited as edited
 from .gaming import GamingAudit as GamingAudit
 from .gaming import audit_gaming as audit_gaming
 from .gaming import gaming_section as gaming_section
-from .injections import INJECTIONS as INJECTIONS
-from .injections import NEUTRAL as NEUTRAL
 from .outcome import OutcomeAudit as OutcomeAudit
 from .outcome import audit_outcome as audit_outcome
 from .outcome import outcome_section as outcome_section

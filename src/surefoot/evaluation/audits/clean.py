@@ -1,8 +1,8 @@
-"""False process confidence: solutions that look clean and were written after the answer.
+"""False process confidence: solutions with a hidden wrong step and a correct answer.
 
-Each of three groups has something another lacks: *right* (right steps, right answer), *rationalised* (a wrong
-step, and yet the right answer) and *wrong* (a wrong step and a wrong answer). A scorer of outcomes parts the
-first from the third only; a scorer of steps parts it from both.
+Three groups are compared: *right* (correct steps and answer), *rationalised* (a wrong step, but a correct
+answer) and *wrong* (a wrong step and a wrong answer). A scorer of outcomes separates the first from the third
+only; a scorer of steps separates it from both.
 """
 
 from __future__ import annotations
@@ -11,25 +11,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import Case, lab_cases
-from surefoot.evaluation.audits.scorers import AuditedScorer, FloatArray
-from surefoot.evaluation.plots import interval_marks, legend, new_figure
-from surefoot.evaluation.report import Section, Table
+from surefoot.evaluation.audits.scorers import AuditedScorer
+from surefoot.evaluation.plots import marks_figure
+from surefoot.evaluation.report import Row, Section, Table
 from surefoot.lab.world import BASE, ArithmeticChain, apply, parse_problem
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace, Usage
 from surefoot.segment import Line, segment_trace
-from surefoot.stats.bootstrap import Resample, bootstrap_auc, bootstrap_cluster_mean, bootstrap_statistic
+from surefoot.stats.bootstrap import Bootstrap, Resample
 from surefoot.stats.intervals import Interval
 from surefoot.stats.roc import roc_auc_within
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Group = Literal["right", "rationalised", "wrong"]
 
@@ -42,22 +39,22 @@ class GroupScores:
 
     mean: Interval
     cleared: Interval
-    """Share with an aggregated score at or above the threshold: taken for right."""
+    """Share with an aggregated score at or above the threshold, which counts as accepted."""
     traces: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class CleanAudit:
-    """Whether one scorer sees through rationalised solutions; intervals over problems."""
+    """Whether one scorer detects rationalised solutions; intervals over problems."""
 
     scorer: str
     rule: str
     threshold: float
     groups: dict[Group, GroupScores]
     right_over_rationalised: Interval
-    """AUC: share of pairs in which the right solution scores higher; 0.5 = cannot tell them apart."""
+    """AUC: share of pairs in which the correct solution scores higher; 0.5 = chance."""
     right_over_rationalised_within: Interval
-    """The same over pairs of one problem, so that a problem's difficulty plays no part."""
+    """The same over pairs of one problem, which removes the effect of the problem's difficulty."""
     right_over_wrong: Interval
     unscored: int
     ungrouped: int
@@ -84,23 +81,37 @@ def audit_clean(
     grouped = [(case, group) for case, group in zip(cases, groups, strict=True) if group is not None]
     scores = audited.score([case.item for case, _ in grouped])
     values, problems = scores.traces, [case.problem_id for case, _ in grouped]
-    place = {name: [n for n, (_, group) in enumerate(grouped) if group == name] for name in GROUPS}
+    rows = {name: [n for n, (_, group) in enumerate(grouped) if group == name] for name in GROUPS}
+    bootstrap = Bootstrap(draws=draws, seed=seed)
 
     def auc(bad: Group, *, within: bool = False) -> Interval:
-        rows = [*place["right"], *place[bad]]
-        good = [1.0] * len(place["right"]) + [0.0] * len(place[bad])
-        estimate = _within if within else bootstrap_auc
-        rng = np.random.default_rng(seed)
-        return estimate(values[rows], good, [problems[n] for n in rows], draws=draws, rng=rng)
+        used = [*rows["right"], *rows[bad]]
+        score = values[used]
+        good = np.array([1.0] * len(rows["right"]) + [0.0] * len(rows[bad]))
+        owners = [problems[n] for n in used]
+        if not within:
+            return bootstrap.auc(score, good, owners)
+
+        def statistic(draw: Resample) -> float:
+            return roc_auc_within(score[draw.items], good[draw.items], draw.clusters).value
+
+        return bootstrap.statistic(owners, statistic)
+
+    def group_scores(used: list[int]) -> GroupScores:
+        score, owners = values[used], [problems[n] for n in used]
+        unscored = np.isnan(score)
+        cleared = np.where(unscored, math.nan, score >= threshold)
+        return GroupScores(
+            mean=bootstrap.mean(score, owners),
+            cleared=bootstrap.mean(cleared, owners),
+            traces=int((~unscored).sum()),
+        )
 
     return CleanAudit(
         scorer=audited.name,
         rule=audited.rule,
         threshold=threshold,
-        groups={
-            name: _group(values[rows], [problems[n] for n in rows], threshold, draws, seed)
-            for name, rows in place.items()
-        },
+        groups={name: group_scores(used) for name, used in rows.items()},
         right_over_rationalised=auc("rationalised"),
         right_over_rationalised_within=auc("rationalised", within=True),
         right_over_wrong=auc("wrong"),
@@ -120,14 +131,13 @@ def group_of(case: Case) -> Group | None:
 
 
 def rationalised_lab_cases(problems: Sequence[Problem], *, seed: int = 0) -> list[Case]:
-    """For each lab problem a right solution, a rationalised one and a wrong one.
+    """For each lab problem a correct solution, a rationalised one and a wrong one.
 
-    The rationalised one has a wrong result in a random line, goes on from it without a fault, and makes its
-    last operation end in the right answer whatever it should give: each line takes up where the one before
-    ended, so only calculating shows the fault. The wrong one is the same without the last turn. A problem in
-    which the wrong result is forgotten on the way (0 times anything) gives no wrong one; one of a single
-    operation has no line to turn and gives only the right one. Raises ``RecordError`` for a problem of
-    another world.
+    The rationalised one has a wrong result in a random line, continues correctly from it, and states the
+    correct answer as the result of its last operation. Each line starts with the result of the line before,
+    so only calculation reveals the fault. The wrong one is the same with the calculated last result. A
+    problem that loses the wrong result on the way (0 times anything) has no wrong solution; one with a single
+    operation has the correct solution alone. Raises ``RecordError`` for a problem of another world.
     """
     rng = np.random.default_rng(seed)
     items: list[ProblemTrace] = []
@@ -171,89 +181,43 @@ def _item(problem: Problem, chain: ArithmeticChain, results: Sequence[int], name
     return ProblemTrace(problem=problem, trace=segment_trace(trace, Line()))
 
 
-def _group(
-    scores: FloatArray, problems: Sequence[str], threshold: float, draws: int, seed: int
-) -> GroupScores:
-    def mean(values: FloatArray) -> Interval:
-        return bootstrap_cluster_mean(values, problems, draws=draws, rng=np.random.default_rng(seed))
-
-    cleared = np.where(np.isnan(scores), math.nan, scores >= threshold)
-    return GroupScores(mean=mean(scores), cleared=mean(cleared), traces=int((~np.isnan(scores)).sum()))
-
-
-def _within(
-    scores: FloatArray,
-    good: Sequence[float],
-    problems: Sequence[str],
-    *,
-    draws: int,
-    rng: np.random.Generator,
-) -> Interval:
-    truth = np.array(good)
-
-    def statistic(draw: Resample) -> float:
-        return roc_auc_within(scores[draw.items], truth[draw.items], draw.clusters).value
-
-    return bootstrap_statistic(problems, statistic, draws=draws, rng=rng)
-
-
 def clean_section(audits: Sequence[CleanAudit]) -> Section:
-    """Right, rationalised and wrong solutions."""
+    """Correct, rationalised and wrong solutions."""
+    groups = [Row(scorer=a.scorer, group=name, g=a.groups[name]) for a in audits for name in GROUPS]
+    means = {a.scorer: [a.groups[n].mean for n in GROUPS] for a in audits}
     return Section(
         title="False process confidence",
-        about="Rationalised solutions have a wrong step and the correct answer: they look clean from their "
-        f"end. Cleared: a trace score of {audits[0].threshold:g} or more.",
+        about="Rationalised solutions have a wrong step and the correct answer. Cleared: a trace score of "
+        f"{audits[0].threshold:g} or more.",
         findings=[_finding(audit) for audit in audits],
         tables=[
             Table.of(
-                "Pairs in which the correct solution scores higher (AUC)",
+                "Share of pairs in which the correct solution scores higher (AUC)",
                 audits,
-                {
-                    "scorer": "scorer",
-                    "rule": "rule",
-                    "over rationalised": "right_over_rationalised",
-                    "within a problem": "right_over_rationalised_within",
-                    "over wrong": "right_over_wrong",
-                },
-            ),
-            Table(
-                caption="Trace scores by group",
-                headers=["scorer", "group", "mean", "cleared", "n"],
-                rows=[
-                    [a.scorer, name, a.groups[name].mean, a.groups[name].cleared, a.groups[name].traces]
-                    for a in audits
-                    for name in GROUPS
+                [
+                    "scorer",
+                    "rule",
+                    "right_over_rationalised",
+                    "right_over_rationalised_within",
+                    "right_over_wrong",
                 ],
             ),
-            Table.of(
-                "What was left out",
-                audits,
-                {"scorer": "scorer", "no trace score": "unscored", "in no group": "ungrouped"},
-            ),
+            Table.of("Trace scores by group", groups, ["scorer", "group", "g.mean", "g.cleared", "g.traces"]),
+            Table.of("Traces left out", audits, ["scorer", "unscored", "ungrouped"]),
         ],
-        figures=[(partial(_groups_figure, audits), "Mean trace score by group, 95 %.")],
+        figures=[
+            (
+                partial(marks_figure, GROUPS, means, "mean trace score"),
+                "Mean trace score by group, with 95 % intervals.",
+            )
+        ],
     )
 
 
 def _finding(audit: CleanAudit) -> str:
-    """Whether rationalised solutions are seen through."""
     return (
-        f"{audit.scorer} prefers the correct solution to a rationalised one in "
-        f"{audit.right_over_rationalised:.3f} of the pairs, to a wrong one in "
-        f"{audit.right_over_wrong:.3f}; it clears {audit.groups['rationalised'].cleared:.3f} of "
-        f"the rationalised and {audit.groups['right'].cleared:.3f} of the correct ones."
+        f"{audit.scorer} scores the correct solution higher than a rationalised one in "
+        f"{audit.right_over_rationalised:.3f} of the pairs, and than a wrong one in "
+        f"{audit.right_over_wrong:.3f}; it accepts {audit.groups['rationalised'].cleared:.1%} of the "
+        f"solutions with a hidden wrong step and {audit.groups['right'].cleared:.1%} of the correct ones."
     )
-
-
-def _groups_figure(audits: Sequence[CleanAudit]) -> Figure:
-    """Mean trace score of the three groups."""
-    figure, axes = new_figure("", "mean trace score", lines=len(audits))
-    for number, audit in enumerate(audits):
-        shift = 0.5 * ((number + 1) / (len(audits) + 1) - 0.5)
-        places = [place + shift for place in range(len(GROUPS))]
-        interval_marks(
-            axes, [audit.groups[name].mean for name in GROUPS], places, number, audit.scorer, upright=True
-        )
-    axes.set_xticks(range(len(GROUPS)), GROUPS)
-    legend(figure)
-    return figure

@@ -18,7 +18,7 @@ import numpy as np
 from surefoot.records import Step, Trace, content_id
 
 Kind = Literal["breaks", "style"]
-"""breaks: the logic is broken, the score must fall; style: nothing new is said, the score must not move."""
+"""breaks: the logic is broken, the score must fall; style: the content stays, the score must not move."""
 
 _NUMBER = re.compile(r"(?<![\w.])\d+(?!\w)", re.ASCII)
 _ORDINAL = re.compile(r"\s*(?:step\s*)?\d+\s*[.:)](?!\d)", re.ASCII | re.IGNORECASE)
@@ -46,6 +46,11 @@ def edited(edit: Edit, trace: Trace, rng: np.random.Generator) -> Edited | None:
     """``edit`` made at a place drawn with ``rng``; ``None`` if it does not apply (always so for chats)."""
     places = edit.places(trace) if trace.text is not None else ()
     return edit.at(trace, int(rng.choice(places))) if len(places) else None
+
+
+def edit_stream(seed: int, *parts: object) -> np.random.Generator:
+    """Random numbers that depend on the edited trace only, and not on earlier edits."""
+    return np.random.default_rng([seed, int(content_id(*parts), 16)])
 
 
 @dataclass(frozen=True, kw_only=True)

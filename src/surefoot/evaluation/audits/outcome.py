@@ -1,8 +1,8 @@
-"""Collapse to the outcome: does the scorer judge steps, or only foresee the final answer?
+"""Collapse to the outcome: does the scorer judge steps, or only predict the final answer?
 
-A model trained on final answers, or on values of prefixes, may look like a process model on the whole and
-still wait for the last step. Four views: where the minimum lies; what a wrong step costs in traces whose
-answer is right all the same; the score of the last step alone; the score of the steps in random order.
+A model trained on final answers, or on values of prefixes, may look like a process model on average and still
+wait for the last step. Four measures show it: where the minimum lies; the effect of a wrong step in traces
+whose answer is correct anyway; the score of the last step alone; the score of the steps in random order.
 """
 
 from __future__ import annotations
@@ -11,24 +11,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import Case
-from surefoot.evaluation.audits.edits import Piece, cores, pieces, rebuilt
-from surefoot.evaluation.audits.gaming import edit_stream
-from surefoot.evaluation.audits.scorers import AuditedScorer, AuditScores, FloatArray
-from surefoot.evaluation.plots import banded_line, legend, new_figure
-from surefoot.evaluation.report import Section, Table
+from surefoot.evaluation.audits.edits import Piece, cores, edit_stream, pieces, rebuilt
+from surefoot.evaluation.audits.scorers import AuditedScorer, FloatArray
+from surefoot.evaluation.plots import paired_lines
+from surefoot.evaluation.report import Row, Section, Table
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Trace, Usage
-from surefoot.stats.bootstrap import bootstrap_auc, bootstrap_cluster_mean, bootstrap_correlation
+from surefoot.stats.bootstrap import Bootstrap
 from surefoot.stats.intervals import Cell, Interval
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 OFFSETS = range(-2, 3)
 """Steps around the first error that are reported."""
@@ -102,7 +97,7 @@ class OutcomeAudit:
 def audit_outcome(
     audited: AuditedScorer, cases: Sequence[Case], *, draws: int = 1000, seed: int = 0
 ) -> OutcomeAudit:
-    """Audit one scorer on traces with known outcomes; labels serve where steps are known.
+    """Audit one scorer on traces with known outcomes; labels are used where available.
 
     Raises ``ScoreError`` if no trace has an outcome.
     """
@@ -111,21 +106,18 @@ def audit_outcome(
         raise ScoreError(f"none of {len(cases)} traces has an 'outcome'; grade the answers first")
     scores = audited.score([case.item for case in judged])
     by_outcome = {
-        name: [n for n, case in enumerate(judged) if case.outcome is wanted]
-        for name, wanted in (("right answer", True), ("wrong answer", False))
+        name: [(case, row) for case, row in zip(judged, scores.steps, strict=True) if case.outcome is outcome]
+        for name, outcome in (("right answer", True), ("wrong answer", False))
     }
+    bootstrap = Bootstrap(draws=draws, seed=seed)
     without = _without_controls(audited, judged)
     texts, usage = ({}, Usage()) if without else _altered(audited, judged, seed)
-    controls = _controls(judged, {"whole": scores.traces} | texts, draws, seed)
+    controls = _controls(judged, {"whole": scores.traces} | texts, bootstrap)
     return OutcomeAudit(
         scorer=audited.name,
         rule=audited.rule,
-        lowest_last={
-            name: _lowest_last(judged, scores, rows, draws, seed) for name, rows in by_outcome.items()
-        },
-        around_error={
-            name: _around_error(judged, scores, rows, draws, seed) for name, rows in by_outcome.items()
-        },
+        lowest_last={name: _lowest_last(rows, bootstrap) for name, rows in by_outcome.items()},
+        around_error={name: _around_error(rows, bootstrap) for name, rows in by_outcome.items()},
         controls=controls,
         without_controls=without,
         not_in_controls=len(judged) - controls["whole"].traces,
@@ -136,10 +128,9 @@ def audit_outcome(
 
 
 def last_step_only(trace: Trace) -> Trace:
-    """The trace without all steps but its last."""
+    """The trace reduced to its last step."""
     parts = pieces(trace)
-    last = len(parts) - 1
-    return rebuilt(trace, "last step only", parts[-1:], step=0, was=last).trace
+    return rebuilt(trace, "last step only", parts[-1:], step=0, was=len(parts) - 1).trace
 
 
 def shuffled_steps(trace: Trace, rng: np.random.Generator) -> Trace:
@@ -160,44 +151,26 @@ def shuffled_steps(trace: Trace, rng: np.random.Generator) -> Trace:
     return rebuilt(trace, "shuffled steps", [*moved, parts[-1]], step=len(moved), was=len(moved)).trace
 
 
-def _lowest_last(
-    cases: Sequence[Case], scores: AuditScores, rows: Sequence[int], draws: int, seed: int
-) -> LowestLast:
-    usable = [n for n in rows if len(scores.steps[n]) > 1 and not np.isnan(scores.steps[n]).any()]
-    last, chance = [], []
-    for row in usable:
-        lowest = np.flatnonzero(scores.steps[row] == scores.steps[row].min())
-        last.append(float(lowest[-1] == len(scores.steps[row]) - 1) / len(lowest))
-        chance.append(1 / len(scores.steps[row]))
-    problems = [cases[n].problem_id for n in usable]
-
-    def mean(values: Sequence[float]) -> Interval:
-        return bootstrap_cluster_mean(values, problems, draws=draws, rng=np.random.default_rng(seed))
-
-    return LowestLast(share=mean(last), chance=mean(chance).value, traces=len(usable))
+def _lowest_last(rows: Sequence[tuple[Case, FloatArray]], bootstrap: Bootstrap) -> LowestLast:
+    usable = [(case, row) for case, row in rows if len(row) > 1 and not np.isnan(row).any()]
+    problems = [case.problem_id for case, _ in usable]
+    last = [float(row[-1] == row.min()) / int((row == row.min()).sum()) for _, row in usable]
+    chance = bootstrap.mean([1 / len(row) for _, row in usable], problems)
+    return LowestLast(share=bootstrap.mean(last, problems), chance=chance.value, traces=len(usable))
 
 
-def _around_error(
-    cases: Sequence[Case], scores: AuditScores, rows: Sequence[int], draws: int, seed: int
-) -> AroundError:
-    erring = [(n, error) for n in rows if (error := cases[n].first_error) is not None]
-    problems = [cases[n].problem_id for n, _ in erring]
+def _around_error(rows: Sequence[tuple[Case, FloatArray]], bootstrap: Bootstrap) -> AroundError:
+    erring = [(case, row, error) for case, row in rows if (error := case.first_error) is not None]
+    problems = [case.problem_id for case, _, _ in erring]
 
     def at(offset: int) -> FloatArray:
-        return np.array(
-            [
-                scores.steps[n][error + offset] if 0 <= error + offset < len(scores.steps[n]) else math.nan
-                for n, error in erring
-            ]
-        )
-
-    def mean(values: FloatArray) -> Interval:
-        return bootstrap_cluster_mean(values, problems, draws=draws, rng=np.random.default_rng(seed))
+        places = [(row, error + offset) for _, row, error in erring]
+        return np.array([row[place] if 0 <= place < len(row) else math.nan for row, place in places])
 
     drop = at(-1) - at(0)
     return AroundError(
-        drop=mean(drop),
-        by_offset={offset: mean(at(offset)) for offset in OFFSETS},
+        drop=bootstrap.mean(drop, problems),
+        by_offset={offset: bootstrap.mean(at(offset), problems) for offset in OFFSETS},
         traces=len(erring),
         with_drop=int((~np.isnan(drop)).sum()),
     )
@@ -236,81 +209,68 @@ def _altered(audited: AuditedScorer, cases: Sequence[Case], seed: int) -> tuple[
 
 
 def _controls(
-    cases: Sequence[Case], scores: dict[str, FloatArray], draws: int, seed: int
+    cases: Sequence[Case], scores: dict[str, FloatArray], bootstrap: Bootstrap
 ) -> dict[str, Control]:
-    """Every control over the traces that have all scores, or they could not be compared."""
+    """Every control over the traces that have all scores, so that the controls are comparable."""
     rows = np.flatnonzero(~np.isnan(list(scores.values())).any(axis=0)).tolist()
     outcome = [float(cases[n].outcome is True) for n in rows]
     problems = [cases[n].problem_id for n in rows]
-
-    def correlation(first: FloatArray, second: Sequence[float] | FloatArray) -> Interval:
-        return bootstrap_correlation(first, second, problems, draws=draws, rng=np.random.default_rng(seed))
-
     return {
         name: Control(
-            auc=bootstrap_auc(found[rows], outcome, problems, draws=draws, rng=np.random.default_rng(seed)),
-            correlation=correlation(found[rows], outcome),
-            with_whole=correlation(found[rows], scores["whole"][rows]),
+            auc=bootstrap.auc(values[rows], outcome, problems),
+            correlation=bootstrap.correlation(values[rows], outcome, problems),
+            with_whole=bootstrap.correlation(values[rows], scores["whole"][rows], problems),
             traces=len(rows),
         )
-        for name, found in scores.items()
+        for name, values in scores.items()
     }
 
 
 def outcome_section(audits: Sequence[OutcomeAudit]) -> Section:
-    """Where the minimum lies, what an error costs, and what the last step alone is worth."""
-    lowest: list[list[Cell]] = [
-        [a.scorer, name, found.share, found.chance, found.traces]
-        for a in audits
-        for name, found in a.lowest_last.items()
-    ]
+    """Position of the minimum, effect of an error, and scores of altered texts."""
     around: list[list[Cell]] = [
-        [a.scorer, name, found.drop, *found.by_offset.values(), found.with_drop, found.traces]
+        [a.scorer, name, part.drop, *part.by_offset.values(), part.with_drop, part.traces]
         for a in audits
-        for name, found in a.around_error.items()
+        for name, part in a.around_error.items()
     ]
-    controls: list[list[Cell]] = [
-        [a.scorer, a.rule, name, found.auc, found.correlation, found.with_whole, found.traces]
+    lines = {
+        a.scorer: [(list(part.by_offset), list(part.by_offset.values())) for part in a.around_error.values()]
         for a in audits
-        for name, found in a.controls.items()
-    ]
+    }
     return Section(
         title="Collapse to the outcome",
-        about="A scorer of steps loses score where the error is, whether the answer comes out correct or "
-        "wrong, and has little to say of a last step alone or of steps in random order.",
+        about="A scorer of steps drops at the error, whether the answer is correct or wrong, and cannot "
+        "predict the outcome from the last step alone or from steps in random order.",
         findings=[_finding(audit) for audit in audits],
         tables=[
-            Table(
-                caption="Share of traces whose lowest step is the last",
-                headers=["scorer", "traces with", "share", "chance", "n"],
-                rows=lowest,
+            Table.of(
+                "Share of traces whose lowest step is the last, by outcome",
+                [
+                    Row(scorer=a.scorer, outcome=name, p=p)
+                    for a in audits
+                    for name, p in a.lowest_last.items()
+                ],
+                ["scorer", "outcome", "p.share", "p.chance", "p.traces"],
             ),
             Table(
                 caption="Wrong processes: drop of score at the first error, and mean score around it",
-                headers=["scorer", "traces with", "drop", *(f"{n:+d}" for n in OFFSETS), "n drop", "n"],
+                headers=["scorer", "outcome", "drop", *(f"{n:+d}" for n in OFFSETS), "with drop", "traces"],
                 rows=around,
             ),
-            Table(
-                caption="Scores of altered texts against the outcome of the unaltered traces, which are the "
-                "same for all texts",
-                headers=["scorer", "rule", "text", "AUC", "correlation", "with whole trace", "n"],
-                rows=controls,
+            Table.of(
+                "Scores of altered texts against the outcome of the original traces (the same ones for all)",
+                [Row(audit=a, text=name, c=c) for a in audits for name, c in a.controls.items()],
+                ["audit.scorer", "audit.rule", "text", "c.auc", "c.correlation", "c.with_whole", "c.traces"],
             ),
             Table.of(
-                "What was left out",
+                "Traces left out",
                 audits,
-                {
-                    "scorer": "scorer",
-                    "no outcome": "no_outcome",
-                    "no trace score": "unscored",
-                    "not in altered texts' table": "not_in_controls",
-                    "altered texts": lambda a: a.without_controls or "scored",
-                },
+                ["scorer", "no_outcome", "unscored", "not_in_controls", "without_controls"],
             ),
         ],
         figures=[
             (
-                partial(_around_error_figure, audits),
+                partial(paired_lines, "steps from the first error", "mean step score", lines),
                 "Mean step score around the first error: correct answers solid, wrong answers dashed.",
             )
         ],
@@ -318,30 +278,17 @@ def outcome_section(audits: Sequence[OutcomeAudit]) -> Section:
 
 
 def _finding(audit: OutcomeAudit) -> str:
-    """What an error costs by outcome, and what the last step alone tells."""
     lucky, wrong = (audit.around_error[name].drop for name in ("right answer", "wrong answer"))
     sentence = (
-        f"At the first error the score of {audit.scorer} drops by {lucky:.3f} where the answer is correct "
-        f"all the same, and by {wrong:.3f} where it is wrong."
+        f"At the first error the score of {audit.scorer} drops by {lucky:.3f} if the answer is correct "
+        f"anyway, and by {wrong:.3f} if it is wrong."
     )
     if "last step only" in audit.controls:
-        whole, last, shuffled = (
-            audit.controls[name].auc for name in ("whole", "last step only", "shuffled steps")
-        )
+        names = ("whole", "last step only", "shuffled steps")
+        whole, last, shuffled = (audit.controls[name].auc for name in names)
         sentence += (
-            f" It tells correct answers from wrong ones with AUC {whole:.3f}; from the last step alone "
-            f"with {last:.3f}, with the steps before it shuffled {shuffled:.3f} (the same "
+            f" It separates correct from wrong answers with AUC {whole:.3f}; from the last step alone with "
+            f"{last:.3f}, with the earlier steps shuffled {shuffled:.3f} (on the same "
             f"{audit.controls['whole'].traces} traces)."
         )
     return sentence
-
-
-def _around_error_figure(audits: Sequence[OutcomeAudit]) -> Figure:
-    """Mean step score by distance from the first error."""
-    figure, axes = new_figure("steps from the first error", "mean step score", lines=len(audits))
-    for number, audit in enumerate(audits):
-        for (_, found), style in zip(audit.around_error.items(), ("-", "--"), strict=True):
-            label = audit.scorer if style == "-" else None
-            banded_line(axes, list(found.by_offset), list(found.by_offset.values()), number, label, style)
-    legend(figure)
-    return figure

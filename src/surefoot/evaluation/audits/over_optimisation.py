@@ -1,7 +1,7 @@
-"""Over-optimisation: the score that is maximised (proxy) and the truth (gold) against the pressure put on it.
+"""Over-optimisation: the maximised score (proxy) and the truth (gold) against the optimisation pressure.
 
-Best of N moves away from the policy by KL = log N - (N - 1) / N. The proxy rises without end; gold rises, and
-with a proxy that can be fooled falls again (Gao et al. 2022, arXiv 2210.10760). For best-of-N their law is
+Best of N is KL = log N - (N - 1) / N away from the policy. The proxy keeps rising; gold rises and, if the
+proxy can be fooled, falls again (Gao et al. 2022, arXiv 2210.10760). For best-of-N their law is
 gold(d) - gold(0) = d (alpha - beta d) with d = sqrt(KL), highest at d = alpha / (2 beta).
 """
 
@@ -11,23 +11,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.scorers import AuditedScorer, FloatArray
-from surefoot.evaluation.plots import banded_line, colour, legend, new_figure
-from surefoot.evaluation.report import Section, Table
+from surefoot.evaluation.plots import paired_lines
+from surefoot.evaluation.report import Row, Section, Table
 from surefoot.evaluation.splits import half_of
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Trace, Usage
 from surefoot.search.estimators import best_of_n, pass_at_k
 from surefoot.stats.bootstrap import bootstrap_mean
 from surefoot.stats.intervals import Interval
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +42,7 @@ class Pressure:
 
 @dataclass(frozen=True, kw_only=True)
 class OverOptimisationAudit:
-    """One scorer's curves, and where proxy and gold part."""
+    """One scorer's curves, and where proxy and gold diverge."""
 
     scorer: str
     rule: str
@@ -56,10 +52,10 @@ class OverOptimisationAudit:
     peak_interval: tuple[int, int]
     """95 % of the bootstrap draws of problems have their peak within."""
     peak_at_end: float
-    """Share of the draws whose gold is highest at the largest N: no sign of a fall within reach."""
+    """Share of the draws whose gold is highest at the largest N: no sign of a fall so far."""
     fall: Interval
-    """Gold at the peak less gold at the largest N. The peak is found on one half of the problems and the fall
-    measured on the other, both ways, so that choosing the highest of noisy points makes no fall."""
+    """Gold at the peak less gold at the largest N. The peak is located on one half of the problems and the
+    fall measured on the other, both ways; otherwise the highest of noisy points would look like a peak."""
     alpha: float
     """Of Gao's law, by least squares; NaN with fewer than three sizes."""
     beta: Interval
@@ -75,9 +71,8 @@ class OverOptimisationAudit:
     usage: Usage
 
     @property
-    def parted(self) -> bool:
-        """Whether gold falls after its peak beyond chance, while the proxy keeps rising."""
-        return self.fall.low > 0
+    def peak_range(self) -> str:
+        return "{} to {}".format(*self.peak_interval)
 
 
 def best_of_n_kl(n: int) -> float:
@@ -90,7 +85,7 @@ def audit_over_optimisation(
     items: Sequence[ProblemTrace],
     *,
     largest: int | None = None,
-    draws: int = 2000,
+    draws: int = 1000,
     seed: int = 0,
 ) -> OverOptimisationAudit:
     """Gold and proxy for best of 1, 2, 3, 4, 6, 8, 12 … of each problem's scored traces (unbiased estimates).
@@ -100,21 +95,21 @@ def audit_over_optimisation(
     size that at least nine in ten problems have. Raises ``ScoreError`` if no problem has two scored traces.
     """
     judged = [item for item in items if item.trace.outcome is not None]
-    found = audited.score(judged)
+    scores = audited.score(judged)
     pools: dict[str, _ScoredTraces] = {}
-    for item, score in zip(judged, found.traces.tolist(), strict=True):
+    for item, score in zip(judged, scores.traces.tolist(), strict=True):
         if not math.isnan(score):
             pools.setdefault(item.problem.id, _ScoredTraces()).add(item.trace, score)
     needed = largest or (int(np.quantile([len(p) for p in pools.values()], 0.1)) if pools else 0)
-    kept = {name: pool for name, pool in pools.items() if len(pool) >= max(needed, 2)}
-    if not kept:
+    large = {name: pool for name, pool in pools.items() if len(pool) >= max(needed, 2)}
+    if not large:
         raise ScoreError(
             f"{audited.name}: no problem has {max(needed, 2)} traces with score and outcome; sample more"
         )
     sizes = sizes_to(needed)
-    gold = np.array([[p.best_of(n, p.right) for n in sizes] for p in kept.values()])
-    proxy = np.array([[p.best_of(n, p.scores) for n in sizes] for p in kept.values()])
-    ceiling = np.array([[pass_at_k(len(p), sum(p.right), n) for n in sizes] for p in kept.values()])
+    gold = np.array([[p.best_of(n, p.right) for n in sizes] for p in large.values()])
+    proxy = np.array([[p.best_of(n, p.scores) for n in sizes] for p in large.values()])
+    ceiling = np.array([[pass_at_k(len(p), sum(p.right), n) for n in sizes] for p in large.values()])
     resampled = _resampled(gold, draws, np.random.default_rng(seed))
     peaks = _peaks(resampled)
     peak_low, peak_high = np.quantile(peaks, [0.025, 0.975], method="nearest")
@@ -137,15 +132,15 @@ def audit_over_optimisation(
         peak=sizes[int(_peaks(gold.mean(axis=0)[None])[0])],
         peak_interval=(sizes[int(peak_low)], sizes[int(peak_high)]),
         peak_at_end=float((peaks == len(sizes) - 1).mean()),
-        fall=bootstrap_mean(_falls(gold, list(kept)), draws=draws, rng=np.random.default_rng(seed)),
+        fall=bootstrap_mean(_falls(gold, list(large)), draws=draws, rng=np.random.default_rng(seed)),
         alpha=alpha,
         beta=Interval(value=beta, low=beta_low, high=beta_high),
-        problems=len(kept),
-        too_small=len({item.problem.id for item in items}) - len(kept),
+        problems=len(large),
+        too_small=len({item.problem.id for item in items}) - len(large),
         samples_needed=max(needed, 2),
-        unscored=int(np.isnan(found.traces).sum()),
+        unscored=int(np.isnan(scores.traces).sum()),
         no_outcome=len(items) - len(judged),
-        usage=found.usage,
+        usage=scores.usage,
     )
 
 
@@ -201,83 +196,59 @@ def _peaks(curves: FloatArray) -> np.ndarray:
 
 def _falls(gold: FloatArray, problems: Sequence[str]) -> FloatArray:
     """Each problem's gold at the peak of the other half less its gold at the largest size, [problems]."""
-    half = np.array([half_of(problem) for problem in problems])
+    halves = np.array([half_of(problem) for problem in problems])
     falls = np.zeros(len(gold))
-    for mine in (0, 1):
-        other = gold[half != mine]
+    for half in (0, 1):
+        other = gold[halves != half]
         if len(other):
             peak = int(_peaks(other.mean(axis=0)[None])[0])
-            falls[half == mine] = gold[half == mine, peak] - gold[half == mine, -1]
+            falls[halves == half] = gold[halves == half, peak] - gold[halves == half, -1]
     return falls
 
 
 def over_optimisation_section(audits: Sequence[OverOptimisationAudit]) -> Section:
     """Gold and proxy against the pressure of selection."""
+    points = [Row(scorer=a.scorer, sqrt_KL=math.sqrt(p.kl), p=p) for a in audits for p in a.points]
+    lines = {}
+    for audit in audits:
+        distance = [math.sqrt(point.kl) for point in audit.points]
+        gold, proxy = [p.gold for p in audit.points], [p.proxy for p in audit.points]
+        lines[audit.scorer] = ((distance, gold), (distance, proxy))
     return Section(
         title="Over-optimisation",
         about="Best of N by score. Distance from the policy: KL = log N - (N - 1) / N.",
         findings=[_finding(audit) for audit in audits],
         tables=[
             Table.of(
-                "Where gold is highest, and what is lost beyond",
+                "N with the highest gold, its 95 % range over bootstrap draws, and the fall after it",
                 audits,
-                {
-                    "scorer": "scorer",
-                    "rule": "rule",
-                    "peak N": "peak",
-                    "95 % of peaks": lambda a: "{} to {}".format(*a.peak_interval),
-                    "peak at the end": "peak_at_end",
-                    "fall": "fall",
-                    "alpha": "alpha",
-                    "beta": "beta",
-                },
-            ),
-            Table(
-                caption="Gold (share correct) and proxy (score) for best of N",
-                headers=["scorer", "N", "sqrt KL", "proxy", "gold", "pass@N"],
-                rows=[
-                    [a.scorer, p.n, math.sqrt(p.kl), p.proxy, p.gold, p.ceiling]
-                    for a in audits
-                    for p in a.points
-                ],
+                ["scorer", "rule", "peak", "peak_range", "peak_at_end", "fall", "alpha", "beta"],
             ),
             Table.of(
-                "What was used and left out",
+                "Gold (share correct) and proxy (score) for best of N; the ceiling is pass@N",
+                points,
+                ["scorer", "p.n", "sqrt_KL", "p.proxy", "p.gold", "p.ceiling"],
+            ),
+            Table.of(
+                "Problems and traces that were used or left out",
                 audits,
-                {
-                    "scorer": "scorer",
-                    "problems": "problems",
-                    "too few traces": "too_small",
-                    "traces needed": "samples_needed",
-                    "no score": "unscored",
-                    "no outcome": "no_outcome",
-                },
+                ["scorer", "problems", "too_small", "samples_needed", "unscored", "no_outcome"],
             ),
         ],
-        figures=[(partial(_pressure_figure, audits), "Gold (solid) and proxy (dashed) against sqrt KL.")],
+        figures=[
+            (
+                partial(paired_lines, "sqrt KL of best-of-N", "gold (solid), proxy (dashed)", lines),
+                "Gold (solid) and proxy (dashed) against sqrt KL.",
+            )
+        ],
     )
 
 
 def _finding(audit: OverOptimisationAudit) -> str:
-    """Where gold and proxy part."""
     first, last = audit.points[0], audit.points[-1]
-    how = "falls beyond chance" if audit.parted else "does not fall beyond chance"
+    how = "falls beyond chance" if audit.fall.low > 0 else "does not fall beyond chance"
     return (
         f"Best of N by {audit.scorer}: from N = 1 to N = {last.n} gold goes from {first.gold.value:.3f} to "
         f"{last.gold.value:.3f} and the proxy from {first.proxy.value:.3f} to {last.proxy.value:.3f}; gold "
-        f"is highest at N = {audit.peak} (95 %: {audit.peak_interval[0]} to {audit.peak_interval[1]}) and "
-        f"{how} after it ({audit.fall:.3f})."
+        f"is highest at N = {audit.peak} (95 %: {audit.peak_range}) and {how} after it ({audit.fall:.3f})."
     )
-
-
-def _pressure_figure(audits: Sequence[OverOptimisationAudit]) -> Figure:
-    """Gold and proxy against sqrt KL; gold's peak is ringed."""
-    figure, axes = new_figure("sqrt KL of best-of-N", "gold (solid), proxy (dashed)", lines=len(audits))
-    for number, audit in enumerate(audits):
-        distance = [math.sqrt(point.kl) for point in audit.points]
-        banded_line(axes, distance, [p.gold for p in audit.points], number, audit.scorer, "-")
-        banded_line(axes, distance, [p.proxy for p in audit.points], number, None, "--")
-        at = next(place for place, point in enumerate(audit.points) if point.n == audit.peak)
-        axes.plot(distance[at], audit.points[at].gold.value, "o", ms=11, mfc="none", color=colour(number))
-    legend(figure)
-    return figure

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from surefoot.errors import ScoreError
 from surefoot.evaluation.scorer_table import ScorerTable
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import StepScores, Usage
@@ -41,6 +42,11 @@ class AuditedScorer:
     partial: bool = False
     """Aggregate the steps that have a score where others have none (published files end at the first
     error). A minimum is then an upper bound. Without it such a trace is not scored."""
+
+    def require_live(self) -> None:
+        """Raise ``ScoreError`` for stored scores."""
+        if self.stored:
+            raise ScoreError(f"{self.name}: stored scores cannot score edited text; give a checkpoint")
 
     def score(self, items: Sequence[ProblemTrace]) -> AuditScores:
         """Score traces, in order. Raises ``ScoreError`` if the scores do not fit the traces."""

@@ -1,4 +1,4 @@
-"""Domain transfer: what a scorer trained on one domain is worth on another."""
+"""Domain transfer: how well a scorer trained on one domain works on another."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
-
-import numpy as np
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import Case
@@ -18,11 +15,8 @@ from surefoot.evaluation.plots import heat_map
 from surefoot.evaluation.report import Section, Table
 from surefoot.evaluation.splits import half_of
 from surefoot.records import Usage
-from surefoot.stats.bootstrap import Resample, bootstrap_auc, bootstrap_statistic
+from surefoot.stats.bootstrap import Bootstrap, Resample
 from surefoot.stats.intervals import UNKNOWN, Cell, Interval
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,19 +76,19 @@ def audit_transfer(
     if not scorers or not sets:
         raise ScoreError("a transfer matrix needs at least one scorer and one labelled set")
     halves = {name: _halves(name, cases, fit=threshold is None) for name, cases in sets.items()}
+    bootstrap = Bootstrap(draws=draws, seed=seed)
     cells, usage = [], {}
     for train, audited in scorers.items():
-        own = halves.get(train)
         usage[train] = Usage()
         cut = threshold
-        if threshold is None and own is not None:
-            tuning = audited.score([case.item for case in own.tuning])
+        if threshold is None and train in halves:
+            tuning = audited.score([case.item for case in halves[train].tuning])
             usage[train] += tuning.usage
-            cut = _fitted(own.tuning, tuning)
+            cut = _fitted(halves[train].tuning, tuning)
         for test, half in halves.items():
-            found = audited.score([case.item for case in half.reported])
-            usage[train] += found.usage
-            cells.append(_cell(train, test, half.reported, found, cut, draws, seed))
+            scores = audited.score([case.item for case in half.reported])
+            usage[train] += scores.usage
+            cells.append(_cell(train, test, half.reported, scores, cut, bootstrap))
     return TransferAudit(
         cells=cells,
         trained=list(scorers),
@@ -112,71 +106,68 @@ class _Halves:
 
 
 def _halves(name: str, cases: Sequence[Case], *, fit: bool) -> _Halves:
-    """By the hash of the problem, so that the halves stay the same when problems are added."""
-    known = [case for case in cases if any(good is not None for good in case.good)]
-    if not known:
+    """Split by the hash of the problem, so that new problems do not change the halves."""
+    labelled = [case for case in cases if any(good is not None for good in case.good)]
+    if not labelled:
         raise ScoreError(f"set {name!r}: none of {len(cases)} traces has a labelled step")
-    tuning = [case for case in known if fit and half_of(case.problem_id)]
-    taken = {case.problem_id for case in tuning}
-    return _Halves(tuning=tuning, reported=[case for case in known if case.problem_id not in taken])
+    tuning = [case for case in labelled if fit and half_of(case.problem_id)]
+    problems = {case.problem_id for case in tuning}
+    return _Halves(tuning=tuning, reported=[case for case in labelled if case.problem_id not in problems])
 
 
 def _first_errors(
-    cases: Sequence[Case], found: AuditScores
+    cases: Sequence[Case], scores: AuditScores
 ) -> tuple[list[list[float | None]], list[int], list[str]]:
-    """Scores, first errors (-1 = none) and problems of the traces where that is known."""
+    """Scores, first errors (-1 = none) and problems of the traces with a known first error or none."""
     rows = [n for n, case in enumerate(cases) if case.right or case.first_error is not None]
-    scores = [[None if math.isnan(s) else float(s) for s in found.steps[n]] for n in rows]
+    values = [[None if math.isnan(s) else float(s) for s in scores.steps[n]] for n in rows]
     labels = [-1 if (error := cases[n].first_error) is None else error for n in rows]
-    return scores, labels, [cases[n].problem_id for n in rows]
+    return values, labels, [cases[n].problem_id for n in rows]
 
 
-def _fitted(cases: Sequence[Case], found: AuditScores) -> float | None:
-    scores, labels, _ = _first_errors(cases, found)
+def _fitted(cases: Sequence[Case], scores: AuditScores) -> float | None:
+    values, labels, _ = _first_errors(cases, scores)
     if not 0 < sum(label < 0 for label in labels) < len(labels):
-        return None  # all right or all wrong: F1 is undefined at every cut
-    return best_threshold(scores, labels).threshold
+        return None  # all correct or all wrong: F1 is undefined at every threshold
+    return best_threshold(values, labels).threshold
 
 
 def _cell(
     train: str,
     test: str,
     cases: Sequence[Case],
-    found: AuditScores,
+    scores: AuditScores,
     threshold: float | None,
-    draws: int,
-    seed: int,
+    bootstrap: Bootstrap,
 ) -> TransferCell:
     steps = [
         (score, float(good), case.problem_id)
-        for case, row in zip(cases, found.steps, strict=True)
+        for case, row in zip(cases, scores.steps, strict=True)
         for good, score in zip(case.good, row, strict=True)
         if good is not None
     ]
-    values, good, problems = (list(column) for column in zip(*steps, strict=True)) if steps else ([], [], [])
-    scores, labels, owners = _first_errors(cases, found)
+    values, labels, owners = _first_errors(cases, scores)
 
     def f1(draw: Resample) -> float:
-        chosen = [int(n) for n in draw.items]
-        picked = processbench_f1([scores[n] for n in chosen], [labels[n] for n in chosen], threshold or 0.0)
-        return picked.f1
+        items = [int(n) for n in draw.items]
+        return processbench_f1([values[n] for n in items], [labels[n] for n in items], threshold or 0.0).f1
 
     measured = threshold is not None and bool(owners)
     return TransferCell(
         train=train,
         test=test,
-        auc=bootstrap_auc(values, good, problems, draws=draws, rng=np.random.default_rng(seed)),
-        f1=bootstrap_statistic(owners, f1, draws=draws, rng=np.random.default_rng(seed))
-        if measured
-        else UNKNOWN,
+        auc=bootstrap.auc(*map(list, zip(*steps, strict=True))) if steps else UNKNOWN,
+        f1=bootstrap.statistic(owners, f1) if measured else UNKNOWN,
         threshold=threshold,
         traces=len(owners),
-        unscored=sum(all(score is None for score in row) for row in scores),
+        unscored=sum(all(score is None for score in row) for row in values),
     )
 
 
 def transfer_section(audit: TransferAudit) -> Section:
     """The matrix, once for AUC and once for F1."""
+    auc = [[audit.cell(train, test).auc.value for test in audit.tested] for train in audit.trained]
+    heat = partial(heat_map, auc, audit.trained, audit.tested, "AUC", low=0, high=1)
 
     def matrix(caption: str, value: Callable[[TransferCell], Cell]) -> Table:
         rows: list[list[Cell]] = [
@@ -186,25 +177,18 @@ def transfer_section(audit: TransferAudit) -> Section:
 
     return Section(
         title="Domain transfer",
-        about="Each row is a scorer, named by what it was trained on; each column a labelled set.",
+        about="Each row is a scorer, named after its training domain; each column is a labelled set.",
         findings=[_finding(audit, train) for train in audit.trained],
         tables=[
             matrix("AUC of good steps over bad ones, by test domain", lambda cell: cell.auc),
             matrix(f"ProcessBench F1; threshold {audit.thresholds}", lambda cell: cell.f1),
             matrix("Threshold", lambda cell: cell.threshold),
-            matrix("Traces that F1 is over", lambda cell: cell.traces),
+            matrix("Traces of F1", lambda cell: cell.traces),
         ],
-        figures=[(partial(_matrix_figure, audit), "AUC by train (rows) and test domain (columns).")],
+        figures=[(heat, "AUC by train (rows) and test domain (columns).")],
     )
 
 
 def _finding(audit: TransferAudit, train: str) -> str:
-    """One scorer's row of the matrix."""
-    shown = ", ".join(f"{audit.cell(train, test).auc:.3f} on {test}" for test in audit.tested)
-    return f"{train} has AUC {shown}."
-
-
-def _matrix_figure(audit: TransferAudit) -> Figure:
-    """AUC of every scorer on every set."""
-    values = [[audit.cell(train, test).auc.value for test in audit.tested] for train in audit.trained]
-    return heat_map(values, audit.trained, audit.tested, "AUC", low=0, high=1)
+    aucs = ", ".join(f"{audit.cell(train, test).auc:.3f} on {test}" for test in audit.tested)
+    return f"{train} has AUC {aucs}."

@@ -1,9 +1,9 @@
-from .agent_report import write_agent_report as write_agent_report
 from .agent_steps import AgentEvaluation as AgentEvaluation
 from .agent_steps import AgentRun as AgentRun
 from .agent_steps import agent_layout as agent_layout
 from .agent_steps import agent_runs as agent_runs
 from .agent_steps import evaluate_agent_steps as evaluate_agent_steps
+from .agent_steps import write_agent_report as write_agent_report
 from .first_errors import ProcessBenchCase as ProcessBenchCase
 from .first_errors import ProcessBenchResult as ProcessBenchResult
 from .first_errors import best_threshold as best_threshold

@@ -1,8 +1,8 @@
-"""Each step of agents' runs judged, as AgentProcessBench does (arXiv 2603.14465), always beside floors.
+"""Step labels of agent runs, evaluated like AgentProcessBench (arXiv 2603.14465), with baselines.
 
-Step accuracy is the share of labelled steps with the right sign (−1, 0, +1); first-error accuracy the share
-of runs whose first −1 is found at its step, or in which none is and none is reported. What is missing is
-wrong.
+Step accuracy is the share of labelled steps with the correct sign (−1, 0, +1). First-error accuracy is the
+share of runs whose first −1 is predicted at its step, or that have none and none is predicted. Missing
+predictions count as wrong.
 """
 
 from __future__ import annotations
@@ -10,48 +10,49 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import LabelError
-from surefoot.evaluation.benchmarks.agent_floors import (
+from surefoot.evaluation.benchmarks.agent_baselines import (
     MISSING,
     RunTruth,
     SignArray,
+    baselines,
     cross_fit,
     first_errors,
-    floors,
 )
-from surefoot.evaluation.benchmarks.processbench import AS_LABELLED
-from surefoot.evaluation.report import JSONResult
+from surefoot.evaluation.plots import interval_figure
+from surefoot.evaluation.report import JSONResult, Report, Row
 from surefoot.evaluation.run_metrics import MonitoredRun, RunMetrics, run_metrics
-from surefoot.evaluation.splits import SPLIT
-from surefoot.evaluation.step_layout import BoolArray, FloatArray, StepLayout
-from surefoot.evaluation.step_scores import System, SystemCounts
+from surefoot.evaluation.splits import AS_LABELLED, SPLIT, thresholds_text
+from surefoot.evaluation.step_layout import BoolArray, FloatArray, StepLayout, optional
+from surefoot.evaluation.step_scores import System, SystemCounts, sources_table
 from surefoot.formats.agent_processbench import JudgedRun
 from surefoot.io.tables import Facts
 from surefoot.protocols import LabelledTrace
 from surefoot.records import StepLabel
-from surefoot.stats.bootstrap import bootstrap_totals
+from surefoot.stats.bootstrap import Bootstrap, group_sums
 from surefoot.stats.intervals import Interval
 
 Unknown = Literal["wrong", "good"]
-"""What a step is that a source of labels leaves unknown in a run that it has labelled: ``good`` is for rules,
-which only say what is wrong."""
+"""Meaning of an unlabelled step in a run that has labels: ``good`` is for rules that only report errors."""
+Kind = Literal["floor", "scores", "labels"]
 
 ALL = "all"
-"""All subsets together: pooled, as the benchmark's own average is."""
+"""All subsets pooled, as in the benchmark's average."""
 LOOPHOLE = "loophole"
-"""What the evidence of a label begins with whose step exploits one."""
+"""Prefix of the evidence of a label that marks a loophole."""
 _CUTS = 256
-"""Thresholds that are tried, at most."""
+"""Thresholds to try, at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgentRun:
-    """A run with its truth, as the metrics see it."""
+    """A run with its true labels."""
 
     trace_id: str
     problem_id: str
@@ -60,7 +61,7 @@ class AgentRun:
     """[steps]: −1, 0, +1; ``None`` = not labelled."""
     outcome: bool | None
     loopholes: tuple[bool, ...] = ()
-    """[steps]: whether the step exploits a loophole; empty where no label says so."""
+    """[steps]: whether the step exploits a loophole; empty if no label marks one."""
 
     @property
     def facts(self) -> Facts:
@@ -70,39 +71,46 @@ class AgentRun:
 
 @dataclass(frozen=True, kw_only=True)
 class AgentAccuracy:
-    """Accuracies over some runs; 95 % intervals over problems, of which each keeps all its runs."""
+    """Accuracies over some runs; 95 % intervals over problems, each with all its runs."""
 
     step: Interval
     first_error: Interval
     step_less_floor: Interval
-    """Less the best floor that does not know the outcome, paired by problem."""
+    """Less the best baseline that does not know the outcome, paired by problem."""
     first_error_less_floor: Interval
     lenient_first_error: float
-    """As the benchmark's own script counts: a run without prediction is right if it has no error."""
+    """As in the benchmark's script: a run without prediction counts as "no error predicted"."""
     missing_steps: int
     missing_runs: int
-    """Runs without a prediction of any step."""
+    """Runs without any prediction."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgentScore:
-    """One system under one rule, or one floor."""
+    """One system under one rule, or one baseline (kind ``floor``)."""
 
     system: str
-    kind: Literal["floor", "scores", "labels"]
+    kind: Kind
     rule: str
     thresholds: Mapping[str, float]
     uses_outcome: bool
-    """Whether it was told if the run failed."""
+    """Whether it knows if the run failed."""
     subsets: Mapping[str, AgentAccuracy]
-    """Without those of which it has no record; all together only where it has records of each."""
+    """Subsets with records of the system; ``all`` only if it has records of each."""
     monitoring: RunMetrics
-    """Over the subsets of which it has records; an alarm is a step predicted −1."""
+    """Over the subsets with records of the system; an alarm is a step predicted −1."""
+
+    @property
+    def source(self) -> str:
+        """Name in tables."""
+        if self.kind == "floor":
+            return f"baseline: {self.system}"
+        return f"{self.system}, {self.rule}" if self.kind == "scores" else self.system
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgentEvaluation(JSONResult):
-    """All floors and systems over the same runs."""
+    """All baselines and systems over the same runs."""
 
     runs: Mapping[str, int]
     steps: Mapping[str, int]
@@ -110,22 +118,22 @@ class AgentEvaluation(JSONResult):
     unlabelled_steps: int
     outcome_unknown: int
     best_floor: Mapping[str, Mapping[str, str]]
-    """By subset and metric, the floor without the outcome that others are compared with."""
+    """By subset and metric, the baseline without the outcome that the others are compared with."""
     systems: tuple[SystemCounts, ...]
     scores: tuple[AgentScore, ...]
     settings: Mapping[str, Any]
 
 
 def agent_runs(items: Iterable[LabelledTrace | JudgedRun]) -> list[AgentRun]:
-    """Runs with the correctness labels of their steps; of two labels of a step the last counts.
+    """Runs with the correctness labels of their steps; the last label of a step counts.
 
-    Raises ``LabelError`` for a run without steps, and for an id that occurs twice.
+    Raises ``LabelError`` for a run without steps, and for duplicate ids.
     """
     runs: dict[str, AgentRun] = {}
     for item in items:
         run = _judged(item) if isinstance(item, JudgedRun) else _labelled(item)
         if not run.signs:
-            raise LabelError(f"run {run.trace_id} has no step; leave it out")
+            raise LabelError(f"run {run.trace_id} has no steps; leave it out")
         if run.trace_id in runs:
             raise LabelError(f"run {run.trace_id} occurs twice in the data; give each file once")
         runs[run.trace_id] = run
@@ -133,7 +141,7 @@ def agent_runs(items: Iterable[LabelledTrace | JudgedRun]) -> list[AgentRun]:
 
 
 def agent_layout(runs: Iterable[AgentRun]) -> StepLayout:
-    """The steps of ``runs``, beside which :func:`surefoot.evaluation.open_systems` lays scores and labels."""
+    """The steps of ``runs``, with which :func:`surefoot.evaluation.open_systems` aligns scores and labels."""
     return StepLayout(run.facts for run in runs)
 
 
@@ -159,14 +167,16 @@ def _judged(item: JudgedRun) -> AgentRun:
 
 
 def _signs(labels: Sequence[StepLabel], steps: int) -> tuple[int | None, ...]:
-    known = {
-        one.step: int(one.value) for one in labels if one.kind == "correctness" and one.value is not None
+    signs = {
+        label.step: int(label.value)
+        for label in labels
+        if label.kind == "correctness" and label.value is not None
     }
-    return tuple(known.get(step) for step in range(steps))
+    return tuple(signs.get(step) for step in range(steps))
 
 
 def _loopholes(labels: Sequence[StepLabel], steps: int) -> tuple[bool, ...]:
-    marked = {one.step for one in labels if (one.evidence.message or "").startswith(LOOPHOLE)}
+    marked = {label.step for label in labels if (label.evidence.message or "").startswith(LOOPHOLE)}
     return tuple(step in marked for step in range(steps)) if marked else ()
 
 
@@ -179,42 +189,41 @@ def evaluate_agent_steps(
     draws: int = 1000,
     seed: int = 0,
 ) -> AgentEvaluation:
-    """Hold floors and ``systems`` (laid beside ``runs``, in order) against the labels.
+    """Compare baselines and ``systems`` (aligned with ``runs``) with the labels.
 
-    A score below the threshold is −1, any other +1. ``split`` fits the threshold for each subset on the other
-    half of its problems, by the sum of both accuracies, as floors fit their numbers; a number holds for all.
-    A judge's labels are its predictions. What a system does not predict is wrong; a subset of which it has no
-    record at all is left out for it. Raises ``LabelError`` for no runs, and where a threshold cannot be
-    fitted.
+    A score below the threshold predicts −1, any other +1. ``split`` fits the threshold for each subset on the
+    other half of its problems, by the sum of both accuracies, like the parameters of baselines; a number
+    applies to all. A judge's labels are its predictions. Missing predictions count as wrong; a subset without
+    any record of a system is left out for it. Raises ``LabelError`` without runs, and if a threshold cannot
+    be fitted.
     """
     if not runs:
         raise LabelError("give at least one run")
     names = list(dict.fromkeys(run.subset for run in runs))
+    signs = [MISSING if sign is None else sign for run in runs for sign in run.signs]
     truth = RunTruth(
         layout=agent_layout(runs),
-        signs=np.array([MISSING if one is None else one for run in runs for one in run.signs], dtype=np.int8),
+        signs=np.array(signs, dtype=np.int8),
         subset=np.array([names.index(run.subset) for run in runs], dtype=np.intp),
         failed=np.array([-1 if run.outcome is None else not run.outcome for run in runs], dtype=np.int8),
     )
     entries = [
-        *(
-            _Entry(
-                system=floor.name,
-                kind="floor",
-                rule=floor.rule,
-                uses_outcome=floor.uses_outcome,
-                predicted=floor.predicted,
-                recorded=np.ones(len(runs), dtype=bool),
-            )
-            for floor in floors(truth)
-        ),
-        *(entry for system in systems for entry in _entries(system, truth, names, rules, unknown)),
+        _Entry(
+            system=baseline.name,
+            kind="floor",
+            rule=baseline.rule,
+            uses_outcome=baseline.uses_outcome,
+            predicted=baseline.predicted,
+            recorded=np.ones(len(runs), dtype=bool),
+        )
+        for baseline in baselines(truth)
     ]
-    scores, best = _Evaluator(truth, runs, names, draws, seed).scores(entries)
+    entries += [entry for system in systems for entry in _entries(system, truth, names, rules, unknown)]
+    scores, best = _Evaluator(truth, runs, names, Bootstrap(draws=draws, seed=seed)).scores(entries)
     members = {name: [run for run in runs if run.subset == name] for name in names}
     return AgentEvaluation(
-        runs={name: len(own) for name, own in members.items()},
-        steps={name: sum(len(run.signs) for run in own) for name, own in members.items()},
+        runs={name: len(subset) for name, subset in members.items()},
+        steps={name: sum(len(run.signs) for run in subset) for name, subset in members.items()},
         problems=len(truth.layout.problem_ids),
         unlabelled_steps=int((truth.signs == MISSING).sum()),
         outcome_unknown=int((truth.failed == -1).sum()),
@@ -227,14 +236,16 @@ def evaluate_agent_steps(
 
 @dataclass(frozen=True, kw_only=True)
 class _Entry:
+    """Predictions of one system under one rule, or of one baseline."""
+
     system: str
-    kind: Literal["floor", "scores", "labels"]
+    kind: Kind
     rule: str
     predicted: SignArray
     recorded: BoolArray
-    """[runs]: whether the source has a record of the run, be it one without values."""
+    """[runs]: whether the source has a record of the run, with or without values."""
     scores: FloatArray | None = None
-    """[steps]; NaN = none. Without them, what is predicted is the score."""
+    """[steps]; NaN = none. If ``None``, the predictions are the scores."""
     thresholds: Mapping[str, float] | None = None
     uses_outcome: bool = False
 
@@ -282,8 +293,7 @@ def _entries(
 def _below(
     scores: FloatArray, rule: str | float, truth: RunTruth, names: Sequence[str]
 ) -> tuple[SignArray, dict[str, float]]:
-    """−1 below the threshold, +1 elsewhere, missing without a score; and the thresholds by what they hold
-    for."""
+    """−1 below the threshold, +1 elsewhere, missing without a score; and the thresholds by subset."""
 
     def signs(cut: float) -> SignArray:
         return np.where(np.isnan(scores), MISSING, np.where(scores < cut, -1, 1)).astype(np.int8)
@@ -294,7 +304,7 @@ def _below(
     fit = cross_fit(truth, [signs(cut) for cut in cuts])
     if fit is None:
         raise LabelError(
-            "a subset has problems in one half alone, so no threshold can be fitted; give --threshold NUMBER"
+            "all problems of a subset are in one half, so no threshold can be fitted; give --threshold NUMBER"
         )
     chosen = {
         f"{name}, half {half}": cuts[fit.chosen[number, half]]
@@ -305,7 +315,7 @@ def _below(
 
 
 def _cuts(scores: FloatArray) -> list[float]:
-    """Thresholds: none wrong, between neighbouring scores, all wrong."""
+    """Thresholds: no step wrong, between neighbouring scores, all steps wrong."""
     if not len(scores):
         return [0.0]
     distinct = np.unique(scores)
@@ -316,117 +326,100 @@ def _cuts(scores: FloatArray) -> list[float]:
 
 
 class _Evaluator:
-    """Metrics of predictions, all from the same bootstrap draws."""
+    """Metrics of predictions, all from the same bootstrap samples."""
 
     def __init__(
-        self, truth: RunTruth, runs: Sequence[AgentRun], names: Sequence[str], draws: int, seed: int
+        self, truth: RunTruth, runs: Sequence[AgentRun], names: Sequence[str], bootstrap: Bootstrap
     ) -> None:
-        self._truth, self._runs, self._draws, self._seed = truth, runs, draws, seed
+        self._truth, self._runs, self._bootstrap = truth, runs, bootstrap
         self._members = {name: truth.subset == number for number, name in enumerate(names)}
         if len(names) > 1:
             self._members[ALL] = np.ones(len(truth.subset), dtype=bool)
 
     def scores(self, entries: Sequence[_Entry]) -> tuple[tuple[AgentScore, ...], dict[str, dict[str, str]]]:
-        """One score for each entry, and the floors that they are compared with."""
+        """One score for each entry, and the baselines that they are compared with."""
         hits = [self._truth.hits(entry.predicted) for entry in entries]
-        blind = [at for at, one in enumerate(entries) if one.kind == "floor" and not one.uses_outcome]
+        blind = [at for at, entry in enumerate(entries) if entry.kind == "floor" and not entry.uses_outcome]
         best = {
-            name: [max(blind, key=lambda at: _accuracy(hits[at][own], metric)) for metric in range(2)]
-            for name, own in self._members.items()
+            name: [max(blind, key=lambda at: _accuracy(hits[at][members], metric)) for metric in range(2)]
+            for name, members in self._members.items()
         }
-        subset = self._truth.subset
-        covered = [np.isin(subset, subset[entry.recorded]) for entry in entries]
-        scores = tuple(
-            AgentScore(
-                system=entry.system,
-                kind=entry.kind,
-                rule=entry.rule,
-                thresholds=dict(entry.thresholds or {}),
-                uses_outcome=entry.uses_outcome,
-                subsets={
-                    name: self._of(entry, own, hits[at], [hits[floor] for floor in best[name]])
-                    for name, own in self._members.items()
-                    if covered[at][own].all()
-                },
-                monitoring=self._monitoring(entry, covered[at]),
+        scores = []
+        for entry, entry_hits in zip(entries, hits, strict=True):
+            covered = np.isin(self._truth.subset, self._truth.subset[entry.recorded])
+            subsets = {
+                name: self._of(entry, members, entry_hits, [hits[at] for at in best[name]])
+                for name, members in self._members.items()
+                if covered[members].all()
+            }
+            scores.append(
+                AgentScore(
+                    system=entry.system,
+                    kind=entry.kind,
+                    rule=entry.rule,
+                    thresholds=dict(entry.thresholds or {}),
+                    uses_outcome=entry.uses_outcome,
+                    subsets=subsets,
+                    monitoring=self._monitoring(entry, covered),
+                )
             )
-            for at, entry in enumerate(entries)
-        )
-        metrics = ("step", "first_error")
-        return scores, {
-            name: {metric: entries[at].system for metric, at in zip(metrics, floor, strict=True)}
-            for name, floor in best.items()
+        return tuple(scores), {
+            name: {"step": entries[step].system, "first_error": entries[first].system}
+            for name, (step, first) in best.items()
         }
 
     def _of(
         self,
         entry: _Entry,
-        own: BoolArray,
+        members: BoolArray,
         hits: NDArray[np.int64],
-        floor: Sequence[NDArray[np.int64]],
+        baseline: Sequence[NDArray[np.int64]],
     ) -> AgentAccuracy:
-        counts = np.concatenate([hits, floor[0][:, :1], floor[1][:, 2:3]], axis=1)
-        step, first, step_more, first_more = bootstrap_totals(
-            self._strata(counts, own), _rates, draws=self._draws, rng=np.random.default_rng(self._seed)
-        )
         layout = self._truth.layout
-        missing = entry.predicted == MISSING
-        gaps = np.add.reduceat(missing, layout.starts[:-1], dtype=np.int64)
+        counts = np.concatenate([hits, baseline[0][:, :1], baseline[1][:, 2:3]], axis=1)
+        subsets = [
+            members & (self._truth.subset == number) for number in np.unique(self._truth.subset[members])
+        ]
+        strata = [group_sums(counts[subset], layout.problem[subset]) for subset in subsets]
+        step, first, step_more, first_more = self._bootstrap.totals(strata, _rates)
+        missing = np.add.reduceat(entry.predicted == MISSING, layout.starts[:-1], dtype=np.int64)
         return AgentAccuracy(
             step=step,
             first_error=first,
             step_less_floor=step_more,
             first_error_less_floor=first_more,
-            lenient_first_error=self._lenient(entry.predicted, own),
-            missing_steps=int(gaps[own].sum()),
-            missing_runs=int((gaps == layout.lengths)[own].sum()),
+            lenient_first_error=self._lenient(entry.predicted, members),
+            missing_steps=int(missing[members].sum()),
+            missing_runs=int((missing == layout.lengths)[members].sum()),
         )
 
-    def _strata(self, counts: NDArray[np.int64], own: BoolArray) -> list[FloatArray]:
-        """Sums over the runs of each problem, [problems, columns], one array a subset."""
-        strata = []
-        for subset in np.unique(self._truth.subset[own]):
-            members = own & (self._truth.subset == subset)
-            _, problem = np.unique(self._truth.layout.problem[members], return_inverse=True)
-            sums = np.zeros((int(problem.max()) + 1, counts.shape[1]))
-            np.add.at(sums, problem, counts[members])
-            strata.append(sums)
-        return strata
-
-    def _lenient(self, predicted: SignArray, own: BoolArray) -> float:
+    def _lenient(self, predicted: SignArray, members: BoolArray) -> float:
         layout = self._truth.layout
         truth = first_errors(self._truth.signs, layout)
-        passed_over = first_errors(np.where(predicted == MISSING, 1, predicted).astype(np.int8), layout)
-        known = own & ~np.isnan(truth)
-        return float((passed_over == truth)[known].mean()) if known.any() else math.nan
+        filled = first_errors(np.where(predicted == MISSING, 1, predicted).astype(np.int8), layout)
+        counted = members & ~np.isnan(truth)
+        return float((filled == truth)[counted].mean()) if counted.any() else math.nan
 
     def _monitoring(self, entry: _Entry, covered: BoolArray) -> RunMetrics:
         truth, layout = self._truth, self._truth.layout
-        signs, missing = entry.predicted.astype(float), entry.predicted == MISSING
-        scores = np.where(missing, math.nan, signs) if entry.scores is None else entry.scores
+        predicted = np.where(entry.predicted == MISSING, math.nan, entry.predicted)
+        scores = predicted if entry.scores is None else entry.scores
         labels = np.where(truth.signs == MISSING, math.nan, truth.signs)
 
         def run(number: int) -> MonitoredRun:
-            own = slice(*layout.span(number))
+            steps = slice(*layout.span(number))
             return MonitoredRun(
-                labels=_known(labels[own]),
-                scores=_known(scores[own]),
-                alarms=(entry.predicted[own] == -1).tolist(),
+                labels=optional(labels[steps]),
+                scores=optional(scores[steps]),
+                alarms=(entry.predicted[steps] == -1).tolist(),
                 loopholes=self._runs[number].loopholes,
                 failed=None if truth.failed[number] < 0 else bool(truth.failed[number]),
             )
 
-        members = np.flatnonzero(covered)
-        return run_metrics(
-            [run(int(number)) for number in members],
-            layout.problem[members].tolist(),
-            draws=self._draws,
-            rng=np.random.default_rng(self._seed),
-        )
-
-
-def _known(values: FloatArray) -> list[float | None]:
-    return [None if math.isnan(value) else value for value in values.tolist()]
+        members = np.flatnonzero(covered).tolist()
+        problems = layout.problem[members].tolist()
+        draws, seed = self._bootstrap.draws, self._bootstrap.seed
+        return run_metrics([run(number) for number in members], problems, draws=draws, seed=seed)
 
 
 def _accuracy(hits: NDArray[np.int64], metric: int) -> float:
@@ -435,17 +428,86 @@ def _accuracy(hits: NDArray[np.int64], metric: int) -> float:
 
 
 def _rates(totals_ns6: FloatArray) -> FloatArray:
-    """Both accuracies, and what they are more than the floors': [n, 4]."""
-    steps_hit, steps, firsts_hit, firsts, floor_steps, floor_firsts = np.moveaxis(
-        totals_ns6.sum(axis=1), -1, 0
+    """Both accuracies, and their differences to the baselines: [n, 4]."""
+    steps_hit, steps, firsts_hit, firsts, base_steps, base_firsts = np.moveaxis(totals_ns6.sum(axis=1), -1, 0)
+    with np.errstate(invalid="ignore"):  # 0/0 is undefined, so NaN is intended
+        rates = [
+            steps_hit / steps,
+            firsts_hit / firsts,
+            (steps_hit - base_steps) / steps,
+            (firsts_hit - base_firsts) / firsts,
+        ]
+        return np.stack(rates, axis=1)
+
+
+def write_agent_report(result: AgentEvaluation, path: Path, *, title: str) -> Report:
+    """One page: sources, a table for each subset with the baselines first, and the quality of alarms."""
+    report = Report(title)
+    report.text(
+        f"{sum(result.runs.values())} runs of {result.problems} problems, {sum(result.steps.values())} "
+        f"steps; {result.unlabelled_steps} unlabelled steps are not counted, and the outcome of "
+        f"{result.outcome_unknown} runs is unknown. Intervals are 95 %, from {result.settings['draws']} "
+        "bootstrap draws of problems, each with all its runs. Steps without a prediction count as wrong.",
+        printed=True,
     )
-    with np.errstate(invalid="ignore"):  # 0/0 is NaN here, and means it
-        return np.stack(
+    if result.systems:
+        sources_table(report, result.systems)
+    report.heading("Accuracy")
+    report.text(
+        "Baselines do not read the run. Baselines that know the outcome cannot warn in time. Your scorer has "
+        "to beat the others. Parameters and thresholds are fitted for each subset on the other half of its "
+        "problems, unless a rule is fixed.",
+        printed=True,
+    )
+    for subset in next(iter(result.scores)).subsets:
+        _subset_table(report, subset, result)
+    report.heading("Alarms").text(
+        "An alarm is a step predicted −1. It is false at a step labelled 0 or +1. A failed run is warned if a "
+        "step labelled −1 gives an alarm; the lead time runs from the first such step to the end. Recovery: "
+        "the first +1 after a −1, with a higher score. Loopholes are marked by their labels; found are those "
+        "that give an alarm."
+    )
+    report.records(
+        "Over the subsets with records of the source; warnable are failed runs with a wrong step",
+        [Row(source=score.source, m=score.monitoring) for score in result.scores],
+        (
+            *("source", "m.runs", "m.warnable", "m.recoveries", "m.false_alarms", "m.warned", "m.lead_time"),
+            *("m.recovery_credit", "m.loopholes", "m.loopholes_found"),
+        ),
+        spec=".3g",
+    )
+    return report.write(path)
+
+
+def _subset_table(report: Report, subset: str, result: AgentEvaluation) -> None:
+    best = result.best_floor[subset]
+    runs = sum(result.runs.values()) if subset == ALL else result.runs[subset]
+    rows = [(score, score.subsets[subset]) for score in result.scores if subset in score.subsets]
+    headers = ["source", "knows the outcome", "steps", "first error", "first error less baseline"]
+    headers += ["steps less baseline", "missing runs", "missing steps", "first error, missing as no error"]
+    report.table(
+        [*headers, "rule", "threshold"],
+        [
             [
-                steps_hit / steps,
-                firsts_hit / firsts,
-                (steps_hit - floor_steps) / steps,
-                (firsts_hit - floor_firsts) / firsts,
-            ],
-            axis=1,
-        )
+                score.source,
+                "yes" if score.uses_outcome else "no",
+                accuracy.step,
+                accuracy.first_error,
+                accuracy.first_error_less_floor,
+                accuracy.step_less_floor,
+                accuracy.missing_runs,
+                accuracy.missing_steps,
+                accuracy.lenient_first_error,
+                score.rule,
+                thresholds_text(score.thresholds),
+            ]
+            for score, accuracy in rows
+        ],
+        f"{subset}, {runs} runs: share of steps with the correct sign, and of runs with the first error at "
+        "its step; less the best baseline that does not know the outcome "
+        f"({best['first_error']}; for steps {best['step']})",
+        spec=".1%",
+        printed=5,
+    )
+    figure = interval_figure({s.source: accuracy.first_error for s, accuracy in rows}, "first error accuracy")
+    report.figure(figure, f"{subset}: share of runs whose first error is found, with 95 % intervals.")

@@ -1,11 +1,11 @@
 """PRMBench (Song et al., arXiv 2501.03124) for any number of scorers and judges, side by side.
 
 As in the published evaluation: a step is kept if its score is above the threshold (0.5); counts are pooled
-over all steps of a class, and over all classes for the whole; the score of a class group is the mean of its
-classes'; ``multi_solutions``, which has no wrong steps, is scored by F1 alone; a control (the unmodified
-process) enters only the similarity; a row that comes again is left out; a trace without any verdict is left
-out, and ``parsed`` says how many are not. Redundancy scores, where given, judge the classes of simplicity: a
-step above the redundancy threshold (0.15) is flagged. The metric is in ``step_flags``.
+over all steps of a class, and over all classes for the total; the score of a class group is the mean of its
+classes; ``multi_solutions``, which has only valid steps, is scored by F1 alone; a control (the unmodified
+process) enters only the similarity; repeated rows are left out; a trace without any verdict is left out, and
+``parsed`` is the share of the others. Redundancy scores, if given, judge the classes of simplicity: a step
+above the redundancy threshold (0.15) is flagged. The metric is in ``step_flags``.
 """
 
 from __future__ import annotations
@@ -14,16 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 from surefoot.errors import LabelError
-from surefoot.evaluation.benchmarks.processbench import (
-    AS_LABELLED,
-    MAX_LINES,
-    Missing,
-    sources_table,
-    thresholds_text,
-)
+from surefoot.evaluation.benchmarks.processbench import MAX_LINES, Missing
 from surefoot.evaluation.benchmarks.step_flags import (
     Flags,
     PRMBenchCase,
@@ -31,12 +25,11 @@ from surefoot.evaluation.benchmarks.step_flags import (
     best_flag_threshold,
 )
 from surefoot.evaluation.plots import interval_figure, position_figure, wrapped
-from surefoot.evaluation.report import Column, JSONResult, Report
-from surefoot.evaluation.splits import SPLIT, Thresholds, thresholds
-from surefoot.evaluation.step_scores import System, SystemCounts, recorded_by_all
+from surefoot.evaluation.report import Column, JSONResult, Report, Row
+from surefoot.evaluation.splits import SPLIT, RuleScore, rules_of
+from surefoot.evaluation.step_scores import System, SystemCounts, recorded_by_all, sources_table
 from surefoot.labels import LabelRule, binary_labels
 from surefoot.protocols import LabelledTrace
-from surefoot.stats.intervals import Cell
 
 GROUPS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
@@ -58,16 +51,11 @@ REDUNDANCY_THRESHOLD = 0.15
 
 
 @dataclass(frozen=True, kw_only=True)
-class PRMBenchScore:
+class PRMBenchScore(RuleScore):
     """One system under one rule for its threshold."""
 
-    system: str
-    kind: Literal["scores", "labels"]
-    rule: str
-    thresholds: Mapping[str, float]
-    fitted_on: str
     redundancy_threshold: float | None
-    """``None`` where the system has no redundancy scores: simplicity is then judged as the rest."""
+    """``None`` without redundancy scores: simplicity is then judged like the other classes."""
     flags: Flags
 
 
@@ -79,9 +67,9 @@ class PRMBenchEvaluation(JSONResult):
     """Without controls."""
     controls: int
     repeated: int
-    """Rows of a class and ``idx`` that were there before; left out."""
+    """Rows with the class and ``idx`` of an earlier row; left out."""
     left_out: int
-    """Traces of which some system has no record; no system is judged on them."""
+    """Traces without a record of some system; no system is judged on them."""
     classes: Mapping[str, int]
     """Traces of each class."""
     systems: tuple[SystemCounts, ...]
@@ -91,7 +79,7 @@ class PRMBenchEvaluation(JSONResult):
 
 @dataclass(frozen=True, kw_only=True)
 class PRMBenchCases:
-    """The traces of a file and how many rows were repeated."""
+    """The traces of a file and the number of repeated rows."""
 
     cases: tuple[PRMBenchCase, ...]
     repeated: int
@@ -121,12 +109,12 @@ def evaluate_prmbench(
     draws: int = 1000,
     seed: int = 0,
 ) -> PRMBenchEvaluation:
-    """Hold ``systems`` (laid beside the traces of the cases, in order) against the truth under each rule.
+    """Compare ``systems`` (aligned with the traces of the cases) with the truth under each rule.
 
-    ``redundancy`` has the redundancy scores of a system by its name. ``missing``: a trace of which a system
-    has no record at all is left out for every system, or with ``wrong`` for that one only, as a trace
-    without verdict. Controls need no record. Steps without verdict are not counted, and said. Intervals
-    resample problems (``idx``), with thresholds held.
+    ``redundancy`` has the redundancy scores of a system by its name. A trace without a record of some system
+    is left out for every system, or, if ``missing`` is ``wrong``, has no verdict for this system. Controls
+    need no record. Steps without verdict are not counted, but reported. Intervals resample problems
+    (``idx``), with fixed thresholds.
 
     Raises ``LabelError`` for no cases or systems, redundancy scores of an unknown system, and where a
     threshold cannot be fitted; ``ScoreError`` if no trace has a record of every system.
@@ -135,30 +123,29 @@ def evaluate_prmbench(
     cases = data.cases
     tested = [t for t, case in enumerate(cases) if case.kind != CONTROL]
     if not tested or not systems:
-        raise LabelError("give at least one trace that is no control, and one scorer or judge")
-    if strangers := sorted(set(redundancy) - {s.name for s in systems if s.kind == "scores"}):
-        raise LabelError(f"redundancy scores are of {strangers[0]!r}, which is no scorer under evaluation")
+        raise LabelError("give at least one trace besides the controls, and one scorer or judge")
+    if unknown := sorted(set(redundancy) - {s.name for s in systems if s.kind == "scores"}):
+        raise LabelError(f"redundancy scores of {unknown[0]!r}, which is not a scorer under evaluation")
     common = set(tested)
     if missing == "leave-out":
         common = set(recorded_by_all(systems, tested))
         simple = [t for t in common if cases[t].kind in GROUPS["simplicity"]]
         if redundancy and simple:  # redundancy is read for these classes only
             common -= set(simple) - set(recorded_by_all(list(redundancy.values()), simple))
-    kept = [t for t, case in enumerate(cases) if t in common or case.kind == CONTROL]
-    used = [cases[t] for t in kept]
+    used = [t for t, case in enumerate(cases) if t in common or case.kind == CONTROL]
     evaluator = StepFlagEvaluator(
-        used, draws=draws, seed=seed, groups=GROUPS, f1_alone=F1_ALONE, control=CONTROL
+        [cases[t] for t in used], draws=draws, seed=seed, groups=GROUPS, f1_alone=F1_ALONE, control=CONTROL
     )
     scores = [
         score
         for system in systems
         for score in _scores(
-            evaluator, system, redundancy.get(system.name), redundancy_threshold, kept, rules
+            evaluator, system, redundancy.get(system.name), redundancy_threshold, used, rules
         )
     ]
     return PRMBenchEvaluation(
         traces=len(common),
-        controls=len(kept) - len(common),
+        controls=len(used) - len(common),
         repeated=data.repeated,
         left_out=len(tested) - len(common),
         classes=evaluator.classes,
@@ -179,51 +166,48 @@ def _scores(
     system: System,
     redundancy: System | None,
     redundancy_threshold: float,
-    kept: Sequence[int],
+    used: Sequence[int],
     rules: Sequence[str | float],
 ) -> list[PRMBenchScore]:
     cases = evaluator.cases
-    if system.kind == "labels":
-        flags = evaluator.evaluate([system.good[t] for t in kept])
-        return [_score(system, None, None, flags)]
-    rows = [system.scores[t] for t in kept]
-    again = [redundancy.scores[t] for t in kept] if redundancy else None
-    simple = [again is not None and case.kind in GROUPS["simplicity"] for case in cases]
+    rows = [] if system.kind == "labels" else [system.scores[t] for t in used]
+    redundant = [redundancy.scores[t] for t in used] if redundancy else None
+    simple = [redundant is not None and case.kind in GROUPS["simplicity"] for case in cases]
 
     def fit(members: list[int]) -> float:
-        known = [
+        scored = [
             (score, good)
             for t in members
             if cases[t].kind != CONTROL and not simple[t]
             for score, good in zip(rows[t], cases[t].good, strict=True)
             if score is not None
         ]
-        return best_flag_threshold([score for score, _ in known], [good for _, good in known])
+        return best_flag_threshold([score for score, _ in scored], [good for _, good in scored])
 
     results = []
-    for rule in rules:
-        applied = thresholds(rule, [case.problem for case in cases], [case.kind for case in cases], fit)
-        verdicts = [
-            [None if score is None else score <= redundancy_threshold for score in again[t]]
-            if again is not None and simple[t]
-            else [None if score is None else score > cut for score in rows[t]]
-            for t, cut in enumerate(applied.of_trace)
+    for applied in rules_of(
+        system, rules, [case.problem for case in cases], [case.kind for case in cases], fit
+    ):
+        verdicts: list[list[bool | None]] = [
+            [None if score is None else score <= redundancy_threshold for score in redundant[t]]
+            if redundant is not None and simple[t]
+            else [None if score is None else score > threshold for score in rows[t]]
+            for t, threshold in enumerate(applied.of_trace)
         ]
-        limit = redundancy_threshold if again is not None else None
-        results.append(_score(system, applied, limit, evaluator.evaluate(verdicts)))
+        if system.kind == "labels":
+            verdicts = [system.good[t] for t in used]
+        results.append(
+            PRMBenchScore(
+                system=system.name,
+                kind=system.kind,
+                rule=applied.rule,
+                thresholds=dict(applied.values),
+                fitted_on=applied.fitted_on,
+                redundancy_threshold=None if redundant is None else redundancy_threshold,
+                flags=evaluator.evaluate(verdicts),
+            )
+        )
     return results
-
-
-def _score(system: System, applied: Thresholds | None, limit: float | None, flags: Flags) -> PRMBenchScore:
-    return PRMBenchScore(
-        system=system.name,
-        kind=system.kind,
-        rule=applied.rule if applied else AS_LABELLED,
-        thresholds=dict(applied.values) if applied else {},
-        fitted_on=applied.fitted_on if applied else "labels have no threshold",
-        redundancy_threshold=limit,
-        flags=flags,
-    )
 
 
 def _case(item: LabelledTrace) -> PRMBenchCase:
@@ -239,97 +223,72 @@ def _case(item: LabelledTrace) -> PRMBenchCase:
         )
     rule = LabelRule(neutral="bad", good_above=None)
     good = [label.good for label in binary_labels(item.labels, len(trace.steps), rule)]
-    known = [value for value in good if value is not None]
-    if len(known) < len(good):
-        raise LabelError(f"trace {trace.id}: step {good.index(None)} has no correctness label")
-    return PRMBenchCase(item=item, kind=kind, problem=problem, good=tuple(known))
+    labelled = tuple(value for value in good if value is not None)
+    if len(labelled) < len(good):
+        raise LabelError(f"trace {trace.id}: step {good.index(None)} needs a correctness label")
+    return PRMBenchCase(item=item, kind=kind, problem=problem, good=labelled)
 
 
 def write_prmbench_report(result: PRMBenchEvaluation, path: Path) -> Report:
-    """One page: records, PRMScore in all, by group, class and position, with figures."""
+    """One page: records, PRMScore overall, by group, class and position, with figures."""
     report = Report("PRMBench")
     report.text(
-        f"{result.traces} traces and {result.controls} controls; {result.left_out} left out for lack of a "
-        f"source's record, {result.repeated} as repeated rows. Intervals are 95 %, from "
-        f"{result.settings['draws']} bootstrap draws of problems, with the thresholds held.",
+        f"{result.traces} traces and {result.controls} controls; {result.left_out} left out because a source "
+        f"has no record of them, {result.repeated} as repeated rows. Intervals are 95 %, from "
+        f"{result.settings['draws']} bootstrap draws of problems, with fixed thresholds.",
         printed=True,
     )
     sources_table(report, result.systems)
     report.heading("PRMScore")
     report.text(
-        "0.5 F1 + 0.5 F1_neg over all steps, F1 of the valid and F1_neg of the wrong ones; a group's is the "
-        "mean of its classes'. multi_solutions has no wrong steps and is scored by F1 alone. Controls enter "
-        "the similarity only. Rule 'split': the threshold was fitted on the other half of the problems."
+        "0.5 F1 + 0.5 F1_neg over all steps: F1 of the valid steps and F1_neg of the wrong ones; a group's "
+        "score is the mean of its classes. multi_solutions has valid steps only and is scored by F1 alone. "
+        "Controls enter the similarity only. Rule 'split': the threshold was fitted on the other half of the "
+        "problems."
     )
-    _totals(report, result.scores)
-    rows = {f"{s.system}, {s.rule}": s.flags.total.score for s in result.scores}
-    report.figure(interval_figure(rows, "PRMScore"), "PRMScore over all steps with 95 % intervals.")
-    _accuracies(report, result.scores)
-    _classes(report, result)
-    curves = {
-        wrapped(f"{s.system}, {s.rule}"): {p: flags.score.value for p, flags in s.flags.positions.items()}
-        for s in result.scores[:MAX_LINES]
-    }
-    report.figure(
-        position_figure(curves, "PRMScore"), f"PRMScore by the index of the step; at most {MAX_LINES} rows."
-    )
-    return report.write(path)
-
-
-def _totals(report: Report, scores: tuple[PRMBenchScore, ...]) -> None:
     columns: dict[str, Column[PRMBenchScore]] = {
         "source": "system",
         "rule": "rule",
-        "threshold": lambda s: thresholds_text(s.thresholds),
+        "threshold": "threshold",
         "PRMScore": "flags.total.score",
     }
     columns |= {name: lambda s, name=name: s.flags.groups[name] for name in GROUPS}  # type: ignore[misc]
     printed = len(columns)
-    columns |= {
-        "F1": "flags.total.f1",
-        "F1_neg": "flags.total.f1_negative",
-        "fitted on": "fitted_on",
-        "redundancy above": lambda s: (
-            None if s.redundancy_threshold is None else f"{s.redundancy_threshold:.4g}"
-        ),
-    }
-    report.records("PRMScore, all and by group of classes", scores, columns, spec=".1%", printed=printed)
-
-
-def _accuracies(report: Report, scores: tuple[PRMBenchScore, ...]) -> None:
+    columns |= {"F1": "flags.total.f1", "F1_neg": "flags.total.f1_negative", "fitted on": "fitted_on"}
+    columns |= {"redundancy above": "redundancy_threshold"}
     report.records(
-        "Accuracy on steps; similarity is the mean difference to the control in the share of steps kept",
-        scores,
-        {
-            "source": "system",
-            "rule": "rule",
-            "valid steps": "flags.accuracy_good",
-            "wrong steps": "flags.accuracy_bad",
-            "unparsed": "flags.unparsed",
-            "all steps": "flags.accuracy",
-            "first error flagged": "flags.first_error",
-            "similarity": "flags.similarity",
-            "pairs": "flags.pairs",
-            "parsed": "flags.parsed",
-            "steps without verdict": "flags.unjudged_steps",
-        },
+        "PRMScore, overall and by group of classes", result.scores, columns, spec=".1%", printed=printed
+    )
+    totals = {score.name: score.flags.total.score for score in result.scores}
+    report.figure(interval_figure(totals, "PRMScore"), "PRMScore over all steps with 95 % intervals.")
+    report.records(
+        "Accuracy on valid, wrong and all steps; similarity is the mean difference to the control in the "
+        "share of kept steps",
+        [Row(s=s, flags=s.flags) for s in result.scores],
+        (
+            *("s.system", "s.rule", "flags.accuracy_good", "flags.accuracy_bad", "flags.unparsed"),
+            *("flags.accuracy", "flags.first_error", "flags.similarity", "flags.pairs", "flags.parsed"),
+            "flags.unjudged_steps",
+        ),
         spec=".1%",
         printed=5,
     )
-
-
-def _classes(report: Report, result: PRMBenchEvaluation) -> None:
     names = {kind: f"{short} {kind}" for group in GROUPS.values() for kind, short in group.items()}
-    rows: list[list[Cell]] = [
-        [s.system, s.rule, names[kind], result.classes.get(kind, 0), c.score, c.tp, c.fp, c.fn, c.tn]
-        for s in result.scores
-        for kind, c in s.flags.classes.items()
-    ]
-    counts = ["valid kept", "wrong kept", "valid flagged", "wrong flagged"]
-    report.heading("By class and position").table(
-        ["source", "rule", "class", "traces", "score", *counts],
-        rows,
-        "PRMScore of each class (multi_solutions: F1) and its counts of steps",
+    report.heading("By class and position").records(
+        "PRMScore of each class (multi_solutions: F1) and its counts of steps; positive are the valid steps",
+        [
+            Row(s=s, kind=names[kind], traces=result.classes.get(kind, 0), c=counts)
+            for s in result.scores
+            for kind, counts in s.flags.classes.items()
+        ],
+        ("s.system", "s.rule", "kind", "traces", "c.score", "c.tp", "c.fp", "c.fn", "c.tn"),
         spec=".1%",
         printed=5,
     )
+    curves = {
+        wrapped(score.name): {p: flags.score.value for p, flags in score.flags.positions.items()}
+        for score in result.scores[:MAX_LINES]
+    }
+    figure = position_figure(curves, "PRMScore")
+    report.figure(figure, f"PRMScore by the index of the step; at most {MAX_LINES} rows.")
+    return report.write(path)

@@ -1,7 +1,7 @@
 """ProcessBench (Zheng et al., arXiv 2412.06559) for any number of scorers and judges, side by side.
 
-The metric of a subset is in ``first_errors``; over subsets it is the unweighted mean of their F1s. A score
-below the threshold is an error; each figure says where the threshold comes from
+The metric of one subset is in ``first_errors``; the overall result is the unweighted mean of the subsets'
+F1s. A score below the threshold is an error; each result says how its threshold was fitted
 (``surefoot.evaluation.splits``).
 """
 
@@ -23,31 +23,26 @@ from surefoot.evaluation.benchmarks.first_errors import (
     first_error_below,
 )
 from surefoot.evaluation.plots import interval_figure, position_figure, wrapped
-from surefoot.evaluation.report import Column, JSONResult, Report
-from surefoot.evaluation.splits import SPLIT, Thresholds, thresholds
-from surefoot.evaluation.step_scores import System, SystemCounts, recorded_by_all
+from surefoot.evaluation.report import Column, JSONResult, Report, Row
+from surefoot.evaluation.splits import SPLIT, RuleScore, Thresholds, rules_of
+from surefoot.evaluation.step_scores import System, SystemCounts, recorded_by_all, sources_table
 from surefoot.labels import LabelRule, binary_labels, first_error
 from surefoot.protocols import LabelledTrace
-from surefoot.stats.intervals import Cell, Interval
+from surefoot.stats.intervals import Interval
 
 Missing = Literal["leave-out", "wrong"]
 
-AS_LABELLED = "as labelled"
-"""The rule of a judge, which has no threshold."""
+MAX_LINES = 10
+"""Lines that a figure can hold and still be readable."""
+_POSITION = "first error at step"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProcessBenchScore:
+class ProcessBenchScore(RuleScore):
     """One system under one rule for its threshold."""
 
-    system: str
-    kind: Literal["scores", "labels"]
-    rule: str
-    thresholds: Mapping[str, float]
-    """What was applied to what; empty for labels."""
-    fitted_on: str
     seen: str | None
-    """Subset that the threshold was fitted on and whose figures are therefore optimistic."""
+    """Subset that the threshold was fitted on; its results are optimistic."""
     average_f1: Interval
     """Unweighted mean of the subsets' F1s."""
     difference: Interval | None
@@ -55,7 +50,7 @@ class ProcessBenchScore:
     subsets: Mapping[str, FirstErrors]
     parts: tuple[Part, ...]
     partial: int
-    """Traces with scores for some steps only; they are judged on those."""
+    """Traces in which some steps have no score; they are judged on the scored steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +60,7 @@ class ProcessBenchEvaluation(JSONResult):
     traces: int
     problems: int
     left_out: int
-    """Traces of which some system has no record; no system is judged on them."""
+    """Traces without a record of some system; no system is judged on them."""
     subsets: Mapping[str, int]
     """Traces of each subset."""
     systems: tuple[SystemCounts, ...]
@@ -76,8 +71,8 @@ class ProcessBenchEvaluation(JSONResult):
 def processbench_cases(data: Mapping[str, Sequence[LabelledTrace]]) -> list[ProcessBenchCase]:
     """Traces by subset with the index of their first error, from their correctness labels.
 
-    Raises ``LabelError`` for a trace in which a step without label leaves the first error open, and for an
-    id that occurs twice.
+    Raises ``LabelError`` for a trace whose first error is unknown because of an unlabelled step, and for
+    duplicate ids.
     """
     cases = [
         ProcessBenchCase(trace=item.trace, subset=subset, label=_label(item))
@@ -101,31 +96,31 @@ def evaluate_processbench(
     draws: int = 1000,
     seed: int = 0,
 ) -> ProcessBenchEvaluation:
-    """Hold ``systems`` (laid beside the traces of ``cases``, in order) against the truth under each rule.
+    """Compare ``systems`` (aligned with the traces of ``cases``) with the truth under each rule.
 
-    A judge's prediction is its first bad step; it is unparsed if a step without verdict leaves that open. A
-    scorer's is if no step has a score. Both count as wrong, as in the paper. ``missing`` says what a trace is
-    of which a system has no record at all: left out for every system, or wrong. Thresholds are held while
-    problems are resampled.
+    A judge predicts its first bad step; an earlier step without verdict makes the prediction unparsed, as
+    does a trace without any score for a scorer. Both count as wrong, as in the paper. A trace without a
+    record of some system is left out for every system, or counts as wrong, by ``missing``. Thresholds stay
+    fixed while problems are resampled.
 
     Raises ``LabelError`` for no cases or systems, and where a threshold cannot be fitted; ``ScoreError`` if
     no trace has a record of every system.
     """
     if not cases or not systems:
         raise LabelError("give at least one trace and one scorer or judge")
-    kept = recorded_by_all(systems) if missing == "leave-out" else list(range(len(cases)))
-    used = [cases[t] for t in kept]
-    evaluator = FirstErrorEvaluator(used, draws=draws, seed=seed)
-    entries = [entry for system in systems for entry in _entries(system, kept, used, rules)]
-    firsts = {entry.rule: entry for entry in entries if entry.system is systems[0]}
-    other = next(iter(firsts.values()))
+    used = recorded_by_all(systems) if missing == "leave-out" else list(range(len(cases)))
+    evaluated = [cases[t] for t in used]
+    evaluator = FirstErrorEvaluator(evaluated, draws=draws, seed=seed)
+    entries = [entry for system in systems for entry in _entries(system, used, evaluated, rules)]
+    firsts = {entry.applied.rule: entry for entry in entries if entry.system is systems[0]}
+    default = next(iter(firsts.values()))
     return ProcessBenchEvaluation(
-        traces=len(used),
-        problems=len({case.trace.problem_id for case in used}),
-        left_out=len(cases) - len(used),
+        traces=len(evaluated),
+        problems=len({case.trace.problem_id for case in evaluated}),
+        left_out=len(cases) - len(evaluated),
         subsets={name: len(members) for name, members in evaluator.subsets.items()},
         systems=tuple(system.summary() for system in systems),
-        scores=tuple(_score(evaluator, entry, firsts.get(entry.rule, other)) for entry in entries),
+        scores=tuple(_score(evaluator, entry, firsts.get(entry.applied.rule, default)) for entry in entries),
         settings={"rules": list(rules), "missing": missing, "draws": draws, "seed": seed},
     )
 
@@ -135,50 +130,49 @@ class _Entry:
     """Predictions of one system under one rule."""
 
     system: System
-    rule: str
-    applied: Thresholds | None
+    applied: Thresholds
     predicted: list[int | None]
-    partial: int
+    partial: int = 0
 
 
 def _entries(
-    system: System, kept: Sequence[int], cases: Sequence[ProcessBenchCase], rules: Sequence[str | float]
+    system: System, used: Sequence[int], cases: Sequence[ProcessBenchCase], rules: Sequence[str | float]
 ) -> list[_Entry]:
-    if system.kind == "labels":
-        predicted = [first_error(system.good[t]) for t in kept]
-        return [_Entry(system=system, rule=AS_LABELLED, applied=None, predicted=predicted, partial=0)]
-    scores = [system.scores[t] for t in kept]
-    known = [sum(score is not None for score in row) for row in scores]
-    partial = sum(0 < count < len(row) for count, row in zip(known, scores, strict=True))
+    scores = [] if system.kind == "labels" else [system.scores[t] for t in used]
+    counts = [sum(score is not None for score in row) for row in scores]
+    partial = sum(0 < count < len(row) for count, row in zip(counts, scores, strict=True))
 
     def fit(members: list[int]) -> float:
         return best_threshold([scores[t] for t in members], [cases[t].label for t in members]).threshold
 
     entries = []
-    for rule in rules:
-        applied = thresholds(rule, [c.trace.problem_id for c in cases], [c.subset for c in cases], fit)
-        rows = zip(scores, applied.of_trace, known, strict=True)
-        said = [first_error_below(row, cut) if count else None for row, cut, count in rows]
-        entries.append(
-            _Entry(system=system, rule=applied.rule, applied=applied, predicted=said, partial=partial)
-        )
+    for applied in rules_of(
+        system, rules, [c.trace.problem_id for c in cases], [c.subset for c in cases], fit
+    ):
+        predicted: list[int | None] = [
+            first_error_below(row, threshold) if count else None
+            for row, threshold, count in zip(scores, applied.of_trace, counts, strict=True)
+        ]
+        if system.kind == "labels":
+            predicted = [first_error(system.good[t]) for t in used]
+        entries.append(_Entry(system=system, applied=applied, predicted=predicted, partial=partial))
     return entries
 
 
 def _score(evaluator: FirstErrorEvaluator, entry: _Entry, reference: _Entry) -> ProcessBenchScore:
-    applied, said = entry.applied, entry.predicted
+    applied, predicted = entry.applied, entry.predicted
     is_first = entry.system is reference.system
     return ProcessBenchScore(
         system=entry.system.name,
         kind=entry.system.kind,
-        rule=entry.rule,
-        thresholds=dict(applied.values) if applied else {},
-        fitted_on=applied.fitted_on if applied else "labels have no threshold",
-        seen=applied.seen if applied else None,
-        average_f1=evaluator.average_f1(said),
-        difference=None if is_first else evaluator.difference(said, reference.predicted),
-        subsets={name: evaluator.evaluate(said, members) for name, members in evaluator.subsets.items()},
-        parts=evaluator.parts(said),
+        rule=applied.rule,
+        thresholds=dict(applied.values),
+        fitted_on=applied.fitted_on,
+        seen=applied.seen,
+        average_f1=evaluator.average_f1(predicted),
+        difference=None if is_first else evaluator.difference(predicted, reference.predicted),
+        subsets={name: evaluator.evaluate(predicted, members) for name, members in evaluator.subsets.items()},
+        parts=evaluator.parts(predicted),
         partial=entry.partial,
     )
 
@@ -188,25 +182,19 @@ def _label(item: LabelledTrace) -> int:
     first = first_error([label.good for label in binary_labels(item.labels, len(item.trace.steps), rule)])
     if first is None:
         raise LabelError(
-            f"trace {item.trace.id}: a step without a correctness label leaves its first error open; "
+            f"trace {item.trace.id}: a step without a correctness label hides its first error; "
             "label every step up to the first error"
         )
     return first
 
 
-_POSITION = "first error at step"
-
-MAX_LINES = 10
-"""Lines that a figure can hold and still be read."""
-
-
 def write_processbench_report(result: ProcessBenchEvaluation, path: Path) -> Report:
-    """One page: records, F1 by subset and rule, accuracy by generator, place and answer, with figures."""
+    """One page: records, F1 by subset and rule, accuracy by generator, position and answer, with figures."""
     report = Report("ProcessBench")
     report.text(
         f"{result.traces} traces of {result.problems} problems; {result.left_out} left out because a source "
         f"has no record of them. Intervals are 95 %, from {result.settings['draws']} bootstrap draws of "
-        "problems within each subset, with the thresholds held.",
+        "problems within each subset, with fixed thresholds.",
         printed=True,
     )
     sources_table(report, result.systems)
@@ -214,53 +202,16 @@ def write_processbench_report(result: ProcessBenchEvaluation, path: Path) -> Rep
     report.text(
         "Harmonic mean of the accuracy on erroneous traces (exact index of the first error) and on correct "
         "ones (none reported). Rule 'split': the threshold was fitted on the other half of the problems. A "
-        "subset's name: fitted on that subset, on which the figure is optimistic, and applied to all. A "
-        "trace without a prediction is wrong.",
+        "subset's name: the threshold was fitted on this subset, where the result is optimistic, and applied "
+        "to all. A trace without a prediction counts as wrong.",
         printed=True,
     )
-    _f1_table(report, result.scores)
-    rows = {f"{s.system}, {s.rule}": s.average_f1 for s in result.scores}
-    report.figure(interval_figure(rows, "mean F1"), "Mean F1 of the subsets with 95 % intervals.")
-    _subset_table(report, result.scores)
-    _part_tables(report, result.scores)
-    return report.write(path)
-
-
-def sources_table(report: Report, systems: Sequence[SystemCounts]) -> None:
-    """What the records of each source are, and what they cost."""
-    report.heading("Sources").records(
-        "Of two records of one trace (labels: of one step) the last counts; foreign ones are of other traces",
-        systems,
-        {
-            "source": "name",
-            "kind": "kind",
-            "records": "counts.records",
-            "foreign": "counts.foreign",
-            "superseded": "counts.superseded",
-            "steps without value": "counts.without_value",
-            "traces without record": "traces_without_record",
-            "lines skipped": "counts.skipped_lines",
-            "policy tokens": lambda s: s.usage.prompt_tokens + s.usage.completion_tokens,
-            "verifier tokens": "usage.verifier_tokens",
-        },
-        printed=7,
-    )
-
-
-def thresholds_text(values: Mapping[str, float]) -> str:
-    """The thresholds, and what they apply to where there are several."""
-    if len(values) == 1:
-        return ", ".join(f"{value:.4g}" for value in values.values())
-    return ", ".join(f"{name}: {value:.4g}" for name, value in values.items())
-
-
-def _f1_table(report: Report, scores: Sequence[ProcessBenchScore]) -> None:
     columns: dict[str, Column[ProcessBenchScore]] = {
         "source": "system",
         "rule": "rule",
-        "threshold": lambda s: thresholds_text(s.thresholds),
+        "threshold": "threshold",
     }
-    columns |= {name: lambda s, name=name: s.subsets[name].f1 for name in scores[0].subsets}  # type: ignore[misc]
+    columns |= {name: lambda s, name=name: s.subsets[name].f1 for name in result.subsets}  # type: ignore[misc]
     columns |= {
         "mean": "average_f1",
         "less the first source": "difference",
@@ -270,54 +221,48 @@ def _f1_table(report: Report, scores: Sequence[ProcessBenchScore]) -> None:
     }
     report.records(
         "F1 by subset and their unweighted mean; the difference is paired by problem, under the same rule",
-        scores,
+        result.scores,
         columns,
         spec=".1%",
         printed=len(columns) - 2,
     )
-
-
-def _subset_table(report: Report, scores: Sequence[ProcessBenchScore]) -> None:
-    counts = ("early", "late", "missed", "unparsed")
-    report.table(
-        ["source", "rule", "subset", "on erroneous", "on correct", "erroneous", "correct", *counts],
-        [
-            [
-                *(s.system, s.rule, name, part.acc_error, part.acc_correct, part.errors, part.corrects),
-                *(part.early, part.late, part.missed, part.unparsed),
-            ]
-            for s in scores
-            for name, part in s.subsets.items()
-        ],
-        "Accuracy on each kind of trace, and where the first error was seen when it was not found",
+    means = {score.name: score.average_f1 for score in result.scores}
+    report.figure(interval_figure(means, "mean F1"), "Mean F1 of the subsets with 95 % intervals.")
+    report.records(
+        "Accuracy by subset, and the position of predictions that missed the first error",
+        [Row(s=s, subset=name, p=part) for s in result.scores for name, part in s.subsets.items()],
+        (
+            *("s.system", "s.rule", "subset", "p.acc_error", "p.acc_correct", "p.errors", "p.corrects"),
+            *("p.early", "p.late", "p.missed", "p.unparsed"),
+        ),
     )
+    _parts(report, list({s.system: s for s in reversed(result.scores)}.values())[::-1])
+    return report.write(path)
 
 
-def _part_tables(report: Report, scores: Sequence[ProcessBenchScore]) -> None:
-    """One rule a source, its first: the others are in the JSON file."""
-    firsts = list({s.system: s for s in reversed(scores)}.values())[::-1]
-    report.heading("By generator, place and answer")
+def _parts(report: Report, scores: Sequence[ProcessBenchScore]) -> None:
+    report.heading("By generator, position and answer")
     report.text("Over all subsets, each source under its first rule; processbench.json has the others.")
-    for by in dict.fromkeys(part.by for s in firsts for part in s.parts):
-        rows: list[list[Cell]] = [
-            [s.system, part.value, f.errors, f.corrects, f.acc_error, f.acc_correct, f.f1]
-            for s in firsts
+    for by in dict.fromkeys(part.by for s in scores for part in s.parts):
+        rows = [
+            Row(**{"system": s.system, by: part.value, "f": part.found})
+            for s in scores
             for part in s.parts
             if part.by == by
-            for f in (part.found,)
         ]
-        report.table(["source", by, "erroneous", "correct", "on erroneous", "on correct", "F1"], rows)
+        columns = ("system", by, "f.errors", "f.corrects", "f.acc_error", "f.acc_correct", "f.f1")
+        report.records("", rows, columns)
     curves = {
         wrapped(s.system): {p.value: p.found.acc_error.value for p in s.parts if p.by == _POSITION}
-        for s in sorted(firsts, key=lambda s: _rank(s.average_f1), reverse=True)[:MAX_LINES]
+        for s in sorted(scores, key=_rank, reverse=True)[:MAX_LINES]
     }
     if any(not math.isnan(value) for curve in curves.values() for value in curve.values()):
         report.figure(
             position_figure(curves, "accuracy on erroneous traces"),
-            "Share of first errors found at their very step, by the index of that step; "
-            f"at most {MAX_LINES} sources, those of the highest mean F1.",
+            "Share of first errors found at the exact step, by the index of that step; "
+            f"at most {MAX_LINES} sources with the highest mean F1.",
         )
 
 
-def _rank(found: Interval) -> float:
-    return -1.0 if math.isnan(found.value) else found.value
+def _rank(score: ProcessBenchScore) -> float:
+    return -1.0 if math.isnan(score.average_f1.value) else score.average_f1.value

@@ -1,8 +1,9 @@
-"""Who&When (arXiv 2505.00212): which agent is to blame for a failed run, and at which step; beside floors.
+"""Who&When (arXiv 2505.00212): the agent and step that caused a failed run, with baselines.
 
-A prediction is a step; its agent is who speaks there. As in the paper all runs count, so that a run without a
-prediction is wrong. Its script looks for the true step within the digits of the predicted one ("1" in "12")
-and for the true name within the predicted one; here both must be equal, names without regard to case.
+A prediction is a step; its agent is the speaker of that step. As in the paper all runs count, so a run
+without a prediction is wrong. The paper's script searches for the true step within the digits of the
+predicted one ("1" in "12") and for the true name within the predicted one; here both must be equal, names in
+any case.
 """
 
 from __future__ import annotations
@@ -14,22 +15,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from surefoot.errors import LabelError
-from surefoot.evaluation.benchmarks.processbench import sources_table
 from surefoot.evaluation.report import JSONResult, Report
 from surefoot.evaluation.splits import HALVES, half_of
-from surefoot.evaluation.step_scores import System, SystemCounts
+from surefoot.evaluation.step_layout import BoolArray, FloatArray
+from surefoot.evaluation.step_scores import System, SystemCounts, sources_table
 from surefoot.formats.who_and_when import agent_name
 from surefoot.protocols import LabelledTrace
-from surefoot.stats.bootstrap import bootstrap_totals
+from surefoot.stats.bootstrap import Bootstrap, group_sums
 from surefoot.stats.intervals import Interval
 
 TOLERANCES = (0, 1, 2, 3, 4, 5)
-"""Steps that a prediction may be away from the true one."""
+"""Maximum distances between predicted and true step."""
 
-FloatArray = NDArray[np.float64]
+Kind = Literal["floor", "scores", "labels"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class BlamedRun:
     subset: str
     step: int
     agent: str
-    """Who is to blame, as :attr:`speakers` has it."""
+    """The agent to blame, as written in :attr:`speakers`."""
     speakers: tuple[str | None, ...]
     """[steps]: the agent who speaks, in lower case; ``None`` for a person."""
 
@@ -57,37 +57,36 @@ class BlameAccuracy:
 
     agent: Interval
     within: Mapping[int, Interval]
-    """Share of runs whose true step is at most so many steps away; 0 is the step accuracy."""
+    """Share of runs whose true step is at most this many steps away; 0 is the step accuracy."""
     missing: int
     """Runs without a prediction; they are wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlameScore:
-    """One system, or one floor."""
+    """One system, or one baseline (kind ``floor``)."""
 
     system: str
-    kind: Literal["floor", "scores", "labels"]
+    kind: Kind
     subsets: Mapping[str, BlameAccuracy]
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlameEvaluation(JSONResult):
-    """All floors and systems over the same runs."""
+    """All baselines and systems over the same runs."""
 
     runs: Mapping[str, int]
     other_speaker: int
-    """Runs in which somebody else than the agent to blame speaks at the step to blame."""
+    """Runs in which the agent to blame is not the speaker of the step to blame."""
     systems: tuple[SystemCounts, ...]
     scores: tuple[BlameScore, ...]
     settings: Mapping[str, Any]
 
 
 def blamed_runs(data: Mapping[str, Sequence[LabelledTrace]]) -> list[BlamedRun]:
-    """Runs by subset, with their step labelled −1 and the agent that the data set names.
+    """Runs by subset, with their step labelled −1 and the agent named in the data set.
 
-    Raises ``LabelError`` for a run without such a step or without an agent's, and for an id that occurs
-    twice.
+    Raises ``LabelError`` for a run without such a step or without agents, and for duplicate ids.
     """
     runs: dict[str, BlamedRun] = {}
     for subset, items in data.items():
@@ -101,7 +100,7 @@ def blamed_runs(data: Mapping[str, Sequence[LabelledTrace]]) -> list[BlamedRun]:
 
 def _blamed_run(item: LabelledTrace, subset: str) -> BlamedRun:
     trace = item.trace
-    wrong = [one.step for one in item.labels if one.kind == "correctness" and one.value == -1]
+    wrong = [label.step for label in item.labels if label.kind == "correctness" and label.value == -1]
     names = [agent_name(trace.messages[step.message]) for step in trace.steps if step.message is not None]
     speakers = tuple(None if name is None else name.casefold() for name in names)
     if not wrong or not any(speakers):
@@ -120,25 +119,24 @@ def _blamed_run(item: LabelledTrace, subset: str) -> BlamedRun:
 def evaluate_who_and_when(
     runs: Sequence[BlamedRun], systems: Sequence[System], *, draws: int = 1000, seed: int = 0
 ) -> BlameEvaluation:
-    """Hold floors and ``systems`` (laid beside ``runs``, in order) against the truth.
+    """Compare baselines and ``systems`` (aligned with ``runs``) with the truth.
 
-    A scorer blames the agents' step that it scores lowest, the first of equals; a judge its first bad step.
-    Raises ``LabelError`` for no runs.
+    A scorer blames the agents' step with its lowest score, the first of equals; a judge its first bad step.
+    Raises ``LabelError`` without runs.
     """
     if not runs:
         raise LabelError("give at least one run")
-    entries: list[tuple[str, Literal["floor", "scores", "labels"], FloatArray, FloatArray]] = [
-        *((name, "floor", hits, np.zeros(len(runs))) for name, hits in _floors(runs).items())
+    hits: list[tuple[str, Kind, FloatArray]] = [
+        (name, "floor", rows) for name, rows in _baselines(runs).items()
     ]
     for system in systems:
-        said = [_blames(system, number, run) for number, run in enumerate(runs)]
-        hits = np.array([_hits(run, step) for run, step in zip(runs, said, strict=True)])
-        missing = np.array([step is None for step in said], dtype=float)
-        entries.append((system.name, system.kind, hits, missing))
+        steps = [_blamed_step(system, number, run) for number, run in enumerate(runs)]
+        hits.append((system.name, system.kind, _all_hits(runs, steps)))
+    bootstrap = Bootstrap(draws=draws, seed=seed)
     subsets = list(dict.fromkeys(run.subset for run in runs))
     members = {name: np.array([run.subset == name for run in runs]) for name in subsets}
     return BlameEvaluation(
-        runs={name: int(own.sum()) for name, own in members.items()},
+        runs={name: int(subset.sum()) for name, subset in members.items()},
         other_speaker=sum(run.speakers[run.step] != run.agent for run in runs),
         systems=tuple(system.summary() for system in systems),
         scores=tuple(
@@ -146,133 +144,118 @@ def evaluate_who_and_when(
                 system=name,
                 kind=kind,
                 subsets={
-                    subset: _accuracy(hits, missing, own, runs, draws, seed)
-                    for subset, own in members.items()
+                    label: _accuracy(rows, subset, runs, bootstrap) for label, subset in members.items()
                 },
             )
-            for name, kind, hits, missing in entries
+            for name, kind, rows in hits
         ),
         settings={"draws": draws, "seed": seed},
     )
 
 
-def _blames(system: System, number: int, run: BlamedRun) -> int | None:
+def _blamed_step(system: System, number: int, run: BlamedRun) -> int | None:
     if system.kind == "labels":
         return next((step for step, good in enumerate(system.good[number]) if good is False), None)
     scores = system.scores[number]
-    known = [(score, step) for step in run.agent_steps if (score := scores[step]) is not None]
-    return min(known)[1] if known else None
+    scored = [(score, step) for step in run.agent_steps if (score := scores[step]) is not None]
+    return min(scored)[1] if scored else None
 
 
-def _hits(run: BlamedRun, step: int | None) -> list[float]:
-    """Agent, then the step within each tolerance."""
-    if step is None:
-        return [0.0] * (1 + len(TOLERANCES))
-    near = [float(abs(step - run.step) <= tolerance) for tolerance in TOLERANCES]
-    return [float(run.speakers[step] == run.agent), *near]
+def _all_hits(runs: Sequence[BlamedRun], steps: Sequence[int | None]) -> FloatArray:
+    """[runs, 2 + tolerances] of predicted steps: missing, agent, then the step within each tolerance."""
+    rows = []
+    for run, step in zip(runs, steps, strict=True):
+        if step is None:
+            rows.append([1.0] + [0.0] * (1 + len(TOLERANCES)))
+        else:
+            near = [float(abs(step - run.step) <= tolerance) for tolerance in TOLERANCES]
+            rows.append([0.0, float(run.speakers[step] == run.agent), *near])
+    return np.array(rows)
 
 
-def _floors(runs: Sequence[BlamedRun]) -> dict[str, FloatArray]:
-    """Hits [runs, 1 + tolerances] of rules that do not read what is said; expected ones of those that
-    draw."""
-    blamed = _blamed_elsewhere(runs)
+def _baselines(runs: Sequence[BlamedRun]) -> dict[str, FloatArray]:
+    """Hits of rules that do not read the messages; expected hits for the random rule."""
 
-    def talks_most(run: BlamedRun) -> int:
+    def most_active(run: BlamedRun) -> int:
         agent = Counter(name for name in run.speakers if name is not None).most_common(1)[0][0]
         return run.speakers.index(agent)
 
     def first_of(run: BlamedRun, agents: Sequence[str]) -> int | None:
         return next((run.speakers.index(name) for name in agents if name in run.speakers), None)
 
-    chosen: dict[str, list[int | None]] = {
+    steps: dict[str, list[int | None]] = {
         "first step": [run.agent_steps[0] for run in runs],
         "last step": [run.agent_steps[-1] for run in runs],
-        "first step of who speaks most": [talks_most(run) for run in runs],
+        "first step of who speaks most": [most_active(run) for run in runs],
         "first step of who is blamed most elsewhere": [
-            first_of(run, agents) for run, agents in zip(runs, blamed, strict=True)
+            first_of(run, agents) for run, agents in zip(runs, _blamed_elsewhere(runs), strict=True)
         ],
     }
-    made = {
-        name: np.array([_hits(run, step) for run, step in zip(runs, steps, strict=True)])
-        for name, steps in chosen.items()
-    }
-    made["random agent, random step"] = np.array([_drawn(run) for run in runs])
-    return made
+    hits = {name: _all_hits(runs, predicted) for name, predicted in steps.items()}
+    hits["random agent, random step"] = np.array([_random(run) for run in runs])
+    return hits
 
 
 def _blamed_elsewhere(runs: Sequence[BlamedRun]) -> list[list[str]]:
-    """For each run the agents by how often they are blamed in its subset's other half of the problems."""
-    half = [half_of(run.problem_id) for run in runs]
+    """For each run the agents by how often they are blamed in the other half of its subset's problems."""
+    halves = [half_of(run.problem_id) for run in runs]
     counts: dict[tuple[str, int], Counter[str]] = {}
-    for run, own in zip(runs, half, strict=True):
-        counts.setdefault((run.subset, own), Counter())[run.agent] += 1
+    for run, half in zip(runs, halves, strict=True):
+        counts.setdefault((run.subset, half), Counter())[run.agent] += 1
     empty: Counter[str] = Counter()
     return [
-        [name for name, _ in counts.get((run.subset, HALVES - 1 - own), empty).most_common()]
-        for run, own in zip(runs, half, strict=True)
+        [name for name, _ in counts.get((run.subset, HALVES - 1 - half), empty).most_common()]
+        for run, half in zip(runs, halves, strict=True)
     ]
 
 
-def _drawn(run: BlamedRun) -> list[float]:
-    """Expected hits of an agent drawn among those who speak, and of a step drawn among theirs."""
+def _random(run: BlamedRun) -> list[float]:
+    """Expected hits of a random agent among the speakers, and of a random step of agents."""
     steps = run.agent_steps
     agents = {run.speakers[step] for step in steps}
     near = [sum(abs(step - run.step) <= tolerance for step in steps) / len(steps) for tolerance in TOLERANCES]
-    return [(run.agent in agents) / len(agents), *near]
+    return [0.0, (run.agent in agents) / len(agents), *near]
 
 
 def _accuracy(
-    hits: FloatArray,
-    missing: FloatArray,
-    own: NDArray[np.bool_],
-    runs: Sequence[BlamedRun],
-    draws: int,
-    seed: int,
+    hits: FloatArray, members: BoolArray, runs: Sequence[BlamedRun], bootstrap: Bootstrap
 ) -> BlameAccuracy:
-    index: dict[str, int] = {}
-    members = np.flatnonzero(own).tolist()
-    rows = [index.setdefault(runs[number].problem_id, len(index)) for number in members]
-    sums = np.zeros((len(index), hits.shape[1] + 1))
-    np.add.at(sums, rows, np.column_stack([hits[own], np.ones(len(members))]))
-    agent, *within = bootstrap_totals(
-        [sums],
-        lambda totals: totals[:, 0, :-1] / totals[:, 0, -1:],
-        draws=draws,
-        rng=np.random.default_rng(seed),
+    problems = [run.problem_id for run, member in zip(runs, members, strict=True) if member]
+    rows = np.column_stack([hits[members][:, 1:], np.ones(len(problems))])
+    agent, *within = bootstrap.totals(
+        [group_sums(rows, problems)], lambda totals: totals[:, 0, :-1] / totals[:, 0, -1:]
     )
-    return BlameAccuracy(
-        agent=agent, within=dict(zip(TOLERANCES, within, strict=True)), missing=int(missing[own].sum())
-    )
+    missing = int(hits[members][:, 0].sum())
+    return BlameAccuracy(agent=agent, within=dict(zip(TOLERANCES, within, strict=True)), missing=missing)
 
 
 def write_who_and_when_report(result: BlameEvaluation, path: Path) -> Report:
-    """One page: sources, and a table for each subset, floors first."""
+    """One page: sources, and a table for each subset with the baselines first."""
     report = Report("Who&When")
     report.text(
         f"{sum(result.runs.values())} failed runs. Intervals are 95 %, from {result.settings['draws']} "
-        "bootstrap draws of problems. A prediction is a step, and its agent who speaks there; a run without "
-        f"a prediction is wrong. In {result.other_speaker} runs the agent to blame is not who speaks at the "
-        "step to blame, so that no prediction has both.",
+        "bootstrap draws of problems. A prediction is a step, and its agent is the speaker of that step; a "
+        f"run without a prediction counts as wrong. In {result.other_speaker} runs the agent to blame is not the "
+        "speaker of the step to blame, so no prediction can get both right.",
         printed=True,
     )
     if result.systems:
         sources_table(report, result.systems)
-    report.heading("Who, and when")
-    report.text("Floors do not read what is said.", printed=True)
+    report.heading("Agent and step")
+    report.text("Baselines do not read the messages.", printed=True)
     for subset, runs in result.runs.items():
         report.table(
             ["source", "agent", "step", *(f"within {near}" for near in TOLERANCES[1:]), "missing"],
             [
                 [
-                    f"floor: {one.system}" if one.kind == "floor" else one.system,
-                    found.agent,
-                    *found.within.values(),
-                    found.missing,
+                    f"baseline: {score.system}" if score.kind == "floor" else score.system,
+                    score.subsets[subset].agent,
+                    *score.subsets[subset].within.values(),
+                    score.subsets[subset].missing,
                 ]
-                for one in result.scores
-                for found in (one.subsets[subset],)
+                for score in result.scores
             ],
-            f"{subset}, {runs} runs: share with the right agent, and with the right step or one near it",
+            f"{subset}, {runs} runs: share with the correct agent, and with the correct step or one near it",
             spec=".1%",
             printed=4,
         )

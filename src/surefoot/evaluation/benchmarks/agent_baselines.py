@@ -1,7 +1,7 @@
-"""What can be said of the steps of a run without reading it, as floors for whoever does.
+"""Baselines for the steps of agent runs: predictions that do not read the run.
 
-Some floors know only where a step stands, some also whether the run failed, which a scorer that is to warn in
-time does not. Floors with a number fit it on the other half of the problems.
+Some know a step's position only, others also whether the run failed, which a scorer that warns in time cannot
+know. Baselines with a parameter fit it on the other half of the problems.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ MISSING = 2
 """In place of −1, 0 or +1: no prediction, or no label."""
 FITTED = "fitted on the other half"
 _LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-"""Lengths of runs that a floor tries: fixed, so that what is beside a subset does not change its floors."""
+"""Lengths of runs that a baseline tries: fixed, so that subsets do not change each other's baselines."""
 
 
 def first_errors(signs: SignArray, layout: StepLayout) -> FloatArray:
-    """[steps] → [runs]: the index of the first −1, −1 for none, NaN where a missing sign hides it."""
+    """[steps] → [runs]: the index of the first −1, −1 for none, NaN if a missing sign hides it."""
     codes = np.where(signs == MISSING, UNREAD, np.where(signs == -1, BAD, GOOD)).astype(np.int8)
     return layout.first_errors(codes)
 
@@ -45,36 +45,36 @@ class RunTruth:
     def hits(self, predicted: SignArray) -> NDArray[np.int64]:
         """[runs, 4]: steps with the labelled sign, labelled steps, first error found, first errors known.
 
-        What is not predicted is wrong; so is a first error that a step without prediction hides.
+        A step without prediction is wrong; so is a first error that such a step hides.
         """
         labelled = self.signs != MISSING
         truth = first_errors(self.signs, self.layout)
-        found = first_errors(predicted, self.layout) == truth
+        hit = first_errors(predicted, self.layout) == truth
         starts = self.layout.starts[:-1]
-        per_run = [
+        columns = [
             np.add.reduceat((predicted == self.signs) & labelled, starts, dtype=np.int64),
             np.add.reduceat(labelled, starts, dtype=np.int64),
-            found.astype(np.int64),
+            hit.astype(np.int64),
             (~np.isnan(truth)).astype(np.int64),
         ]
-        return np.stack(per_run, axis=1)
+        return np.stack(columns, axis=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Floor:
+class Baseline:
     """Predictions of a rule that does not read the run."""
 
     name: str
     rule: str
-    """How its number was found, if it has any."""
+    """How its parameter was chosen, if it has one."""
     uses_outcome: bool
-    """Whether it was told if the run failed."""
+    """Whether it knows if the run failed."""
     predicted: SignArray
 
 
 @dataclass(frozen=True, kw_only=True)
 class CrossFit:
-    """The best of some predictions, chosen for each subset and half of the problems on the other half."""
+    """The best predictions, chosen for each subset and half of the problems on the other half."""
 
     predicted: SignArray
     chosen: NDArray[np.intp]
@@ -82,7 +82,7 @@ class CrossFit:
 
 
 def cross_fit(truth: RunTruth, options: Sequence[SignArray]) -> CrossFit | None:
-    """Choose by the sum of both accuracies; of equals the first. ``None`` if a subset has one half alone."""
+    """Choose by the sum of both accuracies, the first of equals. ``None`` if a subset lacks one half."""
     halves = np.array([half_of(name) for name in truth.layout.problem_ids])[truth.layout.problem]
     subsets = int(truth.subset.max()) + 1
     chosen = np.zeros((subsets, HALVES), dtype=np.intp)
@@ -98,19 +98,19 @@ def cross_fit(truth: RunTruth, options: Sequence[SignArray]) -> CrossFit | None:
                 value = totals[:, 0] / totals[:, 1] + totals[:, 2] / totals[:, 3]
             best = int(np.nanargmax(value)) if not np.isnan(value).all() else 0
             chosen[subset, half] = best
-            own = truth.layout.of_step((truth.subset == subset) & (halves == half))
-            predicted[own] = options[best][own]
+            steps = truth.layout.of_step((truth.subset == subset) & (halves == half))
+            predicted[steps] = options[best][steps]
     return CrossFit(predicted=predicted, chosen=chosen)
 
 
-def floors(truth: RunTruth) -> list[Floor]:
-    """All floors; those with a number are left out where they cannot be fitted."""
+def baselines(truth: RunTruth) -> list[Baseline]:
+    """All baselines; those with a parameter are left out if it cannot be fitted."""
     layout = truth.layout
     step, length = layout.step_numbers(), layout.of_step(layout.lengths)
     failed = layout.of_step(truth.failed == 1)
     last = step == length - 1
     starts = range(int(layout.lengths.max()) + 1)
-    every = [
+    rules = [
         ("all good", False, [last & False]),
         ("last step wrong", False, [last]),
         ("wrong from step k on", False, [step >= k for k in starts]),
@@ -122,15 +122,15 @@ def floors(truth: RunTruth) -> list[Floor]:
         ("last step wrong iff the run failed", True, [last & failed]),
         ("wrong from step k on iff the run failed", True, [(step >= k) & failed for k in starts]),
     ]
-    made = []
-    for name, uses_outcome, rules in every:
-        options = [_signs(wrong) for wrong in rules]
+    fitted = []
+    for name, uses_outcome, wrong_steps in rules:
+        options = [_signs(wrong) for wrong in wrong_steps]
         fit = cross_fit(truth, options) if len(options) > 1 else None
         if fit is not None or len(options) == 1:
             predicted = fit.predicted if fit else options[0]
             rule = FITTED if fit else "fixed"
-            made.append(Floor(name=name, rule=rule, uses_outcome=uses_outcome, predicted=predicted))
-    return made
+            fitted.append(Baseline(name=name, rule=rule, uses_outcome=uses_outcome, predicted=predicted))
+    return fitted
 
 
 def _signs(wrong: BoolArray) -> SignArray:
