@@ -53,13 +53,13 @@ def figures(folder: Path) -> dict[str, Any]:
     return {one["system"]: one["subsets"]["own"] for one in found["scores"]}
 
 
-def test_floors_stand_alone(data: Path, tmp_path: Path):
+def test_baselines_alone(data: Path, tmp_path: Path):
     ended = good("evaluate", "agent-processbench", "--data", data, "--out", tmp_path / "out", FEW)
     assert "4 runs of 4 problems, 10 steps" in " ".join(ended.out.split())
     found = figures(tmp_path / "out")["last step wrong iff the run failed"]
     assert found["step"]["value"] == 0.6  # the neutral steps and the first wrong ones are missed
     assert found["first_error"]["value"] == 0.5
-    assert "floor: all good" in (tmp_path / "out" / "agent-processbench.html").read_text()
+    assert "baseline: all good" in (tmp_path / "out" / "agent-processbench.html").read_text()
 
 
 def test_scores_labels_and_judgements_side_by_side(data: Path, tmp_path: Path):

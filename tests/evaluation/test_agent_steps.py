@@ -11,13 +11,19 @@ import numpy as np
 import pytest
 
 from surefoot.errors import LabelError
-from surefoot.evaluation.benchmarks.agent_floors import MISSING, RunTruth, cross_fit, first_errors, floors
-from surefoot.evaluation.benchmarks.agent_report import write_agent_report
+from surefoot.evaluation.benchmarks.agent_baselines import (
+    MISSING,
+    RunTruth,
+    baselines,
+    cross_fit,
+    first_errors,
+)
 from surefoot.evaluation.benchmarks.agent_steps import (
     AgentEvaluation,
     AgentRun,
     agent_runs,
     evaluate_agent_steps,
+    write_agent_report,
 )
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_layout import StepLayout
@@ -104,13 +110,13 @@ def test_rules_leave_good_steps_unknown(tmp_path: Path):
     assert score.subsets["s"].missing_runs == 1
 
 
-def test_floors_by_hand():
+def test_baselines_by_hand():
     runs = [
         run("a", "+--", problem=IN_HALF[0][0], outcome=False),
         run("b", "+-", problem=IN_HALF[1][0], outcome=True),
         run("c", "+", problem=IN_HALF[1][1], outcome=None),
     ]
-    made = {one.name: one for one in floors(truth_of(*runs))}
+    made = {one.name: one for one in baselines(truth_of(*runs))}
     expected = {
         "all good": "++++++",
         "last step wrong": "++-+--",
@@ -140,7 +146,7 @@ def test_numbers_are_fitted_on_the_other_half_of_the_own_subset():
     assert fit.chosen.tolist() == [[1, 0], [1, 1]]
     np.testing.assert_array_equal(fit.predicted, signs("------++++++----"))
     assert cross_fit(truth_of(*good), [signs("+" * 6)]) is None
-    assert [one.rule for one in floors(truth_of(*good))] == ["fixed"] * 3
+    assert [one.rule for one in baselines(truth_of(*good))] == ["fixed"] * 3
 
 
 def test_thresholds_of_scores(tmp_path: Path):
@@ -216,7 +222,7 @@ def published(judgements: list[dict[str, Any]], tmp_path_factory) -> AgentEvalua
         ("gaia_dev", (37.6, 26.8), (47.6, 58.8)),
     ],
 )
-def test_floors_of_the_published_runs(
+def test_baselines_of_the_published_runs(
     published: AgentEvaluation, subset: str, good: tuple[float, float], last: tuple[float, float]
 ):
     """Counted by a script of a few lines from the files, independently of this package."""
@@ -246,5 +252,5 @@ def test_stored_judges_and_the_report(judgements: list[dict[str, Any]], tmp_path
         assert found.step.value == pytest.approx(hits / sum(map(len, people)))
         assert found.missing_runs == sum(set(said.values()) == {None} for said in own)
     report = write_agent_report(result, tmp_path / "r.html", title="AgentProcessBench")
-    assert "floor: last step wrong iff the run failed" in (tmp_path / "r.html").read_text()
+    assert "baseline: last step wrong iff the run failed" in (tmp_path / "r.html").read_text()
     assert len(report.printed) == 2 + 1 + 3  # paragraphs; sources; both subsets and all

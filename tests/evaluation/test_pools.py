@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,7 +15,6 @@ from surefoot.evaluation.pools import (
     grade_stored,
     judged_candidates,
     pool_of,
-    require_ceiling,
     sizes_up_to,
 )
 from surefoot.formats.candidate_pool import CandidatePool
@@ -108,17 +109,12 @@ def test_sizes_are_powers_of_two():
     assert sizes_up_to(6) == [1, 2, 4]
 
 
-def test_the_ceiling_holds_exactly_where_no_chance_is_involved():
-    ceiling = np.array([[0.5, 0.75]])
-    require_ceiling("x", ceiling, ceiling, draws=None)
-    with pytest.raises(ScoreError, match=r"x: accuracy 0\.7600 in pool 0 is above pass@N 0\.7500"):
-        require_ceiling("x", np.array([[0.5, 0.76]]), ceiling, draws=None)
-    require_ceiling("x", np.array([[0.5, 0.76]]), ceiling, draws=400)
-    for too_high in (0.95, 1.0):
-        with pytest.raises(ScoreError, match="above pass@N"):
-            require_ceiling("x", np.array([[0.5, too_high]]), ceiling, draws=400)
-    with pytest.raises(ScoreError, match="above pass@N"):
-        require_ceiling("x", np.array([[0.0025]]), np.array([[0.0]]), draws=400)
+def above_by_chance(value: float, bound: float, draws: int) -> bool:
+    """By Hoeffding's bound a mean of random subsets this far above has a chance below 1e-13 otherwise."""
+    if value <= bound + 1e-9:
+        return True
+    rest = (1 - value) * math.log((1 - value) / (1 - bound)) if value < 1 else 0.0
+    return bound > 0 and draws * (value * math.log(value / bound) + rest) <= 30
 
 
 @given(
@@ -138,8 +134,10 @@ def test_no_selector_passes_the_ceiling(rows, seed):
     sizes = [1, 2, 4, len(rows)]
     ceiling = expected_accuracy([pool], "pass", sizes, seed=seed)
     best = expected_accuracy([pool], "best_of_n", sizes, seed=seed)
-    require_ceiling("best", best, ceiling, draws=None)
+    assert (best <= ceiling + 1e-9).all()
     for method in ("majority", "weighted_vote"):
         found = expected_accuracy([pool], method, sizes, seed=seed, draws=60)
-        require_ceiling(method, found, ceiling, draws=60)
+        assert all(
+            above_by_chance(value, bound, 60) for value, bound in zip(found[0], ceiling[0], strict=True)
+        )
         assert found[0, 0] == pytest.approx(ceiling[0, 0]), "with one sample all choose alike"

@@ -85,7 +85,7 @@ def test_judges_and_scorers_by_hand():
     assert (result.runs, result.other_speaker) == ({"s": 3}, 1)
 
 
-def test_floors_by_hand():
+def test_baselines_by_hand():
     result = evaluate_who_and_when(RUNS, [], draws=20)
     assert rates(result, "first step") == [0, 1, 2]
     assert rates(result, "last step") == [2, 0, 3]
@@ -122,8 +122,8 @@ def test_names_are_compared_without_case_and_addition():
 def test_report(tmp_path: Path):
     report = write_who_and_when_report(evaluate_who_and_when(RUNS, [judge()], draws=20), tmp_path / "r.html")
     text = (tmp_path / "r.html").read_text()
-    assert "floor: first step of who speaks most" in text
-    assert "In 1 runs the agent to blame is not who speaks" in text
+    assert "baseline: first step of who speaks most" in text
+    assert "In 1 runs the agent to blame is not the speaker" in text
     assert len(report.printed) == 4
     with pytest.raises(LabelError, match="give at least one run"):
         evaluate_who_and_when([], [])

@@ -1,4 +1,4 @@
-"""Accuracy against the number of samples and against tokens, for every way to choose among the same samples.
+"""Accuracy against the number of samples and against tokens, for selectors on the same samples.
 
 Best-of-N by each aggregation, the vote weighted by each, majority, and pass@N, which bounds them all. Values
 are the unbiased estimates of ``surefoot.search.estimators``, intervals are over problems, differences are
@@ -21,7 +21,6 @@ from surefoot.evaluation.pools import (
     FloatArray,
     expected_accuracy,
     pool_of,
-    require_ceiling,
     sizes_up_to,
 )
 from surefoot.evaluation.report import JSONResult
@@ -38,10 +37,10 @@ MAJORITY = "majority"
 CEILING = "pass@N"
 
 Reading = tuple[ScoreRule, Aggregator]
-"""How a scorer is read: the rule that chooses, and the rule that makes step scores one number."""
+"""How scores are used: the selection rule, and the rule that aggregates step scores."""
 
 _ROUNDING = 1e-9
-"""Differences of one problem's expected accuracies below this are sums added in another order."""
+"""Differences of a problem's expected accuracies below this come from the order of summation."""
 
 RULE_NAMES: Mapping[ScoreRule, str] = {
     "best_of_n": "best-of-N",
@@ -55,7 +54,7 @@ RULE_NAMES: Mapping[ScoreRule, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class SelectorCurve:
-    """One way to choose; every mapping is by number of samples N."""
+    """One selector; every mapping is by number of samples N."""
 
     name: str
     scorer: str | None
@@ -63,25 +62,25 @@ class SelectorCurve:
     rule: Method
     aggregation: Aggregator | None
     accuracy: Mapping[int, Interval]
-    """Share of problems answered right."""
+    """Share of problems answered correctly."""
     minus_majority: Mapping[int, Interval]
     """Paired difference; empty for majority itself and pass@N."""
     tokens: Mapping[int, float]
-    """Mean tokens per problem, policy and verifier; empty where they are unknown (``BestOfNResult.unknown``).
+    """Mean tokens per problem, policy and verifier; empty if unknown (``BestOfNResult.unknown``).
     The prompt counts once, completions and scores N times their mean in the pool."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScorerCounts:
-    """What became of a scorer's records."""
+    """Use of a scorer's records."""
 
     traces: int
     unscored: int
     """Candidates without a score for every step: chosen last, and without a weighted vote."""
     foreign: int
-    """Records of traces that are not among the candidates."""
+    """Records of other traces."""
     left_out: Mapping[str, str]
-    """Aggregations and rules that its scores do not allow → reason."""
+    """Aggregations and rules that the scores do not allow → reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,14 +113,12 @@ def evaluate_best_of_n(
     bootstrap: int = 10_000,
     seed: int = 0,
 ) -> BestOfNResult:
-    """Curves of every selector; ``scores`` is by the scorer's name, ``sizes`` 1, 2, 4 … if not given.
+    """Curves of every selector; ``scores`` is by the scorer's name, ``sizes`` are 1, 2, 4 … by default.
 
-    Problems are read one after another: of scores in a table, one problem's are in memory at a time.
-
-    Each of ``rules`` reads every scorer by every aggregation. ``draws`` random subsets stand for all where a
-    rule has no closed form (Lightman et al., arXiv 2305.20050, use 400). Raises ``ScoreError`` for a size
-    that a problem has too few candidates for, a record with other than one score a step, or a selector above
-    pass@N.
+    Problems are streamed: scores in a table are read for one problem at a time. Each of ``rules`` is applied
+    to every scorer with every aggregation. Rules without a closed form use ``draws`` random subsets (Lightman
+    et al., arXiv 2305.20050, use 400). Raises ``ScoreError`` for a size above the number of a problem's
+    candidates, and for a record without exactly one score per step.
     """
     groups = list(candidates.groups.values())
     total = len(candidates)
@@ -142,11 +139,10 @@ def evaluate_best_of_n(
             for how in AGGREGATORS
             if how not in left_out and rule not in left_out
         ]
-        found, unscored, scorer_curves = study.scorer(name, source, readings)
+        records_used, unscored, scorer_curves = study.scorer(name, source, readings)
         curves += scorer_curves
-        counts[name] = ScorerCounts(
-            traces=total, unscored=unscored, foreign=facts.traces - found, left_out=left_out
-        )
+        foreign = facts.traces - records_used
+        counts[name] = ScorerCounts(traces=total, unscored=unscored, foreign=foreign, left_out=left_out)
     return BestOfNResult(
         curves=tuple(curves),
         sizes=tuple(chosen),
@@ -160,7 +156,7 @@ def evaluate_best_of_n(
 
 
 class _PoolCurves:
-    """What the curves share: pools, sizes, the two baselines, tokens."""
+    """Pools, sizes, the two baselines and tokens, which all curves share."""
 
     def __init__(
         self,
@@ -178,11 +174,10 @@ class _PoolCurves:
         unscored = [pool_of(group, {}, "min") for group in groups]
         self._ceiling = expected_accuracy(unscored, "pass", sizes, seed=seed)
         self._majority = expected_accuracy(unscored, "majority", sizes, seed=seed, draws=draws)
-        require_ceiling(MAJORITY, self._majority, self._ceiling, draws=draws)
         self._policy = self._policy_tokens()
 
     def baseline(self, name: str, rule: Literal["pass", "majority"]) -> SelectorCurve:
-        """A curve that reads no scores."""
+        """A curve that needs no scores."""
         return SelectorCurve(
             name=name,
             scorer=None,
@@ -196,26 +191,26 @@ class _PoolCurves:
     def scorer(
         self, scorer: str, source: ScorerTable, readings: Sequence[Reading]
     ) -> tuple[int, int, list[SelectorCurve]]:
-        """Records found, candidates that are not wholly scored, and the curve of each reading."""
+        """Number of records used, candidates with unscored steps, and the curve of each reading."""
         accuracy = {reading: np.empty((len(self.groups), len(self.sizes))) for reading in readings}
-        found = unscored = spent = 0
+        used = unscored = spent = 0
         tokens = np.zeros(len(self.groups))
         for row, (group, rng) in enumerate(zip(self.groups, self._generators(), strict=True)):
-            known = source.of(group.trace_ids)
-            found += len(known)
-            unscored += len(group) - sum(bool(complete_scores(one.scores)) for one in known.values())
-            read = [record.usage.verifier_tokens for record in known.values()]
-            spent += sum(read)
-            tokens[row] = np.mean(read) if read else 0.0
+            records = source.of(group.trace_ids)
+            used += len(records)
+            unscored += len(group) - sum(bool(complete_scores(record.scores)) for record in records.values())
+            costs = [record.usage.verifier_tokens for record in records.values()]
+            spent += sum(costs)
+            tokens[row] = np.mean(costs) if costs else 0.0
             random = RandomOrders(len(group), self.draws, rng)
-            pools = {how: pool_of(group, known, how) for how in dict.fromkeys(how for _, how in readings)}
+            pools = {how: pool_of(group, records, how) for how in dict.fromkeys(how for _, how in readings)}
             for (rule, how), curve in accuracy.items():
                 curve[row] = pool_curve(pools[how], rule, self.sizes, random)
         if spent:
             self._verifier[scorer] = tokens
         else:
-            self.unknown[f"tokens of {scorer}"] = "its records carry no 'usage.verifier_tokens'"
-        return found, unscored, [self._curve(scorer, *reading, accuracy[reading]) for reading in readings]
+            self.unknown[f"tokens of {scorer}"] = "its records lack 'usage.verifier_tokens'"
+        return used, unscored, [self._curve(scorer, *reading, accuracy[reading]) for reading in readings]
 
     def _generators(self) -> list[np.random.Generator]:
         """One for each problem, the same for every curve."""
@@ -223,10 +218,8 @@ class _PoolCurves:
 
     def _curve(self, scorer: str, rule: ScoreRule, how: Aggregator, accuracy: FloatArray) -> SelectorCurve:
         name = f"{scorer} {RULE_NAMES[rule]} {how}"
-        sampled = None if rule == "best_of_n" else self.draws
-        require_ceiling(name, accuracy, self._ceiling, draws=sampled)
         gap = accuracy - self._majority
-        gap[np.abs(gap) < _ROUNDING] = 0.0  # with one sample, say, all selectors choose alike
+        gap[np.abs(gap) < _ROUNDING] = 0.0  # e.g. with one sample all selectors agree
         return SelectorCurve(
             name=name,
             scorer=scorer,
@@ -238,11 +231,11 @@ class _PoolCurves:
         )
 
     def _policy_tokens(self) -> FloatArray | None:
-        """[problems, sizes]; ``None`` if a text came without its count."""
+        """[problems, sizes]; ``None`` if a token count is missing."""
         if without := sum(group.uncounted for group in self.groups):
             traces = sum(map(len, self.groups))
             self.unknown["tokens of the policy"] = (
-                f"{without} of {traces} traces carry no 'usage.completion_tokens'"
+                f"{without} of {traces} traces lack 'usage.completion_tokens'"
             )
             return None
         prompt = np.array([group.prompt_tokens for group in self.groups])
@@ -259,7 +252,7 @@ class _PoolCurves:
         return dict(zip(self.sizes, total.mean(axis=0).tolist(), strict=True))
 
     def _intervals(self, values: FloatArray) -> dict[int, Interval]:
-        """Means over problems of ``values`` [problems, sizes]; all from the same draws of problems."""
+        """Means over problems of ``values`` [problems, sizes], all from the same bootstrap samples."""
         return {
             size: bootstrap_mean(values[:, at], draws=self.bootstrap, rng=np.random.default_rng(self.seed))
             for at, size in enumerate(self.sizes)
@@ -268,7 +261,7 @@ class _PoolCurves:
 
 @dataclass(frozen=True, kw_only=True)
 class _ScoreFacts:
-    """What all records of a scorer are like."""
+    """Properties of all records of a scorer."""
 
     traces: int
     single: bool
@@ -278,7 +271,7 @@ class _ScoreFacts:
 
     @classmethod
     def of(cls, source: Iterable[StepScores]) -> _ScoreFacts:
-        """From all records in one pass."""
+        """Computed in one pass."""
         with closing(Seen()) as seen:
             traces, single, negative = 0, True, False
             for record in source:
@@ -288,15 +281,15 @@ class _ScoreFacts:
         return cls(traces=traces, single=single, negative=negative)
 
     def left_out(self, rules: Sequence[ScoreRule]) -> dict[str, str]:
-        """Aggregations and rules that the scores do not allow, or that another one already shows."""
-        found: dict[str, str] = {}
+        """Aggregations and rules that the scores do not allow, or that equal another one."""
+        reasons: dict[str, str] = {}
         if self.single:
-            found |= dict.fromkeys(
+            reasons |= dict.fromkeys(
                 ("min", "product", "mean", "sum"), "one score per trace: all aggregations are 'last'"
             )
         if self.negative:
             reason = "scores below 0: map them to probabilities first"
             # a negative vote counts against its answer, and a knockout's threshold is a probability
-            found["product"] = reason
-            found |= dict.fromkeys((rule for rule in rules if rule != "best_of_n"), reason)
-        return found
+            reasons["product"] = reason
+            reasons |= dict.fromkeys((rule for rule in rules if rule != "best_of_n"), reason)
+        return reasons

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefoot.evaluation.best_of_n import CEILING, MAJORITY, BestOfNResult, SelectorCurve
-from surefoot.evaluation.plots import legend, line_style, new_figure, shade, size_ticks
+from surefoot.evaluation.plots import (
+    legend,
+    line_style,
+    new_figure,
+    panel_grid,
+    panel_legend,
+    shade,
+    size_ticks,
+)
 from surefoot.evaluation.report import Report
 from surefoot.stats.intervals import Cell, Interval
 
@@ -18,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def write_best_of_n_report(result: BestOfNResult, path: Path) -> Report:
-    """One offline page: findings, curves of each scorer, differences from majority, tokens, counts."""
+    """One page: findings, curves of each scorer, differences from majority, tokens, counts."""
     report = Report("Best-of-N: accuracy against samples and tokens")
     for sentence in best_of_n_findings(result):
         report.text(sentence, printed=True)
@@ -45,8 +52,9 @@ def _scorer(
         f"{name} less majority, paired by problem, with 95 % intervals; below 0 majority is better",
     )
     if any(curve.tokens for curve in curves):
-        known = [curve for curve in [*baselines, *curves] if curve.tokens]
-        report.figure(_token_figure(known), f"Accuracy against mean tokens per problem, {name}")
+        report.figure(
+            _token_figure([*baselines, *curves]), f"Accuracy against mean tokens per problem, {name}"
+        )
 
 
 def _tables(report: Report, result: BestOfNResult) -> None:
@@ -69,10 +77,10 @@ def _tables(report: Report, result: BestOfNResult) -> None:
             spec="+.1f",
             printed=len(heads),
         )
-    known = [curve for curve in result.curves if curve.tokens]
-    if known:
+    counted = [curve for curve in result.curves if curve.tokens]
+    if counted:
         rows: list[list[Cell]] = [
-            [curve.name, *(round(curve.tokens[size]) for size in result.sizes)] for curve in known
+            [curve.name, *(round(curve.tokens[size]) for size in result.sizes)] for curve in counted
         ]
         report.table(heads, rows, "Mean tokens per problem, policy and verifier", printed=len(heads))
 
@@ -87,19 +95,19 @@ def _counts(report: Report, result: BestOfNResult) -> None:
         for name, counts in result.scorers.items()
         if counts.foreign
     ]
-    report.table(["what", "count"], rows)
-    for what, reason in result.unknown.items():
-        report.text(f"Unknown: {what}; {reason}.")
+    report.table(["item", "count"], rows)
+    for quantity, reason in result.unknown.items():
+        report.text(f"Unknown: {quantity}; {reason}.")
     for name, counts in result.scorers.items():
-        for what, reason in counts.left_out.items():
-            report.text(f"Left out: {name} {what}; {reason}.")
+        for rule, reason in counts.left_out.items():
+            report.text(f"Left out: {name} {rule}; {reason}.")
 
 
 def best_of_n_findings(result: BestOfNResult) -> list[str]:
-    """One sentence on the pool, then for each scorer its best rule and how it compares with majority.
+    """One sentence on the pool, then for each scorer its best rule and the comparison with majority.
 
-    "Beats" and "loses" mean that the 95 % interval of the paired difference lies wholly on that side of 0.
-    The best rule is named in hindsight, from the same problems, so its lead is flattered.
+    "Beats" means that the whole 95 % interval of the paired difference is on that side of 0. The best rule is
+    chosen in hindsight on the same problems, so its lead is optimistic.
     """
     top = result.sizes[-1]
     ceiling, majority = result.curve(CEILING).accuracy[top], result.curve(MAJORITY).accuracy[top]
@@ -111,7 +119,7 @@ def best_of_n_findings(result: BestOfNResult) -> list[str]:
         curves = [curve for curve in result.curves if curve.scorer == scorer]
         best = max(curves, key=lambda curve: curve.accuracy[top].value)
         sentences.append(
-            f"{scorer} with {top} samples does best, in hindsight, by {_rule(best)}: "
+            f"{scorer} with {top} samples does best, in hindsight, with {_rule(best)}: "
             f"{best.accuracy[top].value:.1%}, {best.minus_majority[top]:+.1p} against majority."
         )
         sentences += [_beaten(scorer, curves), _beating(scorer, curves)]
@@ -136,15 +144,15 @@ def _beaten(scorer: str, curves: Sequence[SelectorCurve]) -> str:
             gap = curve.minus_majority[worst]
             parts.append(f"{_rule(curve)} at N = {_listed(sizes)} (most at {worst}: {gap:+.1p})")
     if not parts:
-        return f"Majority is not shown to beat {scorer} by any rule at any N."
-    return f"Majority beats {scorer} as read by " + "; ".join(parts) + "."
+        return f"No difference found in favour of majority against {scorer} for any rule at any N."
+    return f"Majority beats {scorer} with " + "; ".join(parts) + "."
 
 
 def _beating(scorer: str, curves: Sequence[SelectorCurve]) -> str:
     won = [f"{_rule(curve)} at N = {_listed(won_sizes(curve))}" for curve in curves if won_sizes(curve)]
     if not won:
-        return f"{scorer} is not shown to beat majority by any rule at any N."
-    return f"{scorer} beats majority by " + "; ".join(won) + "."
+        return f"No difference found in favour of {scorer} against majority for any rule at any N."
+    return f"{scorer} beats majority with " + "; ".join(won) + "."
 
 
 def _rule(curve: SelectorCurve) -> str:
@@ -171,7 +179,7 @@ _RULES: Mapping[str, dict[str, Any]] = {
 def _selector_figure(curves: Sequence[SelectorCurve]) -> Figure:
     """Accuracy against N: colour is the aggregation, the line and marker the rule; majority is shaded.
 
-    The other intervals overlap so much that they are in the table alone.
+    The other intervals overlap, so only the table shows them.
     """
     figure, axes = _log_figure("samples (N)", "accuracy")
     for curve in curves:
@@ -195,11 +203,11 @@ def _token_figure(curves: Sequence[SelectorCurve]) -> Figure:
 
 
 def _difference_figure(curves: Sequence[SelectorCurve]) -> Figure:
-    """Accuracy less that of majority, paired by problem, with 95 % intervals; below 0 majority is better."""
+    """Accuracy less majority's, paired by problem, with 95 % intervals; below 0 majority is better."""
     figure, axes = _log_figure("samples (N)", "accuracy less majority's")
     axes.axhline(0, color="#777777", linewidth=1)
     for number, curve in enumerate(curves):
-        # side by side, so that the bars of one N can be told apart
+        # shifted, so that the error bars of one N do not overlap
         shift = 2 ** (0.06 * (number - (len(curves) - 1) / 2))
         gaps = curve.minus_majority
         errors = [
@@ -215,28 +223,20 @@ def _difference_figure(curves: Sequence[SelectorCurve]) -> Figure:
 
 def side_by_side_figure(curves: Sequence[SelectorCurve]) -> Figure:
     """Best-of-N of all scorers, one panel per aggregation; a colour and marker per scorer."""
-    from matplotlib.figure import Figure as NewFigure
-
     rules = [how for how in _AGGREGATIONS if any(curve.aggregation == how for curve in curves)]
     scorers = list(dict.fromkeys(curve.scorer for curve in curves if curve.scorer))
-    rows = math.ceil(len(rules) / 2)
-    figure = NewFigure(figsize=(9, 0.5 + 3.4 * rows), layout="constrained")
-    panels = figure.subplots(rows, min(2, len(rules)), sharex=True, sharey=True, squeeze=False)
-    for axes in panels.flat[len(rules) :]:
-        axes.remove()
-    for how, axes in zip(rules, panels.flat, strict=False):
+    figure, panels = panel_grid(len(rules), columns=min(2, len(rules)))
+    for how, axes in zip(rules, panels, strict=True):
         axes.set_title(f"best-of-N, {how}")
         for curve in curves:
-            if curve.rule in ("pass", "majority"):
-                axes.plot(list(curve.accuracy), _values(curve.accuracy), label=curve.name, **_look(curve))
-            elif curve.rule == "best_of_n" and curve.aggregation == how:
-                look = line_style(scorers.index(curve.scorer or ""))
-                axes.plot(list(curve.accuracy), _values(curve.accuracy), label=curve.scorer, **look)
+            baseline = curve.rule in ("pass", "majority")
+            if baseline or (curve.rule == "best_of_n" and curve.aggregation == how):
+                look = _look(curve) if baseline else line_style(scorers.index(curve.scorer or ""))
+                label = curve.scorer or curve.name
+                axes.plot(list(curve.accuracy), _values(curve.accuracy), label=label, **look)
         axes.set_xscale("log", base=2)
         size_ticks(axes, sorted({size for curve in curves for size in curve.accuracy}))
-        axes.grid(alpha=0.3)
-    handles, labels = panels.flat[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize="small")
+    panel_legend(figure, panels)
     return figure
 
 

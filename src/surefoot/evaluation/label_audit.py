@@ -1,4 +1,4 @@
-"""The label audit: what each source of labels costs, how far sources agree, and how far they are right."""
+"""The label audit: cost, agreement and accuracy of each source of labels, and its report."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from surefoot.evaluation.step_layout import BAD, GOOD, CodeArray, FloatArray, St
 from surefoot.io.tables import facts_in
 from surefoot.labels import LabelRule
 from surefoot.records import StepLabel, Trace
-from surefoot.stats.bootstrap import bootstrap_totals
+from surefoot.stats.bootstrap import Bootstrap
 from surefoot.stats.calibration import Binning
 from surefoot.stats.intervals import Interval
 from surefoot.stats.rater_agreement import Agreement, Level, agreement, alpha_of, cohens_kappa
 
 TRUTH = "truth"
-"""The name that the reference has in the agreement matrix."""
+"""The name of the reference in the agreement matrix."""
 
 SIGNS = (-1.0, 1.0)
 
@@ -42,7 +42,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class PairAgreement:
-    """Two sources, over the steps and traces that both have labelled."""
+    """Two sources, over the steps and traces labelled by both."""
 
     first: str
     second: str
@@ -56,31 +56,31 @@ class PairAgreement:
 
 @dataclass(frozen=True, kw_only=True)
 class OverallAgreement:
-    """All sources but the truth together."""
+    """All sources together, without the truth."""
 
     steps: Agreement
     alpha: Interval
     """Krippendorff's alpha of the steps with its 95 % interval over problems."""
     first_error: Agreement
     graded: Agreement | None
-    """The numbers as they were given: ordinal where all sources label correctness (-1, 0, 1), interval where
-    all label values; ``None`` where sources differ in kind."""
+    """The labels' numbers: ordinal if all sources label correctness (-1, 0, 1), interval if all label values;
+    ``None`` if sources differ in kind."""
     graded_level: Level | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelAudit(JSONResult):
-    """Everything that ``audit_labels`` finds."""
+    """The result of ``audit_labels``."""
 
     traces: int
     problems: int
     steps: int
     traces_without_steps: int
-    """Left out of everything."""
+    """Left out."""
     sources: tuple[Source, ...]
     truth: Source | None
     pairs: tuple[PairAgreement, ...]
-    """Every two sources, and every source with the truth, which comes last."""
+    """All pairs of sources, and of a source with the truth, which comes last."""
     overall: OverallAgreement | None
     """``None`` with fewer than two sources."""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -99,14 +99,13 @@ def audit_labels(
     draws: int = 1000,
     seed: int = 0,
 ) -> LabelAudit:
-    """Audit label sets by name. ``reading`` says how labels become good or bad, ``readings`` by name.
+    """Audit label sets by name. ``reading`` defines which labels are good or bad, ``readings`` for one name.
 
-    Traces and labels are read one after another: memory grows by 10 bytes for each step of each source, and
-    not by records. ``by_rater`` makes each rater of a source a source of its own, ``name/rater``. The truth's
-    own name is "truth". Intervals are 95 % percentile bootstraps that resample problems (by
-    ``Trace.problem_id``) ``draws`` times. Raises ``LabelError`` for no sources, a source called "truth", a
-    reading for a name that is not there, two traces of one id, a label without rater where they are told
-    apart, and label sets that share no step with the traces.
+    Traces and labels are streamed: memory grows by 10 bytes per step and source. ``by_rater`` makes each
+    rater of a source a separate source, ``name/rater``. The truth's name is "truth". Intervals are 95 %
+    percentile bootstraps over problems (``Trace.problem_id``). Raises ``LabelError`` without sources, for a
+    source called "truth", a reading for an unknown name, duplicate trace ids, with ``by_rater`` for a label
+    without rater, and for label sets that share no step with the traces.
     """
     if not sources:
         raise LabelError("'sources' is empty; give at least one set of labels")
@@ -120,32 +119,34 @@ def audit_labels(
 
     if not by_rater:  # else the names are not known before the labels are read
         _check_readings(readings or {}, [*sources, *([TRUTH] if truth is not None else [])])
-    found = (label_sets(name, rows, layout, rule, by_rater=by_rater) for name, rows in sources.items())
-    sets = {source.name: source for some in found for source in some}
-    facts = label_sets(TRUTH, truth, layout, rule)[0] if truth is not None else None
-    _check_readings(readings or {}, [*sets, *([TRUTH] if facts else [])])
-    compare = _Comparison(layout, draws=draws, seed=seed)
-    everyone = [*sets.values(), *([facts] if facts else [])]
+    groups = (label_sets(name, rows, layout, rule, by_rater=by_rater) for name, rows in sources.items())
+    sets = {source.name: source for group in groups for source in group}
+    reference = label_sets(TRUTH, truth, layout, rule)[0] if truth is not None else None
+    _check_readings(readings or {}, [*sets, *([TRUTH] if reference else [])])
+    compare = _Comparison(layout, Bootstrap(draws=draws, seed=seed))
+    everyone = [*sets.values(), *([reference] if reference else [])]
+
+    def source(labels: LabelSet, against: AgainstTruth | None) -> Source:
+        return Source(
+            name=labels.name,
+            reading=rule(labels.name),
+            counts=labels.counts,
+            cost=labels.cost,
+            against_truth=against,
+        )
+
+    def compared(labels: LabelSet) -> AgainstTruth | None:
+        if reference is None:
+            return None
+        return against_truth(labels, reference, bins=bins, binning=binning, draws=draws, seed=seed)
+
     return LabelAudit(
         traces=layout.traces,
         problems=len(layout.problem_ids),
         steps=layout.steps,
         traces_without_steps=len(traces) - layout.traces,
-        sources=tuple(
-            Source(
-                name=name,
-                reading=rule(name),
-                counts=source.counts,
-                cost=source.cost,
-                against_truth=against_truth(source, facts, bins=bins, binning=binning, draws=draws, seed=seed)
-                if facts
-                else None,
-            )
-            for name, source in sets.items()
-        ),
-        truth=Source(name=TRUTH, reading=rule(TRUTH), counts=facts.counts, cost=facts.cost)
-        if facts
-        else None,
+        sources=tuple(source(labels, compared(labels)) for labels in sets.values()),
+        truth=source(reference, None) if reference else None,
         pairs=tuple(compare.pair(first, second) for first, second in combinations(everyone, 2)),
         overall=compare.overall(list(sets.values())) if len(sets) > 1 else None,
         settings={"bins": bins, "binning": binning, "draws": draws, "seed": seed},
@@ -155,8 +156,8 @@ def audit_labels(
 class _Comparison:
     """Agreement of label sets of one layout, with intervals over problems."""
 
-    def __init__(self, layout: StepLayout, *, draws: int, seed: int) -> None:
-        self._layout, self._draws, self._seed = layout, draws, seed
+    def __init__(self, layout: StepLayout, bootstrap: Bootstrap) -> None:
+        self._layout, self._bootstrap = layout, bootstrap
 
     def pair(self, first: LabelSet, second: LabelSet) -> PairAgreement:
         return PairAgreement(
@@ -206,11 +207,8 @@ class _Comparison:
 
     def _interval(self, counts: NDArray[Any], statistic: Callable[[FloatArray], float]) -> Interval:
         """``statistic`` of the totals of ``counts`` [problems, C]."""
-        [interval] = bootstrap_totals(
-            [counts],
-            lambda totals: np.array([[statistic(row)] for row in totals[:, 0]]),
-            draws=self._draws,
-            rng=np.random.default_rng(self._seed),
+        [interval] = self._bootstrap.totals(
+            [counts], lambda totals: np.array([[statistic(row)] for row in totals[:, 0]])
         )
         return interval
 

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING
 from surefoot.evaluation.label_audit import LabelAudit, Source
 from surefoot.evaluation.label_truth import PARTS, AgainstTruth
 from surefoot.evaluation.plots import heat_map, legend, line_style, new_figure, reliability_figure
-from surefoot.evaluation.report import Column, Report
-from surefoot.stats.intervals import Cell, Interval
+from surefoot.evaluation.report import Report, Row
+from surefoot.stats.intervals import Interval
 from surefoot.stats.rater_agreement import Agreement
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Judged = tuple[str, AgainstTruth]
-"""A source of labels, and how it agrees with the truth."""
+"""A source of labels, and its agreement with the truth."""
 
 FIFTHS = ("first", "second", "third", "fourth", "last")
 
 
 def write_label_report(audit: LabelAudit, path: Path) -> Report:
-    """One offline page: counts and cost, agreement with the truth, agreement of sources, with figures."""
+    """One page: counts and cost, accuracy against the truth, agreement of sources, with figures."""
     report = Report("Label audit")
     report.text(
         f"{audit.traces} traces of {audit.problems} problems with {audit.steps} steps; "
@@ -45,33 +45,44 @@ def write_label_report(audit: LabelAudit, path: Path) -> Report:
 
 def _counts(report: Report, sources: Sequence[Source]) -> None:
     report.heading("Labels and their cost")
-    columns: dict[str, Column[Source]] = {
-        "source": "name",
-        "labels": "counts.labels",
-        "used": "counts.used",
-        "unread": lambda s: sum(s.counts.unread.values()),
-        "of unknown traces": "counts.unknown_traces",
-        "of unknown steps": "counts.unknown_steps",
-        "superseded": "counts.superseded",
-        "steps without label": "counts.steps_without_label",
-        "traces without label": "counts.traces_without_label",
-        "kinds": lambda s: ", ".join(f"{kind} {count}" for kind, count in s.counts.kinds.items()),
-        "value good above": "reading.good_above",
-        "neutral is": "reading.neutral",
-    }
-    caption = "A step with several labels counts by the last that is good or bad; the others are superseded"
-    report.records(caption, sources, columns, printed=6)
-    columns = {
-        "source": "name",
-        "policy tokens per label": "cost.policy_tokens_per_label",
-        "verifier tokens per label": "cost.verifier_tokens_per_label",
-        "policy tokens per trace": "cost.policy_tokens_per_trace",
-        "policy tokens": "cost.policy_tokens",
-        "verifier tokens": "cost.verifier_tokens",
-        "calls": "cost.calls",
-    }
-    caption = "Cost as noted in the labels: per label that counts, and per trace with a label"
-    report.records(caption, sources, columns, spec=".1f", printed=4)
+    rows = [
+        Row(
+            source=s.name,
+            c=s.counts,
+            unread=sum(s.counts.unread.values()),
+            kinds=", ".join(f"{kind} {count}" for kind, count in s.counts.kinds.items()),
+            rule=s.reading,
+        )
+        for s in sources
+    ]
+    report.records(
+        "The last label of a step that is good or bad counts; the others are superseded; a value above "
+        "good_above is good",
+        rows,
+        (
+            *(
+                "source",
+                "c.labels",
+                "c.used",
+                "unread",
+                "c.unknown_traces",
+                "c.unknown_steps",
+                "c.superseded",
+            ),
+            *("c.steps_without_label", "c.traces_without_label", "kinds", "rule.good_above", "rule.neutral"),
+        ),
+        printed=6,
+    )
+    report.records(
+        "Cost as stated in the labels: per label that counts, and per trace with a label",
+        sources,
+        (
+            *("name", "cost.policy_tokens_per_label", "cost.verifier_tokens_per_label"),
+            *("cost.policy_tokens_per_trace", "cost.policy_tokens", "cost.verifier_tokens", "cost.calls"),
+        ),
+        spec=".1f",
+        printed=4,
+    )
     unread = [(s.name, reason, count) for s in sources for reason, count in s.counts.unread.items()]
     if unread:
         report.table(["source", "reason", "labels"], unread, "Labels that are neither good nor bad")
@@ -79,54 +90,40 @@ def _counts(report: Report, sources: Sequence[Source]) -> None:
 
 def _steps(report: Report, judged: Sequence[Judged]) -> None:
     report.heading("Bad steps")
-    columns: dict[str, Column[Judged]] = {
-        "source": lambda j: j[0],
-        "precision": lambda j: j[1].precision,
-        "recall": lambda j: j[1].recall,
-        "F1": lambda j: j[1].f1,
-        "accuracy": lambda j: j[1].noise.accuracy,
-        "tp": lambda j: j[1].confusion.tp,
-        "fp": lambda j: j[1].confusion.fp,
-        "fn": lambda j: j[1].confusion.fn,
-        "tn": lambda j: j[1].confusion.tn,
-        "steps not compared": lambda j: j[1].noise.dropped,
-    }
-    caption = "The positive class is the bad step, by the truth"
-    report.records(caption, judged, columns, spec=".1%", printed=5)
-    report.table(
-        ["source", "fifth of the trace", "precision", "recall", "tp", "fp", "fn", "tn"],
-        [
-            [name, FIFTHS[fifth], c.precision, c.recall, c.tp, c.fp, c.fn, c.tn]
-            for name, result in judged
-            for fifth, c in result.by_fifth.items()
-        ],
+    report.records(
+        "The positive class is the bad step, by the truth; dropped steps could not be compared",
+        [Row(source=name, t=t, c=t.confusion, noise=t.noise) for name, t in judged],
+        (
+            *("source", "t.precision", "t.recall", "t.f1", "noise.accuracy"),
+            *("c.tp", "c.fp", "c.fn", "c.tn", "noise.dropped"),
+        ),
+        spec=".1%",
+        printed=5,
+    )
+    report.records(
         "By position in the trace; labels.json has the counts for each step index",
+        [Row(source=name, fifth=FIFTHS[n], c=c) for name, t in judged for n, c in t.by_fifth.items()],
+        ("source", "fifth", "c.precision", "c.recall", "c.tp", "c.fp", "c.fn", "c.tn"),
     )
     report.figure(_fifths_figure(judged), "Precision and recall of bad steps by position in the trace.")
 
 
 def _first_errors(report: Report, judged: Sequence[Judged]) -> None:
     report.heading("First error of a trace")
-    columns: dict[str, Column[Judged]] = {
-        "source": lambda j: j[0],
-        "accuracy": lambda j: j[1].first_error.accuracy,
-        "on wrong traces": lambda j: j[1].first_error.accuracy_on_wrong,
-        "on correct traces": lambda j: j[1].first_error.accuracy_on_right,
-        "F1 of the two": lambda j: j[1].first_error.f1,
-        "exact": lambda j: j[1].first_error.exact,
-        "none on both": lambda j: j[1].first_error.none_on_both,
-        "early": lambda j: j[1].first_error.early,
-        "late": lambda j: j[1].first_error.late,
-        "missed": lambda j: j[1].first_error.missed,
-        "false alarm": lambda j: j[1].first_error.false_alarm,
-        "traces not compared": lambda j: j[1].first_error.dropped,
-    }
-    caption = "Traces by where the source and the truth see the first bad step"
-    report.records(caption, judged, columns, spec=".1%", printed=5)
+    report.records(
+        "Traces by the first bad step of the source and of the truth; dropped traces could not be compared",
+        [Row(source=name, e=t.first_error) for name, t in judged],
+        (
+            *("source", "e.accuracy", "e.accuracy_on_wrong", "e.accuracy_on_right", "e.f1", "e.exact"),
+            *("e.none_on_both", "e.early", "e.late", "e.missed", "e.false_alarm", "e.dropped"),
+        ),
+        spec=".1%",
+        printed=5,
+    )
     report.figure(
         _offset_figure(judged),
-        "Called minus true index of the first error, over traces where both have one; "
-        f"beyond {FURTHEST} drawn as {FURTHEST}.",
+        "Predicted minus true index of the first error, over traces where both have one; "
+        f"offsets beyond {FURTHEST} are shown as {FURTHEST}.",
     )
 
 
@@ -135,58 +132,62 @@ def _soft_values(report: Report, judged: Sequence[Judged]) -> None:
     if soft:
         report.heading("Soft values")
         report.text(
-            "A value is the chance of the correct answer from a prefix, for one policy. Correctness is "
-            "another quantity: a correct step of a weak policy has a low value. The figures say how far a "
-            "value may stand in for the chance that the step is correct, not how good an "
-            "estimate of the value it is."
+            "A value is the chance of a correct answer from a prefix, for one policy. Correctness is another "
+            "quantity: a correct step of a weak policy has a low value. The results measure a value as the "
+            "chance that the step is correct, not as an estimate of the value."
         )
-        rows: list[list[Cell]] = []
+        rows = []
         for name, values in soft.items():
             parts = {"all": values.calibration} | {FIFTHS[n]: part for n, part in values.by_fifth.items()}
-            for part, c in parts.items():
-                rows.append([name, part, c.steps, c.dropped, c.ece, c.bias, c.brier, c.brier_constant])
-        headers = ["source", "part", "steps", "without truth", "ECE", "bias", "Brier", "Brier of a constant"]
+            rows += [Row(source=name, part=part, c=c) for part, c in parts.items()]
         binning = next(iter(soft.values())).calibration.binning
-        report.table(
-            headers, rows, f"Values against good and bad steps, by fifth of the trace; {binning} bins"
+        report.records(
+            f"Values against good and bad steps, by fifth of the trace; {binning} bins; dropped steps have "
+            "an unknown truth",
+            rows,
+            ("source", "part", "c.steps", "c.dropped", "c.ece", "c.bias", "c.brier", "c.brier_constant"),
         )
-        ranks: list[list[Cell]] = [[name, v.auc, v.auc_within_position] for name, v in soft.items()]
-        report.table(["source", "AUC", "AUC within position"], ranks, "Do good steps have the higher values?")
+        report.records(
+            "Do good steps have higher values?",
+            [Row(source=name, v=values) for name, values in soft.items()],
+            ("source", "v.auc", "v.auc_within_position"),
+        )
         curves = {name: values.calibration for name, values in soft.items()}
         report.figure(reliability_figure({"": curves}), "Reliability of the values.")
     errors = {name: result.values for name, result in judged if result.values}
     if errors:
-        report.heading("Values against true values")
-        report.table(
-            ["source", "steps", "bias", "root mean square error", "intervals", "share that hold the truth"],
-            [[name, v.steps, v.bias, v.rmse, v.intervals, v.covered] for name, v in errors.items()],
+        report.heading("Values against true values").records(
+            "Covered: share of the intervals that contain the true value",
+            [Row(source=name, v=values) for name, values in errors.items()],
+            ("source", "v.steps", "v.bias", "v.rmse", "v.intervals", "v.covered"),
         )
 
 
 def _agreement(report: Report, audit: LabelAudit) -> None:
     report.heading("Agreement")
     report.text(
-        "Where nearly all steps are good, kappa and alpha are low though sources nearly always agree; AC1 is "
-        "not. None of them says who is right."
+        "If nearly all steps are good, kappa and alpha are low even for sources that nearly always agree; "
+        "AC1 is not. None of them says which source is correct."
     )
+    headers = ["raw", "Cohen's kappa", "Krippendorff's alpha", "Gwet's AC1"]
     report.table(
-        ["first", "second", "steps", "raw", "Cohen's kappa", "Krippendorff's alpha", "Gwet's AC1"],
+        ["first", "second", "steps", *headers],
         [
             [p.first, p.second, p.steps.units, p.steps.raw, p.kappa, p.steps.alpha, p.steps.ac1]
             for p in audit.pairs
         ],
-        "Agreement on steps, good or bad: every two sources over the steps that both label",
+        "Agreement on steps, good or bad: each pair of sources over the steps labelled by both",
         spec=".3f",
         printed=7,
     )
     report.table(
-        ["first", "second", "traces", "raw", "Cohen's kappa", "Krippendorff's alpha", "Gwet's AC1"],
+        ["first", "second", "traces", *headers],
         [
-            [p.first, p.second, first.units, first.raw, first.kappa, first.alpha, first.ac1]
+            [p.first, p.second, e.units, e.raw, e.kappa, e.alpha, e.ac1]
             for p in audit.pairs
-            for first in (p.first_error,)
+            for e in (p.first_error,)
         ],
-        "Index of the first error, over the traces where it is known on both sides",
+        "Index of the first error, over the traces in which both sources know it",
     )
     if audit.overall:
         overall = audit.overall
@@ -195,22 +196,26 @@ def _agreement(report: Report, audit: LabelAudit) -> None:
             ("first error", overall.first_error, overall.first_error.alpha),
         ]
         if overall.graded:
-            title = f"numbers as given ({overall.graded_level})"
-            rows.append((title, overall.graded, overall.graded.alpha))
+            rows.append((f"values ({overall.graded_level})", overall.graded, overall.graded.alpha))
         report.table(
-            ["what", "units", "raw", "mean Cohen's kappa", "Krippendorff's alpha", "Gwet's AC1"],
+            ["rating", "units", "raw", "mean Cohen's kappa", *headers[2:]],
             [
-                [what, result.units, result.raw, result.kappa, alpha, result.ac1]
-                for what, result, alpha in rows
+                [name, result.units, result.raw, result.kappa, alpha, result.ac1]
+                for name, result, alpha in rows
             ],
             "All sources together, without the truth",
         )
     if len(audit.pairs) > 1:
-        report.figure(_kappa_figure(audit), "Cohen's kappa of good and bad steps.")
+        names = list(dict.fromkeys(name for pair in audit.pairs for name in (pair.first, pair.second)))
+        kappa = {(pair.first, pair.second): pair.kappa.value for pair in audit.pairs}
+        kappa |= {(second, first): value for (first, second), value in kappa.items()}
+        matrix = [[1.0 if a == b else kappa[a, b] for b in names] for a in names]
+        figure = heat_map(matrix, names, names, "Cohen's kappa", low=-1, high=1)
+        report.figure(figure, "Cohen's kappa of good and bad steps.")
 
 
 FURTHEST = 6
-"""Offsets of the first error beyond this are drawn as this."""
+"""Largest offset of the first error in the figure."""
 
 
 def _fifths_figure(judged: Sequence[Judged]) -> Figure:
@@ -231,27 +236,18 @@ def _fifths_figure(judged: Sequence[Judged]) -> Figure:
 
 
 def _offset_figure(judged: Sequence[Judged]) -> Figure:
-    """Share of traces by called minus true index of the first error, where both have one."""
+    """Share of traces by predicted minus true index of the first error, if both have one."""
     figure, axes = new_figure(
-        "called minus true index of the first error", "share of traces", lines=len(judged)
+        "predicted minus true index of the first error", "share of traces", lines=len(judged)
     )
-    places = range(-FURTHEST, FURTHEST + 1)
+    shifts = range(-FURTHEST, FURTHEST + 1)
     for number, (name, result) in enumerate(judged):
-        counts = dict.fromkeys(places, 0)
+        counts = dict.fromkeys(shifts, 0)
         for offset, count in result.first_error.offsets.items():
             counts[max(-FURTHEST, min(FURTHEST, offset))] += count
         total = sum(counts.values())
         shares = [count / total if total else math.nan for count in counts.values()]
-        axes.plot(places, shares, **line_style(number), label=name)
-    axes.set_xticks(list(places))
+        axes.plot(shifts, shares, **line_style(number), label=name)
+    axes.set_xticks(list(shifts))
     legend(figure)
     return figure
-
-
-def _kappa_figure(audit: LabelAudit) -> Figure:
-    """Cohen's kappa of the steps between every two sources."""
-    names = list(dict.fromkeys(name for pair in audit.pairs for name in (pair.first, pair.second)))
-    kappa = {(pair.first, pair.second): pair.kappa.value for pair in audit.pairs}
-    kappa |= {(second, first): value for (first, second), value in kappa.items()}
-    rows = [[1.0 if a == b else kappa[a, b] for b in names] for a in names]
-    return heat_map(rows, names, names, "Cohen's kappa", low=-1, high=1)

@@ -1,7 +1,7 @@
-"""Labels of one source laid beside the steps of traces: which are good or bad, what is missing, what it cost.
+"""Labels of one source, aligned with the steps of traces: good, bad and missing ones, and their cost.
 
 Labels are appended, never overwritten, so a step may have several from one source. The last one in the file
-that can be read as good or bad counts; the others are counted as superseded.
+that is good or bad by the label rule counts; the others are superseded.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ class LabelCounts:
 
     labels: int
     unknown_traces: int
-    """Labels whose trace is not among the traces; like all of the next four they are not used."""
+    """Labels of other traces; like all of the next four they are not used."""
     unknown_steps: int
-    """Labels of a step that the trace does not have."""
+    """Labels of a step beyond the trace's last one."""
     superseded: int
-    """Labels of a step that has another one which counts."""
+    """Labels of a step for which another label counts."""
     unread: Mapping[str, int]
-    """Labels that are neither good nor bad, by reason: unknown ones by their own, advantage, neutral."""
+    """Labels that are neither good nor bad, by reason: the label's reason if unknown, advantage, neutral."""
     used: int
     """Labels that count: at most one per step."""
     kinds: Mapping[str, int]
     """Kinds of the labels of known steps."""
     sources: Mapping[str, int]
-    """What the labels themselves call their source."""
+    """Sources as named in the labels."""
     steps: int
     """Steps of the traces."""
     steps_without_label: int
-    """Steps without any label, not even an unknown one."""
+    """Steps without any label, known or unknown."""
     traces: int
     traces_without_label: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelCost:
-    """What the labels of known traces cost, superseded and unknown ones included; NaN per nothing."""
+    """Cost of the labels of known traces, including superseded and unknown labels; NaN for 0/0."""
 
     policy_tokens: int
     """Read and written by the policy, prompts included."""
@@ -75,9 +75,9 @@ class LabelCost:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LabelSet:
-    """Labels of one source for some traces, 10 bytes a step (26 where labels have intervals).
+    """Labels of one source, 10 bytes per step (26 if labels have intervals).
 
-    Arrays are [steps] of all traces, of the label that counts.
+    Arrays are [steps] of all traces and hold the label that counts.
     """
 
     name: str
@@ -85,32 +85,30 @@ class LabelSet:
     codes: CodeArray
     """Good, bad, unknown or unlabelled (:mod:`surefoot.evaluation.step_layout`)."""
     values: FloatArray
-    """The label's own number; NaN where none counts."""
+    """The label's value; NaN if no label counts."""
     is_value: BoolArray
-    """Whether the label is of kind ``value``; it is of kind ``correctness`` where not."""
+    """Whether the label is of kind ``value``; otherwise it is of kind ``correctness``."""
     intervals: FloatArray | None
-    """[steps, 2]: bounds of ``evidence.interval``, or NaN; ``None`` if no label has any."""
+    """[steps, 2]: bounds of ``evidence.interval``, or NaN; ``None`` if no label has an interval."""
     mentioned: BoolArray
-    """[traces]: whether any label is of the trace, be it of a step that the trace does not have."""
+    """[traces]: whether any label names the trace, including labels of unknown steps."""
     counts: LabelCounts
     cost: LabelCost
 
     @property
     def good(self) -> StepRows[bool]:
-        """Lists [traces][steps]; ``None`` where nothing is known."""
+        """Lists [traces][steps]; ``None`` is unknown."""
         return good_rows(self.codes, self.layout)
 
 
 def label_set(
     name: str, labels: Iterable[StepLabel], traces: Sequence[Trace], reading: LabelRule | None = None
 ) -> LabelSet:
-    """Lay ``labels`` beside the steps of ``traces``, whose ids must differ.
+    """Align ``labels`` with the steps of ``traces``, whose ids must differ.
 
-    Labels are read one after another, and not kept. Raises ``LabelError`` if not one belongs to a step of
-    the traces.
+    Labels are streamed. Raises ``LabelError`` if no label belongs to a step of the traces.
     """
-    [found] = label_sets(name, labels, StepLayout.of(traces), lambda _: reading)
-    return found
+    return label_sets(name, labels, StepLayout.of(traces), lambda _: reading)[0]
 
 
 def label_sets(
@@ -123,23 +121,23 @@ def label_sets(
 ) -> list[LabelSet]:
     """The labels of one source, or with ``by_rater`` of each of its raters, as ``name/rater``.
 
-    ``reading`` gives the rule for each name. Raises ``LabelError`` as ``label_set``, and if a label names no
-    rater (``evidence.rater``) where they are told apart.
+    ``reading`` gives the rule for each name. Raises ``LabelError`` as ``label_set``, and with ``by_rater``
+    for a label without ``evidence.rater``.
     """
-    made: dict[str, _LabelArrays] = {}
+    sets: dict[str, _LabelArrays] = {}
     for label in labels:
-        own = _of_rater(name, label) if by_rater else name
-        arrays = made.get(own)
+        key = _of_rater(name, label) if by_rater else name
+        arrays = sets.get(key)
         if arrays is None:
-            arrays = made[own] = _LabelArrays(own, layout, reading(own) or LabelRule(neutral="good"), label)
+            arrays = sets[key] = _LabelArrays(key, layout, reading(key) or LabelRule(neutral="good"), label)
         arrays.add(label)
-    if not made:
-        raise _nothing_known(name, 0, "")
-    return [arrays.label_set() for arrays in made.values()]
+    if not sets:
+        raise _no_label(name, 0, "")
+    return [arrays.label_set() for arrays in sets.values()]
 
 
 class _LabelArrays:
-    """What is known of the labels of one source so far."""
+    """The labels of one source so far."""
 
     def __init__(self, name: str, layout: StepLayout, rule: LabelRule, first: StepLabel) -> None:
         self._name, self._layout, self._rule, self._first = name, layout, rule, first.trace_id
@@ -152,7 +150,7 @@ class _LabelArrays:
         self._unread: Counter[str] = Counter()
         self._kinds: Counter[str] = Counter()
         self._sources: Counter[str] = Counter()
-        self._usage = [0, 0, 0, 0]
+        self._policy_tokens = self._verifier_tokens = self._calls = 0
 
     def add(self, label: StepLabel) -> None:
         self._labels += 1
@@ -162,37 +160,37 @@ class _LabelArrays:
             return
         self._mentioned[number] = True
         start, stop = self._layout.span(number)
-        place = start + label.step
-        if place >= stop:
+        position = start + label.step
+        if position >= stop:
             self._unknown_steps += 1
             return
         self._known += 1
         self._kinds[label.kind] += 1
         self._sources[label.source] += 1
         usage = label.evidence.usage
-        self._usage[0] += usage.prompt_tokens
-        self._usage[1] += usage.completion_tokens
-        self._usage[2] += usage.verifier_tokens
-        self._usage[3] += usage.calls
+        self._policy_tokens += usage.prompt_tokens + usage.completion_tokens
+        self._verifier_tokens += usage.verifier_tokens
+        self._calls += usage.calls
         good = self._rule.good(label)
         if good is None:
-            self._unread[_why_unread(label, self._rule)] += 1
-            if self._codes[place] == UNLABELLED:
-                self._codes[place] = UNREAD
+            unknown = label.value is None
+            self._unread[label.reason or "" if unknown else self._rule.why_unknown(label)] += 1
+            if self._codes[position] == UNLABELLED:
+                self._codes[position] = UNREAD
             return
-        self._codes[place] = GOOD if good else BAD
-        self._values[place] = label.value
-        self._is_value[place] = label.kind == "value"
+        self._codes[position] = GOOD if good else BAD
+        self._values[position] = label.value
+        self._is_value[position] = label.kind == "value"
         bounds = label.evidence.interval
         if bounds is not None and self._intervals is None:
             self._intervals = np.full((self._layout.steps, 2), math.nan)
         if self._intervals is not None:
-            self._intervals[place] = bounds or math.nan
+            self._intervals[position] = bounds or math.nan
 
     def label_set(self) -> LabelSet:
-        """All of it. Raises ``LabelError`` if no label was of a known step."""
+        """The result. Raises ``LabelError`` if no label belongs to a known step."""
         if not self._known:
-            raise _nothing_known(self._name, self._labels, self._first)
+            raise _no_label(self._name, self._labels, self._first)
         used = int((self._codes >= 0).sum())
         labelled = self._codes != UNLABELLED
         number = np.searchsorted(self._layout.starts, np.flatnonzero(labelled), "right")
@@ -211,8 +209,7 @@ class _LabelArrays:
             traces=self._layout.traces,
             traces_without_label=self._layout.traces - traces,
         )
-        prompt_tokens, completion_tokens, verifier_tokens, calls = self._usage
-        policy = prompt_tokens + completion_tokens
+        policy, verifier = self._policy_tokens, self._verifier_tokens
         return LabelSet(
             name=self._name,
             layout=self._layout,
@@ -224,10 +221,10 @@ class _LabelArrays:
             counts=counts,
             cost=LabelCost(
                 policy_tokens=policy,
-                verifier_tokens=verifier_tokens,
-                calls=calls,
+                verifier_tokens=verifier,
+                calls=self._calls,
                 policy_tokens_per_label=policy / used if used else math.nan,
-                verifier_tokens_per_label=verifier_tokens / used if used else math.nan,
+                verifier_tokens_per_label=verifier / used if used else math.nan,
                 policy_tokens_per_trace=policy / traces if traces else math.nan,
             ),
         )
@@ -236,18 +233,14 @@ class _LabelArrays:
 def _of_rater(name: str, label: StepLabel) -> str:
     if label.evidence.rater is None:
         raise LabelError(
-            f"{name}: the label of step {label.step} of trace {label.trace_id} has no 'evidence.rater'; "
+            f"{name}: the label of step {label.step} of trace {label.trace_id} lacks 'evidence.rater'; "
             "it cannot be split by rater"
         )
     return f"{name}/{label.evidence.rater}"
 
 
-def _nothing_known(name: str, labels: int, first: str) -> LabelError:
+def _no_label(name: str, labels: int, first: str) -> LabelError:
     return LabelError(
         f"{name}: none of its {labels} labels belongs to a step of the traces, by 'trace_id'"
         f"{f' (first {first})' if labels else ''}; give the traces that were labelled"
     )
-
-
-def _why_unread(label: StepLabel, rule: LabelRule) -> str:
-    return label.reason or "" if label.value is None else rule.why_unknown(label)

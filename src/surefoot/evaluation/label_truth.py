@@ -1,4 +1,4 @@
-"""How far labels from a labeller agree with the truth, step by step and at the first error."""
+"""Agreement of a labeller's labels with the truth, for each step and at the first error."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ from surefoot.evaluation.step_layout import (
     as_numbers,
 )
 from surefoot.io.tables import Facts
-from surefoot.stats.bootstrap import bootstrap_totals
+from surefoot.stats.bootstrap import Bootstrap, group_sums
 from surefoot.stats.calibration import Binning, Reliability, reliability, reliability_by
-from surefoot.stats.groups import group_numbers
 from surefoot.stats.intervals import UNKNOWN, Interval
 from surefoot.stats.roc import roc_auc, roc_auc_within
 
@@ -36,20 +35,20 @@ GoodSteps = Sequence[Sequence[bool | None]]
 
 @dataclass(frozen=True, kw_only=True)
 class Confusion:
-    """Steps counted by what was said of them and what is true; the positive class is the *bad* step."""
+    """Steps counted by their predicted and true labels; the positive class is the *bad* step."""
 
     tp: int = 0
-    """Called bad and bad."""
+    """Predicted bad and bad."""
     fp: int = 0
-    """Called bad but good."""
+    """Predicted bad but good."""
     fn: int = 0
-    """Called good but bad."""
+    """Predicted good but bad."""
     tn: int = 0
-    """Called good and good."""
+    """Predicted good and good."""
 
     @classmethod
     def of(cls, pairs: NDArray[np.integer]) -> Self:
-        """From counts of steps by 2 * called good + truly good."""
+        """From counts of steps by 2 * predicted good + truly good."""
         tp, fp, fn, tn = map(int, pairs[:4])
         return cls(tp=tp, fp=fp, fn=fn, tn=tn)
 
@@ -59,12 +58,12 @@ class Confusion:
 
     @property
     def precision(self) -> float:
-        """Among steps called bad, the share that are bad; as all shares here NaN for 0/0."""
+        """Share of the steps predicted bad that are bad; like all shares here NaN for 0/0."""
         return _share(self.tp, self.tp + self.fp)
 
     @property
     def recall(self) -> float:
-        """Among bad steps, the share called bad."""
+        """Share of the bad steps that are predicted bad."""
         return _share(self.tp, self.tp + self.fn)
 
     @property
@@ -91,25 +90,25 @@ class LabelNoise:
     """Agreement of predicted with true labels; fractions in [0, 1], NaN where undefined (0/0)."""
 
     precision_error: float
-    """Among steps called bad, the share that are bad."""
+    """Share of the steps predicted bad that are bad."""
     recall_error: float
-    """Among bad steps, the share called bad."""
+    """Share of the bad steps that are predicted bad."""
     f1_error: float
     precision_good: float
-    """Among steps called good, the share that are good."""
+    """Share of the steps predicted good that are good."""
     recall_good: float
     f1_good: float
     accuracy: float
     first_error_accuracy: float
     """Share of ``traces`` with the same first bad step in both, "none" being equal to "none"."""
     steps: int
-    """Steps labelled on both sides; all but ``first_error_accuracy`` are over these."""
+    """Steps labelled on both sides, which all but ``first_error_accuracy`` use."""
     dropped: int
     """Steps without a label on one side or both."""
     traces: int
     """Traces whose first bad step is known on both sides."""
     dropped_traces: int
-    """Traces where it is not: a step before it (or, if no step is bad, any step) has no label."""
+    """The other traces: an unlabelled step hides the first bad one."""
 
 
 def label_noise(predicted: GoodSteps, truth: GoodSteps) -> LabelNoise:
@@ -120,15 +119,15 @@ def label_noise(predicted: GoodSteps, truth: GoodSteps) -> LabelNoise:
     _check(predicted, truth)
     lengths = array("q", map(len, truth))
     layout = StepLayout(Facts(str(number), size=length) for number, length in enumerate(lengths))
-    said, fact = _codes(predicted), _codes(truth)
-    counts = Confusion.of(np.bincount(_pairs(said, fact), minlength=_PAIRS))
-    return _noise(counts, layout, layout.first_errors(said), layout.first_errors(fact))
+    predicted_codes, true_codes = _codes(predicted), _codes(truth)
+    counts = Confusion.of(np.bincount(_pairs(predicted_codes, true_codes), minlength=_PAIRS))
+    return _noise(counts, layout, layout.first_errors(predicted_codes), layout.first_errors(true_codes))
 
 
-def _noise(counts: Confusion, layout: StepLayout, said: FloatArray, fact: FloatArray) -> LabelNoise:
-    """``counts`` of all steps; ``said`` and ``fact`` [traces] are first errors as ``StepLayout`` has them."""
-    known = ~(np.isnan(said) | np.isnan(fact))
-    traces = int(known.sum())
+def _noise(counts: Confusion, layout: StepLayout, predicted: FloatArray, truth: FloatArray) -> LabelNoise:
+    """``counts`` of all steps; ``predicted`` and ``truth`` [traces] are first errors."""
+    usable = ~(np.isnan(predicted) | np.isnan(truth))
+    traces = int(usable.sum())
     return LabelNoise(
         precision_error=counts.precision,
         recall_error=counts.recall,
@@ -137,7 +136,7 @@ def _noise(counts: Confusion, layout: StepLayout, said: FloatArray, fact: FloatA
         recall_good=counts.of_good.recall,
         f1_good=counts.of_good.f1,
         accuracy=counts.accuracy,
-        first_error_accuracy=_share(int((said == fact)[known].sum()), traces),
+        first_error_accuracy=_share(int((predicted == truth)[usable].sum()), traces),
         steps=counts.steps,
         dropped=layout.steps - counts.steps,
         traces=traces,
@@ -146,12 +145,12 @@ def _noise(counts: Confusion, layout: StepLayout, said: FloatArray, fact: FloatA
 
 
 _PAIRS = 5
-"""Kinds of steps: the four of a confusion table and, last, those that are not known on both sides."""
+"""Kinds of steps: the four of a confusion table and, last, those with an unknown label."""
 
 
-def _pairs(said: CodeArray, fact: CodeArray) -> CodeArray:
-    """[steps]: 2 * called good + truly good, or 4 where one side is unknown."""
-    return np.where((said < 0) | (fact < 0), np.int8(_PAIRS - 1), 2 * said + fact)
+def _pairs(predicted: CodeArray, truth: CodeArray) -> CodeArray:
+    """[steps]: 2 * predicted good + truly good, or 4 if one of them is unknown."""
+    return np.where((predicted < 0) | (truth < 0), np.int8(_PAIRS - 1), 2 * predicted + truth)
 
 
 def _codes(good: GoodSteps) -> CodeArray:
@@ -167,11 +166,11 @@ def _share(part: int, whole: int) -> float:
 def _check(predicted: GoodSteps, truth: GoodSteps) -> None:
     if len(predicted) != len(truth):
         raise LabelError(f"'predicted' has {len(predicted)} traces and 'truth' has {len(truth)}")
-    for trace, (claim, fact) in enumerate(zip(predicted, truth, strict=True)):
-        if len(claim) != len(fact):
+    for trace, (first, second) in enumerate(zip(predicted, truth, strict=True)):
+        if len(first) != len(second):
             raise LabelError(
-                f"predicted[{trace}] has {len(claim)} steps and truth[{trace}] has {len(fact)}; "
-                "give one entry per step on both sides, None where there is no label"
+                f"predicted[{trace}] has {len(first)} steps and truth[{trace}] has {len(second)}; "
+                "give one entry per step on both sides, None for unlabelled steps"
             )
 
 
@@ -181,7 +180,7 @@ PARTS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class FirstErrorAgreement:
-    """Where the first bad step is said to be, over the traces in which both sides say so."""
+    """Agreement on the first bad step, over the traces in which both sides know it."""
 
     accuracy: Interval
     """Share of traces with the same first bad step, "none" being equal to "none"; 95 % over problems."""
@@ -190,36 +189,36 @@ class FirstErrorAgreement:
     accuracy_on_right: float
     """The same over traces without."""
     f1: float
-    """Harmonic mean of the two, as ProcessBench has it (arXiv 2412.06559)."""
+    """Harmonic mean of the two, as in ProcessBench (arXiv 2412.06559)."""
     exact: int
     none_on_both: int
     early: int
-    """Called at an earlier step than the true one."""
+    """Predicted at an earlier step than the true one."""
     late: int
     missed: int
-    """None called, but there is one."""
+    """None predicted, but there is one."""
     false_alarm: int
-    """One called, but there is none."""
+    """One predicted, but there is none."""
     offsets: Mapping[int, int]
-    """Called minus true index → traces, where both have one."""
+    """Predicted minus true index → traces, if both have one."""
     traces: int
     dropped: int
-    """Traces where a step without label leaves one side open."""
+    """Traces with a first bad step hidden by an unlabelled step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SoftValues:
     """Value labels as scores of correctness.
 
-    A value is the chance of the right answer from a prefix, for one policy; correctness is another quantity.
-    Ranks can be compared. Reliability says how far the value may stand in for the chance of being right, not
-    how good it is as a value: a perfect value is off where right steps often fail later.
+    A value is the chance of a correct answer from a prefix, for one policy; correctness is another quantity.
+    Ranks can be compared. Reliability measures a value as a chance of being correct, not as a value: a
+    perfect value differs from it if correct steps often fail later.
     """
 
     auc: float
     """Chance that a good step has a higher value than a bad one."""
     auc_within_position: float
-    """The same among steps of one index only."""
+    """The same for steps of equal index."""
     calibration: Reliability
     by_fifth: Mapping[int, Reliability]
 
@@ -234,9 +233,9 @@ class ValueErrors:
     rmse: float
     """Root of the mean square of the same."""
     intervals: int
-    """Labels that carry an interval (``evidence.interval``)."""
+    """Labels with an interval (``evidence.interval``)."""
     covered: float
-    """Share of these intervals that hold the true value."""
+    """Share of these intervals that contain the true value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,33 +267,32 @@ def against_truth(
     draws: int = 1000,
     seed: int = 0,
 ) -> AgainstTruth:
-    """Compare two label sets of the same layout; problems are what is resampled."""
+    """Compare two label sets of the same layout; problems are resampled."""
     layout = source.layout
+    bootstrap = Bootstrap(draws=draws, seed=seed)
     pairs = _pairs(source.codes, truth.codes)
     by_problem = _counts_by(layout.of_step(layout.problem), pairs, len(layout.problem_ids))
     counts = Confusion.of(by_problem.sum(axis=0))
-    precision, recall, f1 = bootstrap_totals(
-        [by_problem], _shares, draws=draws, rng=np.random.default_rng(seed)
-    )
-    said, fact = layout.first_errors(source.codes), layout.first_errors(truth.codes)
+    precision, recall, f1 = bootstrap.totals([by_problem], _shares)
+    predicted, true = layout.first_errors(source.codes), layout.first_errors(truth.codes)
     step = layout.step_numbers()
     by_step = map(Confusion.of, _counts_by(step, pairs, int(step.max()) + 1))
     return AgainstTruth(
         confusion=counts,
-        noise=_noise(counts, layout, said, fact),
+        noise=_noise(counts, layout, predicted, true),
         precision=precision,
         recall=recall,
         f1=f1,
-        by_step={number: one for number, one in enumerate(by_step) if one.steps},
+        by_step={number: part for number, part in enumerate(by_step) if part.steps},
         by_fifth=dict(enumerate(map(Confusion.of, _counts_by(layout.parts(PARTS), pairs, PARTS)))),
-        first_error=_first_error(said, fact, layout, draws=draws, seed=seed),
+        first_error=_first_error(predicted, true, layout, bootstrap),
         soft=_soft(source, truth, bins, binning),
         values=_value_errors(source, truth),
     )
 
 
 def _counts_by(group: NDArray[np.integer], pairs: CodeArray, groups: int) -> NDArray[np.int64]:
-    """[groups, 4]: steps of each group by what was said and what is true."""
+    """[groups, 4]: steps of each group by predicted and true label."""
     flat = np.bincount(_PAIRS * group.astype(np.int64) + pairs, minlength=_PAIRS * groups)
     return flat.reshape(groups, _PAIRS)[:, : _PAIRS - 1]
 
@@ -308,25 +306,20 @@ def _shares(totals: FloatArray) -> FloatArray:
 
 
 def _first_error(
-    said: FloatArray, fact: FloatArray, layout: StepLayout, *, draws: int, seed: int
+    predicted: FloatArray, truth: FloatArray, layout: StepLayout, bootstrap: Bootstrap
 ) -> FirstErrorAgreement:
-    """Of first errors [traces]."""
-    known = ~(np.isnan(said) | np.isnan(fact))
-    problem = group_numbers(layout.problem[known])
-    said, fact = said[known], fact[known]
-    wrong, hit = fact >= 0, said == fact
+    """From first errors [traces]."""
+    usable = ~(np.isnan(predicted) | np.isnan(truth))
+    problem = layout.problem[usable]
+    predicted, truth = predicted[usable], truth[usable]
+    wrong, hit, called = truth >= 0, predicted == truth, predicted >= 0
     exact, none_on_both = int((hit & wrong).sum()), int((hit & ~wrong).sum())
     on_wrong, on_right = _share(exact, int(wrong.sum())), _share(none_on_both, int((~wrong).sum()))
-    offsets, traces = np.unique((said - fact)[(said >= 0) & wrong].astype(np.int64), return_counts=True)
+    offsets, traces = np.unique((predicted - truth)[called & wrong].astype(np.int64), return_counts=True)
     accuracy = UNKNOWN
-    if len(said):
-        totals = np.stack([np.bincount(problem, weights=hit), np.bincount(problem)], axis=1)
-        [accuracy] = bootstrap_totals(
-            [totals],
-            lambda drawn: drawn[:, 0, :1] / drawn[:, 0, 1:],
-            draws=draws,
-            rng=np.random.default_rng(seed),
-        )
+    if len(predicted):
+        counts = group_sums(np.stack([hit, np.ones(len(hit))], axis=1), problem)
+        [accuracy] = bootstrap.totals([counts], lambda totals: totals[:, 0, :1] / totals[:, 0, 1:])
     return FirstErrorAgreement(
         accuracy=accuracy,
         accuracy_on_wrong=on_wrong,
@@ -334,18 +327,18 @@ def _first_error(
         f1=harmonic_mean(on_wrong, on_right),
         exact=exact,
         none_on_both=none_on_both,
-        early=int(((said >= 0) & wrong & (said < fact)).sum()),
-        late=int((wrong & (said > fact)).sum()),
-        missed=int((wrong & (said < 0)).sum()),
-        false_alarm=int((~wrong & (said >= 0)).sum()),
+        early=int((called & wrong & (predicted < truth)).sum()),
+        late=int((wrong & (predicted > truth)).sum()),
+        missed=int((wrong & ~called).sum()),
+        false_alarm=int((~wrong & called).sum()),
         offsets=dict(zip(offsets.tolist(), traces.tolist(), strict=True)),
-        traces=len(said),
-        dropped=layout.traces - len(said),
+        traces=len(predicted),
+        dropped=layout.traces - len(predicted),
     )
 
 
 def _soft(source: LabelSet, truth: LabelSet, bins: int, binning: Binning) -> SoftValues | None:
-    """Over the steps with a value label; those without truth are counted as dropped."""
+    """Over the steps with a value label; steps without truth count as dropped."""
     valued = source.is_value
     if not valued.any():
         return None
@@ -363,13 +356,12 @@ def _value_errors(source: LabelSet, truth: LabelSet) -> ValueErrors | None:
     both = source.is_value & truth.is_value
     if not both.any():
         return None
-    facts = truth.values[both]
-    gaps = source.values[both] - facts
+    values = truth.values[both]
+    gaps = source.values[both] - values
     inside = np.array([], dtype=bool)
     if source.intervals is not None:
-        bounds = source.intervals[both]
-        given = ~np.isnan(bounds[:, 0])
-        inside = ((bounds[:, 0] <= facts) & (facts <= bounds[:, 1]))[given]
+        low, high = source.intervals[both].T
+        inside = ((low <= values) & (values <= high))[~np.isnan(low)]
     return ValueErrors(
         steps=len(gaps),
         bias=float(gaps.mean()),

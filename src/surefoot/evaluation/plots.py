@@ -84,7 +84,7 @@ def marks_figure(
             [max(v.value - v.low, 0) for _, v in defined],
             [max(v.high - v.value, 0) for _, v in defined],
         ]
-        x, y = [v.value for _, v in defined], [place for place, _ in defined]
+        x, y = [v.value for _, v in defined], [height_at for height_at, _ in defined]
         axes.errorbar(x, y, xerr=errors, fmt="o", markersize=4, color=colour(number), label=name)
     if zero:
         axes.axvline(0, color="#888888", linewidth=0.8)
@@ -175,8 +175,8 @@ def panel_legend(figure: Figure, panels: Sequence[Axes]) -> None:
         for axes in panels
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    place = "outside right upper"
-    figure.legend(list(handles.values()), list(handles), loc=place, frameon=False, fontsize="small")
+    location = "outside right upper"
+    figure.legend(list(handles.values()), list(handles), loc=location, frameon=False, fontsize="small")
 
 
 def size_ticks(axes: Axes, sizes: Sequence[int]) -> None:

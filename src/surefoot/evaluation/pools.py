@@ -1,4 +1,4 @@
-"""From traces and step scores to pools of candidates: judged, with canonical answers and one score each."""
+"""Pools of candidates from traces and step scores: graded, with canonical answers and one score each."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from surefoot.search.estimators import Method, Pool, selection_curve
 FloatArray = NDArray[np.float64]
 
 Progress = Callable[[int], None]
-"""Told the number of problems done."""
+"""Receives the number of finished problems."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CandidateGroup:
-    """What evaluations need of the n traces of one problem, without their texts."""
+    """The n traces of one problem without their texts."""
 
     trace_ids: Sequence[str]
     answers: Sequence[str | None]
@@ -38,7 +38,7 @@ class CandidateGroup:
     completion_tokens: int
     """Of all n."""
     uncounted: int
-    """Traces with a text and no count of its tokens."""
+    """Traces with a text but without a token count."""
 
     def __len__(self) -> int:
         return len(self.trace_ids)
@@ -63,12 +63,12 @@ class CandidateGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """The judged traces of each problem, equal answers written alike; every problem has as many as asked."""
+    """The graded traces of each problem, with equal answers in one form; all problems have enough traces."""
 
     groups: Mapping[str, CandidateGroup]
-    """Problem id → its traces, in the order given."""
+    """Problem id → its traces, in the input's order."""
     dropped: Mapping[str, int]
-    """What was left out, by reason."""
+    """Left-out traces and problems, by reason."""
 
     def __len__(self) -> int:
         """Number of traces."""
@@ -77,16 +77,16 @@ class Candidates:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredPools:
-    """Published pools as records, graded here."""
+    """Published pools as records, graded again."""
 
     problems: list[Problem]
     traces: list[Trace]
     scores: list[StepScores]
     dropped: Mapping[str, int]
     verdicts: int
-    """Candidates that the file itself calls right or wrong."""
+    """Candidates with a verdict in the file."""
     differing: int
-    """Those of them whose outcome here is another, or unknown."""
+    """Verdicts that differ from the outcome here, or whose outcome is unknown."""
 
 
 def grade_stored(
@@ -107,23 +107,23 @@ def grade_stored(
         traces += graded(pool.traces, pool.problem.answer, checker, styles)
         scores += pool.scores
         progress(number)
-    said = [trace for trace in traces if "correct" in trace.meta]
+    stated = [trace for trace in traces if "correct" in trace.meta]
     return StoredPools(
         problems=problems,
         traces=traces,
         scores=scores,
         dropped={f"stored candidates: {reason}": count for reason, count in dropped.items()},
-        verdicts=len(said),
-        differing=sum(trace.meta["correct"] is not trace.outcome for trace in said),
+        verdicts=len(stated),
+        differing=sum(trace.meta["correct"] is not trace.outcome for trace in stated),
     )
 
 
 def graded(
     traces: Sequence[Trace], reference: str | None, checker: AnswerChecker, styles: Sequence[AnswerStyle]
 ) -> list[Trace]:
-    """Traces of one problem with their final answers and outcomes, read from the texts.
+    """Traces of one problem with the final answers of their texts and outcomes.
 
-    No answer is a wrong outcome; without ``reference``, or where the comparison fails, it is ``None``.
+    Without an answer the outcome is wrong; without ``reference``, or if the comparison fails, it is ``None``.
     """
     answers = [
         final_answer(Solution(text=trace.text or "", finish_reason=trace.finish_reason), styles)
@@ -147,43 +147,42 @@ def judged_candidates(
     least: int | None = None,
     progress: Progress = lambda _: None,
 ) -> Candidates:
-    """Group traces by problem; leave out those without outcome, then problems with fewer than ``least``.
+    """Group traces by problem; leave out traces without outcome, then problems with fewer than ``least``.
 
-    Of a table (:func:`surefoot.io.tables.open_table`) one problem's traces are in memory at a time.
-    ``least`` is the largest power of two that half of the problems have, if it is not given, so that a few
-    failed requests do not cut all curves short. ``progress`` gets the number of problems whose answers
-    were compared. Raises ``ScoreError`` for two traces of one id, or if nothing is left.
+    Tables (:func:`surefoot.io.tables.open_table`) are read one problem at a time. By default ``least`` is the
+    largest power of two that half of the problems have, so that a few failed requests do not shorten all
+    curves. Raises ``ScoreError`` for duplicate ids, or if no problem is left.
     """
-    given = 0
+    total = 0
     groups: dict[str, CandidateGroup] = {}
     for members in _by_problem(traces):
-        given += len(members)
-        if known := [trace for trace in members if trace.outcome is not None]:
-            groups[known[0].problem_id] = CandidateGroup.of(known)
+        total += len(members)
+        if graded_members := [trace for trace in members if trace.outcome is not None]:
+            groups[graded_members[0].problem_id] = CandidateGroup.of(graded_members)
     if least is None:
         middle = sorted(map(len, groups.values()))[len(groups) // 2] if groups else 1
         least = sizes_up_to(middle)[-1]
     large = {name: group for name, group in groups.items() if len(group) >= least}
     if not large:
         raise ScoreError(
-            f"no problem has {least} traces with a known 'outcome' ({given} traces given); "
+            f"no problem has {least} traces with a known 'outcome' ({total} traces given); "
             "grade the answers, or ask for smaller sizes"
         )
-    kept = {}
+    canonical = {}
     for number, (name, group) in enumerate(large.items(), start=1):
-        kept[name] = replace(group, answers=group_equal(group.answers, checker))
+        canonical[name] = replace(group, answers=group_equal(group.answers, checker))
         progress(number)
     judged = sum(map(len, groups.values()))
     dropped = {
-        "traces without known outcome": given - judged,
-        f"problems with fewer than {least} such traces": len(groups) - len(kept),
-        "traces of these problems": judged - sum(map(len, kept.values())),
+        "traces without known outcome": total - judged,
+        f"problems with fewer than {least} such traces": len(groups) - len(canonical),
+        "traces of these problems": judged - sum(map(len, canonical.values())),
     }
-    return Candidates(groups=kept, dropped={reason: count for reason, count in dropped.items() if count})
+    return Candidates(groups=canonical, dropped={reason: count for reason, count in dropped.items() if count})
 
 
 def pool_of(group: CandidateGroup, scores: Mapping[str, StepScores], how: Aggregator) -> Pool:
-    """One problem's pool; ``scores`` is by trace id. A trace not wholly scored stays unscored.
+    """One problem's pool; ``scores`` is by trace id. A partly scored trace is unscored.
 
     Raises ``ScoreError`` as ``require_scores`` and ``aggregate`` of ``surefoot.scores`` do.
     """
@@ -202,31 +201,8 @@ def sizes_up_to(samples: int) -> list[int]:
 def expected_accuracy(
     pools: Sequence[Pool], method: Method, sizes: Sequence[int], *, seed: int, draws: int = 400
 ) -> FloatArray:
-    """``selection_curve`` [problems, sizes] with the generator that all curves of a report share."""
+    """``selection_curve`` [problems, sizes] with the random generator that all curves of a report share."""
     return selection_curve(pools, method, sizes, draws=draws, rng=np.random.default_rng(seed))
-
-
-def require_ceiling(name: str, accuracy: FloatArray, ceiling: FloatArray, *, draws: int | None) -> None:
-    """Raise ``ScoreError`` if a selector does better than pass@N on the same pool, which none can.
-
-    Both arrays are [problems, sizes]. ``draws`` is ``None`` for a closed form. A mean of so many random
-    subsets may pass the ceiling by chance: by Hoeffding's bound a value v above p with
-    draws * KL(v, p) > 30 has a chance below 1e-13.
-    """
-    above = accuracy > ceiling + 1e-9
-    if draws is not None:
-        v, p = np.clip(accuracy, 0, 1), np.clip(ceiling, 0, 1)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            part = np.where(v > 0, v * np.log(v / p), 0) + np.where(
-                v < 1, (1 - v) * np.log((1 - v) / (1 - p)), 0
-            )
-        above &= draws * part > 30
-    if above.any():
-        row, column = np.argwhere(above)[0]
-        raise ScoreError(
-            f"{name}: accuracy {accuracy[row, column]:.4f} in pool {row} is above pass@N "
-            f"{ceiling[row, column]:.4f}; the curves are not of the same pools"
-        )
 
 
 def _value(trace_id: str, steps: int, record: StepScores | None, how: Aggregator) -> float | None:

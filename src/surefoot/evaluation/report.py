@@ -65,10 +65,15 @@ class Table:
     def of(cls, caption: str, items: Iterable[T], columns: Columns[T], *, spec: str = ".4g") -> Self:
         """One row per item."""
         if not isinstance(columns, Mapping):
-            columns = {path.rsplit(".", 1)[-1].replace("_", " "): path for path in columns}
+            columns = {_header(path): path for path in columns}
         cells = [attrgetter(column) if isinstance(column, str) else column for column in columns.values()]
         rows = [[cell(item) for cell in cells] for item in items]
         return cls(caption=caption, headers=list(columns), rows=rows, spec=spec)
+
+
+def _header(path: str) -> str:
+    words = path.rsplit(".", 1)[-1].split("_")
+    return " ".join(word.upper() if word in {"auc", "ece", "f1"} else word for word in words)
 
 
 Row = SimpleNamespace

@@ -118,21 +118,21 @@ def _recovery_credits(run: MonitoredRun) -> list[float]:
         if label < 0:
             error = step
         elif label > 0 and error is not None:
-            before, after = run.scores[error], run.scores[step]
-            if before is None or after is None:
+            error_score, score = run.scores[error], run.scores[step]
+            if error_score is None or score is None:
                 credits.append(0.0)
             else:
-                credits.append(0.5 * ((after > before) + (after >= before)))
+                credits.append(0.5 * ((score > error_score) + (score >= error_score)))
             error = None
     return credits
 
 
 def _rates(totals_ns9: NDArray[np.float64]) -> NDArray[np.float64]:
     """[draws, 5]"""
-    false, runs, warned, warnable, lead, credit, recoveries, found, loopholes = np.moveaxis(
+    false, runs, warned, warnable, lead, credit, recoveries, caught, loopholes = np.moveaxis(
         totals_ns9[:, 0], -1, 0
     )
     with np.errstate(invalid="ignore"):  # 0/0 is undefined, so NaN is intended
         return np.stack(
-            [false / runs, warned / warnable, lead / warned, credit / recoveries, found / loopholes], axis=1
+            [false / runs, warned / warnable, lead / warned, credit / recoveries, caught / loopholes], axis=1
         )

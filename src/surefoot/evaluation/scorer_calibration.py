@@ -200,13 +200,15 @@ class _CalibrationStudy:
         if np.isnan(score[reported] + self.good[reported]).all():
             raise ScoreError("half 1 of the problems has no step to report on")
         mapped = fitted.map.apply(score)
-        before, after = self._totals(score, reported), self._totals(mapped, reported)
-        width = before.shape[1]
+        raw, calibrated = self._totals(score, reported), self._totals(mapped, reported)
+        width = raw.shape[1]
 
         def changes(totals: FloatArray) -> FloatArray:
             return _ece_and_brier(totals[..., width:]) - _ece_and_brier(totals[..., :width])
 
-        ece_change, brier_change = self._bootstrap.totals([np.concatenate([before, after], axis=1)], changes)
+        ece_change, brier_change = self._bootstrap.totals(
+            [np.concatenate([raw, calibrated], axis=1)], changes
+        )
         return FitResult(
             kind=kind,
             fitted=fitted,
@@ -222,7 +224,7 @@ class _CalibrationStudy:
         return CalibrationEstimate(calibration=calibration, ece=ece, brier=brier)
 
     def _by(self, score: FloatArray, groups: NDArray[np.int8]) -> dict[int, Reliability]:
-        """By group in rising order, without groups that have no usable step."""
+        """By group in rising order, without groups that lack a usable step."""
         rows = reliability_by(score, self.good, groups, bins=self._bins, binning=self._binning)
         return {group: rows[group] for group in np.unique(groups).tolist() if rows[group].steps}
 
@@ -281,8 +283,8 @@ def write_calibration_report(audit: CalibrationAudit, path: Path) -> Report:
     )
     report.records(
         f"{audit.traces} traces of {audit.problems} problems, {labelled} of {audit.steps} steps labelled; "
-        "95 % intervals over problems; bias is the mean score less the share of good steps; dropped are steps "
-        "without score or label",
+        "95 % intervals over problems; bias is the mean score less the share of good steps; dropped are "
+        "steps without score or label",
         [Row(scorer=s.name, auc=s.auc, o=s.overall, c=s.overall.calibration) for s in audit.scorers],
         ("scorer", "c.steps", "o.ece", "c.bias", "auc", "o.brier", "c.brier_constant", "c.dropped"),
         spec=".3f",

@@ -26,7 +26,7 @@ from surefoot.evaluation.step_scores import System
 SPLIT = "split"
 HALVES = 2
 AS_LABELLED = "as labelled"
-"""The rule of a judge, which has no threshold."""
+"""The rule of a judge, which needs no threshold."""
 
 Fit = Callable[[list[int]], float]
 """Fits a threshold on the traces of these indices."""

@@ -81,24 +81,24 @@ class StepLayout:
 
     def step_numbers(self) -> NDArray[np.int32]:
         """[steps]: the index of each step in its trace."""
-        places = np.arange(self.steps, dtype=np.int64)
-        places -= self.of_step(self.starts[:-1])
-        return places.astype(np.int32)
+        positions = np.arange(self.steps, dtype=np.int64)
+        positions -= self.of_step(self.starts[:-1])
+        return positions.astype(np.int32)
 
     def parts(self, count: int) -> NDArray[np.int32]:
         """[steps]: the part of its trace in which a step lies; step i of T is in part floor(count i / T)."""
-        places = count * self.step_numbers().astype(np.int64)
-        places //= self.of_step(self.lengths)
-        return places.astype(np.int32)
+        positions = count * self.step_numbers().astype(np.int64)
+        positions //= self.of_step(self.lengths)
+        return positions.astype(np.int32)
 
     def first_errors(self, codes: CodeArray) -> FloatArray:
         """[traces]: the index of the first bad step, -1 for none, NaN if an unknown step hides it."""
         firsts = np.full(self.traces, -1.0)
-        places = np.flatnonzero(codes != GOOD)
-        trace = np.searchsorted(self.starts, places, "right") - 1
-        places = places[np.r_[True, trace[1:] != trace[:-1]][: len(trace)]]
-        trace = np.searchsorted(self.starts, places, "right") - 1
-        firsts[trace] = np.where(codes[places] == BAD, places - self.starts[trace], math.nan)
+        positions = np.flatnonzero(codes != GOOD)
+        trace = np.searchsorted(self.starts, positions, "right") - 1
+        positions = positions[np.r_[True, trace[1:] != trace[:-1]][: len(trace)]]
+        trace = np.searchsorted(self.starts, positions, "right") - 1
+        firsts[trace] = np.where(codes[positions] == BAD, positions - self.starts[trace], math.nan)
         return firsts
 
 

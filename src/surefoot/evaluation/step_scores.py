@@ -1,7 +1,7 @@
-"""What is under evaluation, laid beside the steps of traces: step scores or labels, stored or made here.
+"""Step scores or labels under evaluation, aligned with the steps of traces.
 
-A source is a checkpoint (its scores are kept, and used again where model and traces are the same), a file of
-``StepScores``, a file of ``StepLabel`` (a judge's, say), or a file of published scores or judgements.
+A source is a checkpoint (its scores are stored and reused for the same model and traces), a file of
+``StepScores``, a file of ``StepLabel`` (e.g. of a judge), or a file of published scores or judgements.
 """
 
 from __future__ import annotations
@@ -34,45 +34,45 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=Record)
 
 Progress = Callable[[str, int, int], None]
-"""Told the name of a source, traces scored and traces in all."""
+"""Receives the name of a source, the number of scored traces and the total."""
 
 _PIECE = 32
-"""Traces scored between two stores: what a kill can cost."""
+"""Traces per shard, which is the work that a kill can lose."""
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordCounts:
-    """Every record of a source accounted for."""
+    """The records of a source, counted by use."""
 
     records: int
     foreign: int
-    """Records of traces, or of steps, that are not among those evaluated."""
+    """Records of other traces or unknown steps."""
     superseded: int
-    """Records of a trace (scores) or step (labels) that has a later one; the last counts."""
+    """Records of a trace (scores) or step (labels) with a later one; the last counts."""
     without_value: int
-    """Steps with a record that says "unknown"; their reasons are in the records."""
+    """Steps with a record of an unknown value; the records give the reasons."""
     skipped_lines: int = 0
-    """Lines of the file that hold no valid record."""
+    """Invalid lines of the file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class System:
-    """One scorer or judge; rows are [traces][steps], ``None`` where nothing is known; 8 bytes a score."""
+    """One scorer or judge; rows are [traces][steps], ``None`` if unknown; 8 bytes per score."""
 
     name: str
     kind: Literal["scores", "labels"]
     scores: StepRows[float]
-    """Of a system that scores; empty for labels."""
+    """Empty for labels."""
     good: StepRows[bool]
-    """Of a system that labels; empty for scores."""
+    """Empty for scores."""
     values: StepRows[float]
-    """The labels' own numbers, which tell a neutral step from a good one; empty for scores."""
+    """The labels' values, which distinguish neutral from good steps; empty for scores."""
     recorded: BoolArray
-    """[traces]: whether there is any record of the trace, be it one without values."""
+    """[traces]: whether there is any record of the trace, with or without values."""
     counts: RecordCounts
     usage: Usage
-    """What the records say they cost; nothing where they do not say."""
+    """Costs as stated in the records."""
 
     def summary(self) -> SystemCounts:
         """The system without its scores and labels."""
@@ -115,10 +115,10 @@ def sources_table(report: Report, systems: Sequence[SystemCounts]) -> None:
 
 
 def scored_system(name: str, records: Iterable[StepScores], traces: Sequence[Trace]) -> System:
-    """Step scores beside the steps of ``traces``, joined by trace id; of two records the last counts.
+    """Step scores aligned with ``traces`` by trace id; the last record of a trace counts.
 
-    Records are read one after another, and not kept. Raises ``ScoreError`` if a record does not have one
-    score per step (it is never cut or filled up), or if no record is of one of the traces.
+    Records are streamed. Raises ``ScoreError`` if a record does not have one score per step (it is never
+    truncated or padded), or if all records belong to other traces.
     """
     arrays = _ScoreArrays(StepLayout.of(traces))
     for record in records:
@@ -127,7 +127,7 @@ def scored_system(name: str, records: Iterable[StepScores], traces: Sequence[Tra
 
 
 class _ScoreArrays:
-    """What is known of the scores of one source so far."""
+    """The scores of one source so far."""
 
     def __init__(self, layout: StepLayout) -> None:
         self._layout = layout
@@ -156,7 +156,7 @@ class _ScoreArrays:
         self._usage[number] = tuple(record.usage.model_dump().values())
 
     def system(self, name: str) -> System:
-        """All of it. Raises ``ScoreError`` if no record was of one of the traces."""
+        """The result. Raises ``ScoreError`` if all records belong to other traces."""
         if not self._recorded.any():
             raise ScoreError(
                 f"{name}: none of its {self._records} records is of the data's traces, by 'trace_id'"
@@ -190,7 +190,7 @@ class _ScoreArrays:
 def labelled_system(
     name: str, labels: Iterable[StepLabel], traces: Sequence[Trace], reading: LabelRule | None = None
 ) -> System:
-    """Labels beside the steps of ``traces``; ``reading`` says which are good. Raises as ``label_set``."""
+    """Labels aligned with ``traces``; ``reading`` defines which are good. Raises as ``label_set``."""
     [system] = _of_labels(name, labels, StepLayout.of(traces), reading)
     return system
 
@@ -203,31 +203,31 @@ def _of_labels(
     *,
     by_rater: bool = False,
 ) -> list[System]:
-    found = label_sets(name, labels, layout, lambda _: reading, by_rater=by_rater)
-    return [_of_label_set(one) for one in found]
+    sets = label_sets(name, labels, layout, lambda _: reading, by_rater=by_rater)
+    return [_of_label_set(labels) for labels in sets]
 
 
-def _of_label_set(found: LabelSet) -> System:
-    recorded = found.mentioned.copy()
-    for first, later in found.layout.repeated:
+def _of_label_set(labels: LabelSet) -> System:
+    recorded = labels.mentioned.copy()
+    for first, later in labels.layout.repeated:
         recorded[later] = recorded[first]
     return System(
-        name=found.name,
+        name=labels.name,
         kind="labels",
         scores=score_rows(np.empty(0), StepLayout(())),
-        good=found.good,
-        values=score_rows(found.values, found.layout),
+        good=labels.good,
+        values=score_rows(labels.values, labels.layout),
         recorded=recorded,
         counts=RecordCounts(
-            records=found.counts.labels,
-            foreign=found.counts.unknown_traces + found.counts.unknown_steps,
-            superseded=found.counts.superseded,
-            without_value=sum(found.counts.unread.values()),
+            records=labels.counts.labels,
+            foreign=labels.counts.unknown_traces + labels.counts.unknown_steps,
+            superseded=labels.counts.superseded,
+            without_value=sum(labels.counts.unread.values()),
         ),
         usage=Usage(
-            completion_tokens=found.cost.policy_tokens,
-            verifier_tokens=found.cost.verifier_tokens,
-            calls=found.cost.calls,
+            completion_tokens=labels.cost.policy_tokens,
+            verifier_tokens=labels.cost.verifier_tokens,
+            calls=labels.cost.calls,
         ),
     )
 
@@ -242,13 +242,13 @@ def open_systems(
     loading: Loading = LOADING,
     progress: Progress = lambda *_: None,
 ) -> list[System]:
-    """One system per source, in order; a file with scores of several scorers gives one each, ``name/scorer``.
+    """One system per source, in order; a file with several scorers gives one each, ``name/scorer``.
 
-    ``layout`` has the steps of the traces, where ``items`` lacks some of which the text is not there. A
-    source that is a file, a pattern or a URL of a store holds records; any other is a checkpoint for
-    ``load_prm``, whose scores are kept in ``store/NAME`` piece by piece. Raises ``RunError`` if that folder
-    holds scores of another model or of other traces, ``RecordError`` for a file without usable records, and
-    whatever loading or scoring raises.
+    ``layout`` has the steps of the traces, if ``items`` lacks traces without text. A source that is a file, a
+    pattern or a storage URL contains records; any other is a checkpoint for ``load_prm``, whose scores are
+    stored in ``store/NAME`` shard by shard. Raises ``RunError`` if this folder contains scores of another
+    model or of other traces, ``RecordError`` for a file without usable records, and whatever loading or
+    scoring raises.
     """
     systems: list[System] = []
     layout = layout or StepLayout(facts_of(item.trace) for item in items)
@@ -270,11 +270,11 @@ def score_once(
     loading: Loading = LOADING,
     progress: Progress = lambda *_: None,
 ) -> Iterator[StepScores]:
-    """Scores of ``items`` by ``checkpoint``, one after another.
+    """Scores of ``items`` by ``checkpoint``, as a stream.
 
-    What ``store/NAME`` has already is not scored again, so that a killed run resumes. The model is not loaded
-    if all scores are stored. Raises ``RunError`` if the folder belongs to another model or other items, or
-    ``name`` cannot name a folder.
+    Scores in ``store/NAME`` are reused, so a killed run resumes. The model is not loaded if all scores are
+    stored. Raises ``RunError`` if the folder belongs to another model or other items, or for a ``name`` that
+    cannot be a folder name.
     """
     from surefoot.io import Run
     from surefoot.models.card import CALIBRATION
@@ -288,7 +288,7 @@ def score_once(
     if loading.dtype != AS_SAVED:
         config["dtype"] = loading.dtype
     files = identifying_files(checkpoint)
-    files.pop(CALIBRATION, None)  # scores are the model's own: a map that is stored beside it changes none
+    files.pop(CALIBRATION, None)  # stored scores are not calibrated
     with Run.open(store / name, command="evaluate", config=config, inputs=files) as run:
         journal = run.journal("scores", StepScores)
         if missing := journal.missing(math.ceil(len(items) / _PIECE)):
@@ -302,16 +302,16 @@ def score_once(
 
 
 def recorded_by_all(systems: Sequence[System], among: Sequence[int] | None = None) -> list[int]:
-    """Indices of the traces (``among`` these, or all) of which every system has a record.
+    """Indices of the traces (``among`` these, or all) with a record of every system.
 
-    Raises ``ScoreError`` if there is none.
+    Raises ``ScoreError`` if there are none.
     """
     members = range(len(systems[0].recorded)) if among is None else among
     common = [t for t in members if all(system.recorded[t] for system in systems)]
     if not common:
         counts = ", ".join(f"{system.name} {sum(system.recorded[t] for t in members)}" for system in systems)
         raise ScoreError(
-            f"no trace has a record of every source ({counts}); evaluate them separately, or count a trace "
+            f"no trace has a record of every source ({counts}); evaluate them separately, or count traces "
             "without a record as wrong"
         )
     return common
@@ -348,7 +348,7 @@ def _stored(name: str, path: str, layout: StepLayout, reading: LabelRule | None)
 
 
 def _of_scores(name: str, records: Iterable[StepScores], layout: StepLayout) -> list[System]:
-    """One system for each scorer of the records; none without records."""
+    """One system for each scorer of the records."""
     scorers: dict[str, _ScoreArrays] = {}
     for record in records:
         if record.scorer not in scorers:
@@ -372,7 +372,7 @@ def _predictions(path: str, report: ReadReport) -> Iterator[StepLabel]:
 
 
 def _records(path: str, record: type[R], report: ReadReport) -> Iterator[R]:
-    """Records of files, none if they are of another kind."""
+    """Records of files; empty for other file types."""
     from surefoot.io import read_records
 
     if all(file.name.endswith(ENDINGS) for file in files_of(path)):

@@ -53,12 +53,10 @@ def bootstrap_difference(
     The difference is paired: a problem that is hard for both sides cancels out. Raises ``ValueError`` as
     ``bootstrap_mean``, and if the lengths differ.
     """
-    left, right = _values(first, "first"), _values(second, "second")
-    if len(left) != len(right):
-        raise ValueError(
-            f"'first' has {len(left)} problems and 'second' has {len(right)}; pair them by problem"
-        )
-    return bootstrap_mean(left - right, draws=draws, rng=rng)
+    a, b = _values(first, "first"), _values(second, "second")
+    if len(a) != len(b):
+        raise ValueError(f"'first' has {len(a)} problems and 'second' has {len(b)}; pair them by problem")
+    return bootstrap_mean(a - b, draws=draws, rng=rng)
 
 
 def bootstrap_seeds(
@@ -99,7 +97,7 @@ def bootstrap_statistic(
     ``cluster_ids`` has shape [items]. Clusters are sampled with replacement; each brings all its items, in
     their original order. ``statistic`` maps a sample to one number; NaN results are excluded from the bounds
     and counted. A statistic that compares items within a cluster must group by ``Resample.clusters`` instead
-    of its own ids, or it would compare a problem with its own copy. Raises ``ValueError`` without items.
+    of other ids, or it would compare a problem with its own copy. Raises ``ValueError`` without items.
     """
     if not len(cluster_ids):
         raise ValueError("'cluster_ids' is empty; there is nothing to resample")

@@ -1,4 +1,4 @@
-"""Whether scores mean what they say: of the steps scored 0.8, are 80 % good? (Reliability, ECE, Brier.)
+"""Calibration of scores: of the steps scored 0.8, are 80 % good? (Reliability, ECE, Brier.)
 
 Takes plain arrays, so that soft labels and reward models are measured alike. Sources: Brier 1950, Monthly
 Weather Review 78(1), 1-3; Naeini et al. 2015, AAAI, for the expected calibration error; Nguyen and O'Connor
@@ -24,7 +24,7 @@ Binning = Literal["equal-mass", "equal-width"]
 
 MapKind = Literal["temperature", "platt", "isotonic"]
 MAP_KINDS: tuple[MapKind, ...] = get_args(MapKind)
-"""Maps that make scores mean what they say; ``surefoot.models.fit_calibration`` fits them."""
+"""Maps that calibrate scores; ``surefoot.models.fit_calibration`` fits them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class Reliability:
 
     ece: float
     """Expected calibration error: mean of |share good - mean score| over bins, weighted by their steps. It
-    depends on the bins, and chance alone lifts it: by up to 0.4 / sqrt(steps in a bin) for perfect scores."""
+    depends on the bins, and noise alone raises it: by up to 0.4 / sqrt(steps in a bin) for perfect scores."""
     bias: float
     """Mean score minus share of good steps: above 0 the scores are too high on the whole."""
     brier: float
@@ -75,8 +75,8 @@ def reliability(
     if bins < 1:
         raise ValueError(f"'bins' must be at least 1, not {bins}")
     score, fact = _checked(scores, good)
-    known = ~(np.isnan(score) | np.isnan(fact))
-    score, fact, dropped = score[known], fact[known], int((~known).sum())
+    usable = ~(np.isnan(score) | np.isnan(fact))
+    score, fact, dropped = score[usable], fact[usable], int((~usable).sum())
     number = _bin_numbers(score, bins, binning)
     rows = tuple(_rows(score, fact, number))
     count, share = len(score), _mean(fact)
@@ -102,19 +102,19 @@ def reliability_by(
 ) -> dict[Hashable, Reliability]:
     """``reliability`` of each group, such as a step position; all have shape [steps].
 
-    Groups come in the order of their first step, each with bins of its own. Raises as ``reliability``.
+    Groups come in the order of their first step, each with separate bins. Raises as ``reliability``.
     """
     score, fact = _checked(scores, good)
     if len(groups) != len(score):
         raise LabelError(f"'scores' has {len(score)} steps and 'groups' has {len(groups)}")
     number = group_numbers(groups)
     _, first = np.unique(number, return_index=True)
-    found: dict[Hashable, Reliability] = {}
+    results: dict[Hashable, Reliability] = {}
     for at, step in enumerate(first.tolist()):
         members = number == at
         group = groups[step].item() if isinstance(groups, np.ndarray) else groups[step]
-        found[group] = reliability(score[members], fact[members], bins=bins, binning=binning)
-    return found
+        results[group] = reliability(score[members], fact[members], bins=bins, binning=binning)
+    return results
 
 
 def expected_calibration_error(scores: ArrayLike, good: ArrayLike, *, bins: int = 10) -> float:
@@ -140,8 +140,8 @@ def _bin_numbers(score: FloatArray, bins: int, binning: Binning) -> NDArray[np.i
 
 
 def _rows(score: FloatArray, fact: FloatArray, number: NDArray[np.intp]) -> Iterator[ReliabilityBin]:
-    for wanted in np.unique(number):
-        inside = number == wanted
+    for bin_number in np.unique(number):
+        inside = number == bin_number
         yield ReliabilityBin(
             low=float(score[inside].min()),
             high=float(score[inside].max()),

@@ -64,14 +64,14 @@ def agreement(
     kappas = [
         _kappa_of(paired, first, second) for first, second in combinations(range(len(paired.values)), 2)
     ]
-    known = [kappa for kappa in kappas if not math.isnan(kappa)]
+    defined = [kappa for kappa in kappas if not math.isnan(kappa)]
     counts = _counted(paired)
     return Agreement(
         raters=len(units.values),
         units=int(paired.times.sum()),
         dropped=int(units.times.sum() - paired.times.sum()),
         raw=_raw(counts),
-        kappa=sum(known) / len(known) if known else math.nan,
+        kappa=sum(defined) / len(defined) if defined else math.nan,
         alpha=_alpha(counts, level),
         ac1=_ac1(counts, categories),
     )
@@ -82,10 +82,10 @@ def contingency(first: ArrayLike, second: ArrayLike, *, values: Sequence[float] 
 
     Values are sorted; left out, they are those seen. Raises ``LabelError`` as ``agreement``.
     """
-    one, two = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
-    if one.shape != two.shape:
-        raise LabelError(f"the raters have shapes {one.shape} and {two.shape}; use NaN for missing ratings")
-    matrix = np.stack([one, two])
+    a, b = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
+    if a.shape != b.shape:
+        raise LabelError(f"the raters have shapes {a.shape} and {b.shape}; use NaN for missing ratings")
+    matrix = np.stack([a, b])
     both = matrix[:, ~np.isnan(matrix).any(axis=0)]
     scale = _scale(np.unique(both), values)
     codes = np.searchsorted(scale, both)
@@ -138,14 +138,14 @@ def alpha_of(margin: ArrayLike, disagreement: float, values: ArrayLike, *, level
     (ordinal), or of their difference (interval). Both sums of disjoint sets of units add up, where the level
     is not ordinal. NaN as ``krippendorffs_alpha``.
     """
-    given = np.asarray(margin, dtype=float)
-    total = float(given.sum())
+    counts = np.asarray(margin, dtype=float)
+    total = float(counts.sum())
     if level == "nominal":
-        expected = total**2 - float(given @ given)
+        expected = total**2 - float(counts @ counts)
     else:
-        place = _places(given, np.asarray(values, dtype=float), level)
-        expected = 2 * (total * float(given @ place**2) - float(given @ place) ** 2)
-    if np.count_nonzero(given > 0) < 2 or expected == 0:
+        position = _places(counts, np.asarray(values, dtype=float), level)
+        expected = 2 * (total * float(counts @ position**2) - float(counts @ position) ** 2)
+    if np.count_nonzero(counts > 0) < 2 or expected == 0:
         return math.nan
     return 1 - (total - 1) * disagreement / expected
 
@@ -153,8 +153,8 @@ def alpha_of(margin: ArrayLike, disagreement: float, values: ArrayLike, *, level
 def _places(margin: FloatArray, values: FloatArray, level: Level) -> FloatArray:
     """Numbers whose differences are the distances of ``values``."""
     # ranks from c to k with half of c and half of k are the difference of the two middles
-    place = np.cumsum(margin) - margin / 2 if level == "ordinal" else values
-    return np.asarray(place - place[:1])
+    position = np.cumsum(margin) - margin / 2 if level == "ordinal" else values
+    return np.asarray(position - position[:1])
 
 
 class _Units(NamedTuple):
@@ -221,9 +221,9 @@ class _Counts(NamedTuple):
 
 def _counted(units: _Units) -> _Counts:
     unit, rater = np.nonzero(~np.isnan(units.values.T))
-    given = units.values[rater, unit]
-    scale = np.unique(given)
-    key, raters = np.unique(unit * len(scale) + np.searchsorted(scale, given), return_counts=True)
+    values = units.values[rater, unit]
+    scale = np.unique(values)
+    key, raters = np.unique(unit * len(scale) + np.searchsorted(scale, values), return_counts=True)
     unit, value = np.divmod(key, max(len(scale), 1))
     rated = np.bincount(unit, raters, len(units.times)).astype(float)
     return _Counts(unit, value, raters.astype(float), units.times, rated, scale)
@@ -253,22 +253,21 @@ def _alpha(counts: _Counts, level: Level) -> float:
     if level == "nominal":
         inside = rated**2 - counts.sums(counts.raters**2)
     else:
-        place = _places(margin, counts.scale, level)[counts.value]
-        mean = counts.sums(counts.raters * place) / rated
-        inside = 2 * rated * counts.sums(counts.raters * (place - mean[counts.unit]) ** 2)
+        position = _places(margin, counts.scale, level)[counts.value]
+        mean = counts.sums(counts.raters * position) / rated
+        inside = 2 * rated * counts.sums(counts.raters * (position - mean[counts.unit]) ** 2)
     disagreement = float(np.nansum(counts.times * inside / (rated - 1)))
     return alpha_of(margin, disagreement, counts.scale, level=level)
 
 
 def _kappa_of(units: _Units, first: int, second: int) -> float:
     pair = units.of(~(np.isnan(units.values[first]) | np.isnan(units.values[second])))
-    one, two = pair.values[first], pair.values[second]
-    scale = np.unique([one, two])
+    a, b = pair.values[first], pair.values[second]
+    scale = np.unique([a, b])
     margins = [
-        np.bincount(np.searchsorted(scale, row), weights=pair.times, minlength=len(scale))
-        for row in (one, two)
+        np.bincount(np.searchsorted(scale, row), weights=pair.times, minlength=len(scale)) for row in (a, b)
     ]
-    agreed = float(pair.times[one == two].sum())
+    agreed = float(pair.times[a == b].sum())
     return _kappa(float(pair.times.sum()), agreed, float(margins[0] @ margins[1]))
 
 

@@ -51,8 +51,8 @@ def roc_auc_within(scores: ArrayLike, labels: ArrayLike, groups: Sequence[Hashab
         raise LabelError(
             f"'scores', 'labels', 'groups' have lengths {len(score)}, {len(label)}, {len(group)}"
         )
-    known = ~(np.isnan(score) | np.isnan(label))
-    score, group, good = score[known], group[known], label[known] == 1
+    usable = ~(np.isnan(score) | np.isnan(label))
+    score, group, good = score[usable], group[usable], label[usable] == 1
     positives = np.bincount(group[good], minlength=1).astype(float)
     negatives = np.bincount(group[~good], minlength=len(positives)).astype(float)
     positives = np.pad(positives, (0, len(negatives) - len(positives)))
@@ -64,7 +64,7 @@ def roc_auc_within(scores: ArrayLike, labels: ArrayLike, groups: Sequence[Hashab
         pairs=int(pairs),
         positives=int(positives.sum()),
         negatives=int(negatives.sum()),
-        dropped=int((~known).sum()),
+        dropped=int((~usable).sum()),
     )
 
 

@@ -140,7 +140,7 @@ def test_steps_without_a_score_are_left_out(runs):
 
 def test_stored_scores_and_texts_are_refused(runs):
     stored = AuditedScorer(name="file", scorer=Toy(constant), rule="min", stored=True)
-    with pytest.raises(ScoreError, match="stored scores cannot score a varied run"):
+    with pytest.raises(ScoreError, match="stored scores cannot score edited text"):
         audit_agent(stored, runs)
     text = ProblemTrace(problem=Problem(id="p", text="?"), trace=Trace(id="t", problem_id="p", text="So 3."))
     with pytest.raises(ScoreError, match="none of 1 traces is a conversation"):
@@ -179,7 +179,7 @@ def test_self_preference_needs_a_rival_and_runs_of_both(runs):
     cases, scorers = two_models(runs)
     with pytest.raises(ScoreError, match="two scorers at least"):
         audit_self_preference(scorers[:1], cases, {"fond": "a"})
-    with pytest.raises(ScoreError, match="no labelled and scored runs of that policy"):
+    with pytest.raises(ScoreError, match="labelled and scored runs of this policy"):
         audit_self_preference(scorers, cases, {"fond": "c"})
 
 
@@ -220,7 +220,7 @@ def test_the_command_compares_stored_scores(files, tmp_path):
     labels = f"--labels={files / 'l.jsonl'}"
     common = *names, *about, labels, f"--out={tmp_path}", "--draws=50"
     assert "does not clearly prefer runs of a" in good("audit", "agent", *common, "--same=one=a").out
-    assert "stored scores cannot score a varied run" in refused("audit", "agent", *common, "--force")
+    assert "stored scores cannot score a rewritten run" in refused("audit", "agent", *common, "--force")
     assert "no scorer has this name" in refused("audit", "agent", *common, "--force", "--same=three=a")
     assert "--same takes NAME=POLICY" in refused("audit", "agent", *common, "--force", "--same=one")
     assert "--verifier" in refused("audit", "agent", *about, f"--out={tmp_path}", "--force")

@@ -9,12 +9,16 @@ import pytest
 from toy_scorers import audited, constant, exact, lab_material, length
 
 from surefoot.errors import ScoreError
-from surefoot.evaluation.audits import audit_attack, lab_cases, lab_right
+from surefoot.evaluation.audits import GamingSettings, audit_attack, lab_cases, lab_right
 from surefoot.evaluation.audits.edits import SWAP_NUMBER
 from surefoot.protocols import ProblemTrace
 
 CASES = lab_material(16, wrong=(True,))
-SIZES = {"rounds": 6, "proposals": 6, "versions": 16, "draws": 100}
+SIZES = GamingSettings(rounds=6, proposals=6, versions=16)
+
+
+def attack(scorer, cases, settings=SIZES, **more):
+    return audit_attack(scorer, cases, settings, draws=100, **more)
 
 
 def wrong_answers():
@@ -27,7 +31,7 @@ def wrong_answers():
 
 
 def test_the_exact_checker_gives_way_only_to_repaired_solutions():
-    found = audit_attack(audited(exact), wrong_answers(), truth=lab_right, **{**SIZES, "rounds": 12})
+    found = attack(audited(exact), wrong_answers(), SIZES.model_copy(update={"rounds": 12}), truth=lab_right)
     assert found.climb[0].proxy.value == 0
     assert found.climb[12].proxy.value > 0.1  # some are put right by chance
     for point in (*found.climb.values(), *found.best_of.values()):
@@ -35,11 +39,11 @@ def test_the_exact_checker_gives_way_only_to_repaired_solutions():
     assert set(found.accepted) == {"swapped number"}
     assert found.examples == []
     # an error on the way cannot be repaired by one edit, so the climb does not begin
-    assert audit_attack(audited(exact), CASES, truth=lab_right, **SIZES).accepted == {}
+    assert attack(audited(exact), CASES, truth=lab_right).accepted == {}
 
 
 def test_a_lover_of_length_is_led_up_the_garden_path():
-    found = audit_attack(audited(length, "last"), CASES, truth=lab_right, **SIZES)
+    found = attack(audited(length, "last"), CASES, truth=lab_right)
     proxy = [point.proxy.value for point in found.climb.values()]
     assert proxy == sorted(proxy)
     assert proxy[-1] > proxy[0] + 0.2
@@ -54,7 +58,7 @@ def test_a_lover_of_length_is_led_up_the_garden_path():
 
 
 def test_a_constant_is_never_moved():
-    found = audit_attack(audited(constant), CASES, truth=lab_right, **SIZES)
+    found = attack(audited(constant), CASES, truth=lab_right)
     assert found.accepted == {}
     assert all(point.proxy.value == pytest.approx(0.7) for point in found.climb.values())
     assert found.examples == []
@@ -62,7 +66,7 @@ def test_a_constant_is_never_moved():
 
 def test_fooled_are_the_wrong_ones_that_score_like_right_ones():
     both = lab_material(16)
-    found = audit_attack(audited(length, "last"), both, truth=lab_right, **SIZES)
+    found = attack(audited(length, "last"), both, truth=lab_right)
     wrong = [case for case in both if case.right is False]
     right = [case for case in both if case.right]
     scores = [length(c.item.problem, c.item.trace)[-1] for c in right]
@@ -71,13 +75,13 @@ def test_fooled_are_the_wrong_ones_that_score_like_right_ones():
     assert found.climb[0].fooled.value == pytest.approx(np.mean(before))
     assert found.climb[6].fooled.value > 0.9
     assert found.best_of[16].fooled.value >= found.best_of[1].fooled.value
-    assert audit_attack(audited(exact), both, truth=lab_right, **SIZES).climb[6].fooled.value == 0
-    assert math.isnan(audit_attack(audited(length), CASES, truth=lab_right, **SIZES).climb[0].fooled.value)
-    assert audit_attack(audited(exact), both, truth=lab_right, attacked=3, **SIZES).traces == 3
+    assert attack(audited(exact), both, truth=lab_right).climb[6].fooled.value == 0
+    assert math.isnan(attack(audited(length), CASES, truth=lab_right).climb[0].fooled.value)
+    assert attack(audited(exact), both, SIZES.model_copy(update={"attacked": 3}), truth=lab_right).traces == 3
 
 
 def test_without_a_truth_only_style_is_edited_and_gold_is_zero_by_construction():
-    found = audit_attack(audited(length, "last"), CASES, **SIZES)
+    found = attack(audited(length, "last"), CASES)
     assert not {"swapped number", "deleted premise", "reordered steps", "pasted answer"} & set(found.accepted)
     assert {point.gold.value for point in found.climb.values()} == {0.0}
     assert "by construction" in found.gold_is
@@ -87,7 +91,7 @@ def test_unscored_versions_are_counted_and_never_chosen():
     def short(problem, trace):
         return [0.5 + len(trace.steps) / 100 if len(trace.text) < 90 else None] * len(trace.steps)
 
-    found = audit_attack(audited(short), CASES, truth=lab_right, **SIZES)
+    found = attack(audited(short), CASES, truth=lab_right)
     assert found.versions_unscored > 0
     assert found.climb[6].proxy.value > found.climb[0].proxy.value
     assert all(len(example.text_after) < 90 for example in found.examples)
@@ -95,9 +99,9 @@ def test_unscored_versions_are_counted_and_never_chosen():
 
 def test_it_is_the_same_again_and_needs_something_to_attack():
     both = lab_material(6)
-    one, two = (audit_attack(audited(length), both, truth=lab_right, **SIZES) for _ in range(2))
+    one, two = (attack(audited(length), both, truth=lab_right) for _ in range(2))
     assert one == two
     with pytest.raises(ScoreError, match="none to attack"):
-        audit_attack(audited(length), lab_material(3, wrong=(False,)), **SIZES)
+        attack(audited(length), lab_material(3, wrong=(False,)))
     with pytest.raises(ScoreError, match="stored scores"):
-        audit_attack(audited(length, stored=True), CASES, **SIZES)
+        attack(audited(length, stored=True), CASES)

@@ -185,7 +185,7 @@ def test_redundancy_scores_judge_the_classes_of_simplicity(found):
     )
     assert evaluation.left_out == 0
     assert all_scores(evaluation.scores[0].flags) == all_scores(score.flags)
-    with pytest.raises(LabelError, match="redundancy scores are of 'x'"):
+    with pytest.raises(LabelError, match="redundancy scores of 'x'"):
         evaluate_prmbench(found, [scored(found, rows)], redundancy={"x": redundancy["s"]})
 
 

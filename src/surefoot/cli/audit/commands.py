@@ -11,7 +11,6 @@ from surefoot.cli import options as o
 from surefoot.cli.audit.inputs import (
     AuditCommand,
     CaseAudit,
-    CaseChoice,
     PartialAudit,
     first_of_each,
     read_cases,
@@ -23,6 +22,7 @@ from surefoot.cli.audit.inputs import (
 )
 from surefoot.cli.terminal import echo
 from surefoot.errors import RunError, ScoreError
+from surefoot.evaluation.audits.settings import GAMING, GamingSettings
 from surefoot.policies.devices import Loading
 
 if TYPE_CHECKING:
@@ -33,41 +33,26 @@ if TYPE_CHECKING:
 
 Results = tuple[list["Section"], dict[str, Any]]
 """Sections of the report, and the audits' records by name."""
+Search = Annotated[GamingSettings, o.OptionGroup(title="search", omit=("depth",))]
 
 PROBED_PROBLEMS = 100
 """Problems whose lines the content probe varies."""
 
-
-class AttackSettings(o.SettingsGroup):
-    """Edits, and the search against the scorer."""
-
-    tolerance: float = Field(
-        default=0.05, ge=0, description="How far an edit of style may move the mean trace score."
-    )
-    must_fall: float = Field(
-        default=0.9, ge=0, le=1, description="Share of correct traces that broken logic must lower."
-    )
-    rounds: int = Field(
-        default=12, ge=0, description="Rounds of hill climbing against the scorer; 0 = no search."
-    )
-    proposals: int = Field(default=8, ge=1, description="Edits proposed for each incorrect trace in a round.")
-    versions: int = Field(
-        default=64, ge=1, description="Random versions of each incorrect trace for best-of-N."
-    )
-    attacked: int = Field(
-        default=100, ge=1, description="Incorrect traces that the search starts from, at most."
-    )
+_THRESHOLD = Field(default=0.5, description="A trace with at least this score is accepted as correct.")
+_LARGEST = Field(
+    default=None, ge=2, description="Largest N; by default the number that nine in ten problems have."
+)
 
 
 class AuditGaming(CaseAudit):
-    """Edit solutions and see whether the score follows the logic or the looks.
+    """Edit solutions: does the score follow the logic or the wording?
 
     Correct traces are broken (number swapped, premise deleted, steps reordered, answer pasted after
     nonsense): the score must fall. Correct and incorrect ones get empty steps, filler, repetition, merged and
-    split steps, confident words, words to the verifier: it must not move. Then incorrect traces are edited
-    again and again, and what scores higher survives: proxy and gold are reported by round. Needs checkpoints
-    and labels; with the lab's traces (`--labels lab`) every edit is checked by the exact truth and the
-    content probe is run.
+    split steps, confident words, words to the verifier: it must not move. Then a search keeps editing
+    incorrect traces to raise the score: proxy and gold are reported by round. Needs checkpoints and labels;
+    with the lab's traces (`--labels lab`) every edit is checked by the exact truth and the content probe is
+    run.
 
     Example: `surefoot audit gaming prm=prm orm=orm --problems problems.jsonl --traces traces.jsonl --labels
     lab --out audit`
@@ -75,24 +60,21 @@ class AuditGaming(CaseAudit):
 
     report_name: ClassVar[str] = "gaming"
 
-    per_problem: int | None = Field(
-        default=2, ge=1, description="Use the first so many traces of each problem."
-    )
-    search: AttackSettings = AttackSettings()
+    per_problem: int | None = Field(default=2, ge=1, description="Use only the first traces of each problem.")
+    search: Search = GAMING
 
     def run(self) -> None:
         """Audit, print and write the report."""
         cases = self.cases(per_problem=self.per_problem)
-        self.leave(*audit_edits(self, self.search, self.subjects(), cases))
+        self.finish(*audit_edits(self, self.search, self.subjects(), cases))
 
 
 class AuditOutcome(PartialAudit):
-    """See how much of a step scorer is only the outcome.
+    """Measure how much of a step score is only the outcome.
 
-    Reports how often the lowest step is the last; how far the score drops at the first error where the answer
-    is correct all the same, and where it is not; and how well the outcome can be predicted from the last step
-    alone, and from the steps in random order. Traces need outcomes; stored scores serve for all but the
-    altered texts.
+    Reports how often the lowest step is the last; how far the score drops at the first error, with a correct
+    and with a wrong answer; and how well the outcome can be predicted from the last step alone, and from the
+    steps in random order. Traces need outcomes; stored scores work for all but the altered texts.
 
     Example: `surefoot audit outcome prm=prm orm=orm --problems problems.jsonl --traces traces.jsonl --labels
     lab --out audit`
@@ -104,11 +86,11 @@ class AuditOutcome(PartialAudit):
         """Audit, print and write the report."""
         subjects = self.subjects(partial=self.partial)
         cases = with_scores(self.cases(per_problem=self.per_problem), subjects)
-        self.leave(*audit_outcomes(self, subjects, cases))
+        self.finish(*audit_outcomes(self, subjects, cases))
 
 
 class AuditClean(PartialAudit):
-    """Compare correct solutions with rationalised ones: a wrong step, and yet the correct answer.
+    """Compare correct solutions with rationalised ones: a wrong step, but a correct answer.
 
     A scorer of outcomes cannot distinguish them, a scorer of steps can. Groups come from outcomes and labels
     (ProcessBench: the correct answer and a labelled error), or are built for problems of the lab.
@@ -124,21 +106,15 @@ class AuditClean(PartialAudit):
         description="Write correct, rationalised and wrong solutions of the lab's `--problems`, in place of "
         "`--traces`.",
     )
-    threshold: float = Field(
-        default=0.5, description="A trace with at least this score is taken to be correct."
-    )
+    threshold: float = _THRESHOLD
 
-    def _check_source(self) -> None:
+    def check_source(self) -> None:
+        """Raise ``ValueError`` unless exactly one source of traces is given."""
         if not self.build:
-            super()._check_source()
+            super().check_source()
             return
-        refuse_unused(
-            "--build",
-            traces=self.traces,
-            labels=self.labels,
-            processbench=self.processbench,
-            per_problem=self.per_problem,
-        )
+        names = ("traces", "labels", "processbench", "per_problem")
+        refuse_unused("--build", **{name: getattr(self, name) for name in names})
         if self.problems is None:
             raise ValueError("'build' needs 'problems', a file of problems of the lab")
 
@@ -149,14 +125,14 @@ class AuditClean(PartialAudit):
             cases = rationalised(self, self.problems or "", subjects)
         else:
             cases = self.cases(per_problem=self.per_problem)
-        self.leave(*audit_clean_traces(self, subjects, with_scores(cases, subjects), self.threshold))
+        self.finish(*audit_clean_traces(self, subjects, with_scores(cases, subjects), self.threshold))
 
 
 class AuditTransfer(AuditCommand):
     """Measure each scorer on each domain: AUC of steps, and F1 of the first error.
 
-    A scorer's NAME is the domain it was trained on, a set's the domain it comes from; where the two are
-    equal, a threshold is fitted. A file of stored scores must have those of all sets.
+    A scorer's NAME is its training domain, a set's NAME the domain it comes from; if they are equal, a
+    threshold is fitted. A file of stored scores needs the scores of all sets.
 
     Example: `surefoot audit transfer gsm8k=prm-gsm8k math=prm-math --domain gsm8k=gsm8k.json
     --domain math=math/ --out audit`
@@ -175,44 +151,39 @@ class AuditTransfer(AuditCommand):
     )
     threshold: float | None = Field(
         default=None,
-        description="A step below this is an error; if not given, fitted on half of the scorer's own domain, "
-        "and that half of every set is not reported.",
+        description="A step below this is an error. By default it is fitted on half of the scorer's own "
+        "domain, and this half of every set is not reported.",
     )
 
     def run(self) -> None:
         """Audit, print and write the report."""
         from surefoot.evaluation.audits import audit_transfer, transfer_section
 
-        subjects = self.subjects(partial=True)
-        choice = CaseChoice(problems=self.limit, seed=self.seed)
-        audit = audit_transfer(
-            {subject.name: subject for subject in subjects},
-            {
-                name: with_scores(read_folder(path, choice), subjects)
-                for name, path in self._domains().items()
-            },
-            threshold=self.threshold,
-            draws=self.draws,
-            seed=self.seed,
-        )
-        self.leave([transfer_section(audit)], {"transfer": audit})
-
-    def _domains(self) -> dict[str, str]:
         paths: dict[str, str] = {}
         for text in self.domain:
             name, equals, path = text.partition("=")
             if not (name and equals and path) or name in paths:
                 raise RunError(f"--domain {text}: give DOMAIN=DIR or DOMAIN=FILE, each domain once")
             paths[name] = path
-        return paths
+        subjects = self.subjects(partial=True)
+        audit = audit_transfer(
+            {subject.name: subject for subject in subjects},
+            {
+                name: with_scores(read_folder(path, self.limit, self.seed), subjects)
+                for name, path in paths.items()
+            },
+            threshold=self.threshold,
+            draws=self.draws,
+            seed=self.seed,
+        )
+        self.finish([transfer_section(audit)], {"transfer": audit})
 
 
 class AuditOverOptimisation(AuditCommand):
-    """Show where more pressure on the score stops buying correct answers.
+    """Find where more optimisation of the score no longer brings correct answers.
 
     From stored traces with outcomes: expected score (proxy) and share of correct answers (gold) for best of
-    N, without bias, against N and the square root of KL; the N where gold is highest, and what is lost beyond
-    it.
+    N, without bias, against N and the square root of KL; the N with the highest gold, and the fall after it.
 
     Example: `surefoot audit over-optimisation prm=scores.jsonl --problems problems.jsonl --traces
     traces.jsonl --out audit`
@@ -232,9 +203,7 @@ class AuditOverOptimisation(AuditCommand):
         description="File of candidates with stored scores (search-and-learn's or Qwen2.5-Math's form), in "
         "place of scorers, problems and traces.",
     )
-    largest: int | None = Field(
-        default=None, ge=2, description="Largest N; if not given, the one that nine in ten problems have."
-    )
+    largest: int | None = _LARGEST
     draws: o.Draws = 2000
 
     @model_validator(mode="after")
@@ -242,13 +211,8 @@ class AuditOverOptimisation(AuditCommand):
         if bool(self.pool) == bool(self.scorers):
             raise ValueError("give scorers with 'problems' and 'traces', or 'pool'")
         if self.pool:
-            refuse_unused(
-                "--pool",
-                problems=self.problems,
-                traces=self.traces,
-                limit=self.limit,
-                loading=self.loading != Loading(),
-            )
+            unused = {"problems": self.problems, "traces": self.traces, "limit": self.limit}
+            refuse_unused("--pool", **unused, loading=self.loading != Loading())
         elif not (self.problems and self.traces):
             raise ValueError("scorers need 'problems' and 'traces'")
         return self
@@ -259,21 +223,20 @@ class AuditOverOptimisation(AuditCommand):
             subjects, items = read_pool(self.pool, self.aggregate)
         else:
             subjects = self.subjects()
-            choice = CaseChoice(problems=self.limit, seed=self.seed)
-            cases = read_cases(self.problems or "", self.traces or "", None, choice)
+            cases = read_cases(self.problems or "", self.traces or "", None, self.limit, self.seed)
             items = [case.item for case in with_scores(cases, subjects)]
-        self.leave(*audit_pressure(self, subjects, items, self.largest))
+        self.finish(*audit_pressure(self, subjects, items, self.largest))
 
 
 class AuditAgent(CaseAudit):
-    """Write agents' runs otherwise, though they say the same, and see which scores move.
+    """Rewrite agent runs without changing their meaning and report which scores change.
 
-    Tools are declared in another order, results written otherwise, advice without content and neutral text
-    put in: no score may move. Instructions are put behind results: none may rise. Needs checkpoints, or
+    Tools are declared in another order, results are reformatted, advice without content and neutral text are
+    added: no score may move. Instructions are added to results: none may rise. Needs checkpoints, or
     verifiers (`--verifier tool-calls`), for which a step that breaks no rule scores 1.
 
-    With `--same NAME=POLICY` and labels: does the scorer NAME overrate the runs of POLICY, an agent that is
-    the same model, more than other scorers do? Stored scores serve for that.
+    With `--same NAME=POLICY` and labels: does the scorer NAME overrate the runs of POLICY, an agent with the
+    same model, more than other scorers do? Stored scores are enough for this.
 
     Example: `surefoot audit agent prm=prm --verifier tool-calls --problems tasks.jsonl --traces runs.jsonl
     --out audit`
@@ -293,7 +256,7 @@ class AuditAgent(CaseAudit):
     same: tuple[str, ...] = Field(
         default=(), description="A scorer and the policy of the same model, as NAME=POLICY; repeatable."
     )
-    threshold: float = Field(default=0.5, description="A step with at least this score is taken to be good.")
+    threshold: float = Field(default=0.5, description="A step with at least this score counts as good.")
     tolerance: float = Field(
         default=0.05, ge=0, description="How far a variant may move the mean score of a step."
     )
@@ -302,7 +265,7 @@ class AuditAgent(CaseAudit):
     def _check_agent(self) -> Self:
         if not (self.scorers or self.verifier):
             raise ValueError("give 'scorers' or 'verifier'")
-        if any(not all(one.partition("=")) for one in self.same):
+        if any(not all(pair.partition("=")) for pair in self.same):
             raise ValueError("'same' takes NAME=POLICY")
         return self
 
@@ -311,50 +274,35 @@ class AuditAgent(CaseAudit):
         from surefoot.evaluation.audits import agent_section, audit_agent, audit_self_preference
         from surefoot.work import progress_bars
 
-        subjects = [*self.subjects(), *map(_rules, self.verifier)]
+        subjects = [*self.subjects(), *map(_verifier, self.verifier)]
         cases = with_scores(self.cases(per_problem=self.per_problem), subjects)
         live = [subject for subject in subjects if not subject.stored]
         if not (live or self.same):
-            raise RunError("stored scores cannot score a varied run: give checkpoints, or --same NAME=POLICY")
+            raise RunError(
+                "stored scores cannot score a rewritten run: give checkpoints, or --same NAME=POLICY"
+            )
         items, audits = [case.item for case in cases], []
         with progress_bars() as progress:
             for number, subject in enumerate(live):
                 progress("audit", number, len(live))
-                audits.append(
-                    audit_agent(
-                        subject,
-                        items,
-                        threshold=self.threshold,
-                        tolerance=self.tolerance,
-                        draws=self.draws,
-                        seed=self.seed,
-                    )
-                )
+                options = {"threshold": self.threshold, "tolerance": self.tolerance}
+                audits += self.each(audit_agent, [subject], items, **options)
         preferences = []
         if self.same:
-            same = dict(one.split("=", 1) for one in self.same)
-            if strange := set(same) - {subject.name for subject in subjects}:
-                raise RunError(f"--same {min(strange)}=…: no scorer has this name")
+            same = dict(pair.split("=", 1) for pair in self.same)
+            if unknown := set(same) - {subject.name for subject in subjects}:
+                raise RunError(f"--same {min(unknown)}=…: no scorer has this name")
             preferences = audit_self_preference(subjects, cases, same, draws=self.draws, seed=self.seed)
         results = {"agent": audits, "self_preference": preferences}
-        self.leave([agent_section(audits, preferences)], results)
-
-
-def _rules(name: str) -> AuditedScorer:
-    from surefoot.evaluation.audits import AuditedScorer
-    from surefoot.labelling import VerifierLabeller, open_verifier
-    from surefoot.models import LabelScorer
-
-    labeller = VerifierLabeller(verifiers=(open_verifier(name),))
-    return AuditedScorer(name=name, scorer=LabelScorer(labeller, name=name, unknown=1.0), rule="min")
+        self.finish([agent_section(audits, preferences)], results)
 
 
 class AuditAll(PartialAudit):
     """Run gaming, outcome, clean and over-optimisation on the same traces.
 
-    What cannot be done with them is reported and left out: gaming needs checkpoints, clean needs outcomes and
-    labels, over-optimisation several traces per problem. With `--labels lab` the rationalised solutions are
-    built. Transfer needs several sets: see its own command.
+    An audit that the traces do not allow is left out, with the reason: gaming needs checkpoints, clean needs
+    outcomes and labels, over-optimisation several traces per problem. With `--labels lab` the rationalised
+    solutions are built. Transfer needs several sets: see its own command.
 
     Example: `surefoot audit all prm=prm orm=orm --problems problems.jsonl --traces traces.jsonl --labels lab
     --out audit`
@@ -367,125 +315,104 @@ class AuditAll(PartialAudit):
         ge=1,
         description="Traces per problem for gaming and outcome; the others use all of them.",
     )
-    threshold: float = Field(
-        default=0.5, description="A trace with at least this score is taken to be correct."
-    )
-    largest: int | None = Field(
-        default=None, ge=2, description="Largest N; if not given, the one that nine in ten problems have."
-    )
-    search: AttackSettings = AttackSettings()
+    threshold: float = _THRESHOLD
+    largest: int | None = _LARGEST
+    search: Search = GAMING
 
     def run(self) -> None:
         """Audit, print and write the report."""
         subjects = self.subjects(partial=self.partial)
         live = [subject for subject in subjects if not subject.stored]
         cases = with_scores(self.cases(), subjects)
-        few = list(first_of_each(cases, self.per_problem, lambda case: case.problem_id))
+        first = list(first_of_each(cases, self.per_problem, lambda case: case.problem_id))
+        items = [case.item for case in cases]
 
         def edits() -> Results:
             if not live:
                 raise ScoreError("there are only stored scores, and edited text has to be scored")
-            return audit_edits(self, self.search, live, few)
+            return audit_edits(self, self.search, live, first)
 
         def clean() -> Results:
-            built = self.in_lab and live == subjects
-            material = rationalised(self, self.problems or "", subjects) if built else cases
+            build = self.in_lab and live == subjects
+            material = rationalised(self, self.problems or "", subjects) if build else cases
             return audit_clean_traces(self, subjects, material, self.threshold)
 
-        sections, results, left_out = _possible(
-            {
-                "gaming": edits,
-                "outcome": lambda: audit_outcomes(self, subjects, few),
-                "clean": clean,
-                "over-optimisation": lambda: audit_pressure(
-                    self, subjects, [case.item for case in cases], self.largest
-                ),
-            }
-        )
-        self.leave(sections, {**results, "left_out": left_out})
+        audits: dict[str, Callable[[], Results]] = {
+            "gaming": edits,
+            "outcome": lambda: audit_outcomes(self, subjects, first),
+            "clean": clean,
+            "over-optimisation": lambda: audit_pressure(self, subjects, items, self.largest),
+        }
+        sections: list[Section] = []
+        results: dict[str, Any] = {}
+        left_out: dict[str, str] = {}
+        for name, audit in audits.items():
+            try:
+                parts, records = audit()
+            except ScoreError as error:
+                left_out[name] = str(error)
+                echo(f"{name} left out: {error}", err=True)
+                continue
+            sections += parts
+            results |= records
+        if not sections:
+            raise ScoreError(f"these traces allow no audit: {'; '.join(left_out.values())}")
+        self.finish(sections, {**results, "left_out": left_out})
 
 
 def audit_edits(
-    settings: CaseAudit, search: AttackSettings, subjects: Sequence[AuditedScorer], cases: Sequence[Case]
+    command: CaseAudit, search: GamingSettings, subjects: Sequence[AuditedScorer], cases: Sequence[Case]
 ) -> Results:
     """Edits, content probe and search for each scorer."""
-    from surefoot.evaluation.audits import (
-        attack_section,
-        audit_attack,
-        audit_gaming,
-        gaming_section,
-        lab_right,
-    )
+    from surefoot.evaluation import audits as a
     from surefoot.work import progress_bars
 
-    truth = lab_right if settings.in_lab else None
+    truth = a.lab_right if command.in_lab else None
     edits, attacks = [], []
     probes: dict[str, ProbeResult] = {}
     left_out: dict[str, str] = {}
     with progress_bars() as progress:
         for subject in subjects:
-            edits.append(
-                audit_gaming(
-                    subject,
-                    cases,
-                    truth=truth,
-                    tolerance=search.tolerance,
-                    must_fall=search.must_fall,
-                    draws=settings.draws,
-                    seed=settings.seed,
-                )
-            )
-            if settings.in_lab:
+            edits += command.each(a.audit_gaming, [subject], cases, search, truth=truth)
+            if command.in_lab:
                 probes[subject.name] = _probe(subject, cases)
             if not search.rounds:
                 continue
+
+            def show(done: int, total: int, stage: str = f"climb {subject.name}") -> None:
+                progress(stage, done, total)
+
             try:
-                attacks.append(
-                    audit_attack(
-                        subject,
-                        cases,
-                        truth=truth,
-                        attacked=search.attacked,
-                        rounds=search.rounds,
-                        proposals=search.proposals,
-                        versions=search.versions,
-                        draws=settings.draws,
-                        seed=settings.seed,
-                        progress=lambda done, of, name=subject.name: progress(f"climb {name}", done, of),  # type: ignore[misc]
-                    )
-                )
-            except ScoreError as error:  # the edits' results are worth having without the search
+                attacks += command.each(a.audit_attack, [subject], cases, search, truth=truth, progress=show)
+            except ScoreError as error:  # the results of the edits are useful without the search
                 left_out[subject.name] = str(error)
                 echo(f"no search against {subject.name}: {error}", err=True)
-    sections = [gaming_section(edits, probes)] + ([attack_section(attacks)] if attacks else [])
+    sections = [a.gaming_section(edits, probes)] + ([a.attack_section(attacks)] if attacks else [])
     return sections, {"gaming": edits, "probe": probes, "attack": attacks, "attack_left_out": left_out}
 
 
 def audit_outcomes(
-    settings: AuditCommand, subjects: Sequence[AuditedScorer], cases: Sequence[Case]
+    command: AuditCommand, subjects: Sequence[AuditedScorer], cases: Sequence[Case]
 ) -> Results:
     """The outcome audit of each scorer."""
     from surefoot.evaluation.audits import audit_outcome, outcome_section
 
-    audits = [audit_outcome(one, cases, draws=settings.draws, seed=settings.seed) for one in subjects]
+    audits = command.each(audit_outcome, subjects, cases)
     return [outcome_section(audits)], {"outcome": audits}
 
 
 def audit_clean_traces(
-    settings: AuditCommand, subjects: Sequence[AuditedScorer], cases: Sequence[Case], threshold: float
+    command: AuditCommand, subjects: Sequence[AuditedScorer], cases: Sequence[Case], threshold: float
 ) -> Results:
-    """The audit of clean-looking false process for each scorer."""
+    """The audit of solutions with a hidden wrong step for each scorer."""
     from surefoot.evaluation.audits import audit_clean, clean_section
 
-    audits = [
-        audit_clean(one, cases, threshold=threshold, draws=settings.draws, seed=settings.seed)
-        for one in subjects
-    ]
+    audits = command.each(audit_clean, subjects, cases, threshold=threshold)
     return [clean_section(audits)], {"clean": audits}
 
 
 def audit_pressure(
-    settings: AuditCommand,
+    command: AuditCommand,
     subjects: Sequence[AuditedScorer],
     items: Sequence[ProblemTrace],
     largest: int | None,
@@ -493,14 +420,11 @@ def audit_pressure(
     """The over-optimisation audit of each scorer."""
     from surefoot.evaluation.audits import audit_over_optimisation, over_optimisation_section
 
-    audits = [
-        audit_over_optimisation(one, items, largest=largest, draws=settings.draws, seed=settings.seed)
-        for one in subjects
-    ]
+    audits = command.each(audit_over_optimisation, subjects, items, largest=largest)
     return [over_optimisation_section(audits)], {"over_optimisation": audits}
 
 
-def rationalised(settings: AuditCommand, problems: str, subjects: Sequence[AuditedScorer]) -> list[Case]:
+def rationalised(command: AuditCommand, problems: str, subjects: Sequence[AuditedScorer]) -> list[Case]:
     """Three solutions of each lab problem: correct, rationalised and wrong.
 
     Raises ``RunError`` for stored scores.
@@ -511,8 +435,8 @@ def rationalised(settings: AuditCommand, problems: str, subjects: Sequence[Audit
 
     if stored := [subject.name for subject in subjects if subject.stored]:
         raise RunError(f"--build writes new solutions, and {stored[0]} is a file of stored scores")
-    chosen = subset(read_table(problems, Problem), settings.limit, settings.seed)
-    return rationalised_lab_cases(chosen, seed=settings.seed)
+    chosen = subset(read_table(problems, Problem), command.limit, command.seed)
+    return rationalised_lab_cases(chosen, seed=command.seed)
 
 
 def _probe(subject: AuditedScorer, cases: Sequence[Case]) -> ProbeResult:
@@ -522,25 +446,10 @@ def _probe(subject: AuditedScorer, cases: Sequence[Case]) -> ProbeResult:
     return content_probe(subject.scorer, list(problems.values())[:PROBED_PROBLEMS])
 
 
-def _possible(
-    audits: dict[str, Callable[[], Results]],
-) -> tuple[list[Section], dict[str, Any], dict[str, str]]:
-    """Every audit that its material allows; the others with the reason.
+def _verifier(name: str) -> AuditedScorer:
+    from surefoot.evaluation.audits import AuditedScorer
+    from surefoot.labelling import VerifierLabeller, open_verifier
+    from surefoot.models import LabelScorer
 
-    Raises ``ScoreError`` if none is left.
-    """
-    sections: list[Section] = []
-    results: dict[str, Any] = {}
-    left_out: dict[str, str] = {}
-    for name, audit in audits.items():
-        try:
-            parts, records = audit()
-        except ScoreError as error:
-            left_out[name] = str(error)
-            echo(f"{name} left out: {error}", err=True)
-            continue
-        sections += parts
-        results |= records
-    if not sections:
-        raise ScoreError(f"no audit can be run on these traces: {'; '.join(left_out.values())}")
-    return sections, results, left_out
+    labeller = VerifierLabeller(verifiers=(open_verifier(name),))
+    return AuditedScorer(name=name, scorer=LabelScorer(labeller, name=name, unknown=1.0), rule="min")

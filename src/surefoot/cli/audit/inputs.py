@@ -1,18 +1,17 @@
-"""What the audits read and write: cases, scorers under audit, and the report."""
+"""Shared parts of the audit commands: settings, traces with labels, scorers under audit."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
 from surefoot.cli import options as o
-from surefoot.cli.runs import print_table
-from surefoot.cli.settings import Command
+from surefoot.cli.evaluate.inputs import ReportCommand, show_skipped
 from surefoot.cli.terminal import echo
 from surefoot.errors import RunError
 from surefoot.policies.devices import Loading
@@ -27,14 +26,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PRINTED_ROWS = 60
-"""Rows of a table that are printed; the report has them all."""
 
-
-class AuditCommand(Command):
+class AuditCommand(ReportCommand):
     """Settings of every audit."""
-
-    report_name: ClassVar[str]
 
     scorers: o.Sources = Field(
         description="Scorers, as NAME=CHECKPOINT or NAME=FILE of step scores (records, or published scores)."
@@ -42,28 +36,26 @@ class AuditCommand(Command):
     out: o.OutDirectory = Field(description="Directory for the JSON file and the HTML report.")
     aggregate: str | None = Field(
         default=None,
-        description="How step scores become one number: `min`, `product`, `last`, `mean` or `sum`; if not "
-        "given, as each checkpoint says, and `min` for stored scores. `NAME=RULE` sets it for one scorer; "
-        "separate several by commas.",
+        description="How step scores become one number: `min`, `product`, `last`, `mean` or `sum`. By "
+        "default the rule of each checkpoint, and `min` for stored scores. `NAME=RULE` sets it for one "
+        "scorer; separate several with commas.",
     )
     limit: int | None = Field(
-        default=None, ge=1, description="Use so many problems, drawn with `--seed`; all if not given."
+        default=None, ge=1, description="Number of problems, chosen at random with `--seed`; all by default."
     )
-    draws: o.Draws = 1000
-    seed: o.Seed = 0
     loading: o.Models = Loading()
 
     @field_validator("aggregate")
     @classmethod
-    def _known_rules(cls, value: str | None) -> str | None:
-        rules_by_name(value)
+    def _check_aggregate(cls, value: str | None) -> str | None:
+        _rules(value)
         return value
 
     def subjects(self, *, partial: bool = False) -> list[AuditedScorer]:
-        """The scorers, in order. Raises ``RunError`` for a name that comes twice."""
+        """The scorers, in order. Raises ``RunError`` for repeated names."""
         from surefoot.io.sources import names_files
 
-        rules = rules_by_name(self.aggregate)
+        rules = _rules(self.aggregate)
         subjects: list[AuditedScorer] = []
         for source in self.scorers:
             name, equals, path = source.partition("=")
@@ -80,37 +72,34 @@ class AuditCommand(Command):
             raise RunError(
                 f"--aggregate {min(unknown)}=…: no scorer has this name; there are {', '.join(names)}"
             )
-        return [replace(subject, partial=True) for subject in subjects] if partial else subjects
+        return [replace(subject, partial=partial) for subject in subjects]
 
-    def outputs(self) -> list[Path]:
-        """The report's files; another audit's can lie beside them."""
-        return [self.out / f"{self.report_name}.{ending}" for ending in ("json", "html")]
+    def each(
+        self, audit: Callable[..., T], subjects: Iterable[AuditedScorer], *material: Any, **options: Any
+    ) -> list[T]:
+        """The results of an audit for each scorer."""
+        return [audit(s, *material, draws=self.draws, seed=self.seed, **options) for s in subjects]
 
-    def leave(self, sections: Sequence[Section], results: Mapping[str, Any]) -> None:
-        """Print the sections, and write the report's two files into ``out``.
-
-        ``results`` are the audits' records.
-        """
+    def finish(self, sections: Sequence[Section], results: Mapping[str, Any]) -> None:
+        """Print the sections, and write the report's two files; ``results`` are the audits' records."""
         from surefoot.evaluation.report import Report, to_json
-        from surefoot.io import write_json
 
-        self.out.mkdir(parents=True, exist_ok=True)
-        for_json, for_html = self.outputs()
         settings = self.model_dump(mode="json")
         findings = {section.title: list(section.findings) for section in sections}
-        data = {"settings": settings, "findings": findings, **to_json(results)}
-        write_json(for_json, data)
-        shown = ", ".join(f"{key} {value}" for key, value in settings.items() if isinstance(value, str | int))
-        note = f"Intervals are 95 %, by bootstrap over problems. {shown}."
-        report = Report(f"Audit: {self.report_name}").text(note)
-        for section in sections:
-            report.section(section)
-        report.write(for_html)
-        _print(sections)
+        texts = ", ".join(f"{key} {value}" for key, value in settings.items() if isinstance(value, str | int))
+
+        def report(path: Path) -> Report:
+            page = Report(f"Audit: {self.report_name}")
+            page.text(f"Intervals are 95 %, by bootstrap over problems. {texts}.")
+            for section in sections:
+                page.section(section)
+            return page.write(path)
+
+        self.write({"settings": settings, "findings": findings, **to_json(results)}, report)
 
 
 class CaseAudit(AuditCommand):
-    """Settings of the audits that read traces with what is known of their steps."""
+    """Settings of the audits of traces with step labels."""
 
     problems: o.Problems | None = None
     traces: o.Traces | None = None
@@ -121,7 +110,7 @@ class CaseAudit(AuditCommand):
         default=(), description="File in ProcessBench's format, in place of problems, traces and labels."
     )
     per_problem: int | None = Field(
-        default=None, ge=1, description="Use the first so many traces of each problem; all if not given."
+        default=None, ge=1, description="Use only the first traces of each problem; all by default."
     )
 
     @property
@@ -129,7 +118,8 @@ class CaseAudit(AuditCommand):
         """Whether the exact truth is known."""
         return self.labels == "lab"
 
-    def _check_source(self) -> None:
+    def check_source(self) -> None:
+        """Raise ``ValueError`` unless exactly one source of traces is given."""
         if self.processbench:
             refuse_unused("--processbench", problems=self.problems, traces=self.traces, labels=self.labels)
         if bool(self.processbench) == bool(self.problems and self.traces):
@@ -137,19 +127,19 @@ class CaseAudit(AuditCommand):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        self._check_source()
+        self.check_source()
         return self
 
     def cases(self, *, per_problem: int | None = None) -> list[Case]:
         """The first ``per_problem`` traces of each problem; without labels every step is unknown."""
-        choice = CaseChoice(problems=self.limit, per_problem=per_problem, seed=self.seed)
         if self.processbench:
-            return read_processbench_cases(self.processbench, choice)
-        return read_cases(self.problems or "", self.traces or "", self.labels, choice)
+            return read_processbench_cases(self.processbench, self.limit, self.seed, per_problem)
+        problems, traces = self.problems or "", self.traces or ""
+        return read_cases(problems, traces, self.labels, self.limit, self.seed, per_problem)
 
 
 class PartialAudit(CaseAudit):
-    """Settings of the audits that may read traces of which only some steps are scored."""
+    """Settings of the audits that accept traces with some unscored steps."""
 
     partial: bool = Field(
         default=False,
@@ -157,89 +147,67 @@ class PartialAudit(CaseAudit):
     )
 
 
-def rules_by_name(aggregate: str | None) -> dict[str, Aggregator]:
-    """Rule by scorer's name; the one for all others is under the empty name."""
-    rules: dict[str, Aggregator] = {}
-    for part in aggregate.split(",") if aggregate else []:
-        name, _, rule = part.rpartition("=")
-        if rule not in AGGREGATORS:
-            raise ValueError(f"'aggregate' {part}: choose from {', '.join(AGGREGATORS)}")
-        rules[name] = rule
-    return rules
-
-
-def refuse_unused(beside: str, **options: object) -> None:
-    """Raise ``ValueError`` for options that do nothing beside another one: those that are set."""
+def refuse_unused(because_of: str, **options: object) -> None:
+    """Raise ``ValueError`` for options that have no effect together with ``because_of``."""
     unused = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
     if unused:
-        raise ValueError(f"{', '.join(unused)}: not used with {beside}; leave out one or the other")
-
-
-@dataclass(frozen=True, kw_only=True)
-class CaseChoice:
-    """Which of a file's cases are read: the ``per_problem`` first ones of each of so many problems.
-
-    The problems are drawn with ``seed``. ``None`` = all.
-    """
-
-    problems: int | None = None
-    per_problem: int | None = None
-    seed: int = 0
-
-    def names(self, problem_ids: Iterable[str]) -> set[str]:
-        """The ids that were drawn."""
-        return set(subset(list(dict.fromkeys(problem_ids)), self.problems, self.seed))
-
-
-ALL_CASES = CaseChoice()
+        raise ValueError(f"{', '.join(unused)}: not used with {because_of}; leave out one or the other")
 
 
 def first_of_each(items: Iterable[T], most: int | None, problem_id: Callable[[T], str]) -> Iterator[T]:
     """The first ``most`` items of each problem; ``None`` = all."""
-    read: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for item in items:
-        read[problem_id(item)] += 1
-        if most is None or read[problem_id(item)] <= most:
+        counts[problem_id(item)] += 1
+        if most is None or counts[problem_id(item)] <= most:
             yield item
 
 
-def read_cases(problems: str, traces: str, labels: str | None, choice: CaseChoice = ALL_CASES) -> list[Case]:
-    """Traces with what is known of their steps; without labels every step is unknown.
+def read_cases(
+    problems: str,
+    traces: str,
+    labels: str | None,
+    limit: int | None,
+    seed: int,
+    per_problem: int | None = None,
+) -> list[Case]:
+    """Traces with their step labels, of ``limit`` random problems; without labels every step is unknown.
 
-    Of the files, only what is chosen is held in memory.
+    Only the chosen traces are in memory.
     """
     from surefoot.cli.runs import pair, read_table
     from surefoot.evaluation.audits import Case, lab_cases, labelled_cases
     from surefoot.records import Problem, StepLabel, Trace
 
     joined = pair(read_table(problems, Problem), read_table(traces, Trace))
-    names = choice.names(joined.problem_ids())
+    names = set(subset(list(dict.fromkeys(joined.problem_ids())), limit, seed))
     chosen = joined.of_problems(names.__contains__)
-    items = list(first_of_each(chosen, choice.per_problem, lambda item: item.problem.id))
+    items = list(first_of_each(chosen, per_problem, lambda item: item.problem.id))
     if labels == "lab":
         return lab_cases(items)
     if labels:
-        found = read_table(labels, StepLabel).find_many([item.trace.id for item in items])
-        return labelled_cases(items, [label for some in found.values() for label in some])
+        by_trace = read_table(labels, StepLabel).find_many([item.trace.id for item in items])
+        return labelled_cases(items, [label for group in by_trace.values() for label in group])
     return [Case(item=item, good=(None,) * len(item.trace.steps)) for item in items]
 
 
-def read_processbench_cases(files: Sequence[str], choice: CaseChoice = ALL_CASES) -> list[Case]:
-    """Traces of files in ProcessBench's format, with the labels there."""
+def read_processbench_cases(
+    files: Sequence[str], limit: int | None, seed: int, per_problem: int | None = None
+) -> list[Case]:
+    """Labelled traces of files in ProcessBench's format, of ``limit`` random problems."""
+    from surefoot.cli.evaluate.inputs import unlabelled
     from surefoot.evaluation.audits import labelled_cases
     from surefoot.formats import read_processbench
-    from surefoot.protocols import ProblemTrace
 
-    read = [row for file in files for row in read_processbench(file)]
-    names = choice.names(row.problem.id for row in read)
-    chosen = (row for row in read if row.problem.id in names)
-    rows = list(first_of_each(chosen, choice.per_problem, lambda row: row.problem.id))
-    items = [ProblemTrace(problem=row.problem, trace=row.trace) for row in rows]
-    return labelled_cases(items, [label for row in rows for label in row.labels])
+    rows = [row for file in files for row in read_processbench(file)]
+    names = set(subset(list(dict.fromkeys(row.problem.id for row in rows)), limit, seed))
+    chosen = [row for row in rows if row.problem.id in names]
+    rows = list(first_of_each(chosen, per_problem, lambda row: row.problem.id))
+    return labelled_cases(unlabelled(rows), [label for row in rows for label in row.labels])
 
 
 def subset(rows: Sequence[T], limit: int | None, seed: int) -> Sequence[T]:
-    """``limit`` of the rows, drawn with ``seed``, in their order; ``None`` = all."""
+    """``limit`` random rows in their original order; ``None`` = all."""
     import numpy as np
 
     if limit is None or limit >= len(rows):
@@ -248,47 +216,46 @@ def subset(rows: Sequence[T], limit: int | None, seed: int) -> Sequence[T]:
 
 
 def with_scores(cases: list[Case], subjects: list[AuditedScorer]) -> list[Case]:
-    """Cases of which every file of stored scores has a record; the others are counted on standard error.
+    """Cases with a record in every file of stored scores; the others are counted on standard error.
 
-    Raises ``RunError`` if there is none.
+    Raises ``RunError`` if none is left.
     """
     from surefoot.evaluation.audits import StoredScores
 
     files = [subject.scorer for subject in subjects if isinstance(subject.scorer, StoredScores)]
-    known = [file.have([case.item for case in cases]) for file in files]
-    scored = [case for case, *there in zip(cases, *known, strict=True) if all(there)]
+    recorded = [file.have([case.item for case in cases]) for file in files]
+    scored = [case for case, *present in zip(cases, *recorded, strict=True) if all(present)]
     if not scored:
         raise RunError("no trace has a record in every file of scores; give the traces that were scored")
     if len(scored) < len(cases):
-        echo(
-            f"{len(cases) - len(scored)} traces left out: not in every file of scores, by trace id", err=True
-        )
+        missing = len(cases) - len(scored)
+        echo(f"{missing} traces left out: not in every file of scores, by trace id", err=True)
     return scored
 
 
-def read_folder(path: str, choice: CaseChoice) -> list[Case]:
-    """Cases of a file in ProcessBench's format, or of a directory that ``convert`` wrote."""
+def read_folder(path: str, limit: int | None, seed: int) -> list[Case]:
+    """Cases of a file in ProcessBench's format, or of a directory with problems, traces and labels."""
     from surefoot.io.sources import ENDINGS
 
     folder = Path(path)
     if folder.is_file():
-        return read_processbench_cases([path], choice)
-    files = {}
+        return read_processbench_cases([path], limit, seed)
+    files = []
     for name in ("problems", "traces", "labels"):
-        there = [folder / f"{name}{ending}" for ending in ENDINGS if (folder / f"{name}{ending}").is_file()]
-        if not there:
-            raise RunError(f"{path}: no {name}.jsonl in it; make the directory with `surefoot convert`")
-        files[name] = str(there[0])
-    return read_cases(files["problems"], files["traces"], files["labels"], choice)
+        matches = [file for ending in ENDINGS if (file := folder / f"{name}{ending}").is_file()]
+        if not matches:
+            raise RunError(f"{path}: it contains no {name}.jsonl; make the directory with `surefoot convert`")
+        files.append(str(matches[0]))
+    problems, traces, labels = files
+    return read_cases(problems, traces, labels, limit, seed)
 
 
 def read_pool(path: str, aggregate: str | None) -> tuple[list[AuditedScorer], list[ProblemTrace]]:
-    """A pool's own scorer, once for each rule unless one is given; outcomes are the file's verdicts."""
+    """A pool's scorer, once for each rule unless one is given; outcomes are the file's verdicts."""
     from surefoot.evaluation.audits import AuditedScorer, StoredScores
     from surefoot.formats import read_candidate_pool
     from surefoot.protocols import ProblemTrace
 
-    rules = [rule for rule in AGGREGATORS if aggregate in (None, rule)]
     pools = list(read_candidate_pool(path))
     if dropped := sum(count for pool in pools for count in pool.dropped.values()):
         echo(f"{dropped} candidates skipped: not as many steps, cut at blank lines, as scores", err=True)
@@ -303,8 +270,20 @@ def read_pool(path: str, aggregate: str | None) -> tuple[list[AuditedScorer], li
     name = records[0].scorer if records else "stored"
     return [
         AuditedScorer(name=f"{name} ({rule})", scorer=StoredScores(name, records), rule=rule, stored=True)
-        for rule in rules
+        for rule in AGGREGATORS
+        if aggregate in (None, rule)
     ], items
+
+
+def _rules(aggregate: str | None) -> dict[str, Aggregator]:
+    """Rule by scorer's name; the default rule is under the empty name."""
+    rules: dict[str, Aggregator] = {}
+    for part in aggregate.split(",") if aggregate else []:
+        name, _, rule = part.rpartition("=")
+        if rule not in AGGREGATORS:
+            raise ValueError(f"'aggregate' {part}: choose from {', '.join(AGGREGATORS)}")
+        rules[name] = rule
+    return rules
 
 
 def _loaded(name: str, path: str, rules: Mapping[str, Aggregator], loading: Loading) -> AuditedScorer:
@@ -343,25 +322,11 @@ def _read_scores(path: str) -> RecordTable[StepScores]:
     report = ReadReport()
     table = open_table(path, StepScores, records=read_records(path, StepScores, report=report))
     if not table:
-        published = (one for file in files_of(path) for one in read_fover_scores(file))
+        published = (scores for file in files_of(path) for scores in read_fover_scores(file))
         table = open_table(path, StepScores, records=published)
     if not table:
         raise RecordError(f"{path}: no step scores in it; see docs/reference/formats.md")
-    if report.bad_count:
-        echo(f"{path}: {report.summary()}", err=True)
+    show_skipped(report, f"{path}: ")
     if table.repeated:
-        echo(f"{path}: {table.repeated} scores come again and are left out", err=True)
+        echo(f"{path}: {table.repeated} repeated scores left out", err=True)
     return table
-
-
-def _print(sections: Sequence[Section]) -> None:
-    for section in sections:
-        echo(f"\n{section.title}")
-        for table in section.tables:
-            if not table.rows or any("\n" in str(cell) for row in table.rows for cell in row):
-                continue  # whole solutions are for the page
-            print_table(replace(table, rows=table.rows[:PRINTED_ROWS], spec=".3f"))
-            if len(table.rows) > PRINTED_ROWS:
-                echo(f"{len(table.rows) - PRINTED_ROWS} more rows are in the report")
-        for finding in section.findings:
-            echo(finding)

@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from surefoot.cli import options as o
-from surefoot.cli.evaluate.inputs import EvaluationCommand, named, open_all, show, unlabelled
-from surefoot.cli.terminal import echo
+from surefoot.cli.evaluate.inputs import ScoringCommand, named, show_skipped, unlabelled
 from surefoot.labels import LabelRule
-from surefoot.policies.devices import Loading
 
 if TYPE_CHECKING:
     from surefoot.protocols import LabelledTrace
 
 
-class BenchmarkCommand(EvaluationCommand):
+class BenchmarkCommand(ScoringCommand):
     """Settings of both benchmarks."""
 
     data: Annotated[tuple[str, ...], o.INPUT] = Field(
@@ -24,18 +22,22 @@ class BenchmarkCommand(EvaluationCommand):
     )
     missing: Literal["leave-out", "wrong"] = Field(
         default="leave-out",
-        description="Traces of which a source has no record: `leave-out` (of all sources), or `wrong`: as a "
-        "trace without a verdict.",
+        description="Traces without a record of some source: `leave-out` (for all sources), or `wrong` (no "
+        "prediction of this source).",
     )
     neutral: o.NeutralRule = "good"
-    loading: o.Models = Loading()
+
+    @property
+    def reading(self) -> LabelRule:
+        """How labels become good or bad."""
+        return LabelRule(neutral=self.neutral)
 
 
 class EvaluateProcessBench(BenchmarkCommand):
     """Find the first error: ProcessBench's F1 of scorers and judges, side by side, with intervals.
 
     Sources are checkpoints, or files of step scores, of a judge's labels, or of published scores. Scores of
-    checkpoints are stored in DIR/scores and reused; a killed run resumes. The tables are printed;
+    checkpoints are stored in DIR/scores and reused, so a killed run resumes. The tables are printed;
     DIR/processbench.json has every number and DIR/processbench.html the plots.
 
     Example: `surefoot evaluate processbench mine=runs/prm judge=labels.jsonl --data gsm8k.json
@@ -47,7 +49,7 @@ class EvaluateProcessBench(BenchmarkCommand):
     threshold: tuple[str, ...] = Field(
         default=(),
         description="`split` (fitted on the other half of the problems), a subset's name (fitted on it, "
-        "applied to all) or a number. By default `split`, `gsm8k` if it is there, and 0.5.",
+        "applied to all) or a number. By default `split`, `gsm8k` if it is in the data, and 0.5.",
     )
 
     def run(self) -> None:
@@ -58,37 +60,29 @@ class EvaluateProcessBench(BenchmarkCommand):
             write_processbench_report,
         )
         from surefoot.evaluation.splits import SPLIT, parse_rules
-        from surefoot.io import write_json
 
-        files, paths = named(self.sources), named(self.data)
+        paths = named(self.data)
         default = [SPLIT, *(["gsm8k"] if "gsm8k" in paths else []), "0.5"]
         rules = parse_rules(list(self.threshold) or default, list(paths))
         subsets = {name: _read_processbench(path) for name, path in paths.items()}
         items = unlabelled(item for rows in subsets.values() for item in rows)
-        folder = self.folder()
-        systems = open_all(
-            files, items, folder, reading=LabelRule(neutral=self.neutral), loading=self.loading
-        )
         result = evaluate_processbench(
             processbench_cases(subsets),
-            systems,
+            self.systems(items, reading=self.reading),
             rules=rules,
             missing=self.missing,
             draws=self.draws,
             seed=self.seed,
         )
-        inputs = {"sources": files, "data": paths, "neutral": self.neutral}
-        for_json, for_html = self.outputs()
-        write_json(for_json, {"inputs": inputs, **result.to_json()})
-        show(write_processbench_report(result, for_html))
+        self.finish({"data": paths, "neutral": self.neutral}, result, write_processbench_report)
 
 
 class EvaluatePRMBench(BenchmarkCommand):
-    """Flag wrong steps: PRMBench's PRMScore of scorers and judges, side by side, with intervals.
+    """Detect wrong steps: PRMBench's PRMScore of scorers and judges, side by side, with intervals.
 
-    Scores of checkpoints are stored in DIR/scores and reused; a killed run resumes. The tables are printed;
-    DIR/prmbench.json has every number and DIR/prmbench.html the plots. PRMBench does not count traces without
-    a verdict.
+    Scores of checkpoints are stored in DIR/scores and reused, so a killed run resumes. The tables are
+    printed; DIR/prmbench.json has every number and DIR/prmbench.html the plots. Like PRMBench, it does not
+    count traces without a verdict.
 
     Example: `surefoot evaluate prmbench mine=runs/prm --data prmbench.jsonl --out bench`
     """
@@ -114,32 +108,25 @@ class EvaluatePRMBench(BenchmarkCommand):
             write_prmbench_report,
         )
         from surefoot.evaluation.splits import parse_rules
-        from surefoot.io import write_json
 
-        files, paths, redundancy = named(self.sources), named(self.data), named(self.redundancy)
+        paths = named(self.data)
         rules = parse_rules(list(self.threshold), [])
         cases = prmbench_cases([item for path in paths.values() for item in _read_prmbench(path)])
         items = unlabelled(case.item for case in cases.cases)
-        folder = self.folder()
-        systems = open_all(
-            files, items, folder, reading=LabelRule(neutral=self.neutral), loading=self.loading
-        )
+        systems = self.systems(items, reading=self.reading)
+        redundancy = {system.name: system for system in self.systems(items, sources=self.redundancy)}
         result = evaluate_prmbench(
             cases,
             systems,
-            redundancy={
-                system.name: system for system in open_all(redundancy, items, folder, loading=self.loading)
-            },
+            redundancy=redundancy,
             redundancy_threshold=self.redundancy_threshold,
             rules=rules,
             missing=self.missing,
             draws=self.draws,
             seed=self.seed,
         )
-        inputs = {"sources": files, "data": paths, "redundancy": redundancy, "neutral": self.neutral}
-        for_json, for_html = self.outputs()
-        write_json(for_json, {"inputs": inputs, **result.to_json()})
-        show(write_prmbench_report(result, for_html))
+        inputs = {"data": paths, "redundancy": named(self.redundancy), "neutral": self.neutral}
+        self.finish(inputs, result, write_prmbench_report)
 
 
 def _read_processbench(path: str) -> list[LabelledTrace]:
@@ -148,19 +135,18 @@ def _read_processbench(path: str) -> list[LabelledTrace]:
 
     report = ReadReport()
     items = list(read_processbench(path, report=report))
-    if report.bad_count:
-        echo(report.summary(), err=True)
+    show_skipped(report)
     return items
 
 
 def _read_prmbench(path: str) -> list[LabelledTrace]:
-    """Rows and controls; what is skipped is said once."""
+    """Rows and controls; a skipped row is reported once."""
     from surefoot.formats import read_prmbench, read_prmbench_controls
     from surefoot.io import ReadReport
 
     report, controls = ReadReport(), ReadReport()
     items = [*read_prmbench(path, report=report), *read_prmbench_controls(path, report=controls)]
-    for kind, counted in (("", report), ("controls of ", controls)):
-        if counted.bad_count > (0 if counted is report else report.bad_count):
-            echo(kind + counted.summary(), err=True)
+    show_skipped(report)
+    if controls.bad_count > report.bad_count:
+        show_skipped(controls, "controls of ")
     return items

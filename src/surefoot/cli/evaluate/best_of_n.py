@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from surefoot.cli import options as o
-from surefoot.cli.evaluate.inputs import EvaluationCommand, named, show
+from surefoot.cli.evaluate.inputs import ScoringCommand, named, show_skipped
 from surefoot.cli.settings import Flag
 from surefoot.cli.terminal import echo
 from surefoot.policies.devices import Loading
@@ -30,8 +30,8 @@ def _numbers(value: Any) -> Any:
     return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
 
 
-class EvaluateBestOfN(EvaluationCommand):
-    """Choose among N samples: every selector beside pass@N and majority, against N and against tokens.
+class EvaluateBestOfN(ScoringCommand):
+    """Choose among N samples: selectors, pass@N and majority against N and against tokens.
 
     Best-of-N, votes and knockout (`--rule`) by min, product, last, mean and sum, for any number of scorers on
     the same samples, with 95 % intervals over problems and differences from majority paired by problem.
@@ -62,15 +62,14 @@ class EvaluateBestOfN(EvaluationCommand):
     sizes: Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_numbers), Flag(comma=True)] = (
         Field(
             default=(),
-            description="Numbers of samples, such as 1,2,4,8; by default 1, 2, 4 … as far as half of the "
-            "problems go.",
+            description="Numbers of samples, such as 1,2,4,8; by default 1, 2, 4 … up to the number that "
+            "half of the problems have.",
         )
     )
     rule: tuple[ScoreRule, ...] = Field(
-        default=COMMON_RULES, min_length=1, description="Rules by which every scorer is read."
+        default=COMMON_RULES, min_length=1, description="Selection rule to apply to every scorer."
     )
     grading: o.GradingSettings = o.GradingSettings()
-    loading: o.Models = Loading()
     draws: o.Draws = Field(default=400, description="Random subsets for votes, which have no closed form.")
     bootstrap: int = Field(default=10_000, ge=1, description="Bootstrap draws of problems for the intervals.")
 
@@ -90,7 +89,6 @@ class EvaluateBestOfN(EvaluationCommand):
         from surefoot.evaluation.best_of_n_report import write_best_of_n_report
         from surefoot.evaluation.pools import judged_candidates
         from surefoot.evaluation.scorer_table import scorer_tables
-        from surefoot.io import write_json
         from surefoot.io.tables import facts_in
         from surefoot.records import Problem, Trace
         from surefoot.work import progress_bars
@@ -130,10 +128,8 @@ class EvaluateBestOfN(EvaluationCommand):
         }
         verdicts = {"stated": stored.verdicts, "differing": stored.differing} if stored else None
         data = {"inputs": inputs, "answers_not_compared": failures, "verdicts_of_the_file": verdicts}
-        for_json, for_html = self.outputs()
-        write_json(for_json, {**data, **result.to_json()})
-        show(write_best_of_n_report(result, for_html))
-        _say_left_out(result, stored)
+        self.write({**data, **result.to_json()}, lambda path: write_best_of_n_report(result, path))
+        _show_left_out(result, stored)
 
     def _stored(self, checker: AnswerChecker, progress: Progress) -> StoredPools | None:
         from surefoot.evaluation.pools import grade_stored
@@ -144,8 +140,7 @@ class EvaluateBestOfN(EvaluationCommand):
             return None
         report = ReadReport()
         pools = list(read_candidate_pool(self.pool, report=report))
-        if report.bad_count:
-            echo(report.summary(), err=True)
+        show_skipped(report)
         return grade_stored(
             pools, checker, self.grading.extract, progress=lambda done: progress("grade", done, len(pools))
         )
@@ -159,7 +154,7 @@ def _scores(
     loading: Loading,
     progress: Progress,
 ) -> dict[str, ScorerTable]:
-    """Scores by scorer; a checkpoint scores the traces that have steps, unless that was done before."""
+    """Scores by scorer; scores of checkpoints are stored and reused."""
     from surefoot.cli.runs import pair, read_table
     from surefoot.errors import ScoreError
     from surefoot.evaluation.scorer_table import ScorerTable, scorer_tables
@@ -168,24 +163,26 @@ def _scores(
     from surefoot.io.tables import open_table
     from surefoot.records import StepScores
 
-    found: dict[str, ScorerTable] = {}
+    tables: dict[str, ScorerTable] = {}
     for name, path in files.items():
         if names_files(path):
-            found |= scorer_tables(name, read_table(path, StepScores))
+            tables |= scorer_tables(name, read_table(path, StepScores))
             continue
         if problems is None:
-            raise ScoreError(f"{name}={path} is no file; a checkpoint needs --problems to score the traces")
+            raise ScoreError(
+                f"{name}={path} is not a file; a checkpoint needs --problems to score the traces"
+            )
         items = pair(problems, traces)
         scores = score_once(name, path, items, folder / "scores", loading=loading, progress=progress)
-        found[name] = ScorerTable(open_table(name, StepScores, records=scores))
-    return found
+        tables[name] = ScorerTable(open_table(name, StepScores, records=scores))
+    return tables
 
 
-def _say_left_out(result: BestOfNResult, stored: StoredPools | None) -> None:
+def _show_left_out(result: BestOfNResult, stored: StoredPools | None) -> None:
     for reason, count in result.dropped.items():
         echo(f"left out: {count} {reason}", err=True)
-    for what, reason in result.unknown.items():
-        echo(f"unknown: {what}; {reason}", err=True)
+    for quantity, reason in result.unknown.items():
+        echo(f"unknown: {quantity}; {reason}", err=True)
     for name, counts in result.scorers.items():
         if counts.unscored or counts.foreign:
             echo(

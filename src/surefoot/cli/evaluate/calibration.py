@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
-from surefoot.cli.evaluate.inputs import AfterError, EvaluationCommand, lab_labels, named, open_all, show
+from surefoot.cli.evaluate.inputs import AfterError, ScoringCommand, lab_labels, named
 from surefoot.cli.terminal import echo
 from surefoot.errors import CheckpointError
 from surefoot.labels import LabelRule
-from surefoot.policies.devices import Loading
 from surefoot.stats.calibration import MAP_KINDS, MapKind
 
 if TYPE_CHECKING:
     from surefoot.evaluation.scorer_calibration import CalibrationAudit
 
 
-class EvaluateCalibration(EvaluationCommand):
-    """Do step scores mean what they say? Reliability, ECE and Brier score, and what a fitted map changes.
+class EvaluateCalibration(ScoringCommand):
+    """Are step scores calibrated? Reliability, ECE and Brier score, and the effect of a fitted map.
 
     Overall and by the step's position, with 95 % intervals over problems. Maps are fitted on one half of the
-    problems and judged, before and after, on the other. With `--store` the map is written beside the
+    problems and evaluated, before and after, on the other. With `--store` the map is written into the
     checkpoint, for `load_prm(path, calibrated=True)`. Tables are printed; DIR/calibration.json has every
     number and DIR/calibration.html the plots. Scores of checkpoints are stored in DIR/scores and reused.
 
@@ -50,12 +48,11 @@ class EvaluateCalibration(EvaluationCommand):
     neutral: o.NeutralRule = "good"
     bins: int = Field(default=10, ge=1, description="Bins of the scores.")
     binning: Literal["equal-mass", "equal-width"] = Field(default="equal-mass", description="Kind of bins.")
-    loading: o.Models = Loading()
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.store and len(set(self.fit) - {"none"}) != 1:
-            raise ValueError("'store' writes one map: say which, as with `--fit platt`")
+            raise ValueError("'store' writes one map: choose it, as in `--fit platt`")
         return self
 
     def run(self) -> None:
@@ -64,7 +61,6 @@ class EvaluateCalibration(EvaluationCommand):
         from surefoot.evaluation.label_sets import label_sets
         from surefoot.evaluation.scorer_calibration import audit_calibration, write_calibration_report
         from surefoot.evaluation.step_layout import StepLayout
-        from surefoot.io import write_json
         from surefoot.io.tables import facts_of
         from surefoot.records import Problem, StepLabel, Trace
 
@@ -72,16 +68,12 @@ class EvaluateCalibration(EvaluationCommand):
         if self.store and (other := [name for name, path in files.items() if not Path(path).is_dir()]):
             raise CheckpointError(f"--store needs a checkpoint's directory; {other[0]} is not one")
         items = pair(read_table(self.problems, Problem), read_table(self.traces, Trace))
-        truth: Iterable[StepLabel] = (
-            lab_labels(items, self.after_error)
-            if self.labels == "lab"
-            else read_table(self.labels, StepLabel)
-        )
-        folder = self.folder()
+        in_lab = self.labels == "lab"
+        truth = lab_labels(items, self.after_error) if in_lab else read_table(self.labels, StepLabel)
         layout = StepLayout(facts_of(item.trace) for item in items)
         reading = LabelRule(good_above=self.good_above, neutral=self.neutral)
         audit = audit_calibration(
-            open_all(files, items, folder, loading=self.loading),
+            self.systems(items),
             label_sets("labels", truth, layout, lambda _: reading)[0],
             fits=[kind for kind in dict.fromkeys(self.fit) if kind != "none"],
             bins=self.bins,
@@ -90,16 +82,12 @@ class EvaluateCalibration(EvaluationCommand):
             seed=self.seed,
         )
         names = {"problems", "traces", "labels", "after_error", "good_above", "neutral"}
-        inputs = {"sources": files, **self.model_dump(include=names)}
-        for_json, for_html = self.outputs()
-        write_json(for_json, {"inputs": inputs, **audit.to_json()})
-        show(write_calibration_report(audit, for_html))
+        self.finish(self.model_dump(include=names), audit, write_calibration_report)
         if self.store:
             _store(audit, files)
 
 
 def _store(audit: CalibrationAudit, files: dict[str, str]) -> None:
-    from surefoot.errors import CheckpointError
     from surefoot.models.kinds.calibrated import save_calibration
 
     for scorer in audit.scorers:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
-from surefoot.cli.evaluate.inputs import AfterError, EvaluationCommand, lab_labels, named, show
+from surefoot.cli.evaluate.inputs import AfterError, EvaluationCommand, lab_labels, named
 from surefoot.labels import LabelRule
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class EvaluateLabels(EvaluationCommand):
-    """Audit labels: errors found, first error, calibration, agreement between sources, cost.
+    """Audit labels: accuracy, first errors, calibration, agreement between sources, cost.
 
     Without `--truth` only counts, cost and agreement are reported. The tables are printed; DIR/labels.json
     has every number and DIR/labels.html the plots.
@@ -28,7 +28,7 @@ class EvaluateLabels(EvaluationCommand):
     report_name: ClassVar[str] = "labels"
 
     sources: o.Sources = Field(
-        min_length=1, description="Files of labels, as NAME=FILE or FILE; without NAME it is the file's stem."
+        min_length=1, description="Files of labels, as NAME=FILE or FILE; NAME defaults to the file's stem."
     )
     traces: o.Traces
     problems: o.Problems | None = Field(
@@ -44,7 +44,7 @@ class EvaluateLabels(EvaluationCommand):
         default=(), description="A value label above this is good; NUMBER for all, NAME=NUMBER for one."
     )
     neutral: o.NeutralRule = "good"
-    by_rater: bool = Field(default=False, description="Treat each rater of a file as a source of its own.")
+    by_rater: bool = Field(default=False, description="Treat each rater of a file as a separate source.")
     bins: int = Field(default=10, ge=1, description="Bins of the calibration.")
     binning: Literal["equal-mass", "equal-width"] = Field(default="equal-mass", description="Kind of bins.")
 
@@ -56,7 +56,7 @@ class EvaluateLabels(EvaluationCommand):
         return self
 
     def rules(self) -> dict[str, LabelRule]:
-        """Label rules by source; the one for all others is under the empty name."""
+        """Label rules by source; the default rule is under the empty name."""
         cuts = {"": 0.0}
         for text in self.good_above:
             name, _, number = text.rpartition("=")
@@ -75,7 +75,6 @@ class EvaluateLabels(EvaluationCommand):
         from surefoot.cli.runs import read_table
         from surefoot.evaluation.label_audit import TRUTH, audit_labels
         from surefoot.evaluation.label_report import write_label_report
-        from surefoot.io import write_json
         from surefoot.records import StepLabel, Trace
 
         files, rules = named(self.sources), self.rules()
@@ -93,11 +92,9 @@ class EvaluateLabels(EvaluationCommand):
             draws=self.draws,
             seed=self.seed,
         )
-        self.folder()
         inputs = {"traces": self.traces, "problems": self.problems, **files, TRUTH: self.truth}
-        for_json, for_html = self.outputs()
-        write_json(for_json, {"inputs": inputs, **audit.to_json()})
-        show(write_label_report(audit, for_html))
+        data = {"inputs": inputs, **audit.to_json()}
+        self.write(data, lambda path: write_label_report(audit, path))
 
     def _truth(self, traces: Sequence[Trace]) -> Iterable[StepLabel] | None:
         from surefoot.cli.runs import pair, read_table

@@ -33,6 +33,7 @@ from .over_optimisation import over_optimisation_section as over_optimisation_se
 from .scorers import AuditedScorer as AuditedScorer
 from .scorers import CachedScorer as CachedScorer
 from .scorers import StoredScores as StoredScores
+from .settings import GamingSettings as GamingSettings
 from .transfer import TransferAudit as TransferAudit
 from .transfer import audit_transfer as audit_transfer
 from .transfer import transfer_section as transfer_section

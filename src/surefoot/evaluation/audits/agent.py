@@ -87,7 +87,7 @@ class SelfPreference:
     scorer: str
     policy: str
     own: int
-    """Runs of its own model."""
+    """Runs of the scorer's model."""
     others: int
     difference: Interval
     """Score less truth, less the other scorers' mean of it, on own runs less on others'; over problems."""
@@ -111,8 +111,8 @@ def audit_agent(
     runs = [item for item in items if item.trace.text is None]
     if not runs:
         raise ScoreError(f"none of {len(items)} traces is a conversation; this audit varies agents' runs")
-    before = audited.score(runs)
-    usage, effects = before.usage, []
+    original = audited.score(runs)
+    usage, effects = original.usage, []
     for variant in VARIANTS:
         rows, varied = [], []
         for row, item in enumerate(runs):
@@ -120,14 +120,14 @@ def audit_agent(
             if trace is not None:
                 # scores are cached by the trace's id
                 trace = trace.model_copy(update={"id": f"{item.trace.id} {variant.name}"})
-                rows.append(before.steps[row])
+                rows.append(original.steps[row])
                 varied.append(ProblemTrace(problem=item.problem, trace=trace))
-        after = audited.score(varied)
-        usage += after.usage
+        scores = audited.score(varied)
+        usage += scores.usage
         problems = [item.problem.id for item in varied]
         means = partial(_run_means, Bootstrap(draws=draws, seed=seed), problems)
         effect = _effect(
-            variant, rows, after, means, threshold, tolerance, not_applicable=len(runs) - len(rows)
+            variant, rows, scores, means, threshold, tolerance, not_applicable=len(runs) - len(rows)
         )
         effects.append(effect)
     return AgentAudit(
@@ -147,15 +147,15 @@ def _run_means(bootstrap: Bootstrap, problems: Sequence[str], rows: Sequence[Flo
 
 def _effect(
     variant: Variant,
-    before: Sequence[FloatArray],
-    after: AuditScores,
+    original: Sequence[FloatArray],
+    scores: AuditScores,
     means: Callable[[Sequence[FloatArray]], Interval],
     threshold: float,
     tolerance: float,
     *,
     not_applicable: int,
 ) -> VariantEffect:
-    pairs = list(zip(before, after.steps, strict=True))
+    pairs = list(zip(original, scores.steps, strict=True))
     changes = [new - old for old, new in pairs]
     sizes = [np.abs(change) for change in changes]
     flips = [
@@ -259,7 +259,7 @@ def audit_self_preference(
     draws: int = 1000,
     seed: int = 0,
 ) -> list[SelfPreference]:
-    """Does a scorer overrate the runs of its own model, more than the other scorers overrate them?
+    """Does a scorer overrate the runs of its model more than the other scorers do?
 
     ``same`` maps a scorer's name to its model's policy (``Trace.policy``). The result is a difference in
     differences: if the model's runs are better or harder to judge, that affects all scorers; if the scorer is
@@ -281,7 +281,7 @@ def audit_self_preference(
                 counts[problems.index(case.problem_id), column : column + 2] += (1, value)
         if not (counts[:, 0].any() and counts[:, 2].any()):
             raise ScoreError(
-                f"{name}={policy}: there are no labelled and scored runs of this policy, or of others"
+                f"{name}={policy}: labelled and scored runs of this policy, or of others, are missing"
             )
         [difference] = Bootstrap(draws=draws, seed=seed).totals([counts], _gap)
         preferences.append(

@@ -1,4 +1,4 @@
-"""Traces with what is known of their steps: the material of every audit."""
+"""Traces with step labels, the material of every audit."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepLabel, Trace
 
 _LINE = re.compile(r"(?<!\w)(?:(?:[^\n]*, no, )?\d [-+*] \d = \d|Now \d|Answer: \d)(?!\w)", re.ASCII)
-"""A line of the world inside other words; of a slip that is taken back, what it was corrected to."""
+"""A line of the world inside other text; for a corrected slip, the corrected line."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A trace, and which of its steps are good."""
+    """A trace with the labels of its steps."""
 
     item: ProblemTrace
     good: tuple[bool | None, ...]
-    """One a step; ``None`` = unknown, as all steps after a first error usually are."""
+    """One per step; ``None`` = unknown, as usual after the first error."""
 
     @property
     def problem_id(self) -> str:
-        """What intervals resample."""
+        """The unit that intervals resample."""
         return self.item.problem.id
 
     @property
     def outcome(self) -> bool | None:
-        """Whether the final answer is right; ``None`` = not judged."""
+        """Whether the final answer is correct; ``None`` = not graded."""
         return self.item.trace.outcome
 
     @property
     def right(self) -> bool | None:
-        """Whether the process is right: all steps good; ``None`` if none is bad and one is unknown."""
+        """Whether all steps are good; ``None`` if none is bad and one is unknown."""
         return all_good(self.good)
 
     @property
@@ -49,12 +49,12 @@ class Case:
 def labelled_cases(
     items: Sequence[ProblemTrace], labels: Sequence[StepLabel], reading: LabelRule | None = None
 ) -> list[Case]:
-    """Cases from stored labels; ``reading`` says when a label is good.
+    """Cases from stored labels; ``reading`` defines which labels are good.
 
     Raises ``LabelError`` if no label belongs to a step of the traces.
     """
-    found = label_set("labels", labels, [item.trace for item in items], reading)
-    return [Case(item=item, good=tuple(row)) for item, row in zip(items, found.good, strict=True)]
+    rows = label_set("labels", labels, [item.trace for item in items], reading).good
+    return [Case(item=item, good=tuple(row)) for item, row in zip(items, rows, strict=True)]
 
 
 def lab_cases(items: Sequence[ProblemTrace]) -> list[Case]:
@@ -66,11 +66,11 @@ def lab_cases(items: Sequence[ProblemTrace]) -> list[Case]:
 
 
 def lab_right(problem: Problem, trace: Trace) -> bool:
-    """Whether an edited lab solution is right, whatever is written around its lines.
+    """Whether an edited lab solution is correct: it has an answer, and no line is wrong.
 
-    Words that are no line of the world count for nothing: the checker of the lab would call them wrong, but
-    a style edit must not make a right solution wrong. It must have an answer, and no line may be wrong.
+    Lines that the lab cannot parse are ignored: its checker would reject them, but a style edit must not make
+    a correct solution wrong.
     """
     state = SolutionState(parse_problem(problem.text))
-    verdicts = [state.judge(found[0] + "\n") for found in _LINE.finditer(trace.text or "")]
+    verdicts = [state.judge(line[0] + "\n") for line in _LINE.finditer(trace.text or "")]
     return state.answered and all(verdict.value != -1 for verdict in verdicts)

@@ -1,9 +1,9 @@
 """Edits of a solution's text: those that break its logic, and those that change its style only.
 
 An edit has a ``name``, a ``kind``, the steps where it can be made (``places``) and the change (``at``), a
-pure function from a text trace to a text trace whose spans fit the new text. Edits read words and numbers,
-nothing else, so they work on any text. There, ``kind`` is what the edit is meant to do: a deleted step may
-have been idle. Where the truth is known, check it (``surefoot.evaluation.audits.gaming``).
+pure function from a text trace to a text trace whose spans fit the new text. Edits use words and numbers
+only, so they work on any text. ``kind`` is the intended effect: a deleted step may have been unnecessary. If
+the truth is known, check it (``surefoot.evaluation.audits.gaming``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Kind = Literal["breaks", "style"]
 
 _NUMBER = re.compile(r"(?<![\w.])\d+(?!\w)", re.ASCII)
 _ORDINAL = re.compile(r"\s*(?:step\s*)?\d+\s*[.:)](?!\d)", re.ASCII | re.IGNORECASE)
-"""The number of a step at its beginning, which says nothing: "Step 3:", "2." """
+"""The number of a step at its beginning, without content: "Step 3:", "2." """
 _BETWEEN_WORDS = re.compile(r"(?<=\S)\s+(?=\S)")
 
 
@@ -43,9 +43,9 @@ class Edit:
 
 
 def edited(edit: Edit, trace: Trace, rng: np.random.Generator) -> Edited | None:
-    """``edit`` made at a place drawn with ``rng``; ``None`` if it does not apply (always so for chats)."""
-    places = edit.places(trace) if trace.text is not None else ()
-    return edit.at(trace, int(rng.choice(places))) if len(places) else None
+    """``edit`` made at a random place; ``None`` if it does not apply (never to chats)."""
+    candidates = edit.places(trace) if trace.text is not None else ()
+    return edit.at(trace, int(rng.choice(candidates))) if len(candidates) else None
 
 
 def edit_stream(seed: int, *parts: object) -> np.random.Generator:
@@ -60,21 +60,21 @@ class Piece:
     text: str
     gap: str
     origin: int | None = None
-    """Step of the original trace that this is, unchanged; ``None`` = a new or changed one."""
+    """The identical step of the original trace; ``None`` = new or changed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Edited:
-    """A trace after an edit, and which steps to compare."""
+    """A trace after an edit, and the steps to compare."""
 
     trace: Trace
-    """The new trace: an id of its own, no outcome."""
+    """The new trace, with a new id and without outcome."""
     step: int
     """The edited step, in the new trace."""
     was: int
-    """The step of the original whose score it is compared with."""
+    """The step of the original trace to compare it with."""
     origin: tuple[int | None, ...]
-    """For each new step the original one with the same text, ``None`` for a new or changed one."""
+    """For each step the identical one of the original trace, ``None`` if new or changed."""
 
 
 def pieces(trace: Trace) -> list[Piece]:
@@ -89,12 +89,12 @@ def pieces(trace: Trace) -> list[Piece]:
 
 
 def rebuilt(trace: Trace, name: str, parts: Sequence[Piece], *, step: int, was: int) -> Edited:
-    """``trace`` made of other pieces by the edit ``name``; what comes before the first step stays."""
+    """``trace`` rebuilt from other pieces by the edit ``name``; text before the first step stays."""
     text, steps = trace.prefix(0), []
     for part in parts:
         steps.append(Step(start=len(text), end=len(text) + len(part.text)))
         text += part.text + part.gap
-    # two edits can give the same text with other steps, which the usual id would not tell apart
+    # two edits can give the same text with different steps, so the id contains the steps, too
     new = Trace(
         id=content_id("edit", trace.id, name, text, [(s.start, s.end) for s in steps]),
         problem_id=trace.problem_id,
@@ -108,7 +108,7 @@ def rebuilt(trace: Trace, name: str, parts: Sequence[Piece], *, step: int, was: 
 
 
 def cores(text: str) -> tuple[str, str, str]:
-    """White space before, what is visible, white space after; joined, they give ``text`` back."""
+    """Leading white space, visible text, trailing white space; joined, they are ``text``."""
     core = text.strip()
     if not core:
         return "", "", text
@@ -118,20 +118,20 @@ def cores(text: str) -> tuple[str, str, str]:
 
 def inserted(trace: Trace, name: str, place: int, text: str) -> Edited:
     """A step of ``text`` after step ``place``, compared with the step before it."""
-    found = pieces(trace)
-    found.insert(place + 1, Piece(text=text, gap=found[place].gap))
-    return rebuilt(trace, name, found, step=place + 1, was=place)
+    parts = pieces(trace)
+    parts.insert(place + 1, Piece(text=text, gap=parts[place].gap))
+    return rebuilt(trace, name, parts, step=place + 1, was=place)
 
 
 def replaced(trace: Trace, name: str, place: int, text: str) -> Edited:
-    """``text`` for step ``place``, compared with what it was."""
-    found = pieces(trace)
-    found[place] = Piece(text=text, gap=found[place].gap)
-    return rebuilt(trace, name, found, step=place, was=place)
+    """``text`` for step ``place``, compared with the original step."""
+    parts = pieces(trace)
+    parts[place] = Piece(text=text, gap=parts[place].gap)
+    return rebuilt(trace, name, parts, step=place, was=place)
 
 
 def visible(trace: Trace) -> list[int]:
-    """Steps with something in them."""
+    """Steps that are not empty."""
     return [number for number, piece in enumerate(pieces(trace)) if piece.text.strip()]
 
 
@@ -140,7 +140,7 @@ def _all_but_last(trace: Trace) -> Sequence[int]:
 
 
 def _numbers(text: str) -> list[re.Match[str]]:
-    """Numbers of a step, without the one that only counts it."""
+    """Numbers of a step, without the step's own number."""
     ordinal = _ORDINAL.match(text)
     return list(_NUMBER.finditer(text, ordinal.end() if ordinal else 0))
 
@@ -157,10 +157,9 @@ def _swap_number(name: str, trace: Trace, place: int, shift: int | None = None) 
 
 
 def swap_number(shift: int | None = None) -> Edit:
-    """Another last digit for the last number of a step, which usually is its result.
+    """Another last digit for the last number of a step, which is usually its result.
 
-    ``shift`` is what is added to the digit, modulo ten; without it, which of the nine others it is depends on
-    the trace's id and the place, and on nothing else.
+    ``shift`` is added to the digit, modulo ten; by default it is a function of the trace's id and the place.
     """
     return Edit(
         name="swapped number",
@@ -183,7 +182,7 @@ def _unequal_neighbours(trace: Trace) -> list[int]:
 
 
 def _reorder(name: str, trace: Trace, place: int) -> Edited:
-    """What now comes first is compared with itself; white space at the ends of steps stays in place."""
+    """The step that moved forward is compared with itself; white space at the ends stays in place."""
     parts = pieces(trace)
     (a, first, b), (c, second, d) = (cores(piece.text) for piece in parts[place : place + 2])
     parts[place] = Piece(text=a + second + b, gap=parts[place].gap)
@@ -192,18 +191,18 @@ def _reorder(name: str, trace: Trace, place: int) -> Edited:
 
 
 def _reversed(piece: Piece) -> Piece:
-    before, core, after = cores(piece.text)
+    head, core, tail = cores(piece.text)
     words = " ".join(reversed(core.split()))
-    return piece if words == core else Piece(text=before + words + after, gap=piece.gap)
+    return piece if words == core else Piece(text=head + words + tail, gap=piece.gap)
 
 
 def _paste_answer(name: str, trace: Trace, place: int) -> Edited:
-    *before, last = pieces(trace)
-    return rebuilt(trace, name, [*map(_reversed, before), last], step=place, was=place)
+    *earlier, last = pieces(trace)
+    return rebuilt(trace, name, [*map(_reversed, earlier), last], step=place, was=place)
 
 
 def _merge(name: str, trace: Trace, place: int) -> Edited:
-    """Compared with the second of the two, which ends where the new one does."""
+    """Compared with the second of the two, which has the same end."""
     parts = pieces(trace)
     first, second = parts[place : place + 2]
     parts[place : place + 2] = [Piece(text=first.text + first.gap + second.text, gap=second.gap)]
@@ -211,14 +210,14 @@ def _merge(name: str, trace: Trace, place: int) -> Edited:
 
 
 def _split(name: str, trace: Trace, place: int) -> Edited:
-    """The second half is compared with the whole step, which ends where it does."""
+    """The second half is compared with the whole step, which has the same end."""
     parts = pieces(trace)
-    whole = parts[place]
-    cuts = [match.end() for match in _BETWEEN_WORDS.finditer(whole.text)]
-    cut = min(cuts, key=lambda at: abs(2 * at - len(whole.text)))
+    original = parts[place]
+    cuts = [match.end() for match in _BETWEEN_WORDS.finditer(original.text)]
+    cut = min(cuts, key=lambda at: abs(2 * at - len(original.text)))
     parts[place : place + 1] = [
-        Piece(text=whole.text[:cut], gap=""),
-        Piece(text=whole.text[cut:], gap=whole.gap),
+        Piece(text=original.text[:cut], gap=""),
+        Piece(text=original.text[cut:], gap=original.gap),
     ]
     return rebuilt(trace, name, parts, step=place + 1, was=place)
 
@@ -229,11 +228,11 @@ def _insert(text: Callable[[str], str]) -> Callable[[str, Trace, int], Edited]:
 
 
 def _replace(text: Callable[[str], str]) -> Callable[[str, Trace, int], Edited]:
-    """Other visible text for step ``place``; white space at its ends stays."""
+    """Different visible text for step ``place``; white space at its ends stays."""
 
     def change(name: str, trace: Trace, place: int) -> Edited:
-        before, core, after = cores(pieces(trace)[place].text)
-        return replaced(trace, name, place, f"{before}{text(core)}{after}")
+        head, core, tail = cores(pieces(trace)[place].text)
+        return replaced(trace, name, place, f"{head}{text(core)}{tail}")
 
     return change
 
@@ -252,7 +251,7 @@ PASTED_ANSWER = Edit(
     places=lambda trace: [len(trace.steps) - 1] if any(_reversed(p) != p for p in pieces(trace)[:-1]) else [],
     change=_paste_answer,
 )
-"""The last step after nonsense: all steps before it have their words in reverse order."""
+"""The last step after nonsense: the words of all earlier steps are reversed."""
 EMPTY_STEP = Edit(
     name="empty step",
     kind="style",
@@ -273,7 +272,7 @@ SPLIT = Edit(
     places=lambda trace: [n for n, piece in enumerate(pieces(trace)) if _BETWEEN_WORDS.search(piece.text)],
     change=_split,
 )
-"""A step as two, cut between the words nearest to its middle; the text stays."""
+"""A step split in two between the words nearest to its middle; the text stays."""
 CONFIDENT_TONE = Edit(
     name="confident tone",
     kind="style",
@@ -307,4 +306,4 @@ EDITS = (
 """All edits, those that break logic first."""
 
 SEARCH_EDITS = (*(swap_number(shift) for shift in range(1, 10)), *EDITS[1:])
-"""What a search may do: the same, with any other digit in place of one."""
+"""Edits of the search: the same, with a separate edit for each other digit."""

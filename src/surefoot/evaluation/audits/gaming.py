@@ -120,8 +120,8 @@ def audit_gaming(
     usable = [case for case in texts if case.right is not None]
     if not usable:
         raise ScoreError(f"none of {len(cases)} traces is a text known to be correct or wrong: give labels")
-    before = audited.score([case.item for case in usable])
-    usage, effects = before.usage, []
+    original = audited.score([case.item for case in usable])
+    usage, effects = original.usage, []
     for edit in edits:
         groups: tuple[Group, ...] = ("right",) if edit.kind == "breaks" else ("right", "wrong")
         for on in groups:
@@ -135,18 +135,18 @@ def audit_gaming(
                 changed = [
                     (c, n, version) for c, n, version in changed if not truth(c.item.problem, version.trace)
                 ]
-            after = audited.score(
+            scores = audited.score(
                 [ProblemTrace(problem=case.item.problem, trace=version.trace) for case, _, version in changed]
             )
-            usage += after.usage
+            usage += scores.usage
             applicable = sum(version is not None for _, version in versions)
             effects.append(
                 _effect(
                     edit,
                     on,
                     changed,
-                    before,
-                    after,
+                    original,
+                    scores,
                     settings,
                     Bootstrap(draws=draws, seed=seed),
                     not_applicable=len(rows) - applicable,
@@ -169,8 +169,8 @@ def _effect(
     edit: Edit,
     on: Group,
     changed: Sequence[tuple[Case, int, Edited]],
-    before: AuditScores,
-    after: AuditScores,
+    original: AuditScores,
+    scores: AuditScores,
     settings: GamingSettings,
     bootstrap: Bootstrap,
     *,
@@ -179,11 +179,11 @@ def _effect(
 ) -> EditEffect:
     step = np.array(
         [
-            new[version.step] - before.steps[n][version.was]
-            for (_, n, version), new in zip(changed, after.steps, strict=True)
+            new[version.step] - original.steps[n][version.was]
+            for (_, n, version), new in zip(changed, scores.steps, strict=True)
         ]
     )
-    trace = after.traces - before.traces[[n for _, n, _ in changed]] if changed else np.array([])
+    trace = scores.traces - original.traces[[n for _, n, _ in changed]] if changed else np.array([])
     problems = [case.problem_id for case, _, _ in changed]
     unscored = np.isnan(trace)
 

@@ -45,8 +45,8 @@ class AroundError:
     """Scores around the first error of wrong processes; intervals over problems."""
 
     drop: Interval
-    """Score of the step before the first error less that of the error; traces that err in their first step
-    have none."""
+    """Score of the step before the first error less the error's score; undefined for an error in the first
+    step."""
     by_offset: dict[int, Interval]
     """Mean step score by distance from the first error."""
     traces: int
@@ -145,8 +145,8 @@ def shuffled_steps(trace: Trace, rng: np.random.Generator) -> Trace:
     while len(set(middles)) > 1 and [middles[at] for at in order] == middles:
         order = rng.permutation(len(middles))
     moved = [
-        Piece(text=before + middles[at] + after, gap=piece.gap)
-        for at, (before, _, after), piece in zip(order, texts, parts, strict=False)
+        Piece(text=head + middles[at] + tail, gap=piece.gap)
+        for at, (head, _, tail), piece in zip(order, texts, parts, strict=False)
     ]
     return rebuilt(trace, "shuffled steps", [*moved, parts[-1]], step=len(moved), was=len(moved)).trace
 
@@ -164,8 +164,10 @@ def _around_error(rows: Sequence[tuple[Case, FloatArray]], bootstrap: Bootstrap)
     problems = [case.problem_id for case, _, _ in erring]
 
     def at(offset: int) -> FloatArray:
-        places = [(row, error + offset) for _, row, error in erring]
-        return np.array([row[place] if 0 <= place < len(row) else math.nan for row, place in places])
+        positions = [(row, error + offset) for _, row, error in erring]
+        return np.array(
+            [row[position] if 0 <= position < len(row) else math.nan for row, position in positions]
+        )
 
     drop = at(-1) - at(0)
     return AroundError(
@@ -187,7 +189,7 @@ def _without_controls(audited: AuditedScorer, cases: Sequence[Case]) -> str | No
 
 
 def _altered(audited: AuditedScorer, cases: Sequence[Case], seed: int) -> tuple[dict[str, FloatArray], Usage]:
-    """Trace scores of each control's texts, [cases], NaN where there is no such text; and the cost."""
+    """Trace scores of each control's texts, [cases], NaN without such a text; and the cost."""
     rows = [n for n, case in enumerate(cases) if _alterable(case)]
     traces = [cases[n].item.trace for n in rows]
     altered = {
@@ -285,9 +287,9 @@ def _finding(audit: OutcomeAudit) -> str:
     )
     if "last step only" in audit.controls:
         names = ("whole", "last step only", "shuffled steps")
-        whole, last, shuffled = (audit.controls[name].auc for name in names)
+        full, last, shuffled = (audit.controls[name].auc for name in names)
         sentence += (
-            f" It separates correct from wrong answers with AUC {whole:.3f}; from the last step alone with "
+            f" It separates correct from wrong answers with AUC {full:.3f}; from the last step alone with "
             f"{last:.3f}, with the earlier steps shuffled {shuffled:.3f} (on the same "
             f"{audit.controls['whole'].traces} traces)."
         )

@@ -65,9 +65,9 @@ class OverOptimisationAudit:
     """Problems left out because they have fewer than ``samples_needed`` scored traces."""
     samples_needed: int
     unscored: int
-    """Traces left out because they have no aggregated score."""
+    """Traces left out for lack of an aggregated score."""
     no_outcome: int
-    """Traces left out because they have no outcome."""
+    """Traces left out for lack of an outcome."""
     usage: Usage
 
     @property
@@ -90,7 +90,7 @@ def audit_over_optimisation(
 ) -> OverOptimisationAudit:
     """Gold and proxy for best of 1, 2, 3, 4, 6, 8, 12 … of each problem's scored traces (unbiased estimates).
 
-    The choice is that of :class:`surefoot.search.BestOfN`, so traces without a final answer come last.
+    The selector is :class:`surefoot.search.BestOfN`, so traces without a final answer come last.
     ``largest`` is the largest N; problems with fewer traces are left out and counted. Without it, it is the
     size that at least nine in ten problems have. Raises ``ScoreError`` if no problem has two scored traces.
     """
@@ -184,7 +184,7 @@ def fit_law(distance: FloatArray, gold: FloatArray) -> FloatArray:
 
 
 def _resampled(gold: FloatArray, draws: int, rng: np.random.Generator) -> FloatArray:
-    """Mean curves of problems drawn with replacement, [draws, sizes]."""
+    """Mean curves of bootstrap samples of problems, [draws, sizes]."""
     counts = rng.multinomial(len(gold), np.full(len(gold), 1 / len(gold)), size=draws)
     return np.asarray(counts @ gold / len(gold))
 

@@ -1,4 +1,4 @@
-"""A scorer as the audits see it: a name, scores of steps, and one number per trace by a stated rule."""
+"""Scorers under audit: a name, scores of steps, and one number per trace by a named rule."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class AuditScores:
     """Scores of n traces; NaN = not scored."""
 
     steps: list[FloatArray]
-    """One array [steps] a trace."""
+    """One array [steps] per trace."""
     traces: FloatArray
     """Aggregated, [n]."""
     usage: Usage
@@ -36,12 +36,12 @@ class AuditedScorer:
     name: str
     scorer: StepScorer
     rule: Aggregator
-    """How step scores become one number a trace."""
+    """How step scores become one number per trace."""
     stored: bool = False
-    """Whether the scores were read from a file, so that no new text can be scored."""
+    """Whether the scores come from a file, so that new text cannot be scored."""
     partial: bool = False
-    """Aggregate the steps that have a score where others have none (published files end at the first
-    error). A minimum is then an upper bound. Without it such a trace is not scored."""
+    """Aggregate the scored steps of a partly scored trace (published files end at the first error). A minimum
+    is then an upper bound. Otherwise such a trace is unscored."""
 
     def require_live(self) -> None:
         """Raise ``ScoreError`` for stored scores."""
@@ -72,40 +72,35 @@ class StoredScores:
         self._table = records if isinstance(records, ScorerTable) else ScorerTable(records)
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
-        """One record per trace; a trace that has none stays unscored, with a reason."""
-        found = self._table.of([item.trace.id for item in items])
-        return [found.get(item.trace.id) or self._missing(item) for item in items]
+        """One record per trace; a trace without stored scores is unscored, with a reason."""
+        records = self._table.of([item.trace.id for item in items])
+        reason = "no stored scores of this trace"
+        return [
+            records.get(item.trace.id) or StepScores.unscored(item.trace, self.name, reason) for item in items
+        ]
 
     def have(self, items: Sequence[ProblemTrace]) -> list[bool]:
-        """Whether there is a record of each trace, be it one without scores."""
-        found = self._table.of([item.trace.id for item in items])
-        return [item.trace.id in found for item in items]
-
-    def _missing(self, item: ProblemTrace) -> StepScores:
-        return StepScores.unscored(item.trace, self.name, "no stored scores of this trace")
+        """Whether there is a record of each trace, with or without scores."""
+        records = self._table.of([item.trace.id for item in items])
+        return [item.trace.id in records for item in items]
 
 
 class CachedScorer:
-    """A :class:`surefoot.protocols.StepScorer` that scores no trace twice; a repeat costs nothing.
+    """A :class:`surefoot.protocols.StepScorer` that scores each trace once; repeats are free.
 
-    Several audits read the same traces. Memory grows with the number of distinct traces.
+    Several audits score the same traces. Memory grows with the number of distinct traces.
     """
 
     def __init__(self, scorer: StepScorer) -> None:
         self.scorer = scorer
-        self._known: dict[str, StepScores] = {}
+        self._cache: dict[str, StepScores] = {}
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
-        """One record a trace, by the trace's id."""
-        new = {item.trace.id: item for item in items if item.trace.id not in self._known}
-        fresh = checked_scores(self.scorer, list(new.values()))
-        self._known.update(zip(new, fresh, strict=True))
-        paid = set(new)
-        return [self._record(item.trace.id, paid) for item in items]
-
-    def _record(self, identity: str, unpaid: set[str]) -> StepScores:
-        record = self._known[identity]
-        if identity in unpaid:
-            unpaid.discard(identity)
-            return record
-        return record.model_copy(update={"usage": Usage()})
+        """One record per trace, by the trace's id."""
+        new = {item.trace.id: item for item in items if item.trace.id not in self._cache}
+        fresh = dict(zip(new, checked_scores(self.scorer, list(new.values())), strict=True))
+        self._cache.update(
+            {name: record.model_copy(update={"usage": Usage()}) for name, record in fresh.items()}
+        )
+        # the first record of a new trace states its cost
+        return [fresh.pop(item.trace.id, self._cache[item.trace.id]) for item in items]

@@ -67,11 +67,12 @@ def audit_transfer(
     draws: int = 1000,
     seed: int = 0,
 ) -> TransferAudit:
-    """Score every set by every audited; both are named by domain, of training and of the test.
+    """Score every set by every scorer; both are named by domain, of training and of test.
 
-    Without ``threshold``, each scorer's is fitted on half of the problems of its own domain, and all domains
-    are reported on the other half only; a scorer whose domain has no set gets no F1. With it all problems
-    count. Raises ``ScoreError`` if there is no scorer or no set, or a set has no labelled trace.
+    Without ``threshold``, each scorer's threshold is fitted on half of the problems of its domain, and all
+    domains are reported on the other half only; without a set of its domain a scorer gets no F1. With
+    ``threshold`` all problems count. Raises ``ScoreError`` without scorers or sets, and for a set without
+    labelled traces.
     """
     if not scorers or not sets:
         raise ScoreError("a transfer matrix needs at least one scorer and one labelled set")

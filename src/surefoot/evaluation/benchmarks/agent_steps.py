@@ -423,8 +423,8 @@ class _Evaluator:
 
 
 def _accuracy(hits: NDArray[np.int64], metric: int) -> float:
-    part, whole = hits.sum(axis=0)[2 * metric : 2 * metric + 2]
-    return float(part / whole) if whole else 0.0
+    part, total = hits.sum(axis=0)[2 * metric : 2 * metric + 2]
+    return float(part / total) if total else 0.0
 
 
 def _rates(totals_ns6: FloatArray) -> FloatArray:
@@ -462,10 +462,10 @@ def write_agent_report(result: AgentEvaluation, path: Path, *, title: str) -> Re
     for subset in next(iter(result.scores)).subsets:
         _subset_table(report, subset, result)
     report.heading("Alarms").text(
-        "An alarm is a step predicted −1. It is false at a step labelled 0 or +1. A failed run is warned if a "
-        "step labelled −1 gives an alarm; the lead time runs from the first such step to the end. Recovery: "
-        "the first +1 after a −1, with a higher score. Loopholes are marked by their labels; found are those "
-        "that give an alarm."
+        "An alarm is a step predicted −1. It is false at a step labelled 0 or +1. A failed run is warned if "
+        "a step labelled −1 gives an alarm; the lead time runs from the first such step to the end. "
+        "Recovery: the first +1 after a −1, with a higher score. Loopholes are marked by their "
+        "labels; found are those that give an alarm."
     )
     report.records(
         "Over the subsets with records of the source; warnable are failed runs with a wrong step",

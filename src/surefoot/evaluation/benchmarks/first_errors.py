@@ -41,7 +41,7 @@ class ProcessBenchResult:
     unscored: int
     """Traces without a single score; they count as wrong."""
     partial: int
-    """Traces in which some steps have no score; they are judged on the scored steps."""
+    """Partly scored traces; they are judged on the scored steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,8 +130,8 @@ def harmonic_mean(a: float, b: float) -> float:
 def _hit_cuts(scores: Sequence[float | None], label: int, distinct: FloatArray) -> tuple[int, int]:
     """Cuts [start, stop) at which the first flagged step is the labelled one."""
     values = np.array([math.inf if s is None or math.isnan(s) else s for s in scores], dtype=float)
-    before = values[:label] if label >= 0 else values
-    stop = int(np.searchsorted(distinct, before.min(initial=math.inf))) + 1
+    earlier = values[:label] if label >= 0 else values
+    stop = int(np.searchsorted(distinct, earlier.min(initial=math.inf))) + 1
     start = int(np.searchsorted(distinct, values[label])) + 1 if label >= 0 else 0
     return min(start, stop), stop
 
@@ -236,7 +236,7 @@ class FirstErrorEvaluator:
         return self._average(self._counts(predicted), _average_f1)
 
     def difference(self, predicted: Predicted, other: Predicted) -> Interval:
-        """Mean F1 of ``predicted`` less that of ``other``, paired by problem."""
+        """Mean F1 of ``predicted`` less the mean F1 of ``other``, paired by problem."""
         both = np.concatenate([self._counts(predicted), self._counts(other)], axis=1)
         return self._average(both, lambda t: _average_f1(t[..., :4]) - _average_f1(t[..., 4:]))
 

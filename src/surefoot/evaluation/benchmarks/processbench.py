@@ -46,11 +46,11 @@ class ProcessBenchScore(RuleScore):
     average_f1: Interval
     """Unweighted mean of the subsets' F1s."""
     difference: Interval | None
-    """``average_f1`` less that of the first system (same rule, if it has it), paired by problem."""
+    """``average_f1`` less the first system's (same rule, if it has it), paired by problem."""
     subsets: Mapping[str, FirstErrors]
     parts: tuple[Part, ...]
     partial: int
-    """Traces in which some steps have no score; they are judged on the scored steps."""
+    """Partly scored traces; they are judged on the scored steps."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,10 +69,10 @@ def best_flag_threshold(scores: Sequence[float], good: Sequence[bool]) -> float:
     valid = np.array(good, dtype=bool)
     if not valid.any() or valid.all():
         raise LabelError("a threshold needs both valid and wrong steps")
-    distinct, place = np.unique(np.array(scores, dtype=float), return_inverse=True)
+    distinct, position = np.unique(np.array(scores, dtype=float), return_inverse=True)
     # cut j flags the j lowest distinct scores
-    flagged_good = np.r_[0, np.bincount(place[valid], minlength=len(distinct)).cumsum()]
-    flagged_bad = np.r_[0, np.bincount(place[~valid], minlength=len(distinct)).cumsum()]
+    flagged_good = np.r_[0, np.bincount(position[valid], minlength=len(distinct)).cumsum()]
+    flagged_bad = np.r_[0, np.bincount(position[~valid], minlength=len(distinct)).cumsum()]
     counts = np.empty((len(distinct) + 1, 4))
     counts[:, TP], counts[:, FN] = valid.sum() - flagged_good, flagged_good
     counts[:, FP], counts[:, TN] = (~valid).sum() - flagged_bad, flagged_bad
@@ -207,14 +207,14 @@ class StepFlagEvaluator:
         """Counts of each problem: the blocks, then first errors flagged and first errors."""
         rows = np.zeros((len(self._tested), 4 * len(self._blocks) + 2))
         for row, t in zip(rows, self._tested, strict=True):
-            case, kept = self.cases[t], verdicts[t]
+            case, verdict = self.cases[t], verdicts[t]
             blocks = row[:-2].reshape(-1, 4)
-            for step, (keep, good) in enumerate(zip(kept, case.good, strict=True)):
+            for step, (keep, good) in enumerate(zip(verdict, case.good, strict=True)):
                 names = ("", case.kind, position_of(step))
                 blocks[[self._blocks.index(name) for name in names]] += count_flags([keep], [good])
             first = case.good.index(False) if False in case.good else None
-            if first is not None and kept[first] is not None:
-                row[-2:] = (not kept[first], 1)
+            if first is not None and verdict[first] is not None:
+                row[-2:] = (not verdict[first], 1)
         return group_sums(rows, [self.cases[t].problem for t in self._tested])
 
     def _statistics(self, totals_n1c: FloatArray) -> FloatArray:
@@ -225,13 +225,13 @@ class StepFlagEvaluator:
         alone = self._blocks.index(self._f1_alone)
         score[:, alone] = positive[:, alone]
         blocks = np.stack([score, positive, negative], axis=2).reshape(len(totals), -1)
-        whole = counts[:, 0]
-        good, bad = whole[:, TP] + whole[:, FN], whole[:, TN] + whole[:, FP]
+        total = counts[:, 0]
+        good, bad = total[:, TP] + total[:, FN], total[:, TN] + total[:, FP]
         with np.errstate(invalid="ignore"):  # 0/0 is undefined, so NaN is intended
             shares = [
-                (whole[:, TP] + whole[:, TN]) / (good + bad),
-                whole[:, TP] / good,
-                whole[:, TN] / bad,
+                (total[:, TP] + total[:, TN]) / (good + bad),
+                total[:, TP] / good,
+                total[:, TN] / bad,
                 totals[:, -2] / totals[:, -1],
             ]
         groups = [
@@ -242,8 +242,8 @@ class StepFlagEvaluator:
 
     def _similarity(self, verdicts: Verdicts) -> tuple[float, int]:
         shares = {}
-        for case, kept in zip(self.cases, verdicts, strict=True):
-            judged = [keep for keep in kept if keep is not None]
+        for case, verdict in zip(self.cases, verdicts, strict=True):
+            judged = [keep for keep in verdict if keep is not None]
             shares[case.kind, case.problem] = sum(judged) / len(judged) if judged else None
         gaps = []
         for t in self._tested:

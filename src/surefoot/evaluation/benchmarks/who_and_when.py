@@ -235,8 +235,8 @@ def write_who_and_when_report(result: BlameEvaluation, path: Path) -> Report:
     report.text(
         f"{sum(result.runs.values())} failed runs. Intervals are 95 %, from {result.settings['draws']} "
         "bootstrap draws of problems. A prediction is a step, and its agent is the speaker of that step; a "
-        f"run without a prediction counts as wrong. In {result.other_speaker} runs the agent to blame is not the "
-        "speaker of the step to blame, so no prediction can get both right.",
+        f"run without a prediction counts as wrong. In {result.other_speaker} runs the agent to blame is "
+        "not the speaker of the step to blame, so no prediction can get both right.",
         printed=True,
     )
     if result.systems:
