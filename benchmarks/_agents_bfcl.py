@@ -5,7 +5,7 @@
 
 A gold run makes the gold calls of its task; at the end of each turn the agent quotes its last result. Each
 task has one faulty run of each of eight kinds where that can be made: what follows the fault is the gold run
-again, and all results are those of the back ends.
+again, and all results come from the back ends.
 
 - ``wrong-argument``: one argument of a call is another of its type, and the result or the state differs;
 - ``wrong-order``: two neighbouring calls of a turn are exchanged, and a result or the end state differs;
@@ -87,17 +87,17 @@ def play(
     world = BFCL()
     messages = list(world.reset(task))
     for number, calls in enumerate(turns):
-        said = "Done."
+        text = "Done."
         for place, call in enumerate(calls):
             named = call.model_copy(update={"id": f"call-{number}-{place}"})
             observation = world.step(named)
             messages.append(Message(role="assistant", tool_calls=(named,)))
             messages.append(Message(role="tool", tool_call_id=named.id, content=observation.text))
-            said = f"Done. The last result was: {observation.text[:80]}"
+            text = f"Done. The last result was: {observation.text[:80]}"
         if claim is not None and claim[0] == number:
-            said = f"Done. The last result was: {claim[1]}"
-        messages.append(Message(role="assistant", content=said))
-        answer = world.step(said)
+            text = f"Done. The last result was: {claim[1]}"
+        messages.append(Message(role="assistant", content=text))
+        answer = world.step(text)
         if not answer.done:
             messages.append(Message(role="user", content=answer.text))
     end = world.state()

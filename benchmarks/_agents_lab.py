@@ -3,9 +3,9 @@
     python benchmarks/agents.py --only lab
 
 Everything is generated: 40 tasks and three seeds (``--quick``: 15 tasks); intervals resample tasks within the
-seeds, and per seed the values stand in the note. What a source says nothing of counts as good.
+seeds, and the note has the values per seed. Steps without a label count as good.
 
-Labels, 4 runs of each task by ``ShopAgent``; SOURCE is ``all_good`` and ``last_wrong_iff_failed`` (floors;
+Labels, 4 runs of each task by ``ShopAgent``; SOURCE is ``all_good`` and ``last_wrong_iff_failed`` (baselines;
 the second knows the outcome), ``rules`` (``tool-calls``), ``replay`` and ``replay_in_order``
 (``state-replay``; they know the gold calls), ``replay_rules`` and ``replay_in_order_rules`` (the lower
 verdict of both), ``mc_hard_K`` (wrong where none of K rollouts from the restored state succeeds) and
@@ -109,7 +109,7 @@ class Runs:
         return cls(tasks=problems, items=items, truth=[judge_steps(item) for item in items])
 
     def split(self, tasks: int) -> tuple[Runs, Runs]:
-        """Runs of the first ``tasks`` tasks, and those of the others."""
+        """Runs of the first ``tasks`` tasks, and runs of the others."""
         end = self.groups.index(tasks)
         return (
             Runs(tasks=self.tasks[:tasks], items=self.items[:end], truth=self.truth[:end]),
@@ -174,7 +174,7 @@ def monte_carlo(items: Sequence[ProblemTrace], k: int, seed: int = 0) -> list[li
 
 
 def counted(runs: Runs, bad: Bad) -> NDArray[np.float64]:
-    """Counts of each task; what they are, see :func:`rates`."""
+    """Counts of each task, in the order of :func:`rates`."""
     counts = np.zeros((len(runs.tasks), 6 + 2 * len(KINDS)))
     for group, row, truth in zip(runs.groups, bad, runs.truth, strict=True):
         wrong = [one.value < 0 for one in truth]
@@ -291,12 +291,12 @@ CONFIRMATION = re.compile(r"CN-\d+")
 
 
 def features(items: Sequence[ProblemTrace]) -> list[spmatrix]:
-    """One matrix [steps, words] for each run: what was called up to a step and how it went, in words."""
+    """One matrix [steps, words] for each run: the calls up to a step and their results, in words."""
     return [WORDS.transform(_step_words(item)) for item in items]
 
 
 def _step_words(item: ProblemTrace) -> list[str]:
-    """Of each step: what it is, what came just before, all that was before, and its pairs with that."""
+    """Of each step: the step, its predecessor, all earlier steps, and pairs with them."""
     results = {(result.message, result.number): result for result in call_results(item.trace.messages)}
     issued = {number for one in results.values() for number in CONFIRMATION.findall(_result(one))}
     rows, before, last, seen = [], dict[str, None](), "start", Counter[str]()
@@ -317,8 +317,8 @@ def _step_words(item: ProblemTrace) -> list[str]:
 
 
 def _went(one: CallResult) -> str:
-    said = _result(one)
-    known = (word for word in ("valid", "forged", "shipped", "processing") if f'"{word}"' in said)
+    result = _result(one)
+    known = (word for word in ("valid", "forged", "shipped", "processing") if f'"{word}"' in result)
     return next(known, "ok") if one.succeeded else "error"
 
 

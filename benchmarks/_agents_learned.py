@@ -9,22 +9,21 @@ in windows of 2,048 tokens (:func:`surefoot.models.windows_of`). On them logisti
 cross-validated over tasks in ten folds (inner folds choose the penalty), so that what scores a task has seen
 no label of it. None knows a run's outcome at scoring time. SOURCE is
 
-- ``position``: where the step stands, its length, whether it is an answer; a floor that reads nothing;
+- ``position``: the step's position, its length, whether it is an answer; a baseline without the text;
 - ``rules``: a step that breaks a rule on tool calls (0), any other (1);
 - ``orm``: state, fitted to the run's outcome at the last step, read at each;
 - ``prm``: state, fitted to people's labels (−1 against the others) at each step;
 - ``prm_16``: the same on the state's 16 principal components;
-- ``fused``: position, rules and what ``prm_16`` says, stacked: fitted on what it says of tasks that it has
-  not seen;
+- ``fused``: position, rules and the scores of ``prm_16``, stacked: fitted on its scores of held-out tasks;
 - ``adapter``, with ``--adapters DIR``: ``surefoot train prm`` with a LoRA adapter of rank 8, one epoch,
   windows of 512 tokens, in three folds of tasks (a step that no window holds has the mean score of the
   fold); checkpoints and scores stay in DIR, and a stopped run
-  goes on (hours on a CPU);
-- ``adapter_fused``: position, rules and what the adapter says, by a logistic regression cross-validated over
-  tasks. Adapters of the other folds have seen a fold's tasks, so this one is a little favoured.
+  resumes (hours on a CPU);
+- ``adapter_fused``: position, rules and the adapter's scores, by a logistic regression cross-validated over
+  tasks. Adapters of the other folds have seen a fold's tasks, so this result is slightly optimistic.
 
 Figures, in percent with 95 % intervals over tasks: ``step_SOURCE`` and ``first_error_SOURCE`` (thresholds are
-fitted on the other half of the tasks), ``first_error_less_floor_SOURCE`` in points against the best floor
+fitted on the other half of the tasks), ``first_error_less_floor_SOURCE`` in points against the best baseline
 without the outcome, ``auc_SOURCE``: area under the ROC curve for wrong steps, and ``auc_within_SOURCE``:
 the same from the pairs inside a task alone, which one model has scored;
 ``windows_steps_read_without_messages``: steps before which some messages were not read.
@@ -180,9 +179,9 @@ def stacked(hidden: Floats, rest: Floats, steps: Steps) -> Floats:
     scores = np.zeros(len(hidden))
     for train, test in GroupKFold(FOLDS).split(hidden, steps.targets, steps.groups):
         known = steps[train]
-        said = cross_validated(hidden[train], known, folds=INNER, components=COMPONENTS)
+        held_out = cross_validated(hidden[train], known, folds=INNER, components=COMPONENTS)
         says = fit(hidden[train], known, COMPONENTS).predict_proba(hidden[test])[:, 1]
-        model = fit(np.column_stack([rest[train], said]), known)
+        model = fit(np.column_stack([rest[train], held_out]), known)
         scores[test] = model.predict_proba(np.column_stack([rest[test], says]))[:, 1]
     return scores
 

@@ -1,30 +1,30 @@
-"""Agents: who finds the first wrong step of a run, beside floors; what tells runs that fail.
+"""Agents: the first wrong step of a run by judges, rules and baselines; predictors of failed runs.
 
     python benchmarks/agents.py --only real [--data DIR] [--tau-bench DIR]
 
 ``--data`` has ``agentprocessbench_hotpotqa.jsonl.gz`` and ``apb_human_vs_judges.jsonl.gz`` (made of
-github.com/RUCBM/AgentProcessBench: runs, and people's labels beside those of 20 judges) and
+github.com/RUCBM/AgentProcessBench: runs, and labels of people and of 20 judges) and
 ``tau_bench_gpt4o_airline.json.gz`` (github.com/sierra-research/tau-bench, of which ``--tau-bench`` is a
 clone: the schemas of its tools; without it the rule on schemas is not run there).
 
 AgentProcessBench, in percent with 95 % intervals over problems; judges labelled two of the subsets:
 
-- ``step_SUBSET_SOURCE``, ``first_error_SUBSET_SOURCE``: accuracies of floors, judges, and on HotpotQA of
-  the rules on tool calls (``rules``; what breaks none is taken for good). None but the floors whose name
-  ends with ``iff_the_run_failed`` knows the outcome;
-- ``first_error_rules_less_floor``: the rules on HotpotQA less the best floor without the outcome, in points;
+- ``step_SUBSET_SOURCE``, ``first_error_SUBSET_SOURCE``: accuracies of baselines, judges, and on HotpotQA of
+  the rules on tool calls (``rules``; other steps count as good). Only the baselines whose name ends with
+  ``iff_the_run_failed`` know the outcome;
+- ``first_error_rules_less_floor``: the rules on HotpotQA less the best baseline without the outcome, in
+  points;
 - ``first_error_vs_floor_agentprocessbench``: first-error accuracy over GAIA and BFCL together of the judge
-  that is best there (the best of 20 on the same runs); ``ratio`` is that over the best floor without the
-  outcome;
-- ``judges_above_floor_METRIC``: how many of 20 are above that floor on both subsets, with their intervals.
+  that is best there (the best of 20 on the same runs); ``ratio`` compares it with the best baseline without
+  the outcome;
+- ``judges_above_floor_METRIC``: how many of 20 are above this baseline on both subsets, with intervals.
 
-The accuracies of two floors on each subset are known from an independent count; ``known_accuracies`` says how
-many agree to one decimal.
+The accuracies of two baselines on each subset are known from an independent count; ``known_accuracies`` says
+how many agree to one decimal.
 
-tau-bench, 200 runs of 50 tasks: area under the ROC curve of what tells runs with a reward from those without,
-higher = more likely a success; intervals over tasks:
+tau-bench, 200 runs of 50 tasks: AUC of predictors of success (runs with a reward); intervals over tasks:
 
-- ``tau_auc_short``: fewer messages of the agent; a floor, which reads nothing;
+- ``tau_auc_short``: fewer messages of the agent; a baseline;
 - ``tau_auc_no_tool_errors``: fewer results of tools that report an error;
 - ``tau_auc_rules``: fewer steps that break a rule, clauses of the airline's policy among them; and
   ``tau_flagged_runs``, ``tau_flagged_failed``: runs with such a step, and how many of them failed;
@@ -42,7 +42,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 from _agents_figures import figure
 
 from surefoot import run_sync

@@ -4,15 +4,15 @@
 
 The policy is a random Llama of two layers with the lab's tokenizer; an episode has at most six turns of one
 token (:mod:`surefoot.lab.lock`). All methods start from the same weights and have the same problems, number
-of episodes and settings; each is run at three learning rates, and the one of the highest mean accuracy over
-its curve stands for it. Success is that of sampled episodes on other locks. Locks are alike,
+of episodes and settings; each is run at three learning rates, and the one with the highest mean accuracy over
+its curve is reported. Success is measured on sampled episodes of other locks. Locks are similar,
 and so are the samples of equal prompts: a round, or an evaluation, has 8 different episodes.
 
 ``turn_credit_samples_to_outcome_end``: episodes after which outcome-only has its final success (mean of its
 last three evaluations), by those after which the best turn credit has it, both read off curves averaged over
 seeds; ``low`` and ``high`` are the least and the most of a single seed. Also the final successes.
 
-``--quick`` runs one seed. The shop is not measured here: no model is at hand that writes its calls.
+``--quick`` runs one seed. The shop is not measured here: no available model writes its calls.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def end(of: Curve) -> float:
 
 
 def advance(outcome: Curve, turn: Curve) -> float | None:
-    """Episodes that outcome-only takes to its end, by those of the other; ``None`` if it never gets there."""
+    """Episodes of outcome-only to its final success over the other method's; ``None`` if not reached."""
     target = end(outcome)
     slow, fast = curve_samples_to(outcome, target), curve_samples_to(turn, target)
     return None if slow is None or fast is None else slow / max(fast, 1.0)

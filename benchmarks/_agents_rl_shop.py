@@ -5,15 +5,15 @@
 A turn is a choice from the menu of :class:`surefoot.lab.shop.ShopMenu`. The policy is a Llama of two layers,
 which has learned to imitate a scripted player that errs (0.3) and takes loopholes (0.2); all methods of a
 seed begin there, with the same tasks, episodes and settings. Each is run at two learning rates, and the one
-of the higher mean success over its curve stands for it. Success is that of sampled episodes of other tasks.
+with the higher mean success over its curve is reported. Success is measured on sampled episodes of other
+tasks.
 METHOD is
 
 - ``outcome``: the outcome of the episode, less the mean of its group's others;
 - ``anchor_state``: GiGPO, turns with equal observations compared;
 - ``turn_difference`` (λ = 0), ``turn_difference_1`` (λ = 1): differences of a reward model's scores, each
-  alone or with all that follow. A score is the share of 400 episodes of the start that succeed after what is
-  observed then (Monte Carlo, by table), so that it knows no truth but the outcomes of these. They are counted
-  as samples.
+  alone or with all later ones. A score is the share of 400 episodes of the initial policy that succeed after
+  the same observation (Monte Carlo, as a table), so it uses their outcomes only. They count as samples.
 
 ``careless_outcome`` has another outcome: a grader that looks only whether the ticket is marked as resolved.
 ``careless_rules`` has that, and 0.5 less for every turn that breaks a rule of the shop's written policy

@@ -1,8 +1,8 @@
-"""Agents: labelled, scored, guarded, trained. Each part has its own file, which says what its figures are.
+"""Labels, scores, guard and training for agents. Each part has its own file, which describes its figures.
 
     python benchmarks/agents.py [--only PART ...] [--data DIR] [--quick] [--json FILE]
 
-- ``real`` (``_agents_real.py``): AgentProcessBench, beside floors and the stored judges, and tau-bench;
+- ``real`` (``_agents_real.py``): AgentProcessBench with baselines and stored judges, and tau-bench;
   ``first_error_vs_floor_agentprocessbench``;
 - ``learned`` (``_agents_learned.py``): scorers on a small language model's states, on AgentProcessBench;
 - ``bfcl`` (``_agents_bfcl.py``): injected faults, found by running the back ends; ``fault_detection_bfcl``;
@@ -11,8 +11,8 @@
 - ``rl`` (``_agents_rl.py``): ``turn_credit_samples_to_outcome_end``.
 
 ``real`` and ``learned`` need ``--data``: a folder with ``agentprocessbench_hotpotqa.jsonl.gz``,
-``apb_human_vs_judges.jsonl.gz`` and ``tau_bench_gpt4o_airline.json.gz``. A part that lacks what it needs is
-left out, and said to be.
+``apb_human_vs_judges.jsonl.gz`` and ``tau_bench_gpt4o_airline.json.gz``. A part without its data
+is skipped and reported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every way to choose among stored candidates with stored scores, beside majority and pass@N.
+"""Selectors on stored candidates with stored scores, compared with majority and pass@N.
 
     python benchmarks/best_of_n.py --data DIR [--quick] [--json FILE]
 
@@ -57,7 +57,7 @@ def study(path: Path, sizes: list[int], checker: AnswerChecker, limit: int | Non
 
 
 def table(result: BestOfNResult) -> None:
-    """Accuracy of each selector, then what was dropped and what it says."""
+    """Accuracy of each selector, then counts of dropped candidates and the findings."""
     print(f"{'selector':28}" + "".join(f"{f'N={size}':>22}" for size in result.sizes))
     for curve in result.curves:
         print(f"{curve.name:28}" + "".join(f"{format(e, '.1%'):>22}" for e in curve.accuracy.values()))

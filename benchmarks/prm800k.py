@@ -6,7 +6,7 @@
 ``--data`` holds ``prm800k/phase1_train_plus.jsonl.gz``, ``prm800k/phase1_test.jsonl.gz`` and
 ``processbench/{gsm8k,math.fixed}.json.gz``; ``--model`` is a transformers checkpoint
 (``benchmarks/convert_smollm2.py``). The rival is a logistic regression on lengths and positions, fitted on
-the same rows. Start a killed run again and it goes on. See docs/results/prm800k.md.
+the same rows. Start a killed run again to resume it. See docs/results/prm800k.md.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ LORA = TrainingConfig(
     seed=SEED,
 )
 SHARD_TRACES = 32
-"""Traces scored between two files, or those of one problem: what a killed run loses at most."""
+"""Traces per file, or the traces of one problem: the most that a killed run loses."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ class Size:
     bench_problems: int | None
     """Of each subset of ProcessBench."""
     alternatives: int | None
-    """Training traces a problem beside its main solution."""
+    """Training traces per problem in addition to its main solution."""
     longest: int | None
     """Tokens of the longest training trace."""
 
@@ -100,7 +100,7 @@ class Material:
     bench: dict[str, list[LabelledTrace]]
     """By subset of ProcessBench."""
     left_out: Counter[str] = field(default_factory=Counter)
-    """Traces of the drawn training problems that are not trained on, by reason."""
+    """Unused traces of the sampled training problems, by reason."""
 
     @property
     def sets(self) -> dict[str, list[LabelledTrace]]:
@@ -123,8 +123,8 @@ class Rows:
 
 def load_material(data: Path, size: Size, lengths: Lengths) -> Material:
     """Read the files of ``data`` and draw from them. Exits if a training problem is a test problem, too."""
-    drawn = first_problems(list(read_prm800k_steps(data / TRAIN_FILE)), size.train_problems)
-    train, left_out = thin(drawn, size, lengths)
+    sampled = first_problems(list(read_prm800k_steps(data / TRAIN_FILE)), size.train_problems)
+    train, left_out = thin(sampled, size, lengths)
     test = first_problems(list(read_prm800k_steps(data / TEST_FILE)), size.test_problems)
     bench = {
         name: first_problems(list(read_processbench(data / file)), size.bench_problems)
@@ -137,7 +137,7 @@ def load_material(data: Path, size: Size, lengths: Lengths) -> Material:
 
 
 def first_problems(items: list[LabelledTrace], count: int | None) -> list[LabelledTrace]:
-    """All traces of ``count`` problems drawn without replacement; a larger draw contains a smaller one."""
+    """All traces of ``count`` random problems; a larger sample contains a smaller one."""
     problems = list(dict.fromkeys(item.problem.id for item in items))
     order = np.random.default_rng(SEED).permutation(len(problems))[:count]
     chosen = {problems[index] for index in order}
@@ -147,9 +147,9 @@ def first_problems(items: list[LabelledTrace], count: int | None) -> list[Labell
 def thin(
     items: Sequence[LabelledTrace], size: Size, lengths: Lengths
 ) -> tuple[list[LabelledTrace], Counter[str]]:
-    """Of each problem the main solution and some alternatives, and a count of what is left out.
+    """Of each problem the main solution and some alternatives, and a count of the unused traces.
 
-    The main solution is the trace with the most rated steps. Alternatives are drawn among those that are
+    The main solution is the trace with the most rated steps. Alternatives are sampled among those that are
     short enough, whatever their rating; a larger draw contains a smaller one.
     """
     left_out: Counter[str] = Counter()
@@ -167,9 +167,9 @@ def thin(
         left_out["too long"] += len(traces) - len(short)
         others = [number for number in short if number != main]
         rng = np.random.default_rng([SEED, int(content_id("alternatives", problem), 16) % 2**32])
-        drawn = rng.permutation(others)[: size.alternatives].tolist()
-        left_out["further alternatives"] += len(others) - len(drawn)
-        kept = {*drawn, *({main} & set(short))}
+        sampled = rng.permutation(others)[: size.alternatives].tolist()
+        left_out["further alternatives"] += len(others) - len(sampled)
+        kept = {*sampled, *({main} & set(short))}
         chosen += [traces[number][0] for number in sorted(kept)]
     return chosen, left_out
 
@@ -251,7 +251,7 @@ def main() -> None:
             trained["lora"] = train_lora(run, material.train, options.model, options.dtype)
         arms: dict[str, dict[str, StepLists]] = {}
         tokens: dict[str, dict[str, int]] = {}
-        for name in sorted(options.train, reverse=True):  # lora first: what is compared with the others
+        for name in sorted(options.train, reverse=True):  # lora first: the others are compared with it
             arms[name], tokens[name] = score_sets(run, name, material, options.dtype)
         rival = LengthBaseline(rated_rows(material.train))
         arms["length"] = {name: rival.score(items) for name, items in material.sets.items()}
@@ -418,7 +418,7 @@ def _size(options: argparse.Namespace) -> Size:
 
 
 def _open_run(options: argparse.Namespace, size: Size) -> Run:
-    """The directory of the run; ``--train`` is no part of what it is, so that a model can be added later."""
+    """The directory of the run, which does not depend on ``--train``, so that a model can be added later."""
     files = {"train": TRAIN_FILE, "test": TEST_FILE, **BENCH_FILES}
     return Run.open(
         options.out,
@@ -457,7 +457,7 @@ def _options() -> argparse.Namespace:
         help="problems of each set; BENCH of each subset of ProcessBench",
     )
     parser.add_argument(
-        "--alternatives", type=int, help="training traces a problem beside its main solution; 0 = all"
+        "--alternatives", type=int, help="training traces per problem besides its main solution; 0 = all"
     )
     parser.add_argument("--longest", type=int, help="tokens of the longest training trace; 0 = any length")
     parser.add_argument("--draws", type=int, default=DRAWS, help="of the bootstrap")
@@ -535,8 +535,8 @@ def f1_figures(
     ):
 
         def statistic(arm: str, draw: Resample, chosen: NDArray[np.intp] = chosen) -> float:
-            drawn = chosen[draw.items]
-            return processbench_f1([shifted[arm][i] for i in drawn], [labels[i] for i in drawn], 0.0).f1
+            sampled = chosen[draw.items]
+            return processbench_f1([shifted[arm][i] for i in sampled], [labels[i] for i in sampled], 0.0).f1
 
         parts = {
             arm: asdict(processbench_f1([shifted[arm][i] for i in chosen], [labels[i] for i in chosen], 0.0))
@@ -558,7 +558,7 @@ def figure(
 ) -> Figure:
     """Each arm, each difference of two and the first arm's ratio to the baseline, with 95 % intervals.
 
-    The same problems are drawn for all arms, so that what makes a problem hard for both cancels.
+    All arms share the samples of problems, so that the difficulty of a problem cancels.
     """
 
     def interval(function: Callable[[Resample], float]) -> Interval:

@@ -27,7 +27,7 @@ from surefoot.records import Problem, StepScores, Trace
 from surefoot.stats import Interval, bootstrap_seeds
 
 QUICK = {"train_problems": 200, "test_problems": 150, "test_samples": 16}
-"""Sizes of ``--quick``; what is not named is as in the full quickstart."""
+"""Sizes of ``--quick``; other settings are as in the full quickstart."""
 
 
 def finish_quickstart(runs: Path, seed: int, *, quick: bool) -> Path:

@@ -97,9 +97,7 @@ def show(found: ProcessBenchEvaluation) -> None:
     by_name: dict[str, dict[str, ProcessBenchScore]] = {}
     for score in found.scores:
         by_name.setdefault(verifier(score), {})[score.rule] = score
-    print(
-        f"{found.traces} traces of {found.problems} problems; {found.left_out} of the data have no scores\n"
-    )
+    print(f"{found.traces} traces of {found.problems} problems; {found.left_out} of the data lack scores\n")
     headings = ["verifier", *(f"{subset}, {rule}" for rule in rules for subset in FILES), "fitted on gsm8k"]
     print("| " + " | ".join(headings) + " |\n|" + "---|" * len(headings))
     for name, scores in sorted(by_name.items(), key=lambda entry: -entry[1]["0.5"].average_f1.value):

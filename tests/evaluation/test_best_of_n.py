@@ -102,7 +102,7 @@ def test_unknown_tokens_are_said_and_not_zero():
     given = traces(tokens=0)
     found = evaluate(given, {"s": scores(given, 0.9, 0.1)})
     assert not any(curve.tokens for curve in found.curves)
-    assert found.unknown["tokens of the policy"].startswith("24 of 24 traces carry no")
+    assert found.unknown["tokens of the policy"].startswith("24 of 24 traces lack")
     given = traces()
     found = evaluate(given, {"s": scores(given, 0.9, 0.1, tokens=0)})
     assert found.curve("majority").tokens
@@ -114,10 +114,10 @@ def test_the_sentences_say_where_majority_wins(result):
     sentences = best_of_n_findings(result)
     assert sentences[0].startswith("6 problems. Of 4 samples, at least one is correct for 83.3% (pass@4)")
     assert lost_sizes(result.curve("bad best-of-N min"))[-1] == 4
-    [against] = [s for s in sentences if s.startswith("Majority beats bad as read by best-of-N min at N = ")]
+    [against] = [s for s in sentences if s.startswith("Majority beats bad with best-of-N min at N = ")]
     assert "(most at 4: -70.8 points [" in against
-    assert "Majority is not shown to beat good by any rule at any N." in sentences
-    assert "bad is not shown to beat majority by any rule at any N." in sentences
+    assert "No difference found in favour of majority against good for any rule at any N." in sentences
+    assert "No difference found in favour of bad against majority for any rule at any N." in sentences
 
 
 def test_scores_that_an_aggregation_does_not_allow_are_left_out_by_name():

@@ -351,7 +351,7 @@ def test_raters_of_one_file_are_told_apart():
     assert [source.name for source in audit.sources] == ["people/ann", "people/bob"]
     assert [source.reading.neutral for source in audit.sources] == ["good", "bad"]
     assert audit.overall.steps.raw == 0.5
-    with pytest.raises(LabelError, match=r"step 0 of trace t0 has no 'evidence.rater'"):
+    with pytest.raises(LabelError, match=r"step 0 of trace t0 lacks 'evidence.rater'"):
         audit_labels(traces_like([[1, 1]]), {"people": rows([[1]])}, by_rater=True)
     with pytest.raises(LabelError, match="a reading is given for 'people'; the names are people/ann"):
         audit_labels(
@@ -448,7 +448,7 @@ def test_a_file_of_true_labels_and_cuts_by_name(files, lab_items):
         (("step.jsonl.gz", "--good-above=x"), "--good-above x: give a number, or NAME=NUMBER"),
         (("step.jsonl.gz", "--good-above=1"), r"--good-above 1: values lie in \[0, 1\]"),
         (("step.jsonl.gz", "--good-above=mc=0.5"), "a reading is given for 'mc'; the names are step"),
-        (("step.jsonl.gz", "--by-rater"), "has no 'evidence.rater'"),
+        (("step.jsonl.gz", "--by-rater"), "lacks 'evidence.rater'"),
     ],
 )
 def test_the_command_names_what_is_wrong(files, words, message):

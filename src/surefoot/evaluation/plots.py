@@ -157,7 +157,7 @@ def panel_grid(count: int, *, columns: int) -> tuple[Figure, list[Axes]]:
     figure = NewFigure(figsize=(3.2 * columns + 1.6, 3.0 * rows + 0.6), layout="constrained")
     grid = list(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
     for axes in grid[count:]:
-        axes.set_visible(False)
+        axes.remove()
     for axes in grid[:count]:
         axes.grid(alpha=0.3)
     return figure, grid[:count]
