@@ -10,7 +10,7 @@ import pytest
 from command_line import good
 
 from surefoot.answers import AnswerChecker
-from surefoot.evaluation import ScorerTable, evaluate_best_of_n, judged_candidates
+from surefoot.evaluation import StoredScores, evaluate_best_of_n, judged_candidates
 from surefoot.io import read_records, write_records
 from surefoot.io.tables import open_table
 from surefoot.records import Step, StepScores, Trace
@@ -82,7 +82,7 @@ def test_the_records_of_other_problems_are_not_kept(tmp_path):
     def evaluate(problems: int) -> None:
         traces = open_table(tmp_path / f"traces-{problems}.jsonl", Trace)
         candidates = judged_candidates(traces, AnswerChecker("exact"))
-        source = ScorerTable(open_table(tmp_path / f"scores-{problems}.jsonl", StepScores))
+        source = StoredScores(open_table(tmp_path / f"scores-{problems}.jsonl", StepScores))
         found = evaluate_best_of_n(candidates, {"s": source}, sizes=[1, 4], draws=10, bootstrap=10)
         assert (found.problems, found.scorers["s"].unscored) == (problems, 0)
 

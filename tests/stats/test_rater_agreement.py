@@ -17,8 +17,6 @@ from surefoot.stats.rater_agreement import (
     cohens_kappa,
     contingency,
     gwets_ac1,
-    krippendorffs_alpha,
-    raw_agreement,
 )
 
 NONE = math.nan
@@ -74,7 +72,7 @@ def alpha_by_pairs(ratings, level):
 
 @pytest.mark.parametrize(("level", "value"), [("nominal", 0.743), ("ordinal", 0.815), ("interval", 0.849)])
 def test_alpha_of_the_textbook_example(level, value):
-    assert round(krippendorffs_alpha(TEXTBOOK, level=level), 3) == value
+    assert round(agreement(TEXTBOOK, level=level).alpha, 3) == value
 
 
 def test_counts_of_the_textbook_example():
@@ -102,13 +100,13 @@ def test_kappa_of_a_known_table():
 def test_alpha_of_two_raters_and_two_values_in_closed_form():
     # nominal, no missing: 1 - (n - 1) o_01 / (n_0 n_1), with n = 2 units values
     first, second = [0, 1, 0, 0, 0, 0, 0, 0, 1, 0], [1, 1, 1, 0, 0, 1, 0, 0, 0, 0]
-    assert krippendorffs_alpha([first, second]) == pytest.approx(1 - 19 * 4 / (14 * 6))
+    assert agreement([first, second]).alpha == pytest.approx(1 - 19 * 4 / (14 * 6))
 
 
 @settings(deadline=None)
 @given(RATINGS, st.sampled_from(["nominal", "ordinal", "interval"]))
 def test_alpha_is_what_the_pairs_say(ratings, level):
-    assert same(krippendorffs_alpha(ratings, level=level), alpha_by_pairs(ratings, level))
+    assert same(agreement(ratings, level=level).alpha, alpha_by_pairs(ratings, level))
 
 
 @settings(deadline=None)
@@ -117,7 +115,7 @@ def test_raw_agreement_and_ac1_are_what_the_pairs_say(ratings):
     units = [[v for v in unit if not math.isnan(v)] for unit in zip(*ratings, strict=True)]
     shares = [np.mean([a == b for a, b in permutations(unit, 2)]) for unit in units if len(unit) > 1]
     raw = float(np.mean(shares)) if shares else NONE
-    assert same(raw_agreement(ratings), raw)
+    assert same(agreement(ratings).raw, raw)
     scale = sorted({value for unit in units for value in unit})
     if len(scale) < 2 or not shares:
         assert math.isnan(gwets_ac1(ratings))
@@ -175,7 +173,7 @@ def test_alpha_comes_from_sums_that_add_up_over_parts(ratings, cut):
             margin += [unit.count(value) for value in scale]
             disagreement += sum((a - b) ** 2 for a, b in permutations(unit, 2)) / (len(unit) - 1)
     found = alpha_of(margin, disagreement, scale, level="interval")
-    assert same(found, krippendorffs_alpha(ratings, level="interval"))
+    assert same(found, agreement(ratings, level="interval").alpha)
 
 
 @settings(deadline=None)

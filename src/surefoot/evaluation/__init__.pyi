@@ -29,9 +29,9 @@ from .run_metrics import run_metrics as run_metrics
 from .scorer_calibration import CalibrationAudit as CalibrationAudit
 from .scorer_calibration import audit_calibration as audit_calibration
 from .scorer_calibration import write_calibration_report as write_calibration_report
-from .scorer_table import ScorerTable as ScorerTable
 from .splits import half_of as half_of
 from .step_scores import System as System
 from .step_scores import labelled_system as labelled_system
 from .step_scores import open_systems as open_systems
 from .step_scores import scored_system as scored_system
+from .stored_scores import StoredScores as StoredScores

@@ -24,7 +24,7 @@ from surefoot.evaluation.pools import (
     sizes_up_to,
 )
 from surefoot.evaluation.report import JSONResult
-from surefoot.evaluation.scorer_table import ScorerTable
+from surefoot.evaluation.stored_scores import StoredScores
 from surefoot.io.tables import Seen
 from surefoot.records import StepScores
 from surefoot.scores import AGGREGATORS, Aggregator, complete_scores
@@ -105,7 +105,7 @@ class BestOfNResult(JSONResult):
 
 def evaluate_best_of_n(
     candidates: Candidates,
-    scores: Mapping[str, Sequence[StepScores] | ScorerTable],
+    scores: Mapping[str, Sequence[StepScores] | StoredScores],
     *,
     rules: Sequence[ScoreRule] = COMMON_RULES,
     sizes: Sequence[int] | None = None,
@@ -130,7 +130,7 @@ def evaluate_best_of_n(
     curves = [study.baseline(CEILING, "pass"), study.baseline(MAJORITY, "majority")]
     counts = {}
     for name, records in scores.items():
-        source = records if isinstance(records, ScorerTable) else ScorerTable(records)
+        source = records if isinstance(records, StoredScores) else StoredScores(records)
         facts = _ScoreFacts.of(source)
         left_out = facts.left_out(rules)
         readings: list[Reading] = [
@@ -189,7 +189,7 @@ class _PoolCurves:
         )
 
     def scorer(
-        self, scorer: str, source: ScorerTable, readings: Sequence[Reading]
+        self, scorer: str, source: StoredScores, readings: Sequence[Reading]
     ) -> tuple[int, int, list[SelectorCurve]]:
         """Number of records used, candidates with unscored steps, and the curve of each reading."""
         accuracy = {reading: np.empty((len(self.groups), len(self.sizes))) for reading in readings}

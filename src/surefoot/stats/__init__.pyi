@@ -18,8 +18,6 @@ from .rater_agreement import agreement as agreement
 from .rater_agreement import cohens_kappa as cohens_kappa
 from .rater_agreement import contingency as contingency
 from .rater_agreement import gwets_ac1 as gwets_ac1
-from .rater_agreement import krippendorffs_alpha as krippendorffs_alpha
-from .rater_agreement import raw_agreement as raw_agreement
 from .roc import Auc as Auc
 from .roc import roc_auc as roc_auc
 from .roc import roc_auc_within as roc_auc_within

@@ -1,6 +1,6 @@
 """How far raters agree beyond chance: raw, Cohen's kappa, Krippendorff's alpha, Gwet's AC1.
 
-Ratings are a matrix [raters, units] of numbers that stand for categories; NaN means "not rated". Units are
+Ratings are a matrix [raters, units] of numbers for categories; NaN means "not rated". Units are
 steps, or traces with the index of their first error as the rating. Where almost all steps are good, kappa and
 alpha fall towards 0 though raters nearly always agree (Feinstein and Cicchetti 1990); AC1 does not, so the
 coefficients belong side by side. None of them says who is right.
@@ -26,7 +26,7 @@ from surefoot.errors import LabelError
 FloatArray = NDArray[np.float64]
 
 Level = Literal["nominal", "ordinal", "interval"]
-"""What a difference between two values means: none but being different, their rank, or their distance."""
+"""The meaning of a difference between two values: inequality, rank, or distance."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,13 +35,13 @@ class Agreement:
 
     raters: int
     units: int
-    """Units that at least two raters rated: all coefficients are over these."""
+    """Units with at least two ratings, which all coefficients use."""
     dropped: int
-    """Units that fewer than two rated."""
+    """Units with fewer than two ratings."""
     raw: float
-    """Share of rater pairs that gave the same value, averaged over units."""
+    """Share of rater pairs with the same value, averaged over units."""
     kappa: float
-    """Cohen's; with more than two raters the mean over the pairs where it is defined (Light)."""
+    """Cohen's; with more than two raters the mean over the pairs for which it is defined (Light)."""
     alpha: float
     """Krippendorff's."""
     ac1: float
@@ -51,13 +51,11 @@ class Agreement:
 def agreement(
     ratings: Iterable[ArrayLike], *, level: Level = "nominal", categories: Sequence[float] | None = None
 ) -> Agreement:
-    """All coefficients of ``ratings`` [raters, units]; NaN where one is undefined.
+    """All coefficients of ``ratings`` [raters, units]; NaN if undefined.
 
-    Beside the ratings, memory grows with the number of distinct units.
-
-    ``level`` is alpha's; the other coefficients know only "same" and "different". ``categories`` are the
-    values that could have been given, for AC1; left out, those that were. Raises ``LabelError`` if
-    ``ratings`` has another shape, or a value that ``categories`` lacks.
+    In addition to the ratings, memory grows with the number of distinct units. ``level`` is for alpha; the
+    other coefficients only compare for equality. ``categories`` are the possible values, for AC1; by default
+    the values that occur. Raises ``LabelError`` for another shape, or a value outside ``categories``.
     """
     units = _distinct(ratings)
     paired = units.of((~np.isnan(units.values)).sum(axis=0) >= 2)
@@ -78,9 +76,9 @@ def agreement(
 
 
 def contingency(first: ArrayLike, second: ArrayLike, *, values: Sequence[float] | None = None) -> FloatArray:
-    """Table [value of the first, value of the second] of the units that both rated; both are [units].
+    """Table [value of the first, value of the second] of the units rated by both; both are [units].
 
-    Values are sorted; left out, they are those seen. Raises ``LabelError`` as ``agreement``.
+    Values are sorted; by default they are the values that occur. Raises ``LabelError`` as ``agreement``.
     """
     a, b = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
     if a.shape != b.shape:
@@ -96,37 +94,21 @@ def contingency(first: ArrayLike, second: ArrayLike, *, values: Sequence[float] 
 def cohens_kappa(table: ArrayLike) -> float:
     """Cohen's kappa (p_o - p_e) / (1 - p_e) of a square contingency table; p_e = sum of p_i. p_.i.
 
-    NaN for an empty table, and where both raters gave one and the same value throughout: p_e is then 1.
+    NaN for an empty table, and if both raters gave the same single value: p_e is then 1.
     """
     counts = np.asarray(table, dtype=float)
     by_chance = float(counts.sum(axis=1) @ counts.sum(axis=0))
     return _kappa(float(counts.sum()), float(np.trace(counts)), by_chance)
 
 
-def raw_agreement(ratings: Iterable[ArrayLike]) -> float:
-    """Share of rater pairs with the same value, averaged over the units that two or more rated.
-
-    NaN if there is no such unit. With two raters it is the share of units on which they agree.
-    """
-    return _raw(_counted(_distinct(ratings)))
-
-
 def gwets_ac1(ratings: Iterable[ArrayLike], *, categories: Sequence[float] | None = None) -> float:
     """Gwet's AC1, (p_a - p_e) / (1 - p_e) with p_e = sum of pi_k (1 - pi_k) / (q - 1) over q categories.
 
-    p_a is ``raw_agreement``; pi_k is the mean share of category k among a unit's ratings, over all units
+    p_a is ``Agreement.raw``; pi_k is the mean share of category k among a unit's ratings, over all units
     with a rating. NaN if no unit has two ratings, or q is below 2 (name the ``categories`` if raters used
     only one of them). Raises ``LabelError`` as ``agreement``.
     """
     return _ac1(_counted(_distinct(ratings)), categories)
-
-
-def krippendorffs_alpha(ratings: Iterable[ArrayLike], *, level: Level = "nominal") -> float:
-    """Krippendorff's alpha, 1 - D_o / D_e, for any number of raters and missing ratings.
-
-    NaN if no unit has two ratings, and where all paired values are equal: nothing then varies, and D_e is 0.
-    """
-    return _alpha(_counted(_distinct(ratings)), level)
 
 
 def alpha_of(margin: ArrayLike, disagreement: float, values: ArrayLike, *, level: Level = "nominal") -> float:
@@ -136,7 +118,8 @@ def alpha_of(margin: ArrayLike, disagreement: float, values: ArrayLike, *, level
     over ordered pairs of raters / (ratings - 1), and D_e is the same over all pairs of ratings. d^2 is 1
     where values differ (nominal), the square of the ranks between them, each counted to its middle
     (ordinal), or of their difference (interval). Both sums of disjoint sets of units add up, where the level
-    is not ordinal. NaN as ``krippendorffs_alpha``.
+    is not ordinal. NaN if
+    fewer than two values occur: nothing then varies, and D_e is 0.
     """
     counts = np.asarray(margin, dtype=float)
     total = float(counts.sum())

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from surefoot.evaluation import StoredScores
 from surefoot.evaluation.audits import (
     EDITS,
     AuditedScorer,
-    StoredScores,
     audit_clean,
     audit_over_optimisation,
     audit_transfer,
@@ -45,7 +45,7 @@ def cases(records):
 
 
 def stored(records, name):
-    mine = StoredScores(name, [record for record in records if record.scorer == name])
+    mine = StoredScores([record for record in records if record.scorer == name])
     return AuditedScorer(name=name, scorer=mine, rule="min", stored=True, partial=True)
 
 
@@ -90,7 +90,7 @@ def test_gold_of_the_pool_stays_under_its_ceiling():
         for pool in pools
         for t in pool.traces
     ]
-    scores = StoredScores("pool", [record for pool in pools for record in pool.scores])
+    scores = StoredScores([record for pool in pools for record in pool.scores])
     found = audit_over_optimisation(
         AuditedScorer(name="pool", scorer=scores, rule="last", stored=True), items, draws=200
     )

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surefoot.errors import ScoreError
-from surefoot.evaluation.audits import AuditedScorer, StoredScores, audit_over_optimisation
+from surefoot.evaluation import StoredScores
+from surefoot.evaluation.audits import AuditedScorer, audit_over_optimisation
 from surefoot.evaluation.audits.over_optimisation import best_of_n_kl, fit_law, sizes_to
 from surefoot.protocols import Candidate, ProblemTrace
 from surefoot.records import Problem, Step, StepScores, Trace
@@ -35,7 +36,7 @@ def pool(rows):
                     unscored_reason="lost" if score is None else None,
                 )
             )
-    return AuditedScorer(name="s", scorer=StoredScores("s", records), rule="min", stored=True), items
+    return AuditedScorer(name="s", scorer=StoredScores(records), rule="min", stored=True), items
 
 
 def test_the_choice_is_that_of_best_of_n_where_answers_are_missing():

@@ -220,11 +220,12 @@ def with_scores(cases: list[Case], subjects: list[AuditedScorer]) -> list[Case]:
 
     Raises ``RunError`` if none is left.
     """
-    from surefoot.evaluation.audits import StoredScores
+    from surefoot.evaluation import StoredScores
 
-    files = [subject.scorer for subject in subjects if isinstance(subject.scorer, StoredScores)]
-    recorded = [file.have([case.item for case in cases]) for file in files]
-    scored = [case for case, *present in zip(cases, *recorded, strict=True) if all(present)]
+    ids = [case.item.trace.id for case in cases]
+    scorers = [subject.scorer for subject in subjects]
+    recorded = [scorer.of(ids) for scorer in scorers if isinstance(scorer, StoredScores)]
+    scored = [case for case in cases if all(case.item.trace.id in records for records in recorded)]
     if not scored:
         raise RunError("no trace has a record in every file of scores; give the traces that were scored")
     if len(scored) < len(cases):
@@ -252,7 +253,8 @@ def read_folder(path: str, limit: int | None, seed: int) -> list[Case]:
 
 def read_pool(path: str, aggregate: str | None) -> tuple[list[AuditedScorer], list[ProblemTrace]]:
     """A pool's scorer, once for each rule unless one is given; outcomes are the file's verdicts."""
-    from surefoot.evaluation.audits import AuditedScorer, StoredScores
+    from surefoot.evaluation import StoredScores
+    from surefoot.evaluation.audits import AuditedScorer
     from surefoot.formats import read_candidate_pool
     from surefoot.protocols import ProblemTrace
 
@@ -269,7 +271,7 @@ def read_pool(path: str, aggregate: str | None) -> tuple[list[AuditedScorer], li
     records = [record for pool in pools for record in pool.scores]
     name = records[0].scorer if records else "stored"
     return [
-        AuditedScorer(name=f"{name} ({rule})", scorer=StoredScores(name, records), rule=rule, stored=True)
+        AuditedScorer(name=f"{name} ({rule})", scorer=StoredScores(records), rule=rule, stored=True)
         for rule in AGGREGATORS
         if aggregate in (None, rule)
     ], items
@@ -297,17 +299,17 @@ def _loaded(name: str, path: str, rules: Mapping[str, Aggregator], loading: Load
 
 def _stored(name: str, path: str, rules: Mapping[str, Aggregator]) -> list[AuditedScorer]:
     """One scorer per name in the file: ``name`` itself if there is only one, else ``name/scorer``."""
-    from surefoot.evaluation.audits import AuditedScorer, StoredScores
-    from surefoot.evaluation.scorer_table import scorer_tables
+    from surefoot.evaluation.audits import AuditedScorer
+    from surefoot.evaluation.stored_scores import scorer_tables
 
     return [
         AuditedScorer(
             name=part,
-            scorer=StoredScores(part, table),
+            scorer=scores,
             rule=rules.get(part) or rules.get(name) or rules.get("", "min"),
             stored=True,
         )
-        for part, table in scorer_tables(name, _read_scores(path)).items()
+        for part, scores in scorer_tables(name, _read_scores(path)).items()
     ]
 
 

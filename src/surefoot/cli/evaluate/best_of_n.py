@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from surefoot.answers import AnswerChecker
     from surefoot.evaluation.best_of_n import BestOfNResult
     from surefoot.evaluation.pools import StoredPools
-    from surefoot.evaluation.scorer_table import ScorerTable
+    from surefoot.evaluation.stored_scores import StoredScores
     from surefoot.records import Problem, Trace
 
 Progress = Callable[[str, int, int], None]
@@ -88,7 +88,7 @@ class EvaluateBestOfN(ScoringCommand):
         from surefoot.evaluation.best_of_n import evaluate_best_of_n
         from surefoot.evaluation.best_of_n_report import write_best_of_n_report
         from surefoot.evaluation.pools import judged_candidates
-        from surefoot.evaluation.scorer_table import scorer_tables
+        from surefoot.evaluation.stored_scores import scorer_tables
         from surefoot.io.tables import facts_in
         from surefoot.records import Problem, Trace
         from surefoot.work import progress_bars
@@ -153,17 +153,17 @@ def _scores(
     folder: Path,
     loading: Loading,
     progress: Progress,
-) -> dict[str, ScorerTable]:
+) -> dict[str, StoredScores]:
     """Scores by scorer; scores of checkpoints are stored and reused."""
     from surefoot.cli.runs import pair, read_table
     from surefoot.errors import ScoreError
-    from surefoot.evaluation.scorer_table import ScorerTable, scorer_tables
     from surefoot.evaluation.step_scores import score_once
+    from surefoot.evaluation.stored_scores import StoredScores, scorer_tables
     from surefoot.io.sources import names_files
     from surefoot.io.tables import open_table
     from surefoot.records import StepScores
 
-    tables: dict[str, ScorerTable] = {}
+    tables: dict[str, StoredScores] = {}
     for name, path in files.items():
         if names_files(path):
             tables |= scorer_tables(name, read_table(path, StepScores))
@@ -174,7 +174,7 @@ def _scores(
             )
         items = pair(problems, traces)
         scores = score_once(name, path, items, folder / "scores", loading=loading, progress=progress)
-        tables[name] = ScorerTable(open_table(name, StepScores, records=scores))
+        tables[name] = StoredScores(open_table(name, StepScores, records=scores))
     return tables
 
 

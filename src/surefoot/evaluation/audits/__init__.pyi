@@ -32,7 +32,6 @@ from .over_optimisation import audit_over_optimisation as audit_over_optimisatio
 from .over_optimisation import over_optimisation_section as over_optimisation_section
 from .scorers import AuditedScorer as AuditedScorer
 from .scorers import CachedScorer as CachedScorer
-from .scorers import StoredScores as StoredScores
 from .settings import GamingSettings as GamingSettings
 from .transfer import TransferAudit as TransferAudit
 from .transfer import audit_transfer as audit_transfer

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import ScoreError
-from surefoot.evaluation.scorer_table import ScorerTable
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import StepScores, Usage
 from surefoot.scores import Aggregator, checked_scores, trace_score
@@ -62,27 +61,6 @@ class AuditedScorer:
         used = row[~np.isnan(row)] if self.partial else row
         score = trace_score(used.tolist(), self.rule)
         return math.nan if score is None else score
-
-
-class StoredScores:
-    """A :class:`surefoot.protocols.StepScorer` that looks scores up by trace id."""
-
-    def __init__(self, name: str, records: Sequence[StepScores] | ScorerTable) -> None:
-        self.name = name
-        self._table = records if isinstance(records, ScorerTable) else ScorerTable(records)
-
-    def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
-        """One record per trace; a trace without stored scores is unscored, with a reason."""
-        records = self._table.of([item.trace.id for item in items])
-        reason = "no stored scores of this trace"
-        return [
-            records.get(item.trace.id) or StepScores.unscored(item.trace, self.name, reason) for item in items
-        ]
-
-    def have(self, items: Sequence[ProblemTrace]) -> list[bool]:
-        """Whether there is a record of each trace, with or without scores."""
-        records = self._table.of([item.trace.id for item in items])
-        return [item.trace.id in records for item in items]
 
 
 class CachedScorer:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from surefoot.io.tables import RecordTable
+from surefoot.protocols import ProblemTrace
 from surefoot.records import StepScores
 
 
-class ScorerTable:
-    """Step scores of one scorer, as a stream or by trace.
+class StoredScores:
+    """Step scores of one scorer: a stream of records, and a :class:`surefoot.protocols.StepScorer`.
 
     A table stays on disk. If ``records`` have several scorers, only the records of ``scorer`` are used.
     """
@@ -33,11 +34,19 @@ class ScorerTable:
             if self._scorer in (None, record.scorer)
         }
 
+    def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
+        """One record per trace; a trace without stored scores is unscored, with a reason."""
+        records = self.of([item.trace.id for item in items])
+        scorer, reason = self._scorer or "stored", "no stored scores of this trace"
+        return [
+            records.get(item.trace.id) or StepScores.unscored(item.trace, scorer, reason) for item in items
+        ]
 
-def scorer_tables(name: str | None, records: Sequence[StepScores]) -> dict[str, ScorerTable]:
-    """Tables under ``name``, or ``name/scorer`` for several scorers; without ``name`` under ``scorer``."""
+
+def scorer_tables(name: str | None, records: Sequence[StepScores]) -> dict[str, StoredScores]:
+    """Scores under ``name``, or ``name/scorer`` for several scorers; without ``name`` under ``scorer``."""
     scorers = list(dict.fromkeys(record.scorer for record in records))
     if name is not None and len(scorers) == 1:
-        return {name: ScorerTable(records)}
+        return {name: StoredScores(records)}
     prefix = "" if name is None else f"{name}/"
-    return {f"{prefix}{scorer}": ScorerTable(records, scorer) for scorer in scorers}
+    return {f"{prefix}{scorer}": StoredScores(records, scorer) for scorer in scorers}
