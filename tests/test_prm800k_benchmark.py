@@ -231,7 +231,7 @@ def test_a_model_added_later_leaves_what_is_there_and_lost_scores_are_made_again
     assert (out / "lora" / "adapter_model.safetensors").is_file()
     assert both["setting"]["training"]["models"]["lora"]["config"]["lora"]["rank"] == 16
 
-    next((out / "shards" / "lora-math").glob("*.jsonl")).unlink()
+    (out / "pieces" / "lora-math.journal").unlink()
     again = _run(monkeypatch, data, lab_base, out, "--train", "frozen", "lora")
     assert again["figures"] == both["figures"]
 
