@@ -7,13 +7,13 @@ from .gateway.monitor import Monitor as Monitor
 from .gateway.monitor import resume_monitor as resume_monitor
 from .gateway.plan import Strategy as Strategy
 from .gateway.plan import strategy_of as strategy_of
-from .gateway.records import DrawnTokens as DrawnTokens
 from .gateway.records import GatewayCandidate as GatewayCandidate
 from .gateway.records import GatewayRecord as GatewayRecord
 from .gateway.records import HeldCall as HeldCall
 from .gateway.records import HoldStore as HoldStore
 from .gateway.records import KeyStore as KeyStore
 from .gateway.records import RecordStore as RecordStore
+from .gateway.records import SampledTokens as SampledTokens
 from .gateway.records import ScoreHistory as ScoreHistory
 from .gateway.records import SessionTurn as SessionTurn
 from .gateway.sessions import Conversation as Conversation

@@ -9,7 +9,7 @@ import threading
 import pytest
 from gateway_server import LineScorer, ask, served
 
-from surefoot.server.gateway.computation import SMALL_BYTES, Computation
+from surefoot.server.gateway.admission import SMALL_BYTES, Computation
 
 LARGE = SMALL_BYTES + 1
 

@@ -16,7 +16,7 @@ from surefoot.errors import PolicyError
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import SampleRequest, Sampling, StreamsText
 from surefoot.records import Usage
-from surefoot.server.gateway.generation import RequestSession
+from surefoot.server.gateway.request_session import RequestSession
 from surefoot.server.gateway.upstream import UpstreamPolicy
 
 

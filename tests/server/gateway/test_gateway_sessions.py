@@ -21,8 +21,8 @@ from surefoot.protocols import Completion, SampleResult
 from surefoot.records import Problem, StepScores, Trace, Usage
 from surefoot.rl.engines.verl import TOKEN_REWARDS
 from surefoot.server import (
-    DrawnTokens,
     GatewaySettings,
+    SampledTokens,
     ToolGuard,
     open_database,
     session_conversations,
@@ -128,7 +128,7 @@ def test_turns_are_recorded_with_their_tokens(recorded):
 def test_infinite_log_probabilities_are_none():
     drawn = Completion(text="a", finish_reason="stop", tokens=1, token_ids=(3,), logprobs=(-math.inf,))
     result = SampleResult(completions=(drawn,), usage=Usage(), prompt_token_ids=(1,))
-    assert DrawnTokens.of(drawn, result) == DrawnTokens(prompt_ids=(1,), ids=(3,))
+    assert SampledTokens.of(drawn, result) == SampledTokens(prompt_ids=(1,), ids=(3,))
 
 
 def test_a_run_becomes_one_trace_with_a_turn_for_each_answer(recorded):

@@ -1,19 +1,24 @@
-"""Who is served: slots for requests, the work under way, and clients that disconnect."""
+"""Which requests run: slots, running work, disconnected clients, and threads for computations."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self, TypeVar
 
 from starlette.types import Receive
 
+from surefoot.io.worker_pool import FairTurns, WorkerTurn
 from surefoot.server.gateway.errors import ApiError
 from surefoot.server.gateway.records import AuthorizedKey
 
 T = TypeVar("T")
+SMALL_BYTES = 32_000
+"""A body up to this size is cut into steps within some milliseconds, whatever its text."""
+_MOST_THREADS = 256
 _SMOOTHING = 0.1
 """Weight of the latest request in the mean duration of a request."""
 
@@ -98,21 +103,21 @@ class Slot:
 
 
 class Jobs:
-    """Work under way; :meth:`stop` cancels it, and those who wait for it get an error 503."""
+    """Running work; :meth:`stop` cancels it, and its clients get an error 503."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._stopped = False
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """A task that is known here until it ends."""
+        """A task that :meth:`stop` cancels."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     def stop(self) -> int:
-        """Cancel all; how many there were."""
+        """Cancel all tasks, and return their number."""
         self._stopped = True
         for task in self._tasks:
             task.cancel()
@@ -137,3 +142,39 @@ async def cancel(*tasks: asyncio.Future[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Computation:
+    """Runs computations on clients' texts in threads, in fair turns of the callers.
+
+    Threads share one interpreter, so each computing thread slows the event loop down. Two compute at a time,
+    one of them only for small requests; see ``surefoot.io.worker_pool``.
+    """
+
+    def __init__(self) -> None:
+        self._turns = FairTurns(["small"], ["any"])
+        self._threads = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="surefoot-compute")
+
+    async def run(self, caller: str, size: int, work: Callable[[], T]) -> T:
+        """Run ``work`` for a request of ``size`` bytes. Cancelling ends the wait for a turn."""
+        turn = self._turns.enter(caller, quick=size <= SMALL_BYTES)
+        future = asyncio.get_running_loop().run_in_executor(self._threads, self._run, turn, work)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            turn.ready.set()
+            future.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # not awaited
+            raise
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self, turn: WorkerTurn[str], work: Callable[[], T]) -> T:
+        if self._turns.wait(turn) is None:
+            raise asyncio.CancelledError
+        begin = time.monotonic()
+        try:
+            return work()
+        finally:
+            self._turns.leave(turn, time.monotonic() - begin)

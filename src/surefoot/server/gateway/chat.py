@@ -1,4 +1,4 @@
-"""The generating interfaces: request, plan, run, record, respond."""
+"""The generating endpoints: request, plan, run, record, respond."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _STREAM = {
 
 
 def chat_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
-    """The generating interfaces."""
+    """The generating endpoints."""
     router = APIRouter(route_class=route_class, tags=["generate"])
     statuses = (400, 401, 403, 404, 413, 429, 500, 502, 503, 504)
     responses: dict[int | str, dict[str, Any]] = {200: _STREAM, **declared(*statuses)}
@@ -50,23 +50,23 @@ def chat_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
 
     @router.post("/v1/chat/completions", response_model=ChatResponse, responses=responses)
     async def chat_completions(request: Request, body: ChatRequest) -> Response:
-        """Answer a conversation, by the strategy that the model's name or `surefoot.strategy` says."""
+        """Answer a conversation, by the strategy in the model's name or `surefoot.strategy`."""
         return await _respond(gateway, request, body, gateway.planner.chat(body), ChatWriter)
 
     @router.post("/v1/completions", response_model=CompletionResponse, responses=responses)
     async def completions(request: Request, body: CompletionRequest) -> Response:
-        """Continue a prompt, by the strategy that the model's name or `surefoot.strategy` says."""
+        """Continue a prompt, by the strategy in the model's name or `surefoot.strategy`."""
         return await _respond(gateway, request, body, gateway.planner.completion(body), TextWriter)
 
     @router.post("/v1/responses", response_model=ResponsesAnswer, responses=responses)
     async def openai_responses(request: Request, body: ResponsesRequest) -> Response:
-        """Answer a conversation in the form of OpenAI's Responses API; nothing is stored for later."""
+        """Answer a conversation in the format of OpenAI's Responses API; nothing is stored for later."""
         chat = body.as_chat()
         return await _respond(gateway, request, chat, gateway.planner.chat(chat), ResponsesWriter)
 
     @router.post("/v1/messages", response_model=MessagesAnswer, responses=of_anthropic)
     async def anthropic_messages(request: Request, body: MessagesRequest) -> Response:
-        """Answer a conversation in the form of Anthropic's Messages API."""
+        """Answer a conversation in the format of Anthropic's Messages API."""
         chat = body.as_chat()
         return await _respond(gateway, request, chat, gateway.planner.chat(chat), MessagesWriter)
 
@@ -76,17 +76,17 @@ def chat_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
         responses=declared(400, 401, 403, 404, 429, 503),
     )
     async def held(request: Request, number: int) -> HeldResponse:
-        """What a person decided about a call that the guard held; the key is that of the request."""
+        """A person's decision about a call that the guard held, for the same key as the request."""
         if gateway.holds is None:
             raise ApiError(404, "this server holds no calls", code="not_found")
         key = request.state.key
         try:
-            found = await gateway.holds.find(number, key.id if key else None)
+            held_call = await gateway.holds.find(number, key.id if key else None)
         except NotFoundError as error:
             raise ApiError(404, str(error), param="number", code="not_found") from error
         except UnavailableError as error:
             raise log_unavailable() from error
-        return held_response(number, found)
+        return held_response(number, held_call)
 
     return router
 
@@ -95,8 +95,12 @@ async def _respond(
     gateway: Gateway, request: Request, body: GenerationRequest, plan: Plan, form: type[ResponseWriter]
 ) -> Response:
     name = session_name(request.headers, body.metadata) if plan.messages else None
-    logprobs = name is not None and gateway.settings.record_logprobs
-    plan = replace(plan, caller=request.state.caller, logprobs=logprobs)
+    plan = replace(
+        plan,
+        caller=request.state.caller,
+        logprobs=name is not None and gateway.settings.record_logprobs,
+        keep_tokens=name is not None,
+    )
     entry = LogEntry(
         id=new_id(form.id_prefix),
         endpoint=request.url.path,
@@ -131,9 +135,8 @@ async def _respond(
 
 
 def _parameters(body: GenerationRequest, plan: Plan) -> dict[str, Any]:
-    """The parameters of a request, without texts that are elsewhere or may be long."""
-    excluded: dict[str, Any] = {"messages": True, "prompt": True, "model": True, "tools": True}
-    excluded["metadata"] = True
+    """The parameters of a request, without its texts."""
+    excluded: dict[str, Any] = dict.fromkeys(("messages", "prompt", "model", "tools", "metadata"), True)
     excluded["surefoot"] = {"problem"}
     parameters = body.model_dump(mode="json", exclude_none=True, exclude=excluded)
     tools = getattr(body, "tools", None)
@@ -141,10 +144,10 @@ def _parameters(body: GenerationRequest, plan: Plan) -> dict[str, Any]:
 
 
 class EventStream(Response):
-    """Server-sent events that ``work`` emits, then ``last_event`` of its error, or of ``None``.
+    """Server-sent events that ``work`` emits, then ``last_event`` with its error or ``None``.
 
-    After ``keep_alive_s`` seconds of silence a comment is sent. If the client disconnects, ``work`` is
-    cancelled and ``on_disconnect`` called; ``on_end`` is called at the end in any case.
+    After ``keep_alive_s`` seconds without an event a comment is sent. If the client disconnects, ``work`` is
+    cancelled and ``on_disconnect`` is called; ``on_end`` is always called at the end.
     """
 
     def __init__(

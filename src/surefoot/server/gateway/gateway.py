@@ -1,4 +1,4 @@
-"""The gateway itself: one policy, perhaps one scorer, and everything that requests share."""
+"""The gateway: one policy, perhaps one scorer, and the state that requests share."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -15,31 +16,28 @@ from starlette.requests import Request
 
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.batching import Batcher
-from surefoot.errors import UnavailableError
-from surefoot.guard import Guard
+from surefoot.errors import StoreError, UnavailableError
+from surefoot.guard import Guard, GuardDecision, Review
 from surefoot.protocols import Policy, ProblemTrace, StepScorer, StepVerifier, TakesExtraBody
-from surefoot.records import StepScores, Usage
+from surefoot.records import Message, StepScores, Usage
 from surefoot.scores import Aggregator
-from surefoot.server.gateway.admission import Admission, Jobs, Slot, cancel, wait_for_disconnect
-from surefoot.server.gateway.computation import Computation
-from surefoot.server.gateway.errors import CLIENT_DISCONNECTED, ApiError, ClientDisconnectedError
-from surefoot.server.gateway.generation import Generator
-from surefoot.server.gateway.holds import Holds
-from surefoot.server.gateway.monitor import Metrics, Monitor, Observations
-from surefoot.server.gateway.plan import (
-    DEFAULT,
-    PLAIN,
-    GeneratedChoice,
-    Generation,
-    Plan,
-    Planner,
-    UsageMeter,
+from surefoot.server.gateway.admission import (
+    Admission,
+    Computation,
+    Jobs,
+    Slot,
+    cancel,
+    wait_for_disconnect,
 )
-from surefoot.server.gateway.records import GatewayRecord, HoldStore, RecordStore
+from surefoot.server.gateway.errors import CLIENT_DISCONNECTED, ApiError, ClientDisconnectedError
+from surefoot.server.gateway.generation import Generation, Generator
+from surefoot.server.gateway.monitor import Metrics, Monitor, Observations
+from surefoot.server.gateway.plan import DEFAULT, PLAIN, Plan, Planner, UsageMeter
+from surefoot.server.gateway.records import GatewayRecord, HeldCall, HoldStore, RecordStore
 from surefoot.server.gateway.request_log import LogEntry, Recorder, log_unavailable
 from surefoot.server.gateway.responses import ResponseWriter
 from surefoot.server.gateway.schemas import StrategyOptions
-from surefoot.server.gateway.settings import GatewaySettings, Limits
+from surefoot.server.gateway.settings import GatewaySettings, Limits, ToolGuard
 from surefoot.server.gateway.upstream import StaysConnected, UpstreamPolicy, UpstreamScorer
 
 T = TypeVar("T")
@@ -47,17 +45,19 @@ MAX_SAMPLES = 1024
 """Samples of a batch of the policy; one request may be larger."""
 _PAIR_S = 2.0
 """Seconds of algebra for two answers."""
+_POLL_S = 0.25
+"""Seconds between polls of the store of held calls, one poll for all waiting requests."""
 _LOG = logging.getLogger("surefoot.server")
 
 
 class Gateway:
     """Answers many clients with one policy and one scorer, in shared batches.
 
-    Make one per application; it serves one event loop. ``log``, such as ``Database.gateway``, keeps what was
-    answered and stays open; ``monitor`` says whether the model still behaves as it did when it was tested.
-    ``verifiers`` are the guard's rules, if ``settings.guard`` is enabled, and ``holds``, such as
-    ``Database.held_calls``, is where held calls wait for people; without it they are rejected.
-    Raises :class:`surefoot.server.gateway.errors.ApiError` if the default strategy makes no sense.
+    Make one per application; it serves one event loop. ``log``, such as ``Database.gateway``, stores requests
+    and stays open; ``monitor`` watches the scores for drift. ``verifiers`` are the guard's rules if
+    ``settings.guard`` is enabled, and ``holds``, such as ``Database.held_calls``, stores calls that wait for
+    people; without it they are rejected. Raises :class:`surefoot.server.gateway.errors.ApiError` if the
+    default strategy is impossible.
     """
 
     def __init__(
@@ -116,8 +116,7 @@ class Gateway:
             on_usage=self.metrics.add_usage,
             guard=self.guard,
         )
-        card = getattr(scorer, "card", None)
-        card_aggregation: Aggregator | None = getattr(card, "aggregation", None)
+        card_aggregation: Aggregator | None = getattr(getattr(scorer, "card", None), "aggregation", None)
         self.aggregation: Aggregator = self.settings.aggregation or card_aggregation or "min"
         self.planner = Planner(
             policy=policy.name,
@@ -127,7 +126,7 @@ class Gateway:
             limits=self.limits,
             aggregation=self.aggregation,
         )
-        # a default that makes no sense is refused now rather than with the first request
+        # an impossible default is refused now, not with the first request
         default = self.planner.strategy(DEFAULT, StrategyOptions())
         if self.settings.abstain_below is not None and default is PLAIN:
             message = "abstain_below: the plain strategy computes no scores; choose another as the default"
@@ -153,28 +152,29 @@ class Gateway:
             slot.close()
 
     async def run_in_slot(self, slot: Slot, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What ``work`` returns, once there is a slot. Raises :class:`ApiError` 504 if it takes too long."""
+        """Run ``work`` once there is a slot. Raises :class:`ApiError` 504 if it takes too long."""
         try:
             async with asyncio.timeout(self.limits.timeout_s), slot:
                 return await work()
         except TimeoutError as error:
-            message = f"no answer within {self.limits.timeout_s:g} s"
-            raise ApiError(504, message, code="timeout") from error
+            raise self._too_late() from error
 
     async def compute(self, caller: str, size: int, work: Callable[[], T]) -> T:
-        """What ``work`` returns, in a thread; see :class:`Computation`. Raises :class:`ApiError` 504 if its
-        turn does not come in time."""
+        """Run ``work`` in a thread; see :class:`Computation`. Raises :class:`ApiError` 504 if it takes too
+        long."""
         try:
             async with asyncio.timeout(self.limits.timeout_s):
                 return await self.computation.run(caller, size, work)
         except TimeoutError as error:
-            message = f"no answer within {self.limits.timeout_s:g} s"
-            raise ApiError(504, message, code="timeout") from error
+            raise self._too_late() from error
+
+    def _too_late(self) -> ApiError:
+        return ApiError(504, f"no answer within {self.limits.timeout_s:g} s", code="timeout")
 
     async def generate(
         self, slot: Slot, entry: LogEntry, plan: Plan, writer: ResponseWriter | None = None
     ) -> Generation:
-        """Answers of a plan, once their record is kept. Raises :class:`ApiError`."""
+        """Run a plan, and return its answers once their record is stored. Raises :class:`ApiError`."""
 
         async def generate_and_record() -> Generation:
             generation = await self.generator.generate(
@@ -182,13 +182,13 @@ class Gateway:
                 writer.on_text if writer else None,
                 partial(self.holds.review, entry) if self.holds is not None else None,
             )
-            for choice in generation.choices:
-                self.metrics.add_decisions(choice.decisions)
             observations = Observations()
             for choice in generation.choices:
-                observe(observations, plan, choice)
-            record = entry.success(usage=generation.usage, generation=generation, observations=observations)
-            await self.record(record)
+                self.metrics.add_decisions(choice.decisions)
+                observations.add_choice(plan, choice)
+            await self.record(
+                entry.success(usage=generation.usage, generation=generation, observations=observations)
+            )
             self.metrics.generated.labels(plan.strategy.family).inc(len(generation.choices))
             self.monitor.add(observations)
             return generation
@@ -197,7 +197,7 @@ class Gateway:
             return await self.run_in_slot(slot, generate_and_record)
 
     async def score(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
-        """Step scores, in a batch with those of other clients. Raises :class:`ApiError` without a scorer."""
+        """Step scores, in a batch with other clients' items. Raises :class:`ApiError` without a scorer."""
         if self.scorer is None:
             raise ApiError(400, "this server has no reward model", code="no_scorer")
         records = await self.batcher.score(items)
@@ -208,7 +208,7 @@ class Gateway:
     async def record(self, record: GatewayRecord) -> None:
         """Return when the record of an answer is stored.
 
-        Raises :class:`ApiError`: 503 while the log is gone, else 500.
+        Raises :class:`ApiError`: 503 if the log is unavailable, else 500.
         """
         try:
             await self.recorder.write(record)
@@ -225,31 +225,32 @@ class Gateway:
     def failures_recorded(
         self, entry: LogEntry, meter: UsageMeter, sent: Mapping[int, str] = MappingProxyType({})
     ) -> Iterator[None]:
-        """Around the work for a request: a failure is recorded too, with its cost and the text that was
-        ``sent``, by the number of the choice."""
+        """Record a failure in the block, with its usage and the text that was ``sent``, by number of the
+        choice."""
         try:
             yield
-        except ApiError as error:
-            self.recorder.note(entry.failure(error.status, error.message, meter.usage, sent))
-            raise
-        except asyncio.CancelledError:
-            stopping = (503, "stopped")
-            disconnected = (CLIENT_DISCONNECTED, "the client disconnected")
-            status, reason = stopping if self.admission.draining else disconnected
+        except BaseException as error:
+            status, reason = 500, type(error).__name__
+            if isinstance(error, ApiError):
+                status, reason = error.status, error.message
+            elif isinstance(error, asyncio.CancelledError):
+                stopping = (503, "stopped")
+                disconnected = (CLIENT_DISCONNECTED, "the client disconnected")
+                status, reason = stopping if self.admission.draining else disconnected
+            elif not isinstance(error, Exception):
+                raise
             self.recorder.note(entry.failure(status, reason, meter.usage, sent))
-            raise
-        except Exception as error:
-            self.recorder.note(entry.failure(500, type(error).__name__, meter.usage, sent))
             raise
 
     async def open(self) -> None:
-        """Connect to the policy's server, if there is one; before the first request, or not at all."""
+        """Connect to the policy's server, if it has one. Optional; call it before the first request."""
         policy = self.policy.policy
         if isinstance(policy, StaysConnected):
             await self._connections.enter_async_context(policy.connected())
 
     async def stop(self) -> int:
-        """Refuse new requests, give running ones ``limits.grace_s`` seconds, then cancel them; how many."""
+        """Refuse new requests, give running ones ``limits.grace_s`` seconds, then cancel the others; returns
+        the number of cancelled requests."""
         self.admission.draining = True
         until = time.monotonic() + self.limits.grace_s
         while (self.admission.running or self.admission.waiting) and time.monotonic() < until:
@@ -257,7 +258,7 @@ class Gateway:
         return self.jobs.stop()
 
     async def close(self) -> None:
-        """Free everything. Call it once, at the end."""
+        """Free all resources. Call it once, at the end."""
         self.admission.draining = True
         await asyncio.to_thread(self.checker.close)
         if self.holds is not None:
@@ -269,24 +270,79 @@ class Gateway:
         await self._connections.aclose()
 
 
-def observe(observations: Observations, plan: Plan, choice: GeneratedChoice) -> None:
-    """Note what the answer of a search says about policy and reward model."""
-    if plan.strategy.search is None:
-        return
-    result = choice.result
-    observations.count("abstained", choice.abstained)
-    if result.chosen is None:
-        return
-    if not choice.tool_calls:
-        observations.count("unparsed", result.answer is None)
-    if not result.scores:
-        return
-    scores = result.scores[result.chosen].scores[max(len(plan.initial_steps), choice.first_step) :]
-    if not choice.abstained:
-        observations.score(scores)
-    observations.count("unscored", None in scores)
-    threshold = plan.strategy.threshold
-    if threshold is not None:
-        accepted = sum(score is not None and score >= threshold for score in scores)
-        observations.count("accepted", True, accepted)
-        observations.count("accepted", False, len(scores) - accepted + len(choice.dropped))
+class Holds:
+    """Puts held calls into ``store``, and waits for people's decisions; any process may decide there.
+
+    ``on_review`` is called with each decision that came in time.
+    """
+
+    def __init__(self, store: HoldStore, settings: ToolGuard, on_review: Callable[[Review], None]) -> None:
+        self._store, self._settings, self._on_review = store, settings, on_review
+        self._waiting: dict[int, asyncio.Future[Review]] = {}
+        self._polling: asyncio.Task[None] | None = None
+
+    async def review(
+        self,
+        entry: LogEntry,
+        choice: int,
+        run: tuple[Message, ...],
+        reply: Message,
+        decision: GuardDecision,
+    ) -> tuple[Review | None, str | None]:
+        """A person's decision, ``None`` after ``hold_s`` seconds without one; and the number of the call.
+
+        The call is denied at once if too many wait or the store fails.
+        """
+        held = HeldCall(
+            request_id=entry.id,
+            choice=choice,
+            created=datetime.now(UTC),
+            key_id=entry.key.id if entry.key else None,
+            run=run,
+            reply=reply,
+            decision=decision,
+        )
+        try:
+            number = await asyncio.to_thread(self._store.hold, held, most=self._settings.most_held)
+        except StoreError as error:
+            _LOG.warning("a call could not be held: %s", error)
+            number = None
+        if number is None:
+            return Review(approved=False, comment="too many calls wait for a decision"), None
+        decided: asyncio.Future[Review] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = decided
+        if self._polling is None or self._polling.done():
+            self._polling = asyncio.create_task(self._poll())
+        try:
+            async with asyncio.timeout(self._settings.hold_s):
+                review = await decided
+        except TimeoutError:
+            return None, str(number)
+        finally:
+            self._waiting.pop(number, None)
+        self._on_review(review)
+        return review, str(number)
+
+    async def find(self, number: int, key_id: int | None) -> HeldCall:
+        """A held call of a key. Raises ``NotFoundError``, also for another key's call."""
+        return await asyncio.to_thread(self._store.held, number, key_id=key_id)
+
+    async def close(self) -> None:
+        """Stop polling."""
+        if self._polling is not None:
+            await cancel(self._polling)
+
+    async def _poll(self) -> None:
+        while self._waiting:
+            await asyncio.sleep(_POLL_S)
+            begin = time.monotonic()
+            try:
+                reviews = await asyncio.to_thread(self._store.reviews, list(self._waiting))
+            except StoreError as error:
+                _LOG.warning("decisions on held calls cannot be read: %s", error)
+                await asyncio.sleep(1 + time.monotonic() - begin)
+                continue
+            for number, review in reviews.items():
+                waiting = self._waiting.get(number)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(review)

@@ -1,216 +1,115 @@
-"""From a plan to its answers: the policy alone, or a search through the common batcher."""
+"""From a plan to its answers: the policy alone, a search through the shared batcher, or guarded messages."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from os.path import commonprefix
+from itertools import zip_longest
 from typing import Any, TypeVar
 
-from surefoot.answers import Grader
+from surefoot.answers import AnswerChecker, Grader, Solution, group_equal
 from surefoot.batching import Batcher
 from surefoot.errors import PolicyError, ScoreError
-from surefoot.guard import Guard, GuardDecision, Review
-from surefoot.protocols import (
-    STOP_UNKNOWN,
-    Completion,
-    ProblemTrace,
-    SampleRequest,
-    SampleResult,
-    TakesExtraBody,
-)
-from surefoot.records import Message, StepScores, Trace, Usage, content_id
+from surefoot.guard import Guard, GuardDecision, GuardedReply, Review, guarded_reply
+from surefoot.guard.loop import Reviewer
+from surefoot.protocols import Candidate, ProblemTrace, SampleRequest, SampleResult, TakesExtraBody
+from surefoot.records import Message, StepScores, ToolCall, Trace, Usage, as_json, content_id
+from surefoot.scores import trace_score
 from surefoot.search.method import SearchCounts, SearchResult, conclude
-from surefoot.search.saved_tree import save_tree
-from surefoot.search.selection import FIRST
+from surefoot.search.saved_tree import SavedTree, save_tree
+from surefoot.search.selection import FIRST, SELECTORS
 from surefoot.search.space import Prefix, Space
+from surefoot.segment import segment_trace
 from surefoot.server.gateway.errors import ApiError
-from surefoot.server.gateway.plan import CONTENT_FILTER, GeneratedChoice, Generation, OnText, Plan, StreamMode
-from surefoot.server.gateway.records import DrawnTokens
-from surefoot.server.gateway.tool_replies import ToolReplies
+from surefoot.server.gateway.plan import Plan
+from surefoot.server.gateway.records import GatewayCandidate, SampledTokens
+from surefoot.server.gateway.request_session import RequestSession
 from surefoot.server.gateway.upstream import UpstreamPolicy, policy_failure
 
-
-class RequestSession(Batcher):
-    """A :class:`surefoot.batching.Batcher` for one request, which passes on to ``shared``.
-
-    **Length.** No solution gets longer than ``max_tokens`` tokens after ``start``, however many steps it
-    has. **Stop texts.** A solution ends where one of ``stop`` begins, also across the bounds of steps;
-    :meth:`visible` is the part of a solution before it. **Streaming.** ``on_text`` is called with what is
-    certain to be in the answer, as soon as it is; see :data:`StreamMode`.
-    """
-
-    def __init__(
-        self,
-        shared: Batcher,
-        *,
-        separator: str,
-        max_tokens: int,
-        stop: Sequence[str] = (),
-        stream_mode: StreamMode = "end",
-        on_text: Callable[[str], None] | None = None,
-        start: str = "",
-    ) -> None:
-        super().__init__(shared.policy, shared.scorer, overlap=True)
-        self._shared, self._separator, self._max_tokens = shared, separator, max_tokens
-        self._stop, self._stream_mode, self._on_text, self._start = tuple(stop), stream_mode, on_text, start
-        self._lengths: dict[str, int] = {}
-        """Tokens of each solution, finished or not, by its text."""
-        self._stopped: dict[str, int] = {}
-        """Where a stop text begins, in characters, by the text of the solution that it ends."""
-        self._ends: list[str] = []
-        """Solutions that may be the answer, though nothing continues them."""
-        self.policy_usage = Usage()
-        self.scorer_usage = Usage()
-
-    async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
-        """Completions, one result per request."""
-        self._report_certain(requests)
-        bounded = [self._bounded(request) for request in requests]
-        open_requests = [request for request in bounded if request is not None]
-        responses = iter(await self._shared.sample(open_requests) if open_requests else [])
-        results = []
-        for request, sent in zip(requests, bounded, strict=True):
-            result = self._ended_result(request) if sent is None else self._cut(request, next(responses))
-            self.policy_usage += result.usage
-            results.append(result)
-        return results
-
-    async def stream(self, request: SampleRequest, on_text: Callable[[int, str], None]) -> SampleResult:
-        """Completions of one request. If the policy streams, ``on_text`` gets, by the number of the sample,
-        the text it is certain to begin with: nothing that may become a stop text.
-        """
-        sent = self._bounded(request)
-        if sent is None:
-            [result] = await self.sample([request])
-            return result
-        after = max(len(request.prefix), len(self._start))
-        texts = [_CertainText(request.prefix, self._stop, after) for _ in range(request.n)]
-        response = await self._shared.stream(
-            sent, lambda number, new: on_text(number, texts[number].add(new))
-        )
-        result = self._cut(request, response)
-        self.policy_usage += result.usage
-        return result
-
-    async def score(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
-        """Step scores, one record per item."""
-        records = await self._shared.score(items)
-        self.scorer_usage = sum((record.usage for record in records), self.scorer_usage)
-        return records
-
-    def visible(self, solution: str, *, finished: bool = True) -> str:
-        """A solution up to its stop text; of an unfinished one, up to what may become one."""
-        if solution in self._stopped:
-            return solution[: self._stopped[solution]]
-        return solution if finished else solution[: len(solution) - _partial_stop(solution, self._stop)]
-
-    def _bounded(self, request: SampleRequest) -> SampleRequest | None:
-        left = self._max_tokens - self._lengths.get(request.prefix, 0)
-        if left < 1 or request.prefix in self._stopped:
-            return None
-        sampling = request.sampling
-        sampling = replace(
-            sampling, max_tokens=min(sampling.max_tokens, left), stop=(*sampling.stop, *self._stop)
-        )
-        return replace(request, sampling=sampling)
-
-    def _ended_result(self, request: SampleRequest) -> SampleResult:
-        """The result where nothing more can be written."""
-        self._ends.append(request.prefix)
-        reason = "stop" if request.prefix in self._stopped else "length"
-        end = Completion(text="", finish_reason=reason, tokens=0)
-        return SampleResult(completions=(end,) * request.n, usage=Usage())
-
-    def _cut(self, request: SampleRequest, result: SampleResult) -> SampleResult:
-        if result.error is not None:
-            self._ends.append(request.prefix)
-        completions = tuple(self._cut_completion(request, completion) for completion in result.completions)
-        return replace(result, completions=completions)
-
-    def _cut_completion(self, request: SampleRequest, completion: Completion) -> Completion:
-        is_step = self._separator in request.sampling.stop
-        if completion.finish_reason == STOP_UNKNOWN and not is_step:
-            completion = replace(completion, finish_reason="stop")
-        whole = request.prefix + completion.text
-        at = _first_stop(whole, self._stop, after=max(len(request.prefix), len(self._start)))
-        if at is not None:
-            text = whole[len(request.prefix) : max(at, len(request.prefix))]
-            completion = replace(completion, text=text, finish_reason="stop", token_ids=(), logprobs=())
-            whole = request.prefix + text
-            self._stopped.setdefault(whole, max(at, len(self._start)))
-        self._lengths.setdefault(whole, self._lengths.get(request.prefix, 0) + completion.tokens)
-        if not is_step or at is not None or not completion.text.endswith(self._separator):
-            self._ends.append(whole)
-        return completion
-
-    def _report_certain(self, requests: Sequence[SampleRequest]) -> None:
-        """Call ``on_text`` with what all solutions that are still possible begin with."""
-        if self._on_text is None or self._stream_mode == "end" or not requests:
-            return
-        prefixes = [request.prefix for request in requests]
-        if self._stream_mode == "common":
-            prefixes += self._ends
-        shared = commonprefix(prefixes)  # noqa: RUF071 - of texts, not of paths
-        if any(prefix != shared for prefix in prefixes):  # whole steps only
-            shared = (
-                shared[: shared.rfind(self._separator) + len(self._separator)]
-                if self._separator in shared
-                else ""
-            )
-        self._on_text(self.visible(shared, finished=False))
-
-
-def _first_stop(text: str, stops: Sequence[str], *, after: int) -> int | None:
-    """Where the stop text that is the first to end, and ends behind ``after``, begins."""
-    ends = [
-        (at + len(stop), at) for stop in stops if (at := text.find(stop, max(0, after - len(stop) + 1))) >= 0
-    ]
-    return min(ends)[1] if ends else None
-
-
-class _CertainText:
-    """The certain part of a solution that is being written."""
-
-    def __init__(self, text: str, stops: Sequence[str], after: int) -> None:
-        self._text, self._stops, self._after = text, stops, after
-        self._end: int | None = None
-
-    def add(self, new: str) -> str:
-        """What is certain after ``new`` came: up to the first stop text that ends in it."""
-        if self._end is None:
-            after = max(self._after, len(self._text))
-            self._text += new
-            self._end = _first_stop(self._text, self._stops, after=after)
-        partial = _partial_stop(self._text, self._stops)
-        return self._text[: len(self._text) - partial if self._end is None else self._end]
-
-
-def _partial_stop(text: str, stops: Sequence[str]) -> int:
-    """How many characters at the end of an unfinished text may be the beginning of a stop text."""
-    return max((_overlap(text, stop) for stop in stops), default=0)
-
-
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of ``text`` that is a beginning of ``stop``, and not all of it."""
-    return next(
-        (size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0
-    )
-
-
 T = TypeVar("T")
+CONTENT_FILTER = "content_filter"
+"""Finish reason of a choice without a text: it was withheld, or there is no solution."""
+OnText = Callable[[int, str], None]
+"""Called with the number of a choice and the certain beginning of its text."""
 ChoiceReviewer = Callable[
     [int, tuple[Message, ...], Message, GuardDecision], Awaitable[tuple[Review | None, str | None]]
 ]
-"""As :data:`surefoot.guard.loop.Reviewer`, with the number of the choice before."""
+"""Like :data:`surefoot.guard.loop.Reviewer`, with the number of the choice as the first argument."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One answer, with all candidates that it was chosen from."""
+
+    candidates: tuple[GatewayCandidate, ...]
+    chosen: int | None
+    """Index of the chosen candidate; ``None`` if there is no solution."""
+    seed: int
+    rule: str
+    """How the candidate was chosen, see :data:`surefoot.search.selection.Rule`."""
+    usage: Usage
+    counts: SearchCounts
+    text: str
+    """The chosen candidate's text before a stop text."""
+    finish_reason: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    reasoning: str | None = None
+    """Reasoning that the policy returned apart from the text."""
+    error: str | None = None
+    withheld: str | None = None
+    """Why the text must not be shown, or why there is none."""
+    tree: SavedTree | None = None
+    """All steps that were sampled, if some were dropped."""
+    dropped: tuple[int, ...] = ()
+    """Nodes of the tree that no candidate contains."""
+    first_step: int = 0
+    """The chosen candidate's first generated step; earlier ones came with the request."""
+    decisions: tuple[GuardDecision, ...] = ()
+    """The guard's decisions, one for each sampled message with calls."""
+    guarded: bool = False
+    """Whether a guard checks tool calls, so that other candidates' calls must not be shown."""
+    blocked: bool = False
+    """Whether the guard released no message."""
+
+    @property
+    def best(self) -> GatewayCandidate | None:
+        """The chosen candidate."""
+        return None if self.chosen is None else self.candidates[self.chosen]
+
+    @property
+    def value(self) -> float | None:
+        """Aggregated score of the chosen candidate."""
+        return self.best.score if self.best is not None else None
+
+    @property
+    def abstained(self) -> bool:
+        """Whether no answer is shown."""
+        return self.withheld is not None or self.chosen is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """All answers to one request."""
+
+    policy: str
+    scorer: str | None
+    strategy: str
+    seed: int
+    choices: tuple[Choice, ...]
+
+    @property
+    def usage(self) -> Usage:
+        """Usage of all choices."""
+        return sum((choice.usage for choice in self.choices), Usage())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Generator:
     """Writes answers with the policy and the scorer of ``batcher``. ``on_usage`` is called with all tokens,
-    including those of work that failed or was cancelled."""
+    including the tokens of failed and cancelled work."""
 
     batcher: Batcher
     policy: UpstreamPolicy
@@ -224,7 +123,7 @@ class Generator:
     async def generate(
         self, plan: Plan, on_text: OnText | None = None, review: ChoiceReviewer | None = None
     ) -> Generation:
-        """All choices of a plan; ``review`` is asked about calls that the guard holds.
+        """All choices of a plan; ``review`` decides about calls that the guard holds.
 
         Raises :class:`ApiError`.
         """
@@ -255,7 +154,7 @@ class Generator:
         plan.meter.usage += usage
         self.on_usage(usage)
 
-    async def _plain(self, plan: Plan, on_text: OnText | None) -> list[GeneratedChoice]:
+    async def _plain(self, plan: Plan, on_text: OnText | None) -> list[Choice]:
         session = RequestSession(
             self._tool_batcher(plan) if plan.extra_body else self.batcher,
             separator=plan.steps.separator,
@@ -276,57 +175,20 @@ class Generator:
                 result = await session.stream(request, on_text)
         finally:
             self._charge(plan, session.policy_usage)
-        if len(result.completions) < plan.n:
-            raise policy_failure(result.error or "policy: it returned fewer samples than requested")
-        if self.guard is not None and any(one.tool_calls for one in result.completions):
+        _check_complete(result, plan.n)
+        if self.guard is not None and any(completion.tool_calls for completion in result.completions):
             raise ApiError(502, "the policy calls tools, and the request has none", code="policy_failed")
         return [self._plain_choice(plan, session, result, number) for number in range(plan.n)]
 
-    def _tool_batcher(self, plan: Plan) -> Batcher:
-        """For the policy with the tools of a request. Raises :class:`ApiError` for one that takes none."""
-        if not isinstance(self.policy.policy, TakesExtraBody):
-            raise ApiError(400, f"policy {self.policy.name!r} does not support tools", code="unsupported")
-        return Batcher(UpstreamPolicy(self.policy.policy.with_extra_body(plan.extra_body)), overlap=True)
-
-    async def _with_tools(
-        self, plan: Plan, grader: Grader, review: ChoiceReviewer | None
-    ) -> list[GeneratedChoice]:
-        """Whole messages, checked; nothing is shown before it is released."""
-        batcher = self._tool_batcher(plan)
-
-        def choice(number: int) -> Coroutine[Any, Any, GeneratedChoice]:
-            replies = ToolReplies(
-                plan=plan,
-                batcher=batcher,
-                scoring=self.batcher,
-                grader=grader,
-                charge=lambda usage: self._charge(plan, usage),
-            )
-            reviewer = partial(review, number) if review is not None else None
-            return replies.choice(choice_seed(plan.seed, number), self.guard, reviewer)
-
-        return await gather_all([choice(number) for number in range(plan.n)])
-
-    def _plain_choice(
-        self, plan: Plan, session: RequestSession, result: SampleResult, number: int
-    ) -> GeneratedChoice:
+    def _plain_choice(self, plan: Plan, session: RequestSession, result: SampleResult, number: int) -> Choice:
         completion = result.completions[number]
-        tokens = DrawnTokens.of(completion, result)
-        text = session.visible(completion.text)
-        content: dict[str, Any] = {"text": text, "reasoning": completion.reasoning}
-        if completion.tool_calls:
-            content = {
-                "messages": (
-                    Message(
-                        role="assistant",
-                        content=text or None,
-                        tool_calls=completion.tool_calls,
-                        reasoning=completion.reasoning,
-                    ),
-                )
-            }
+        text, reasoning = session.visible(completion.text), completion.reasoning
+        content: dict[str, Any] = {"text": text, "reasoning": reasoning}
+        if calls := completion.tool_calls:
+            reply = Message(role="assistant", content=text or None, tool_calls=calls, reasoning=reasoning)
+            content = {"messages": (reply,)}
         usage = Usage(completion_tokens=completion.tokens)
-        if number == 0:  # the cost that samples share is counted with the first
+        if number == 0:  # the shared cost of the samples is counted with the first
             usage = result.usage.model_copy(update={"completion_tokens": completion.tokens})
         trace = Trace(
             problem_id=plan.problem.id,
@@ -336,32 +198,46 @@ class Generator:
             finish_reason=completion.finish_reason,
             **content,
         )
-        search_result = SearchResult(
-            problem_id=plan.problem.id,
-            method=plan.strategy.name,
-            seed=plan.seed,
-            candidates=(trace,),
-            scores=(),
-            values=(None,),
-            weights=(1,),
-            rule=FIRST,
+        tokens = SampledTokens.of(completion, result) if plan.keep_tokens else None
+        return Choice(
+            candidates=(GatewayCandidate(trace=trace, chosen=True, choice=number, tokens=tokens),),
             chosen=0,
+            seed=plan.seed,
+            rule=FIRST,
             usage=usage,
             counts=SearchCounts(sampled=1),
             error=result.error,
-        )
-        return GeneratedChoice(
-            result=search_result,
             text=text,
             finish_reason=completion.finish_reason,
-            tool_calls=completion.tool_calls,
-            reasoning=completion.reasoning.readable or None if completion.reasoning else None,
-            tokens={0: tokens} if tokens is not None else {},
+            tool_calls=calls,
+            reasoning=reasoning.readable or None if reasoning else None,
         )
 
-    async def _search(
-        self, plan: Plan, number: int, grader: Grader, on_text: OnText | None
-    ) -> GeneratedChoice:
+    def _tool_batcher(self, plan: Plan) -> Batcher:
+        """A batcher whose policy receives the tools of a request."""
+        if not isinstance(self.policy.policy, TakesExtraBody):
+            raise ApiError(400, f"policy {self.policy.name!r} does not support tools", code="unsupported")
+        return Batcher(UpstreamPolicy(self.policy.policy.with_extra_body(plan.extra_body)), overlap=True)
+
+    async def _with_tools(self, plan: Plan, grader: Grader, review: ChoiceReviewer | None) -> list[Choice]:
+        """Whole messages, checked; no text is shown before it is released."""
+        batcher = self._tool_batcher(plan)
+
+        def choice(number: int) -> Coroutine[Any, Any, Choice]:
+            replies = _ToolReplies(
+                plan=plan,
+                number=number,
+                seed=choice_seed(plan.seed, number),
+                batcher=batcher,
+                scoring=self.batcher,
+                grader=grader,
+                charge=partial(self._charge, plan),
+            )
+            return replies.choice(self.guard, partial(review, number) if review is not None else None)
+
+        return await gather_all([choice(number) for number in range(plan.n)])
+
+    async def _search(self, plan: Plan, number: int, grader: Grader, on_text: OnText | None) -> Choice:
         search = plan.strategy.search
         assert search is not None  # noqa: S101 - for the type checker
 
@@ -394,13 +270,13 @@ class Generator:
         finally:
             self._charge(plan, session.policy_usage + session.scorer_usage)
 
-        def conclusion() -> GeneratedChoice:
+        def conclusion() -> Choice:
             result = conclude(space, search.name, leaves, search.rule)
-            return _with_tree(_chosen(result, session, plan.abstain_below), space, leaves)
+            return _search_choice(result, space, leaves, session, plan, number)
 
-        choice = await grader.checker.run(conclusion)  # other requests need not wait for it
-        if choice.result.chosen is None and choice.result.error is not None:
-            raise policy_failure(choice.result.error)
+        choice = await grader.checker.run(conclusion)  # in a thread: other requests go on
+        if choice.chosen is None and choice.error is not None:
+            raise policy_failure(choice.error)
         return choice
 
 
@@ -420,43 +296,276 @@ class Continuation(Space):
         return self._start or self.tree.root
 
 
-def _chosen(result: SearchResult, session: RequestSession, abstain_below: float | None) -> GeneratedChoice:
-    if result.chosen is None:
-        reason = _no_solution(result)
-        return GeneratedChoice(result=result, text="", finish_reason=CONTENT_FILTER, withheld=reason)
-    trace, value = result.candidates[result.chosen], result.values[result.chosen]
-    withheld = None
-    if abstain_below is not None and (value is None or value < abstain_below):
-        score = "has no score" if value is None else f"scores {value:.3f}"
-        withheld = f"the best solution {score}, and {abstain_below:g} is required"
-    return GeneratedChoice(
-        result=result,
-        text=session.visible(trace.text or ""),
-        finish_reason=trace.finish_reason or "length",
+def _check_complete(result: SampleResult, n: int) -> None:
+    if len(result.completions) < n:
+        raise policy_failure(result.error or "policy: it returned fewer samples than requested")
+
+
+def _search_choice(
+    result: SearchResult,
+    space: Space,
+    leaves: Sequence[Prefix],
+    session: RequestSession,
+    plan: Plan,
+    number: int,
+) -> Choice:
+    chosen = result.chosen
+    withheld: str | None
+    if chosen is None:
+        withheld, text, finish_reason = _no_solution(result), "", CONTENT_FILTER
+    else:
+        trace = result.candidates[chosen]
+        withheld = _below(plan.abstain_below, result.values[chosen], "solution")
+        text, finish_reason = session.visible(trace.text or ""), trace.finish_reason or "length"
+    used = {node for leaf in leaves for node in leaf.path()}
+    dropped = tuple(place for place, node in enumerate(space.tree) if node.text and node not in used)
+    return Choice(
+        candidates=tuple(
+            GatewayCandidate(
+                trace=trace,
+                chosen=place == chosen and withheld is None,
+                choice=number,
+                weight=result.weights[place],
+                score=result.values[place],
+                scores=result.scores[place] if result.scores else None,
+                reason=withheld if place == chosen else f"not chosen by {result.rule}",
+            )
+            for place, trace in enumerate(result.candidates)
+        ),
+        chosen=chosen,
+        seed=result.seed,
+        rule=result.rule,
+        usage=result.usage,
+        counts=result.counts,
+        error=result.error,
+        text=text,
+        finish_reason=finish_reason,
         withheld=withheld,
+        tree=save_tree(space, result) if dropped else None,
+        dropped=dropped,
     )
 
 
+def _below(threshold: float | None, value: float | None, what: str) -> str | None:
+    """Why an answer with this aggregated score is withheld."""
+    if threshold is None or (value is not None and value >= threshold):
+        return None
+    score = "has no score" if value is None else f"scores {value:.3f}"
+    return f"the best {what} {score}, and {threshold:g} is required"
+
+
 def _no_solution(result: SearchResult) -> str:
-    """Why a search that nothing went wrong with has no candidate."""
-    drawn = result.counts.sampled
-    if not drawn:
+    """Why a search without errors has no candidate."""
+    draws = result.counts.sampled
+    if not draws:
         return "no solution: the search drew no step"
-    times = "once" if drawn == 1 else f"{drawn} times"
+    times = "once" if draws == 1 else f"{draws} times"
     return (
         f"no solution: the policy was asked {times} and wrote none; check that it can solve such problems, "
         "and that the prompt has the form that it expects"
     )
 
 
-def _with_tree(choice: GeneratedChoice, space: Space, leaves: Sequence[Prefix]) -> GeneratedChoice:
-    used = {node for leaf in leaves for node in leaf.path()}
-    dropped = tuple(place for place, node in enumerate(space.tree) if node.text and node not in used)
-    return replace(choice, tree=save_tree(space, choice.result), dropped=dropped) if dropped else choice
+@dataclass(frozen=True, kw_only=True)
+class _Reply:
+    """A sampled message as the last one of its run."""
+
+    trace: Trace
+    first_step: int
+    """Number of its first step; earlier ones are the run's."""
+    tokens: SampledTokens | None
+    scores: StepScores | None = None
+    value: float | None = None
+
+    @property
+    def message(self) -> Message:
+        return self.trace.messages[-1]
+
+    def accepted(self, threshold: float) -> bool:
+        """Whether all steps of the message reach the threshold."""
+        scores = self.scores.scores[self.first_step :] if self.scores else ()
+        return all(score is not None and score >= threshold for score in scores)
+
+
+@dataclass(kw_only=True)
+class _Draw:
+    """The messages sampled at one position of a run."""
+
+    replies: list[_Reply] = field(default_factory=list)
+    chosen: int = 0
+    usage: Usage = field(default_factory=Usage)
+
+    @property
+    def best(self) -> _Reply:
+        return self.replies[self.chosen]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ToolReplies:
+    """Samples the next messages of one run with tools: best-of-N and votes sample them at once, accept-reject
+    one after another. A message is scored by the steps that it adds to the run."""
+
+    plan: Plan
+    number: int
+    seed: int
+    batcher: Batcher
+    """Its policy receives the tools."""
+    scoring: Batcher
+    grader: Grader
+    charge: Callable[[Usage], None]
+    """Called with all usage, also of draws that fail."""
+    draws: list[_Draw] = field(default_factory=list)
+
+    async def choice(self, guard: Guard | None, review: Reviewer | None) -> Choice:
+        """One answer. Raises :class:`ApiError` if the policy fails."""
+
+        async def ask(run: tuple[Message, ...], draw: int) -> Message:
+            seed = self.seed if draw == 0 else int(content_id("draw seed", self.seed, draw), 16) % 2**31
+            self.draws.append(await self._draw(run, seed))
+            return self.draws[-1].best.message
+
+        if guard is None:
+            reply = GuardedReply(message=await ask(self.plan.messages, 0), decisions=())
+        else:
+            reply = await guarded_reply(guard, ask, self.plan.messages, self.plan.tools, review=review)
+            for decision in reply.decisions:
+                self.charge(decision.usage)
+        return self._choice(reply, guarded=guard is not None)
+
+    async def _draw(self, run: tuple[Message, ...], seed: int) -> _Draw:
+        strategy, draw = self.plan.strategy, _Draw()
+        for attempt in range(strategy.attempts):
+            await self._sample(draw, run, seed, first=attempt * strategy.draws)
+            if strategy.threshold is not None and draw.replies[-1].accepted(strategy.threshold):
+                draw.chosen = len(draw.replies) - 1
+                return draw
+        if strategy.search is not None:
+            rule = "best_of_n" if strategy.threshold is not None else strategy.search.rule
+            votes = await self.grader.checker.run(lambda: _votes(draw.replies, self.grader.checker))
+            candidates = [
+                Candidate(answer=vote, score=reply.value)
+                for vote, reply in zip(votes, draw.replies, strict=True)
+            ]
+            draw.chosen = SELECTORS[rule].select(candidates)
+        return draw
+
+    async def _sample(self, draw: _Draw, run: tuple[Message, ...], seed: int, first: int) -> None:
+        """Sample more messages, and score them."""
+        plan, checker = self.plan, self.grader.checker
+        request = SampleRequest(
+            prompt=run,
+            n=plan.strategy.draws,
+            first=first,
+            seed=seed,
+            sampling=replace(plan.steps.sampling, stop=plan.stop),
+            logprobs=plan.logprobs,
+        )
+        [result] = await self.batcher.sample([request])
+        self.charge(result.usage)
+        draw.usage += result.usage
+        _check_complete(result, request.n)
+        texts = [Solution(text=new.text, finish_reason=new.finish_reason) for new in result.completions]
+        grades = await checker.run(lambda: self.grader.grade(texts, [None] * len(texts)))
+        replies = []
+        for number, (completion, grade) in enumerate(zip(result.completions, grades, strict=True)):
+            message = Message(
+                role="assistant",
+                content=completion.text or None,
+                tool_calls=completion.tool_calls,
+                reasoning=completion.reasoning,
+            )
+            trace = segment_trace(
+                Trace(
+                    problem_id=plan.problem.id,
+                    messages=(*run, message),
+                    tools=plan.tools,
+                    answer=None if completion.tool_calls else grade.answer,
+                    policy=self.batcher.policy.name,
+                    seed=seed,
+                    sample=first + number,
+                    finish_reason=completion.finish_reason,
+                )
+            )
+            first_step = sum(step.message != len(run) for step in trace.steps)
+            tokens = SampledTokens.of(completion, result) if plan.keep_tokens else None
+            replies.append(_Reply(trace=trace, first_step=first_step, tokens=tokens))
+        draw.replies += await self._scored(draw, replies) if plan.strategy.needs_scorer else replies
+
+    async def _scored(self, draw: _Draw, replies: Sequence[_Reply]) -> list[_Reply]:
+        items = [ProblemTrace(problem=self.plan.problem, trace=reply.trace) for reply in replies]
+        scored = []
+        for reply, record in zip(replies, await self.scoring.score(items), strict=True):
+            self.charge(record.usage)
+            draw.usage += record.usage
+            value = trace_score(record.scores[reply.first_step :], self.plan.aggregation)
+            scored.append(replace(reply, scores=record, value=value))
+        return scored
+
+    def _choice(self, reply: GuardedReply, *, guarded: bool) -> Choice:
+        """The answer with all sampled messages, including those that the guard held back."""
+        plan, best = self.plan, self.draws[-1].best
+        withheld = reply.blocked or _below(plan.abstain_below, best.value, "message")
+        rule = getattr(plan.strategy.search, "rule", FIRST)
+        candidates: list[GatewayCandidate] = []
+        chosen, blocked = None, False
+        for draw, decision in zip_longest(self.draws, reply.decisions):
+            for answer in draw.replies:
+                reason: str | None = f"not chosen by {rule}"
+                if answer is best:
+                    chosen, reason = len(candidates), withheld
+                if answer is draw.best and decision is not None and decision.action != "release":
+                    reason = f"guard: {decision.action}: {decision.reason}"
+                    blocked = answer is best
+                candidates.append(
+                    GatewayCandidate(
+                        trace=answer.trace,
+                        chosen=answer is best and withheld is None,
+                        choice=self.number,
+                        score=answer.value,
+                        scores=answer.scores,
+                        reason=reason,
+                        tokens=answer.tokens,
+                    )
+                )
+        spent = [draw.usage for draw in self.draws] + [decision.usage for decision in reply.decisions]
+        message = best.message
+        return Choice(
+            candidates=tuple(candidates),
+            chosen=chosen,
+            seed=self.seed,
+            rule=rule,
+            usage=sum(spent, Usage()),
+            counts=SearchCounts(sampled=len(candidates)),
+            text="" if withheld else message.content or "",
+            finish_reason=CONTENT_FILTER if withheld else best.trace.finish_reason or "stop",
+            tool_calls=() if withheld else message.tool_calls,
+            reasoning=None if withheld else message.readable_reasoning or None,
+            withheld=withheld,
+            first_step=best.first_step,
+            decisions=reply.decisions,
+            guarded=guarded,
+            blocked=blocked,
+        )
+
+
+def _votes(replies: Sequence[_Reply], checker: AnswerChecker) -> list[str | None]:
+    """What messages vote for: their calls, whatever their texts and ids; without calls, the final answer."""
+    answers = group_equal([reply.trace.answer for reply in replies], checker)
+    return [
+        as_json([(call.name, _parsed(call.arguments)) for call in calls]) if calls else answer
+        for calls, answer in zip((reply.message.tool_calls for reply in replies), answers, strict=True)
+    ]
+
+
+def _parsed(arguments: str) -> Any:
+    try:
+        return json.dumps(json.loads(arguments), sort_keys=True)
+    except (ValueError, RecursionError):
+        return arguments
 
 
 def choice_seed(seed: int, number: int) -> int:
-    """Seed of a choice: that of the request for the first, a hash of both for the others."""
+    """Seed of a choice: the request's for the first, a hash of both for the others."""
     return seed if number == 0 else int(content_id("choice seed", seed, number), 16) % 2**31
 
 

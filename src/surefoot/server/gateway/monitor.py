@@ -1,4 +1,4 @@
-"""Is the deployed model still the one that was tested? Recent scores against earlier ones; and metrics."""
+"""Monitoring: drift of the reward model's scores against a reference window, and Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Literal, get_args
 
@@ -18,13 +19,15 @@ from surefoot.guard import GuardDecision, Review
 from surefoot.records import Usage
 from surefoot.server.gateway.admission import Admission
 from surefoot.server.gateway.connections import ConnectionTable
+from surefoot.server.gateway.generation import Choice
+from surefoot.server.gateway.plan import Plan
 from surefoot.server.gateway.records import ScoreHistory
 from surefoot.server.gateway.settings import MonitorSettings
 
 Share = Literal["accepted", "abstained", "unparsed", "unscored"]
-"""accepted: steps, or solutions of clients, that were accepted; abstained: answers withheld or missing;
-unparsed: answers of a search without a final answer in them; unscored: of a search with a scorer, answers
-with a step that has no score."""
+"""accepted: accepted steps, or accepted solutions of clients; abstained: answers withheld or missing;
+unparsed: searched answers without a final answer; unscored: searched and scored answers with a step that was
+not scored."""
 
 SMOOTHING = 0.5
 """Added to each bin's count, so that an empty bin does not make the index infinite."""
@@ -32,35 +35,57 @@ SMOOTHING = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """Recent scores beside the reference; ``None`` = too few."""
+    """Recent scores compared with the reference; ``None`` if there are too few."""
 
     psi: float | None
     ks: float | None
     """Kolmogorov and Smirnov's statistic, in [0, 1]."""
     ks_critical: float | None
-    """What it exceeds by chance once in a thousand."""
+    """Critical value at the 0.1 % level."""
     alarm: bool
     """The index is above its bound, and the statistic above its critical value."""
 
 
 @dataclass
 class Observations:
-    """What the monitor learns from a request."""
+    """Scores and events of one request, for the monitor."""
 
     scores: list[float] = field(default_factory=list)
     events: list[tuple[Share, bool, int]] = field(default_factory=list)
     """Share, whether it happened, how often."""
 
     def score(self, values: Sequence[float | None]) -> None:
-        """Step scores of an answer; unknown ones are skipped."""
+        """Add the step scores of an answer, without missing ones."""
         self.scores.extend(value for value in values if value is not None and math.isfinite(value))
 
     def count(self, share: Share, happened: bool, times: int = 1) -> None:
-        """An event of a share, so many times."""
+        """Add an event of a share."""
         self.events.append((share, happened, times))
 
+    def add_choice(self, plan: Plan, choice: Choice) -> None:
+        """Add the answer of a search; answers of the policy alone are not observed."""
+        if plan.strategy.search is None:
+            return
+        self.count("abstained", choice.abstained)
+        best = choice.best
+        if best is None:
+            return
+        if not choice.tool_calls:
+            self.count("unparsed", best.trace.answer is None)
+        if best.scores is None:
+            return
+        scores = best.scores.scores[max(len(plan.initial_steps), choice.first_step) :]
+        if not choice.abstained:
+            self.score(scores)
+        self.count("unscored", None in scores)
+        threshold = plan.strategy.threshold
+        if threshold is not None:
+            accepted = sum(score is not None and score >= threshold for score in scores)
+            self.count("accepted", True, accepted)
+            self.count("accepted", False, len(scores) - accepted + len(choice.dropped))
+
     def tally(self) -> dict[str, float]:
-        """For counters by the hour: ``accepted`` of ``accepted_of`` …, and ``score_sum`` over ``scores``."""
+        """Increments of hourly counters: ``accepted`` of ``accepted_of`` …, ``score_sum`` over ``scores``."""
         tally: dict[str, float] = {}
         for share, happened, times in self.events:
             tally[share] = tally.get(share, 0) + happened * times
@@ -71,10 +96,10 @@ class Observations:
 
 
 class Monitor:
-    """Keeps a reference window of step scores, the latest ones, and the latest events of each share.
+    """Keeps a reference window of step scores, the latest scores, and the latest events of each share.
 
-    The scores are those of the answers that were handed out, so a change in what clients ask for (problems,
-    strategies) moves them as well as a change in policy or reward model.
+    Scores come from released answers, so a change in the clients' problems or strategies shifts them as well
+    as a change in the policy or the reward model.
     """
 
     def __init__(self, settings: MonitorSettings | None = None, reference: Sequence[float] = ()) -> None:
@@ -83,14 +108,11 @@ class Monitor:
         self._complete = bool(reference)
         self._recent: deque[float] = deque(maxlen=self.settings.window)
         self._events: dict[Share, deque[bool]] = {
-            "accepted": deque(maxlen=self.settings.window),
-            "abstained": deque(maxlen=self.settings.window),
-            "unparsed": deque(maxlen=self.settings.window),
-            "unscored": deque(maxlen=self.settings.window),
+            share: deque(maxlen=self.settings.window) for share in get_args(Share)
         }
 
     def add(self, observations: Observations) -> None:
-        """Add what a request showed."""
+        """Add the observations of a request."""
         for value in observations.scores:
             if not self._complete:
                 self._reference.append(value)
@@ -101,26 +123,22 @@ class Monitor:
             self._events[share].extend([happened] * min(times, self.settings.window))
 
     def share(self, share: Share) -> float | None:
-        """Share of the latest events; ``None`` = there were none."""
+        """Share of the latest events; ``None`` without events."""
         events = self._events[share]
         return sum(events) / len(events) if events else None
 
     def alarm(self, share: Share) -> bool:
-        """Whether a share is beyond its bound, over enough events."""
+        """Whether a share is beyond its bound, if there are enough events."""
         value, bounds = self.share(share), self.settings
         if value is None or len(self._events[share]) < bounds.least:
             return False
         if share == "accepted":
             return value < bounds.accepted_below
-        above = {
-            "abstained": bounds.abstained_above,
-            "unparsed": bounds.unparsed_above,
-            "unscored": bounds.unscored_above,
-        }
-        return value > above[share]
+        limit: float = getattr(bounds, f"{share}_above")
+        return value > limit
 
     def drift(self) -> Drift:
-        """How far the latest scores are from the reference."""
+        """Distance of the latest scores from the reference."""
         least = self.settings.least
         if min(len(self._reference), len(self._recent)) < least or not self._complete:
             return Drift(psi=None, ks=None, ks_critical=None, alarm=False)
@@ -135,10 +153,9 @@ class Monitor:
 
 
 def resume_monitor(settings: MonitorSettings, log: ScoreHistory, *, policy: str, scorer: str) -> Monitor:
-    """A monitor that resumes from the answers in a log, so that a restart does not make drifted scores the
-    reference.
+    """A monitor that resumes from a log, so that drifted scores do not become the reference after a restart.
 
-    The windows of scores are filled as they were; the shares begin anew. Raises ``StoreError``.
+    The windows of scores are restored; the shares start empty. Raises ``StoreError``.
     """
     monitor = Monitor(settings)
     first = log.scores(policy=policy, scorer=scorer, since=settings.since, limit=settings.reference)
@@ -157,7 +174,8 @@ def resume_monitor(settings: MonitorSettings, log: ScoreHistory, *, policy: str,
 def stability_index(reference: Sequence[float], recent: Sequence[float], bins: int = 10) -> float:
     """Population stability index Σ (q - p) ln(q / p) over the reference's quantile bins.
 
-    Equal quantiles are one bound. Each count is raised by ``SMOOTHING``. Raises ``ValueError`` for no values.
+    Equal quantiles are one bound, and ``SMOOTHING`` is added to each count. Raises ``ValueError`` for empty
+    samples.
     """
     if not reference or not recent:
         raise ValueError("'reference' and 'recent' must not be empty")
@@ -169,7 +187,7 @@ def stability_index(reference: Sequence[float], recent: Sequence[float], bins: i
 
 
 def kolmogorov_smirnov(reference: Sequence[float], recent: Sequence[float]) -> float:
-    """Largest difference between the two empirical distribution functions. ``ValueError`` for no values."""
+    """Largest difference of the two empirical distributions. Raises ``ValueError`` for empty samples."""
     if not reference or not recent:
         raise ValueError("'reference' and 'recent' must not be empty")
     first, second = sorted(reference), sorted(recent)
@@ -193,8 +211,7 @@ _ALARMS = "1 = beyond its bound."
 
 
 class Metrics:
-    """Counters and histograms; what ``admission``, ``monitor`` and ``answer_failures`` hold is read
-    when it is asked for."""
+    """Counters and histograms; ``admission``, ``monitor`` and ``answer_failures`` are read on each scrape."""
 
     def __init__(
         self,
@@ -203,74 +220,53 @@ class Metrics:
         answer_failures: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.registry = CollectorRegistry()
-        registry = self.registry
-        self.requests = Counter(
-            "surefoot_requests", "Requests answered.", ["endpoint", "status"], registry=registry
+        counter, histogram = (
+            partial(Counter, registry=self.registry),
+            partial(Histogram, registry=self.registry),
         )
-        self.seconds = Histogram(
-            "surefoot_request_seconds",
-            "Time to the whole answer.",
-            ["endpoint"],
-            buckets=_SECONDS,
-            registry=registry,
+        self.requests = counter("surefoot_requests", "Requests answered.", ["endpoint", "status"])
+        self.seconds = histogram(
+            "surefoot_request_seconds", "Time to the whole answer.", ["endpoint"], buckets=_SECONDS
         )
-        self.tokens = Counter("surefoot_tokens", "Tokens spent.", ["kind"], registry=registry)
-        self.generated = Counter(
-            "surefoot_choices", "Choices handed out, by strategy.", ["strategy"], registry=registry
+        self.tokens = counter("surefoot_tokens", "Tokens spent.", ["kind"])
+        self.generated = counter("surefoot_choices", "Choices returned, by strategy.", ["strategy"])
+        self.disconnects = counter("surefoot_clients_left", "Clients that disconnected before their answer.")
+        self.scorer_failures = counter(
+            "surefoot_scorer_failures", "Traces for which the reward model raised."
         )
-        self.disconnects = Counter(
-            "surefoot_clients_left", "Clients that disconnected before their answer.", registry=registry
-        )
-        self.scorer_failures = Counter(
-            "surefoot_scorer_failures", "Traces for which the reward model raised.", registry=registry
-        )
-        self.unscored_steps = Counter(
+        self.unscored_steps = counter(
             "surefoot_unscored_steps",
             "Steps of clients' solutions that the reward model gave no finite score.",
-            registry=registry,
         )
-        self.log_failures = Counter(
-            "surefoot_log_failures", "Answers that could not be recorded.", registry=registry
+        self.log_failures = counter("surefoot_log_failures", "Answers that could not be recorded.")
+        self.batches = histogram(
+            "surefoot_policy_batch_samples", "Samples of a call of the policy.", buckets=_SAMPLES
         )
-        self.batches = Histogram(
-            "surefoot_policy_batch_samples",
-            "Samples of a call of the policy.",
-            buckets=_SAMPLES,
-            registry=registry,
-        )
-        self.verdicts = Counter(
-            "surefoot_verdicts", "Answers of /v1/verify.", ["decision"], registry=registry
-        )
-        self.key_refusals = Counter(
+        self.verdicts = counter("surefoot_verdicts", "Answers of /v1/verify.", ["decision"])
+        self.key_refusals = counter(
             "surefoot_key_refusals",
             "Requests refused because of their key: invalid, or its role, scopes or rate.",
             ["reason"],
-            registry=registry,
         )
-        self.guard_seconds = Histogram(
+        self.guard_seconds = histogram(
             "surefoot_guard_seconds",
             "Time of all stages for a message with calls, without people's.",
             buckets=_SECONDS,
-            registry=registry,
         )
-        self.guard_decisions = Counter(
+        self.guard_decisions = counter(
             "surefoot_guard_decisions",
-            "Messages with tool calls, by what became of them and the stage that decided.",
+            "Messages with tool calls, by action and deciding stage.",
             ["action", "stage"],
-            registry=registry,
         )
-        self.guard_errors = Counter(
-            "surefoot_guard_errors", "Stages that could not check a call.", ["stage"], registry=registry
-        )
-        self.guard_reviews = Counter(
+        self.guard_errors = counter("surefoot_guard_errors", "Stages that could not check a call.", ["stage"])
+        self.guard_reviews = counter(
             "surefoot_guard_reviews",
-            "People's decisions on held calls; the share approved is that of false blocks.",
+            "People's decisions on held calls; the approved share estimates false blocks.",
             ["decision"],
-            registry=registry,
         )
         self.connections = ConnectionTable()
-        registry.register(_Gauges(lambda: _gauges(admission, monitor, answer_failures)))
-        registry.register(_Gauges(lambda: _connection_gauges(self.connections)))
+        self.registry.register(_Gauges(lambda: _gauges(admission, monitor, answer_failures)))
+        self.registry.register(_Gauges(lambda: _connection_gauges(self.connections)))
 
     def add_usage(self, usage: Usage) -> None:
         """Count tokens."""
@@ -279,16 +275,18 @@ class Metrics:
         self.tokens.labels("verifier").inc(usage.verifier_tokens)
 
     def add_decisions(self, decisions: Sequence[GuardDecision]) -> None:
-        """Count what the guard decided, and the time that it took."""
+        """Count decisions of the guard, and its time."""
         for decision in decisions:
             self.guard_seconds.observe(decision.latency_ms / 1000)
             self.guard_decisions.labels(decision.action, decision.by_stage or "none").inc()
-            for verdict in {one.checker: one for call in decision.calls for one in call.stages}.values():
+            for verdict in {
+                stage.checker: stage for call in decision.calls for stage in call.stages
+            }.values():
                 if verdict.finding == "error":
                     self.guard_errors.labels(verdict.stage).inc()
 
     def count_review(self, review: Review) -> None:
-        """Count a person's decision."""
+        """Count a person's decision about a held call."""
         self.guard_reviews.labels("approved" if review.approved else "denied").inc()
 
     def key_refused(self, reason: str) -> None:
@@ -296,7 +294,7 @@ class Metrics:
         self.key_refusals.labels(reason).inc()
 
     def text(self) -> bytes:
-        """All of them in Prometheus's text format."""
+        """All metrics in Prometheus's text format."""
         return generate_latest(self.registry)
 
 

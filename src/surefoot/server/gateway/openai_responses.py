@@ -1,8 +1,7 @@
-"""``/v1/responses``: OpenAI's Responses API in front of the conversations of this gateway."""
+"""``/v1/responses``: OpenAI's Responses API, converted to and from chat completions."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -10,50 +9,40 @@ from pydantic import Field
 
 from surefoot.messages import messages_of_items
 from surefoot.records import Usage
-from surefoot.server.gateway.conversations import chat_messages, chat_request, refuse
 from surefoot.server.gateway.errors import ApiError
-from surefoot.server.gateway.plan import GeneratedChoice, Generation
+from surefoot.server.gateway.generation import Choice, Generation
 from surefoot.server.gateway.request_log import new_id
-from surefoot.server.gateway.responses import ResponseWriter, extension, output_calls
+from surefoot.server.gateway.responses import EventWriter, output_calls
 from surefoot.server.gateway.schemas import (
     ChatRequest,
+    ConvertedRequest,
     Extension,
-    RequestModel,
     ResponseModel,
-    StrategyOptions,
+    refuse,
 )
 
 _STORED = ("previous_response_id", "conversation", "prompt")
-"""Fields that name what a server would have stored; this one stores no conversations."""
+"""Fields that refer to stored conversations; this server stores none."""
 
 
-class ResponsesRequest(RequestModel):
+class ResponsesRequest(ConvertedRequest):
     """Body of ``/v1/responses``. Each request has the whole conversation: ``store`` stores nothing."""
 
-    model: str = Field(max_length=300)
-    """As for ``/v1/chat/completions``."""
     input: str | list[dict[str, Any]] = Field(min_length=1)
     instructions: str | None = None
     max_output_tokens: int | None = Field(default=None, ge=1)
     temperature: float | None = Field(default=None, ge=0, le=2)
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    tools: list[dict[str, Any]] | None = Field(default=None, max_length=128)
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
-    stream: bool | None = False
     background: bool | None = None
     previous_response_id: str | None = None
     conversation: Any = None
     prompt: Any = None
     text: dict[str, Any] | None = None
-    metadata: dict[str, Any] | None = None
     top_logprobs: int | None = None
-    seed: int | None = Field(default=None, ge=-(2**63), le=2**63 - 1)
-    surefoot: StrategyOptions | None = None
-    """Not OpenAI's, as ``seed``."""
 
     def as_chat(self) -> ChatRequest:
-        """The same request for a chat. Raises :class:`ApiError` for what cannot be said there."""
+        """The same request for a chat. Raises :class:`ApiError` for unsupported fields."""
         for name in _STORED:
             refuse(name, getattr(self, name) is not None, "what was said before is not stored, so it")
         refuse("background", bool(self.background))
@@ -70,18 +59,11 @@ class ResponsesRequest(RequestModel):
                 rows += messages_of_items(self.input)
             except (ValueError, AttributeError, TypeError) as error:
                 raise ApiError(400, f"input: {error}", param="input") from error
-        return chat_request(
-            model=self.model,
-            messages=chat_messages(rows),
+        return self.chat_request(
+            rows,
             max_tokens=self.max_output_tokens,
-            stream=self.stream,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            seed=self.seed,
-            metadata=self.metadata,
-            surefoot=self.surefoot,
             tools=[_tool(number, tool) for number, tool in enumerate(self.tools or ())] or None,
-            tool_choice=_choice(self.tool_choice),
+            tool_choice=_tool_choice(self.tool_choice),
             parallel_tool_calls=self.parallel_tool_calls,
         )
 
@@ -92,7 +74,7 @@ def _tool(number: int, tool: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _choice(choice: str | Mapping[str, Any] | None) -> str | dict[str, Any] | None:
+def _tool_choice(choice: str | Mapping[str, Any] | None) -> str | dict[str, Any] | None:
     if choice is None or isinstance(choice, str):
         return choice
     refuse("tool_choice.type", choice.get("type") != "function", "this choice")
@@ -100,7 +82,7 @@ def _choice(choice: str | Mapping[str, Any] | None) -> str | dict[str, Any] | No
 
 
 class ResponsesUsage(ResponseModel):
-    """Tokens of the policy over all candidates; those of the verifier are in ``surefoot``."""
+    """The policy's tokens over all candidates; ``surefoot`` has the verifier's."""
 
     input_tokens: int
     input_tokens_details: dict[str, int] = Field(default_factory=lambda: {"cached_tokens": 0})
@@ -110,7 +92,7 @@ class ResponsesUsage(ResponseModel):
 
     @classmethod
     def of(cls, usage: Usage) -> ResponsesUsage:
-        """From the usage of a search."""
+        """From the usage of a generation."""
         total = usage.prompt_tokens + usage.completion_tokens
         return cls(
             input_tokens=usage.prompt_tokens, output_tokens=usage.completion_tokens, total_tokens=total
@@ -137,84 +119,80 @@ class ResponsesAnswer(ResponseModel):
     surefoot: Extension | None = Field(default=None, exclude_if=lambda value: value is None)
 
 
-class ResponsesWriter(ResponseWriter):
+class ResponsesWriter(EventWriter):
     """``response``: output items, or the events of a stream of them."""
 
     id_prefix = "resp"
     _sequence = 0
-    """Events that were sent."""
+    """Number of sent events."""
     _message: dict[str, Any] | None = None
-    """The message that is being sent, with the text so far."""
+    """The message that is being sent, with its text so far."""
 
     def response(self, generation: Generation) -> ResponsesAnswer:
-        """As the base says."""
+        """See the base class."""
         (choice,) = generation.choices
         return self._answer(generation, _items(choice, self._refusal_as_text))
 
     def begin(self, count: int) -> None:  # noqa: ARG002
         """Send the empty response."""
         empty = self._empty().model_dump(mode="json")
-        self._send("response.created", response=empty)
-        self._send("response.in_progress", response=empty)
+        self.send("response.created", response=empty)
+        self.send("response.in_progress", response=empty)
 
     def send_text(self, number: int, text: str) -> None:  # noqa: ARG002
-        """As the base says."""
+        """See the base class."""
         if self._message is None:
             self._message = _message("")
             empty = {**self._message, "status": "in_progress", "content": []}
             part = {"type": "output_text", "text": "", "annotations": []}
-            self._send("response.output_item.added", output_index=0, item=empty)
+            self.send("response.output_item.added", output_index=0, item=empty)
             self._of_part("response.content_part.added", self._message, part=part)
         self._message["content"][0]["text"] += text
         self._of_part("response.output_text.delta", self._message, delta=text, logprobs=[])
 
     def end(self, generation: Generation) -> None:
-        """As the base says."""
+        """See the base class."""
         (choice,) = generation.choices
-        self.send_rest(0, choice)
+        self.send_remaining(0, choice)
         items = _items(choice, self._refusal_as_text)
         if self._message is not None:
             (part,) = self._message["content"]
             self._of_part("response.output_text.done", self._message, text=part["text"], logprobs=[])
             self._of_part("response.content_part.done", self._message, part=part)
-            self._send("response.output_item.done", output_index=0, item=self._message)
-            # text that was sent is the first item; reasoning is known only at the end
+            self.send("response.output_item.done", output_index=0, item=self._message)
+            # the text that was sent is the first item; reasoning follows at the end
             items = [self._message, *(item for item in items if item["type"] != "message")]
         for number, item in enumerate(items):
             if item is not self._message:
                 self._whole_item(number, item)
         answer = self._answer(generation, items)
-        self._send(f"response.{answer.status}", response=answer.model_dump(mode="json"))
+        self.send(f"response.{answer.status}", response=answer.model_dump(mode="json"))
 
     def last_event(self, error: ApiError | None) -> str:
-        """The error in the form of a stream of this API."""
+        """The error as an event of this API."""
         if error is None:
             return ""
-        detail = {name: error.body["error"][name] for name in ("code", "message", "param")}
-        return self._event("error", **detail)
+        return self.event("error", code=error.code, message=error.message, param=error.param)
 
     def _whole_item(self, number: int, item: dict[str, Any]) -> None:
-        begun = {**item, "status": "in_progress"} if "status" in item else item
+        started = {**item, "status": "in_progress"} if "status" in item else item
         if item["type"] == "function_call":
-            begun["arguments"] = ""
-        self._send("response.output_item.added", output_index=number, item=begun)
+            started["arguments"] = ""
+        self.send("response.output_item.added", output_index=number, item=started)
         if item["type"] == "function_call":
-            place = {"item_id": item["id"], "output_index": number}
+            position = {"item_id": item["id"], "output_index": number}
             kind = "response.function_call_arguments"
-            self._send(f"{kind}.delta", **place, delta=item["arguments"])
-            self._send(f"{kind}.done", **place, name=item["name"], arguments=item["arguments"])
-        self._send("response.output_item.done", output_index=number, item=item)
+            self.send(f"{kind}.delta", **position, delta=item["arguments"])
+            self.send(f"{kind}.done", **position, name=item["name"], arguments=item["arguments"])
+        self.send("response.output_item.done", output_index=number, item=item)
 
     def _of_part(self, kind: str, message: Mapping[str, Any], **fields: Any) -> None:
-        self._send(kind, item_id=message["id"], output_index=0, content_index=0, **fields)
+        self.send(kind, item_id=message["id"], output_index=0, content_index=0, **fields)
 
-    def _send(self, kind: str, **fields: Any) -> None:
-        self.emit(self._event(kind, **fields))
-
-    def _event(self, kind: str, **fields: Any) -> str:
-        data = {"type": kind, "sequence_number": self._sequence, **fields}
+    def event(self, kind: str, **fields: Any) -> str:
+        """An event in its wire format, numbered."""
         self._sequence += 1
-        return f"event: {kind}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"
+        return super().event(kind, sequence_number=self._sequence - 1, **fields)
 
     def _empty(self) -> ResponsesAnswer:
         return ResponsesAnswer(
@@ -234,12 +212,12 @@ class ResponsesWriter(ResponseWriter):
                 "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
                 "output": items,
                 "usage": ResponsesUsage.of(generation.usage),
-                "surefoot": extension(generation, self._candidates),
+                "surefoot": self.extension(generation),
             }
         )
 
 
-def _items(choice: GeneratedChoice, refusal_as_text: bool) -> list[dict[str, Any]]:
+def _items(choice: Choice, refusal_as_text: bool) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
     if choice.withheld:
         if refusal_as_text:

@@ -1,4 +1,4 @@
-"""What the gateway records of each request, and the protocols of the stores that it needs."""
+"""Records of requests, and protocols of the stores that the gateway uses."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from surefoot.protocols import Completion, SampleResult
 from surefoot.records import Message, Problem, Record, StepScores, Tool, Trace, Usage
 
 Decision = Literal["accept", "reject", "unscored"]
-"""unscored: no step is known to be bad, but some have no score."""
+"""unscored: all scores reach the threshold, but some steps were not scored."""
 
 
 class SessionTurn(BaseModel):
-    """Where a request stands in a session."""
+    """A request's position in a session."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     session: str = Field(min_length=1, max_length=200)
-    """The name that the client gave it. Another key's session of the same name is another session."""
+    """The client's name for it. Sessions of different keys are different sessions."""
     turn: int = Field(ge=0)
     """Answers before this one in the conversation."""
     messages: tuple[Message, ...]
@@ -33,20 +33,20 @@ class SessionTurn(BaseModel):
     tools: tuple[Tool, ...] = ()
 
 
-class DrawnTokens(BaseModel):
-    """A message's tokens, as the policy's server says that it drew them."""
+class SampledTokens(BaseModel):
+    """A message's tokens, as the policy's server sampled them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     prompt_ids: tuple[int, ...] = ()
-    """The prompt as it was read; empty where the server does not say."""
+    """The prompt's tokens; empty if the server does not report them."""
     ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
-    """log π of each of ``ids``, in nats and before the temperature; empty where the server does not say."""
+    """log π of each of ``ids``, in nats and before the temperature; empty if not reported."""
 
     @classmethod
-    def of(cls, completion: Completion, result: SampleResult) -> DrawnTokens | None:
-        """Those of one of a result's completions; ``None`` if nothing is known."""
+    def of(cls, completion: Completion, result: SampleResult) -> SampledTokens | None:
+        """The tokens of a completion of ``result``; ``None`` if they are unknown."""
         # JSON has no infinity
         logprobs = completion.logprobs if all(map(math.isfinite, completion.logprobs)) else ()
         if not (completion.token_ids or logprobs):
@@ -55,7 +55,7 @@ class DrawnTokens(BaseModel):
 
 
 class GatewayCandidate(BaseModel):
-    """One solution that the strategy considered, or that the client sent."""
+    """A solution that the strategy considered, or that the client sent."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -63,108 +63,107 @@ class GatewayCandidate(BaseModel):
     chosen: bool
     """Whether it became an answer."""
     choice: int | None = Field(default=0, ge=0)
-    """The answer that it was considered for, counted from 0; ``None`` = the client sent it."""
+    """The answer that it was considered for, counted from 0; ``None`` if the client sent it."""
     weight: int = Field(default=1, ge=1)
-    """How often it was drawn."""
+    """How often it was sampled."""
     score: float | None = None
-    """What the strategy ranked it by; ``None`` = not scored."""
+    """Aggregated score; ``None`` = not scored."""
     scores: StepScores | None = None
     reason: str | None = None
     """Why it was rejected, cut or withheld, e.g. ``step 3 below 0.5``."""
-    tokens: DrawnTokens | None = None
-    """Of a message that was drawn whole in a session; ``None`` for one that was put together of steps, or cut
-    at a stop text."""
+    tokens: SampledTokens | None = None
+    """Tokens of a message that was sampled whole in a session; ``None`` if it was joined from steps or cut at
+    a stop text."""
 
 
 class GatewayRecord(Record):
     """One request to the gateway, answered or failed."""
 
     request_id: str = Field(min_length=1, max_length=200)
-    """Unique; that of the answer. A second write with the same id changes nothing."""
+    """Unique id, equal to the answer's. Writing the same id again changes nothing."""
     created: datetime
     endpoint: str
     """``/v1/chat/completions`` …"""
     model: str
     """The model that the client named."""
     strategy: str
-    """``best-of-16``, ``beam-4x4`` …; the empty text where none applies."""
+    """``best-of-16``, ``beam-4x4`` …; empty if no strategy applies."""
     policy: str | None = None
-    """Who wrote the candidates."""
+    """The model that wrote the candidates."""
     scorer: str | None = None
-    """Who scored them; ``None`` = nobody."""
+    """The model that scored them, if any."""
     status: int
-    """HTTP status that was answered; 499 = the client disconnected."""
+    """HTTP status of the answer; 499 = the client disconnected."""
     error: str | None = None
     latency_ms: float = Field(ge=0)
     usage: Usage = Usage()
     key_id: int | None = None
     project_id: int | None = None
-    """That of the key."""
+    """The key's project."""
     problem: Problem | None = None
     """The prompt as a problem."""
     candidates: tuple[GatewayCandidate, ...] = ()
     trees: dict[int, Any] = Field(default_factory=dict)
-    """All steps that a search drew, by the answer it was for, where some were dropped: the JSON of
+    """All steps of a search that dropped some, by answer: the JSON of
     ``surefoot.search.saved_tree.SavedTree``."""
     session: SessionTurn | None = None
-    """Where the request stands in a conversation that the client named."""
+    """Position in a session that the client named."""
     decision: Decision | None = None
     """The verdict on a solution that the client sent."""
     guard: dict[int, tuple[GuardDecision, ...]] = Field(default_factory=dict)
-    """What the guard decided about messages with tool calls, in the order in which they were drawn, by the
-    answer they were for."""
+    """The guard's decisions about messages with tool calls, in order of sampling, by answer."""
     request: dict[str, Any] = Field(default_factory=dict)
     """The parameters of the request (n, temperature, seed …), without the messages."""
     tally: dict[str, float] = Field(default_factory=dict)
-    """What the request adds to the counters of its hour."""
+    """Increments of the hourly counters."""
 
 
 class HeldCall(BaseModel):
-    """A message whose calls wait for a person, or waited."""
+    """A message whose calls wait, or waited, for a person's decision."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     request_id: str
-    """The request that it was drawn for."""
+    """The request that it answers."""
     choice: int = Field(default=0, ge=0)
     created: datetime
     key_id: int | None = None
-    """Who asked."""
+    """The key of the request."""
     run: tuple[Message, ...]
-    """What came before."""
+    """The conversation before the message."""
     reply: Message
     """The message with the calls."""
     decision: GuardDecision
-    """What the guard found."""
+    """The guard's decision."""
     review: Review | None = None
-    """What the person decided; ``None`` = nothing yet."""
+    """The person's decision; ``None`` until there is one."""
 
 
 class HoldStore(Protocol):
-    """Where held calls wait. ``Database.held_calls`` is one. All methods block and raise ``StoreError``."""
+    """Store of held calls, such as ``Database.held_calls``. All methods block and raise ``StoreError``."""
 
     def hold(self, held: HeldCall, *, most: int) -> int | None:
-        """Keep a call and give its number; ``None`` where ``most`` wait already."""
+        """Store a call and return its number, or ``None`` if ``most`` calls wait already."""
         ...
 
     def reviews(self, numbers: Sequence[int]) -> dict[int, Review]:
-        """The decisions about these calls, as far as there are any."""
+        """Decisions about these calls; undecided ones are left out."""
         ...
 
     def held(self, number: int, *, key_id: int | None) -> HeldCall:
-        """A call of that key (``None``: of nobody's). Raises ``NotFoundError``."""
+        """A call of this key (``None``: of requests without a key). Raises ``NotFoundError``."""
         ...
 
 
 class RecordStore(Protocol):
-    """Where the gateway writes. ``Database.gateway`` is one; a list in a test is another."""
+    """Store of requests, such as ``Database.gateway``."""
 
     def write_all(self, records: Sequence[GatewayRecord]) -> None:
         """Store all ``records`` or none. They are on disk when this returns. Blocks; call it in a thread."""
         ...
 
     def ping(self) -> None:
-        """Return if records can be written now. Raises ``UnavailableError``; blocks."""
+        """Return if records can be written. Raises ``UnavailableError``; blocks."""
         ...
 
 
@@ -178,7 +177,7 @@ class ScoredRequest:
 
 
 class ScoreHistory(Protocol):
-    """Scores of earlier answers, from which a monitor resumes. ``Database.gateway`` is one."""
+    """Scores of earlier answers, from which a monitor resumes; such as ``Database.gateway``."""
 
     def scores(
         self,
@@ -189,7 +188,7 @@ class ScoreHistory(Protocol):
         latest: bool = False,
         limit: int = 2000,
     ) -> Sequence[ScoredRequest]:
-        """Those of the first ``limit`` requests from ``since`` on, or of the ``latest``, oldest first."""
+        """Scores of the first ``limit`` requests since ``since``, or of the ``latest``, oldest first."""
         ...
 
 
@@ -212,7 +211,7 @@ ROLE_SCOPES: Final[Mapping[str, frozenset[KeyScope]]] = MappingProxyType(
 
 
 class AuthorizedKey(Protocol):
-    """An API key as the gateway sees it. ``surefoot.server.store.ApiKey`` is one."""
+    """The fields of an API key that the gateway reads; see ``surefoot.server.store.ApiKey``."""
 
     @property
     def id(self) -> int: ...
@@ -234,15 +233,15 @@ class AuthorizedKey(Protocol):
 
 
 class KeyStore(Protocol):
-    """Where keys are looked up. ``Database.keys`` is one. All methods block and raise ``StoreError``."""
+    """Store of keys, such as ``Database.keys``. All methods block and raise ``StoreError``."""
 
     def authenticate(self, key: str) -> AuthorizedKey | None:
-        """The key that this secret belongs to; ``None`` if it is unknown or revoked.
+        """The key with this secret; ``None`` if it is unknown or revoked.
 
         Raises ``ExpiredKeyError``.
         """
         ...
 
     def note_use(self, key: Any) -> None:
-        """Record that ``key``, as ``authenticate`` returned it, was used now."""
+        """Record that ``key``, as returned by ``authenticate``, was used now."""
         ...

@@ -1,4 +1,4 @@
-"""The request log: what is recorded of a request, and how it is written before the answer goes out."""
+"""The request log: the record of a request, and the thread that writes it before the answer is sent."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from typing import Any
 from surefoot.errors import UnavailableError
 from surefoot.records import Problem, Trace, Usage
 from surefoot.server.gateway.errors import ApiError
+from surefoot.server.gateway.generation import Generation
 from surefoot.server.gateway.monitor import Observations
-from surefoot.server.gateway.plan import GeneratedChoice, Generation
 from surefoot.server.gateway.records import (
     AuthorizedKey,
     Decision,
@@ -32,7 +32,7 @@ from surefoot.server.gateway.records import (
 
 @dataclass(frozen=True, kw_only=True)
 class LogEntry:
-    """A valid request: what its record says whether it succeeds or fails."""
+    """A valid request: the fields of its record that do not depend on the outcome."""
 
     id: str
     endpoint: str
@@ -61,9 +61,9 @@ class LogEntry:
         """The record of an answer; ``client_candidate`` is a solution that came with the request."""
         choices = generation.choices if generation else ()
         candidates = [client_candidate] if client_candidate else []
-        for number, choice in enumerate(choices):
-            candidates += _candidates(number, choice, with_tokens=self.session is not None)
-        missing = (choice.withheld for choice in choices if choice.result.chosen is None or choice.blocked)
+        for choice in choices:
+            candidates += choice.candidates
+        missing = (choice.withheld for choice in choices if choice.chosen is None or choice.blocked)
         return self._record(
             status=200,
             error=next(missing, None),
@@ -76,8 +76,7 @@ class LogEntry:
         )
 
     def failure(self, status: int, error: str, usage: Usage, sent: Mapping[int, str]) -> GatewayRecord:
-        """The record of a failure: the HTTP status, and the text that a stream had ``sent`` by then, by the
-        number of the choice."""
+        """The record of a failure, with its HTTP status and the text already ``sent`` of each choice."""
         partial = [
             GatewayCandidate(
                 trace=Trace(problem_id=self.problem.id, text=text, policy=self.policy),
@@ -91,8 +90,7 @@ class LogEntry:
             status=status, error=error, usage=usage, candidates=tuple(partial), tally={"failed": 1}
         )
 
-    def _record(self, **more: Any) -> GatewayRecord:
-        key = self.key
+    def _record(self, **fields: Any) -> GatewayRecord:
         return GatewayRecord(
             request_id=self.id,
             created=self.created,
@@ -103,11 +101,11 @@ class LogEntry:
             scorer=self.scorer,
             problem=self.problem,
             latency_ms=1000 * (time.monotonic() - self.started),
-            key_id=key.id if key else None,
-            project_id=key.project_id if key else None,
+            key_id=self.key.id if self.key else None,
+            project_id=self.key.project_id if self.key else None,
             request=self.parameters,
             session=self.session,
-            **more,
+            **fields,
         )
 
 
@@ -116,28 +114,10 @@ def new_id(prefix: str) -> str:
     return f"{prefix}-{uuid.uuid4().hex}"
 
 
-def _candidates(number: int, choice: GeneratedChoice, *, with_tokens: bool) -> list[GatewayCandidate]:
-    result = choice.result
-    return [
-        GatewayCandidate(
-            trace=trace,
-            chosen=place == result.chosen and choice.withheld is None,
-            choice=number,
-            weight=result.weights[place],
-            score=result.values[place],
-            scores=result.scores[place] if result.scores else None,
-            reason=choice.reasons.get(place)
-            or (choice.withheld if place == result.chosen else f"not chosen by {result.rule}"),
-            tokens=choice.tokens.get(place) if with_tokens else None,
-        )
-        for place, trace in enumerate(result.candidates)
-    ]
-
-
 _BATCH_SIZE = 256
 """Records of one transaction."""
 _MAX_WAITING = 1024
-"""Records that wait; beyond it, those that no request waits for are dropped."""
+"""Waiting records; beyond this number, records that no request waits for are dropped."""
 _CLOSE_TIMEOUT_S = 30.0
 _PROBE_TIMEOUT_S = 2.0
 _PROBE_EVERY_S = 1.0
@@ -147,10 +127,10 @@ _Waiting = tuple[GatewayRecord, asyncio.Future[None]]
 
 
 class Recorder:
-    """Writes records in a separate thread; those that come during a write go together in the next one.
+    """Writes records in a separate thread; records that arrive during a write go together in the next one.
 
-    Many clients thus share one flush to disk, and a lone one waits for no other. ``log=None`` keeps nothing.
-    ``on_loss`` is called for each record that was to be noted and is lost.
+    So many clients share one flush to disk, and a single client waits for no other. ``log=None`` stores
+    nothing. ``on_loss`` is called for each lost record of a failed request.
     """
 
     def __init__(self, log: RecordStore | None, *, on_loss: Callable[[], None] = lambda: None) -> None:
@@ -162,15 +142,15 @@ class Recorder:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="surefoot-record")
 
     async def write(self, record: GatewayRecord) -> None:
-        """Return when ``record`` is kept. Raises what the log raises for it.
+        """Return when ``record`` is stored. Raises what the log raises for it.
 
-        A caller that is cancelled withdraws its record, unless it is being written.
+        If the caller is cancelled, its record is withdrawn unless it is being written.
         """
         if self._log is not None:
             await self._put(self._log, record)
 
     def note(self, record: GatewayRecord) -> None:
-        """Keep ``record`` soon, if possible. For requests that are answered with an error anyway."""
+        """Store ``record`` soon, if possible. For requests that are answered with an error anyway."""
         if self._log is None:
             return
         if len(self._waiting) >= _MAX_WAITING:
@@ -180,15 +160,15 @@ class Recorder:
             self._put(self._log, record).add_done_callback(self._noted)
 
     async def probe(self) -> None:
-        """Return if records can be kept now. Raises :class:`ApiError` 503.
+        """Return if records can be stored. Raises :class:`ApiError` 503.
 
-        Writes to the log, unless a write succeeded in the last second; probes at the same moment share one.
+        Writes to the log unless a write succeeded in the last second; concurrent probes share one.
         """
         if self._log is None or time.monotonic() - self._kept_at < _PROBE_EVERY_S:
             return
         if self._probe is None or self._probe.done():
             self._probe = asyncio.create_task(self._run(self._log.ping))
-            self._probe.add_done_callback(_note_outcome)  # all who waited may have left
+            self._probe.add_done_callback(_note_outcome)  # all waiting requests may have ended
         try:
             async with asyncio.timeout(_PROBE_TIMEOUT_S):
                 await asyncio.shield(self._probe)
@@ -196,7 +176,7 @@ class Recorder:
             raise log_unavailable() from error
 
     async def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> None:
-        """Return when all is written, or after ``timeout_s`` seconds."""
+        """Return when all records are written, or after ``timeout_s`` seconds."""
         if self._writing is not None:
             try:
                 async with asyncio.timeout(timeout_s):
@@ -226,7 +206,7 @@ class Recorder:
             if error is None or len(batch) == 1 or isinstance(error, UnavailableError):
                 for _, done in batch:
                     _settle(done, error)
-            else:  # one that cannot be kept must not take the others with it
+            else:  # a record that cannot be stored must not lose the others
                 for waiting in batch:
                     _settle(waiting[1], await self._try(log, [waiting]))
 
@@ -238,7 +218,6 @@ class Recorder:
         return None
 
     async def _run(self, work: Callable[[], None]) -> None:
-        """Do ``work`` in the thread that writes, and note whether it could."""
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except UnavailableError:
@@ -258,7 +237,7 @@ def _note_outcome(done: asyncio.Future[None]) -> None:
 
 
 def log_unavailable() -> ApiError:
-    """What clients get while records cannot be kept; the reason, which may name hosts, is for the log."""
+    """The error while records cannot be stored. The reason may name hosts, so only the log has it."""
     return ApiError(503, "answers cannot be recorded now", code="log_failed", retry_after_s=5)
 
 

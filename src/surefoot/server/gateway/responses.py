@@ -1,4 +1,4 @@
-"""Answers to generating requests: as one body, or in the chunks of a stream."""
+"""Answers to generating requests, as one body or as a stream of events."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from surefoot.guard import GuardDecision
 from surefoot.records import ToolCall
-from surefoot.search.method import SearchResult
 from surefoot.server.gateway.errors import ApiError
-from surefoot.server.gateway.plan import CONTENT_FILTER, GeneratedChoice, Generation
-from surefoot.server.gateway.records import HeldCall
+from surefoot.server.gateway.generation import CONTENT_FILTER, Choice, Generation
+from surefoot.server.gateway.records import GatewayCandidate, HeldCall
 from surefoot.server.gateway.request_log import LogEntry
 from surefoot.server.gateway.schemas import (
     CandidateResponse,
@@ -33,14 +31,14 @@ from surefoot.server.gateway.schemas import (
     TextChoice,
     TokenUsage,
 )
-from surefoot.server.gateway.settings import Candidates, GatewaySettings
+from surefoot.server.gateway.settings import GatewaySettings
 
 Emit = Callable[[str], None]
-"""Sends one event of a stream, as it stands on the wire."""
+"""Sends one event of a stream, in its wire format."""
 
 
 class ResponseWriter:
-    """Base of all forms of answers: :meth:`response` is the whole one, the other methods write a stream."""
+    """Base of all answer formats: :meth:`response` makes one body, the other methods write a stream."""
 
     id_prefix: str
 
@@ -48,7 +46,7 @@ class ResponseWriter:
         self.emit: Emit = lambda _: None
         self.sent: dict[int, str] = {}
         """Text of each choice that the client has received."""
-        self._candidates = body.options.candidates or settings.candidates
+        self._shown = body.options.candidates or settings.candidates
         self._refusal_as_text = settings.refusal_as_text
         self._created = int(entry.created.timestamp())
         self._head = {"id": entry.id, "created": self._created, "model": body.model}
@@ -61,7 +59,7 @@ class ResponseWriter:
         """Start a stream of ``count`` choices."""
 
     def on_text(self, number: int, text: str) -> None:
-        """Send what is new in ``text``, with which a choice is certain to begin."""
+        """Send the new part of ``text``, the certain beginning of a choice."""
         sent = self.sent.get(number, "")
         if len(text) > len(sent):
             self.sent[number] = text
@@ -71,31 +69,35 @@ class ResponseWriter:
         """Send a choice's next piece of text."""
         raise NotImplementedError
 
-    def send_rest(self, number: int, choice: GeneratedChoice) -> None:
-        """Send the text that was not sent. Raises :class:`ApiError` if it contradicts what was."""
+    def send_remaining(self, number: int, choice: Choice) -> None:
+        """Send the text that was not sent. Raises :class:`ApiError` if it contradicts the sent text."""
         text = "" if choice.withheld else choice.text
         if not text.startswith(self.sent.get(number, "")):
             raise ApiError(500, "the answer does not begin with what was sent of it", code="stream")
         self.on_text(number, text)
 
     def end(self, generation: Generation) -> None:
-        """Send the rest. Raises :class:`ApiError` if it contradicts what was sent before."""
+        """Send everything else. Raises :class:`ApiError` if it contradicts the sent text."""
         raise NotImplementedError
 
     def last_event(self, error: ApiError | None) -> str:
-        """What stands at the end of a stream, after :meth:`end` or an error; may be nothing."""
+        """The last event of a stream, after :meth:`end` or an error; may be empty."""
         raise NotImplementedError
+
+    def extension(self, generation: Generation) -> Extension:
+        """The field ``surefoot``, with all candidates, the chosen one or none, as the client asked."""
+        return extension(generation, self._shown)
 
 
 class ChunkWriter(ResponseWriter):
-    """OpenAI's older forms, whose streams are chunks of one kind.
+    """OpenAI's older formats, whose streams are chunks of one type.
 
-    The last event with a choice has the field ``surefoot``; with ``stream_options.include_usage`` there is
-    one more, which has the usage.
+    The last event with a choice has the field ``surefoot``; with ``stream_options.include_usage``, one more
+    event has the usage.
     """
 
     chunk: str
-    """Type of the object that is a chunk."""
+    """Object type of a chunk."""
 
     def __init__(self, body: GenerationRequest, entry: LogEntry, settings: GatewaySettings) -> None:
         super().__init__(body, entry, settings)
@@ -104,62 +106,63 @@ class ChunkWriter(ResponseWriter):
 
     def response(self, generation: Generation) -> BaseModel:
         """The body of an answer that is not streamed."""
-        return self.whole(
-            list(enumerate(generation.choices)),
+        return self.body(
+            generation.choices,
             usage=TokenUsage.of(generation.usage),
-            surefoot=extension(generation, self._candidates),
+            surefoot=self.extension(generation),
             **self._head,
         )
 
     def send_text(self, number: int, text: str) -> None:
-        """As the base says."""
+        """See the base class."""
         self._send([self.piece(number, text)])
 
     def last_event(self, error: ApiError | None) -> str:
-        """The error in OpenAI's form, or ``[DONE]``."""
+        """The error in OpenAI's format, or ``[DONE]``."""
         return f"data: {json.dumps(error.body) if error else '[DONE]'}\n\n"
 
     def end(self, generation: Generation) -> None:
-        """As the base says."""
+        """See the base class."""
         for number, choice in enumerate(generation.choices):
-            self.send_rest(number, choice)
-            last = number == len(generation.choices) - 1
-            field = extension(generation, self._candidates).model_dump(mode="json") if last else None
-            self._send(self.closing(number, choice), field)
+            self.send_remaining(number, choice)
+            *pieces, last = self.closing(number, choice)
+            self._send(pieces)
+            is_last = number == len(generation.choices) - 1
+            extra = {"surefoot": self.extension(generation).model_dump(mode="json")} if is_last else {}
+            self._send([last], **extra)
         if self._usage:
-            self._dump([], {"usage": TokenUsage.of(generation.usage).model_dump(mode="json")})
+            self._dump([], usage=TokenUsage.of(generation.usage).model_dump(mode="json"))
 
-    def whole(self, choices: Sequence[tuple[int, GeneratedChoice]], **fields: Any) -> BaseModel:
-        """The body with these choices, by their numbers, and the other ``fields``."""
+    def body(self, choices: Sequence[Choice], **fields: Any) -> BaseModel:
+        """The body with these choices and the other ``fields``."""
         raise NotImplementedError
 
     def piece(self, number: int, text: str) -> dict[str, Any]:
         """A choice with new text."""
         raise NotImplementedError
 
-    def closing(self, number: int, choice: GeneratedChoice) -> list[dict[str, Any]]:
-        """A choice's last pieces."""
+    def closing(self, number: int, choice: Choice) -> list[dict[str, Any]]:
+        """A choice's last pieces, at least one."""
         raise NotImplementedError
 
-    def _send(self, pieces: list[dict[str, Any]], field: dict[str, Any] | None = None) -> None:
-        for place, piece in enumerate(pieces):
-            more = {"surefoot": field} if field is not None and place == len(pieces) - 1 else {}
-            self._dump([piece], more)
+    def _send(self, pieces: Sequence[dict[str, Any]], **extra: Any) -> None:
+        for piece in pieces:
+            self._dump([piece], **extra)
 
-    def _dump(self, choices: list[dict[str, Any]], more: dict[str, Any]) -> None:
-        data = json.dumps({**self._chunk_head, "choices": choices, **more}, ensure_ascii=False)
+    def _dump(self, choices: list[dict[str, Any]], **extra: Any) -> None:
+        data = json.dumps({**self._chunk_head, "choices": choices, **extra}, ensure_ascii=False)
         self.emit(f"data: {data}\n\n")
 
 
 class ChatWriter(ChunkWriter):
-    """``chat.completion``: a message, or pieces of it."""
+    """``chat.completion``: messages, or pieces of messages."""
 
     id_prefix = "chatcmpl"
     chunk = "chat.completion.chunk"
 
-    def whole(self, choices: Sequence[tuple[int, GeneratedChoice]], **fields: Any) -> BaseModel:
-        """As the base says."""
-        return ChatResponse(choices=[self._choice(*pair) for pair in choices], **fields)
+    def body(self, choices: Sequence[Choice], **fields: Any) -> BaseModel:
+        """See the base class."""
+        return ChatResponse(choices=[self._choice(*pair) for pair in enumerate(choices)], **fields)
 
     def begin(self, count: int) -> None:
         """Send each choice's role."""
@@ -169,13 +172,13 @@ class ChatWriter(ChunkWriter):
         """New content."""
         return _delta(number, {"content": text})
 
-    def closing(self, number: int, choice: GeneratedChoice) -> list[dict[str, Any]]:
-        """Refusal, tool calls, and the reason for the end."""
+    def closing(self, number: int, choice: Choice) -> list[dict[str, Any]]:
+        """Refusal, tool calls, and the finish reason."""
+        if choice.withheld and self._refusal_as_text:
+            return [_delta(number, {"content": choice.withheld}), _delta(number, {}, CONTENT_FILTER)]
         pieces = []
         if choice.reasoning and not choice.withheld:
             pieces.append(_delta(number, {"reasoning_content": choice.reasoning}))
-        if choice.withheld and self._refusal_as_text:
-            return [_delta(number, {"content": choice.withheld}), _delta(number, {}, CONTENT_FILTER)]
         if choice.withheld:
             pieces.append(_delta(number, {"refusal": choice.withheld}))
         if choice.tool_calls:
@@ -183,7 +186,7 @@ class ChatWriter(ChunkWriter):
             pieces.append(_delta(number, {"tool_calls": calls}))
         return [*pieces, _delta(number, {}, choice.finish_reason)]
 
-    def _choice(self, index: int, choice: GeneratedChoice) -> ChatChoice:
+    def _choice(self, index: int, choice: Choice) -> ChatChoice:
         if choice.withheld and self._refusal_as_text:
             message = OutputMessage(content=choice.withheld)
             return ChatChoice(index=index, message=message, finish_reason=CONTENT_FILTER)
@@ -197,20 +200,20 @@ class ChatWriter(ChunkWriter):
 
 
 class TextWriter(ChunkWriter):
-    """``text_completion``: a text, or pieces of it; empty if it was withheld."""
+    """``text_completion``: texts, or pieces of texts; withheld texts are empty."""
 
     id_prefix = "cmpl"
     chunk = "text_completion"
 
-    def whole(self, choices: Sequence[tuple[int, GeneratedChoice]], **fields: Any) -> BaseModel:
-        """As the base says."""
+    def body(self, choices: Sequence[Choice], **fields: Any) -> BaseModel:
+        """See the base class."""
         texts = [
             TextChoice(
                 index=index,
                 text="" if choice.withheld else choice.text,
                 finish_reason=CONTENT_FILTER if choice.withheld else choice.finish_reason,
             )
-            for index, choice in choices
+            for index, choice in enumerate(choices)
         ]
         return CompletionResponse(choices=texts, **fields)
 
@@ -218,10 +221,22 @@ class TextWriter(ChunkWriter):
         """New text."""
         return {"index": number, "text": text, "logprobs": None, "finish_reason": None}
 
-    def closing(self, number: int, choice: GeneratedChoice) -> list[dict[str, Any]]:
-        """The reason for the end."""
+    def closing(self, number: int, choice: Choice) -> list[dict[str, Any]]:
+        """The finish reason."""
         reason = CONTENT_FILTER if choice.withheld else choice.finish_reason
-        return [{"index": number, "text": "", "logprobs": None, "finish_reason": reason}]
+        return [{**self.piece(number, ""), "finish_reason": reason}]
+
+
+class EventWriter(ResponseWriter):
+    """Formats with one choice, whose streams consist of named events."""
+
+    def event(self, kind: str, **fields: Any) -> str:
+        """An event in its wire format."""
+        return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields}, ensure_ascii=False)}\n\n"
+
+    def send(self, kind: str, **fields: Any) -> None:
+        """Send an event."""
+        self.emit(self.event(kind, **fields))
 
 
 def _delta(number: int, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
@@ -229,7 +244,7 @@ def _delta(number: int, delta: dict[str, Any], reason: str | None = None) -> dic
 
 
 def output_calls(calls: Sequence[ToolCall], *, numbered: bool = False) -> list[OutputToolCall]:
-    """Calls as clients get them, each with an id."""
+    """Calls as clients receive them, each with an id."""
     return [
         OutputToolCall(
             index=number if numbered else None,
@@ -240,85 +255,64 @@ def output_calls(calls: Sequence[ToolCall], *, numbered: bool = False) -> list[O
     ]
 
 
-def extension(generation: Generation, candidates: Candidates) -> Extension:
-    """The field for a generation, with all candidates, the chosen ones or none."""
+def extension(generation: Generation, shown: str) -> Extension:
+    """The field ``surefoot`` of an answer, with all candidates, the chosen ones or none."""
     return Extension(
         strategy=generation.strategy,
         seed=generation.seed,
         policy=generation.policy,
         scorer=generation.scorer,
-        searches=[_search(number, choice, candidates) for number, choice in enumerate(generation.choices)],
+        searches=[_search(number, choice, shown) for number, choice in enumerate(generation.choices)],
     )
 
 
-def _search(index: int, choice: GeneratedChoice, candidates: Candidates) -> SearchResponse:
-    result = choice.result
-    places: Sequence[int] = range(len(result.candidates))
-    if candidates != "all":
-        places = [result.chosen] if candidates == "chosen" and result.chosen is not None else []
-    if choice.withheld and (candidates != "all" or choice.guarded):
-        places = []
+def _search(index: int, choice: Choice, shown: str) -> SearchResponse:
+    numbers: Sequence[int] = range(len(choice.candidates))
+    if shown != "all":
+        numbers = [choice.chosen] if shown == "chosen" and choice.chosen is not None else []
+    if choice.withheld and (shown != "all" or choice.guarded):
+        numbers = []
     elif choice.guarded:
-        places = [place for place in places if place == result.chosen]
+        numbers = [number for number in numbers if number == choice.chosen]
+    dropped = []
+    if choice.tree is not None and shown == "all":
+        nodes = (choice.tree.nodes[number] for number in choice.dropped)
+        dropped = [DroppedStep(step=node.depth - 1, text=node.text, score=node.score) for node in nodes]
     return SearchResponse(
         index=index,
-        seed=result.seed,
-        rule=result.rule,
-        chosen=result.chosen,
+        seed=choice.seed,
+        rule=choice.rule,
+        chosen=choice.chosen,
         value=choice.value,
         abstained=choice.abstained,
-        usage=TokenUsage.of(result.usage),
-        counts=result.counts,
-        error=result.error or (choice.withheld if result.chosen is None else None),
-        candidates=[_candidate(result, number) for number in places],
-        dropped=_dropped(choice) if candidates == "all" else [],
-        guard=[_summary(decision) for decision in choice.decisions],
+        usage=TokenUsage.of(choice.usage),
+        counts=choice.counts,
+        error=choice.error or (choice.withheld if choice.chosen is None else None),
+        candidates=[_candidate(choice.candidates[number], number == choice.chosen) for number in numbers],
+        dropped=dropped,
+        guard=[
+            GuardSummary(
+                action=decision.action,
+                stage=decision.by_stage,
+                reason=decision.reason,
+                held=decision.held,
+                review=decision.review,
+                latency_ms=decision.latency_ms,
+            )
+            for decision in choice.decisions
+        ],
     )
 
 
-def _summary(decision: GuardDecision) -> GuardSummary:
-    return GuardSummary(
-        action=decision.action,
-        stage=decision.by_stage,
-        reason=decision.reason,
-        held=decision.held,
-        review=decision.review,
-        latency_ms=decision.latency_ms,
-    )
-
-
-def held_response(number: int, held: HeldCall) -> HeldResponse:
-    """A held message as far as it may be seen: its calls once they are approved."""
-    review, reply = held.review, held.reply
-    approved = review is not None and review.approved
-    return HeldResponse(
-        number=number,
-        state="waiting" if review is None else "approved" if approved else "denied",
-        comment=review.comment if review else "",
-        message=OutputMessage(content=reply.content, tool_calls=output_calls(reply.tool_calls))
-        if approved
-        else None,
-    )
-
-
-def _dropped(choice: GeneratedChoice) -> list[DroppedStep]:
-    if choice.tree is None:
-        return []
-    nodes = (choice.tree.nodes[place] for place in choice.dropped)
-    return [DroppedStep(step=node.depth - 1, text=node.text, score=node.score) for node in nodes]
-
-
-def _candidate(result: SearchResult, number: int) -> CandidateResponse:
-    trace = result.candidates[number]
-    record = result.scores[number] if result.scores else None
+def _candidate(candidate: GatewayCandidate, chosen: bool) -> CandidateResponse:
+    trace, record = candidate.trace, candidate.scores
     scores = record.scores if record else (None,) * len(trace.steps)
-    text = trace.text if trace.text is not None else (trace.messages[-1].content or "")
     return CandidateResponse(
-        text=text,
+        text=trace.text if trace.text is not None else (trace.messages[-1].content or ""),
         answer=trace.answer,
-        value=result.values[number],
-        weight=result.weights[number],
-        chosen=number == result.chosen,
+        value=candidate.score,
+        weight=candidate.weight,
+        chosen=chosen,
         finish_reason=trace.finish_reason,
         steps=[
             ScoredStep(
@@ -333,4 +327,18 @@ def _candidate(result: SearchResult, number: int) -> CandidateResponse:
         ],
         tool_calls=output_calls(trace.messages[-1].tool_calls) or None if trace.messages else None,
         unscored_reason=record.unscored_reason if record else None,
+    )
+
+
+def held_response(number: int, held: HeldCall) -> HeldResponse:
+    """A held message as far as it may be seen: its calls only once they are approved."""
+    review, reply = held.review, held.reply
+    approved = review is not None and review.approved
+    return HeldResponse(
+        number=number,
+        state="waiting" if review is None else "approved" if approved else "denied",
+        comment=review.comment if review else "",
+        message=OutputMessage(content=reply.content, tool_calls=output_calls(reply.tool_calls))
+        if approved
+        else None,
     )

@@ -1,37 +1,40 @@
-"""Bodies of the generating interfaces: requests, and OpenAI's answers with a field ``surefoot``."""
+"""Bodies of the generating endpoints: requests, and OpenAI's answers with a field ``surefoot``."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from surefoot.guard import Review
 from surefoot.guard.records import Action, Stage
+from surefoot.messages import message_fields
 from surefoot.records import StepPart, Usage
 from surefoot.scores import Aggregator
 from surefoot.search.method import SearchCounts
+from surefoot.server.gateway.errors import ApiError, invalid
 from surefoot.server.gateway.settings import Candidates
 
 _NEUTRAL = {"top_k": (0, -1), "min_p": (0,), "repetition_penalty": (1,), "repeat_penalty": (1,)}
-"""Fields of other servers that would change the answer, with the values at which they do nothing."""
+"""Fields of other servers that would change the answer, with their neutral values."""
 
 
 class RequestModel(BaseModel):
-    """Base of what clients send: types are not converted, and unknown fields are ignored."""
+    """Base of requests: types are not converted, and unknown fields are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True, allow_inf_nan=False)
 
 
 class StrategyOptions(BaseModel):
-    """Field ``surefoot`` of a request: what the OpenAI interface has no field for."""
+    """Field ``surefoot`` of a request: options that OpenAI's API does not have."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     strategy: str | None = Field(default=None, max_length=100)
     """Takes precedence over the model's name."""
     problem: str | None = Field(default=None, min_length=1)
-    """The problem as the reward model reads it; default: the last user message, or the prompt."""
+    """The problem that the reward model sees; by default the last user message, or the prompt."""
     threshold: float | None = Field(default=None, ge=0, le=1)
     retries: int | None = Field(default=None, ge=0, le=100)
     abstain_below: float | None = Field(default=None, ge=0, le=1)
@@ -40,11 +43,11 @@ class StrategyOptions(BaseModel):
     step_tokens: int | None = Field(default=None, ge=1)
     max_steps: int | None = Field(default=None, ge=1, le=1000)
     candidates: Candidates | None = None
-    """``null`` = as the server says."""
+    """``null``: the server's default."""
 
 
 class StreamOptions(RequestModel):
-    """What a stream holds besides text."""
+    """Extra events of a stream."""
 
     include_usage: bool = False
 
@@ -103,7 +106,7 @@ StopText = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class SamplingRequest(RequestModel):
-    """How something is to be generated."""
+    """Sampling options."""
 
     seed: int | None = Field(default=None, ge=-(2**63), le=2**63 - 1)
     temperature: float | None = Field(default=None, ge=0, le=2)
@@ -113,19 +116,19 @@ class SamplingRequest(RequestModel):
 
     @property
     def options(self) -> StrategyOptions:
-        """Field ``surefoot``, or that of a request that says nothing."""
+        """Field ``surefoot``, or its defaults."""
         return self.surefoot or StrategyOptions()
 
 
 class GenerationRequest(SamplingRequest):
-    """What both generating interfaces share."""
+    """Fields of all generating endpoints."""
 
     model: str = Field(max_length=300)
     """The policy's name, a strategy, ``surefoot`` (the server's default), or ``POLICY/STRATEGY``."""
     n: int | None = Field(default=None, ge=1)
     stop: StopText | Annotated[list[StopText], Field(max_length=16)] | None = None
     metadata: dict[str, Any] | None = None
-    """``session_id`` names the session that the request is a turn of; the rest is not read."""
+    """``session_id`` names the session that the request belongs to; other entries are ignored."""
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     frequency_penalty: float | None = None
@@ -150,7 +153,7 @@ class GenerationRequest(SamplingRequest):
         return self
 
     def unsupported(self) -> list[str]:
-        """Fields that would change the answer, and are not supported."""
+        """Fields of the request that would change the answer and are not supported."""
         names = [name for name, nothing in _NEUTRAL.items() if getattr(self, name) not in (None, *nothing)]
         penalties = ("frequency_penalty", "presence_penalty", "logit_bias")
         return [*names, *(name for name in penalties if getattr(self, name))]
@@ -169,11 +172,38 @@ class ChatRequest(GenerationRequest):
     response_format: dict[str, Any] | None = None
 
     def unsupported(self) -> list[str]:
-        """As :meth:`GenerationRequest.unsupported`."""
+        """See :meth:`GenerationRequest.unsupported`."""
         names = [name for name in ("logprobs", "top_logprobs") if getattr(self, name)]
         if (self.response_format or {}).get("type", "text") != "text":
             names.append("response_format")
         return [*super().unsupported(), *names]
+
+
+class ConvertedRequest(RequestModel):
+    """Base of other APIs' requests, which run as chat completions."""
+
+    model: str = Field(max_length=300)
+    """As for ``/v1/chat/completions``."""
+    tools: list[dict[str, Any]] | None = Field(default=None, max_length=128)
+    stream: bool | None = False
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    metadata: dict[str, Any] | None = None
+    seed: int | None = Field(default=None, ge=-(2**63), le=2**63 - 1)
+    surefoot: StrategyOptions | None = None
+    """``seed`` and ``surefoot`` extend the API."""
+
+    def chat_request(self, rows: Sequence[Mapping[str, Any]], **fields: Any) -> ChatRequest:
+        """The same request for a chat with the messages ``rows``, in any shape that :mod:`surefoot.messages`
+        reads, and other ``fields`` that are not ``None``. Raises :class:`ApiError`."""
+        for name in ("model", "stream", "temperature", "top_p", "seed", "metadata", "surefoot"):
+            fields[name] = getattr(self, name)
+        fields["messages"] = chat_messages(rows)
+        try:
+            return ChatRequest.model_validate(
+                {name: value for name, value in fields.items() if value is not None}
+            )
+        except ValidationError as error:
+            raise invalid(error.errors()) from error
 
 
 class CompletionRequest(GenerationRequest):
@@ -186,19 +216,62 @@ class CompletionRequest(GenerationRequest):
     best_of: int | None = None
 
     def unsupported(self) -> list[str]:
-        """As :meth:`GenerationRequest.unsupported`; for ``best_of`` there are strategies."""
+        """See :meth:`GenerationRequest.unsupported`. Instead of ``best_of``, use a strategy."""
         names = [name for name in ("logprobs", "echo", "suffix") if getattr(self, name)]
         return [*super().unsupported(), *names, *(["best_of"] if (self.best_of or 1) > 1 else [])]
 
 
+def refuse(field: str, present: bool, what: str = "it") -> None:
+    """Raise :class:`ApiError` if an unsupported field that would change the answer is ``present``."""
+    if present:
+        raise ApiError(
+            400, f"{field}: {what} cannot be had here; leave it out", param=field, code="unsupported"
+        )
+
+
+def chat_messages(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """OpenAI's messages from any shape that :mod:`surefoot.messages` reads. Raises :class:`ApiError`."""
+    messages = []
+    for number, row in enumerate(rows):
+        where = f"messages.{number}"
+        try:
+            fields = message_fields(row)
+            refuse(where, bool(fields.get("attachments")), "what is not text")
+            messages.append(_chat_message(fields))
+        except (ValueError, AttributeError, TypeError, RecursionError) as error:
+            raise ApiError(400, f"{where}: {error}", param=where) from error
+    return messages
+
+
+def _chat_message(fields: Mapping[str, Any]) -> dict[str, Any]:
+    reasoning = fields.get("reasoning") or {}
+    visible = reasoning.get("text") if reasoning.get("visibility") != "encrypted" else None
+    calls = [
+        {
+            "id": call.get("id"),
+            "type": "function",
+            "function": {"name": call.get("name"), "arguments": call.get("arguments", "{}")},
+        }
+        for call in fields.get("tool_calls", ())
+    ]
+    message = {
+        "role": fields["role"],
+        "content": fields.get("content"),
+        "tool_calls": calls or None,
+        "tool_call_id": fields.get("tool_call_id"),
+        "reasoning_content": visible,
+    }
+    return {name: value for name, value in message.items() if value is not None}
+
+
 class ResponseModel(BaseModel):
-    """Base of what is answered."""
+    """Base of answers."""
 
     model_config = ConfigDict(frozen=True)
 
 
 class TokenUsage(ResponseModel):
-    """Tokens. Prompt and completion are the policy's, over all candidates; the verifier's are apart."""
+    """Tokens. Prompt and completion tokens are the policy's, over all candidates."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -209,7 +282,7 @@ class TokenUsage(ResponseModel):
 
     @classmethod
     def of(cls, usage: Usage) -> TokenUsage:
-        """From the usage of a search."""
+        """From the usage of a generation."""
         return cls(
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
@@ -220,7 +293,7 @@ class TokenUsage(ResponseModel):
 
 
 class ScoredStep(ResponseModel):
-    """A step as a span of the candidate's text, or of what ``part`` says, in characters."""
+    """A step as a span of the candidate's text, or of its ``part``, in characters."""
 
     start: int
     end: int
@@ -232,7 +305,7 @@ class ScoredStep(ResponseModel):
 
 
 class CandidateResponse(ResponseModel):
-    """A solution that was found."""
+    """A solution that the strategy considered."""
 
     text: str
     answer: str | None
@@ -240,7 +313,7 @@ class CandidateResponse(ResponseModel):
     value: float | None
     """Aggregated score."""
     weight: int
-    """How often it was drawn."""
+    """How often it was sampled."""
     chosen: bool
     finish_reason: str | None
     steps: list[ScoredStep]
@@ -249,35 +322,35 @@ class CandidateResponse(ResponseModel):
 
 
 class DroppedStep(ResponseModel):
-    """A step that was drawn and dropped."""
+    """A step that was sampled and dropped."""
 
     step: int
-    """Its place in the solution, counted from 0."""
+    """Its number in the solution, counted from 0."""
     text: str
     score: float | None
 
 
 class GuardSummary(ResponseModel):
-    """What the guard decided about one message with tool calls."""
+    """The guard's decision about one message with tool calls."""
 
     action: Action
     stage: Stage | None
-    """The stage for which it was not released."""
+    """The stage that did not release it."""
     reason: str
     held: str | None
-    """Number to ask ``/v1/held/NUMBER`` for."""
+    """Number for ``/v1/held/NUMBER``."""
     review: Review | None
     latency_ms: float
 
 
 class SearchResponse(ResponseModel):
-    """How one choice came about."""
+    """The search for one choice."""
 
     index: int
     seed: int
     rule: str
     chosen: int | None
-    """Index of the chosen one of all candidates that were found."""
+    """Index of the chosen candidate, counting candidates that are not shown."""
     value: float | None
     """Its aggregated score."""
     abstained: bool
@@ -285,15 +358,15 @@ class SearchResponse(ResponseModel):
     counts: SearchCounts
     error: str | None
     candidates: list[CandidateResponse]
-    """Solutions that were found."""
+    """Solutions, as many as the request may see."""
     dropped: list[DroppedStep] = []
-    """Steps that lead to none of them; where all candidates are shown."""
+    """Steps that no candidate contains, if all candidates are shown."""
     guard: list[GuardSummary] = Field(default=[], exclude_if=lambda value: not value)
-    """One for each message with tool calls that was drawn."""
+    """One for each sampled message with tool calls."""
 
 
 class Extension(ResponseModel):
-    """Field ``surefoot`` of an answer: how it was found, and what it cost."""
+    """Field ``surefoot`` of an answer: its search and usage."""
 
     strategy: str
     seed: int
@@ -301,7 +374,7 @@ class Extension(ResponseModel):
     policy: str
     scorer: str | None
     searches: list[SearchResponse]
-    """One a choice."""
+    """One per choice."""
 
 
 class OutputFunctionCall(ResponseModel):
@@ -312,7 +385,7 @@ class OutputFunctionCall(ResponseModel):
 
 
 class OutputToolCall(ResponseModel):
-    """A tool call; ``index`` is there in streams only."""
+    """A tool call; only streams have ``index``."""
 
     index: int | None = Field(default=None, exclude_if=lambda value: value is None)
     id: str
@@ -321,7 +394,7 @@ class OutputToolCall(ResponseModel):
 
 
 class OutputMessage(ResponseModel):
-    """The assistant's message; ``refusal`` says why there is no answer."""
+    """The assistant's message; ``refusal`` gives the reason if there is no answer."""
 
     role: Literal["assistant"] = "assistant"
     content: str | None
@@ -370,7 +443,7 @@ class HeldResponse(ResponseModel):
     number: int
     state: Literal["waiting", "approved", "denied"]
     comment: str
-    """What the person said."""
+    """The person's comment."""
     message: OutputMessage | None
     """The message with its calls, once it is approved."""
 

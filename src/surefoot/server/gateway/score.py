@@ -22,9 +22,10 @@ from surefoot.segment import segment_trace, segmenter
 from surefoot.server.gateway.access import body_size, require_key_scope
 from surefoot.server.gateway.admission import Slot
 from surefoot.server.gateway.errors import ApiError, declared
-from surefoot.server.gateway.gateway import Gateway, observe
+from surefoot.server.gateway.gateway import Gateway
+from surefoot.server.gateway.generation import Generation
 from surefoot.server.gateway.monitor import Observations
-from surefoot.server.gateway.plan import DEFAULT, Generation, Plan, UsageMeter
+from surefoot.server.gateway.plan import DEFAULT, Plan, UsageMeter
 from surefoot.server.gateway.records import Decision, GatewayCandidate
 from surefoot.server.gateway.request_log import LogEntry, new_id
 from surefoot.server.gateway.responses import extension
@@ -345,7 +346,7 @@ async def _verify(
         resampling = replace(resampling, initial_steps=good, steps=steps)
         generation = await gateway.generator.generate(resampling)
         for choice in generation.choices:
-            observe(observations, resampling, choice)
+            observations.add_choice(resampling, choice)
     usage = record.usage + (generation.usage if generation else Usage())
     value = value_of(record, gateway.aggregation)
     candidate = GatewayCandidate(trace=item.trace, chosen=False, choice=None, score=value, scores=record)
@@ -380,7 +381,7 @@ def _resampled(gateway: Gateway, body: VerifyRequest, generation: Generation, ke
     return Resampled(
         solution=choice.text,
         kept_steps=kept_steps,
-        answer=None if choice.result.chosen is None else choice.result.answer,
+        answer=choice.best.trace.answer if choice.best is not None else None,
         value=choice.value,
         finish_reason=choice.finish_reason,
         surefoot=extension(generation, body.options.candidates or gateway.settings.candidates),

@@ -10,7 +10,7 @@ from surefoot.guard import GuardDecision
 from surefoot.records import Message, Problem, StepScores, Tool, Trace, as_json, content_id
 from surefoot.segment import cut_trace
 from surefoot.server.gateway.errors import ApiError
-from surefoot.server.gateway.records import DrawnTokens, GatewayCandidate, GatewayRecord, SessionTurn
+from surefoot.server.gateway.records import GatewayCandidate, GatewayRecord, SampledTokens, SessionTurn
 
 _HEADER = "X-Session-Id"
 _FIELD = "metadata.session_id"
@@ -62,9 +62,9 @@ class Turn:
     finish_reason: str | None
 
     @property
-    def tokens(self) -> DrawnTokens:
+    def tokens(self) -> SampledTokens:
         """What is known of its tokens."""
-        return self.candidate.tokens or DrawnTokens()
+        return self.candidate.tokens or SampledTokens()
 
     @property
     def at_once(self) -> bool | None:
