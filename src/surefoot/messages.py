@@ -107,7 +107,7 @@ def messages_of(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     results = [block for block in blocks if isinstance(block, Mapping) and block.get("type") == "tool_result"]
     if not results:
         return [row]
-    others = [block for block in blocks if not any(block is result for result in results)]
+    remaining = [block for block in blocks if not any(block is result for result in results)]
     messages: list[Mapping[str, Any]] = [
         {
             "role": "tool",
@@ -117,7 +117,7 @@ def messages_of(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         }
         for result in results
     ]
-    return [*messages, {**row, "content": others}] if others else messages
+    return [*messages, {**row, "content": remaining}] if remaining else messages
 
 
 def messages_of_items(items: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -238,8 +238,8 @@ class _ContentParts:
         containers = (kind, "image_url", "source", "file", "input_audio")
         inner = next((part[name] for name in containers if name in part), part)
         inner = {"url": inner} if isinstance(inner, str) else inner
-        places = ("url", "uri", "path", "file_data", "file_id", "data", "content")
-        address = next((inner[name] for name in places if isinstance(inner.get(name), str)), None)
+        address_fields = ("url", "uri", "path", "file_data", "file_id", "data", "content")
+        address = next((inner[name] for name in address_fields if isinstance(inner.get(name), str)), None)
         media_type = inner.get("media_type") or inner.get("mime_type") or inner.get("mimeType")
         hints = f"{kind} {part.get('modality', '')} {media_type or ''}"
         embedded = not any(name in inner for name in ("url", "uri", "path", "file_id"))

@@ -1,6 +1,7 @@
-"""Public formats that surefoot reads and writes, one file each; ``SOURCES`` finds a reader by name.
+"""Public data sets and logs of other programs, one file per format; ``FORMATS`` lists all by name.
 
-A reader refuses a bad row, or with a ``report`` skips and counts it; a writer counts what its format drops.
+A reader rejects a bad row, or with a ``report`` skips and counts it; a writer counts what its format cannot
+hold.
 """
 
 import lazy_loader

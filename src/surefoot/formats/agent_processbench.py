@@ -1,57 +1,26 @@
-"""AgentProcessBench (arXiv 2603.14465): runs with tools, each assistant message labelled −1, 0 or +1.
+"""AgentProcessBench (arXiv 2603.14465): agent runs with a label of −1, 0 or +1 for each assistant message.
 
-All four subsets (HotpotQA, GAIA, BFCL, τ²) have one form. −1 is an error, or goes on from one; 0 a step that
-neither helps nor harms; +1 a step forward, an error's correction too.
+All four subsets (HotpotQA, GAIA, BFCL, τ²) have the same form. −1 is an error or a consequence of one, 0 a
+step that neither helps nor harms, +1 a step forward, including the correction of an error.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator
 
 from surefoot.errors import RecordError
-from surefoot.formats._chat_rows import (
-    Rows,
-    kept_rows,
-    message_rows,
-    messages_of,
-    tool_rows,
-    tools_of,
-    whole_message,
-)
-from surefoot.formats._rows import (
-    FileRow,
-    Finite,
-    TraceBuilder,
-    WriteReport,
-    form_note,
-    in_form,
-    read_rows,
-    write_rows,
-)
+from surefoot.formats.imports import record_message, record_tools
+from surefoot.formats.rows import FileRow, Finite, TraceBuilder, finite, read_rows
 from surefoot.io.files import ReadReport
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Evidence, Message, Problem, StepLabel, Trace, now, trusted_copy
+from surefoot.records import Evidence, Message, Problem, Step, StepLabel, Trace, now, trusted_copy
 
-NAME: Final = "agent-processbench"
-_FIELDS = (
-    "total_index",
-    "query_index",
-    "sample_index",
-    "question",
-    "data_source",
-    "ground_truth",
-    "answer_text",
-    "messages",
-    "tool_metrics",
-    "tools",
-    "step_labels",
-    "final_label",
-)
 _OUTCOMES: Final = {1: True, 0: None, -1: False}
 
 Sign = Literal[-1, 0, 1]
@@ -67,7 +36,7 @@ class _Row(FileRow):
     data_source: str
     ground_truth: Finite = None
     answer_text: Finite = None
-    messages: Rows
+    messages: Annotated[list[dict[str, Any]], AfterValidator(finite)]
     tool_metrics: Finite = None
     tools: Finite = None
     step_labels: Signs
@@ -75,86 +44,83 @@ class _Row(FileRow):
 
 
 def read_agent_processbench(path: Path | str, *, report: ReadReport | None = None) -> Iterator[LabelledTrace]:
-    """Runs with one step for each assistant message, and people's label of it.
+    """Runs with one step per assistant message and its human label.
 
     ``trace.id`` is ``data_source:query_index:sample_index``, as in the benchmark's own predictions;
-    ``outcome`` the final label (0 is unknown), ``problem.source`` the subset. What has no field in a record
-    (``ground_truth``, ``tool_metrics``, the indices) is in ``meta["agent_processbench"]``. Rows have no
-    times, so all labels are ``created`` at the time of reading.
+    ``outcome`` is the final label (0 = unknown), ``problem.source`` the subset.
+    ``meta["agent_processbench"]`` holds fields without a place in a record (``ground_truth``,
+    ``tool_metrics``, the indices). Rows have no timestamps, so all labels get the time of reading as
+    ``created``.
 
     Raises ``RecordError`` for a bad row unless a ``report`` counts it.
     """
     builder = TraceBuilder("")
-    return read_rows(path, _Row, lambda _, row: _item(row, builder), report)
+    return read_rows(path, _Row, lambda _, row: _labelled_run(row, builder), report)
 
 
-def write_agent_processbench(items: Iterable[LabelledTrace], path: Path | str) -> WriteReport:
-    """Write chat traces whose steps are whole messages, with their correctness labels. Atomic.
-
-    Other traces are dropped and counted, as are labels of other kinds and of steps whose labels disagree. An
-    unknown label is null. Traces of another origin are numbered by problem and sample.
-    """
-    report = WriteReport()
-    write_rows(path, _written(items, report))
-    return report
-
-
-def _item(row: _Row, builder: TraceBuilder) -> LabelledTrace:
-    messages, tools = messages_of(row.messages), tools_of(row.tools)
-    said = [number for number, message in enumerate(messages) if message.role == "assistant"]
-    run = run_id(row.data_source, row.query_index, row.sample_index)
-    repeats = builder.number(run)
+def _labelled_run(row: _Row, builder: TraceBuilder) -> LabelledTrace:
+    messages = _messages(row.messages)
+    steps = {n: step for step, n in enumerate(n for n, m in enumerate(messages) if m.role == "assistant")}
     problem = Problem(
-        id=problem_id(row.data_source, row.query_index),
-        text=row.question or _asked(messages),
+        id=_problem_id(row.data_source, row.query_index),
+        text=row.question or _first_user_text(messages),
         answer=_reference(row.ground_truth),
         source=row.data_source,
     )
-    own = {"total_index", "query_index", "sample_index", "ground_truth", "tool_metrics"}
-    own |= set() if row.question else {"question"}
-    own |= set() if row.answer_text is None or isinstance(row.answer_text, str) else {"answer_text"}
+    meta = {"total_index", "query_index", "sample_index", "ground_truth", "tool_metrics"}
+    meta |= set() if row.question else {"question"}
+    meta |= set() if row.answer_text is None or isinstance(row.answer_text, str) else {"answer_text"}
     trace = Trace(
-        id=f"{run}#{repeats}" if repeats else run,
+        id=builder.numbered(_run_id(row.data_source, row.query_index, row.sample_index)),
         problem_id=problem.id,
         messages=messages,
-        tools=tools,
-        steps=tuple(whole_message(number, messages[number]) for number in said),
+        tools=record_tools(row.tools),
+        steps=tuple(whole_message(n, messages[n]) for n in steps),
         granularity="message",
         answer=row.answer_text if isinstance(row.answer_text, str) else None,
         outcome=_OUTCOMES[row.final_label],
         sample=row.sample_index,
-        meta={
-            "agent_processbench": row.model_dump(include=own),
-            **kept_rows(messages, row.messages, tools, row.tools),
-            **form_note(NAME, row, _FIELDS),
-        },
+        meta={"agent_processbench": row.model_dump(include=meta)},
     )
-    steps = {str(number): step for step, number in enumerate(said)}
-    labels = step_labels(
-        row.step_labels, steps, trace.id, source="human", rater=None, created=builder.created
+    by_index = {str(n): step for n, step in steps.items()}
+    labels = _step_labels(
+        row.step_labels, by_index, trace.id, source="human", rater=None, created=builder.created
     )
     return LabelledTrace(problem=problem, trace=trace, labels=labels)
 
 
-def _asked(messages: Sequence[Message]) -> str:
-    """What the user said first, perhaps after the agent's greeting: the task of a row without a question."""
-    said = next((one.content for one in messages if one.role == "user" and one.content), None)
-    if said is None:
-        raise RecordError("field 'question': empty, and no user's message has text")
-    return said
+def _messages(rows: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
+    try:
+        messages = tuple(record_message(row) for row in rows)
+    except ValueError as error:
+        raise RecordError(f"field 'messages': {error}") from error
+    if not any(message.role == "assistant" for message in messages):
+        raise RecordError("field 'messages': no message is from the assistant")
+    return messages
 
 
-def run_id(data_source: str, query_index: int, sample_index: int) -> str:
-    """The benchmark's id of a run."""
+def whole_message(number: int, message: Message) -> Step:
+    """The step that covers a whole message."""
+    return Step(start=0, end=len(message.content or ""), message=number, part="message", kind="message")
+
+
+def _first_user_text(messages: Sequence[Message]) -> str:
+    """The task of a row without a question: the first user message, which may follow the agent's greeting."""
+    text = next((message.content for message in messages if message.role == "user" and message.content), None)
+    if text is None:
+        raise RecordError("field 'question': empty, and no user message has text")
+    return text
+
+
+def _run_id(data_source: str, query_index: int, sample_index: int) -> str:
     return f"{data_source}:{query_index}:{sample_index}"
 
 
-def problem_id(data_source: str, query_index: int) -> str:
-    """An id of the task, which is one for all of its runs."""
+def _problem_id(data_source: str, query_index: int) -> str:
     return f"{data_source}:{query_index}"
 
 
-def step_labels(
+def _step_labels(
     signs: Signs,
     steps: Mapping[str, int],
     trace_id: str,
@@ -165,11 +131,11 @@ def step_labels(
 ) -> tuple[StepLabel, ...]:
     """The labels of a run; ``steps`` maps the indices of its assistant messages to steps.
 
-    Raises ``RecordError`` for a label of another message.
+    Raises ``RecordError`` for a label of any other message.
     """
-    if other := [index for index in signs if index not in steps]:
-        raise RecordError(f"field 'step_labels': message {other[0]} is not an assistant's")
-    usual = {
+    if wrong := [index for index in signs if index not in steps]:
+        raise RecordError(f"field 'step_labels': message {wrong[0]} is not from the assistant")
+    templates = {
         sign: StepLabel(
             trace_id=trace_id,
             step=0,
@@ -182,65 +148,15 @@ def step_labels(
         )
         for sign in set(signs.values())
     }
-    return tuple(trusted_copy(usual[sign], {"step": steps[index]}) for index, sign in signs.items())
+    return tuple(trusted_copy(templates[sign], {"step": steps[index]}) for index, sign in signs.items())
 
 
 def _reference(ground_truth: object) -> str | None:
-    """The answer, where the row has it as texts; other subsets have databases or calls there."""
+    """The reference answer, if the row has it as text; some subsets have databases or calls there."""
     target = ground_truth.get("target") if isinstance(ground_truth, dict) else ground_truth
     values = target if isinstance(target, list) else [target]
     texts = [value for value in values if isinstance(value, str)]
     return "; ".join(texts) if texts and len(texts) == len(values) else None
-
-
-def _written(items: Iterable[LabelledTrace], report: WriteReport) -> Iterator[dict[str, Any]]:
-    queries: dict[str, int] = {}
-    samples: Counter[str] = Counter()
-    for item in items:
-        trace, problem = item.trace, item.problem
-        if trace.text is not None or trace.granularity != "message":
-            what = "text, no messages" if trace.text is not None else "steps are not whole messages"
-            report.dropped[f"traces: {what}"] += 1
-            continue
-        row = {
-            "question": problem.text,
-            "answer_text": trace.answer,
-            "total_index": report.written,
-            "query_index": queries.setdefault(problem.id, len(queries)),
-            "sample_index": samples[problem.id],
-            "ground_truth": problem.answer,
-            "tool_metrics": {},
-            **trace.meta.get("agent_processbench", {}),
-        }
-        samples[problem.id] += 1
-        report.written += 1
-        row |= {
-            "data_source": problem.source or "surefoot",
-            "messages": message_rows(trace),
-            "tools": tool_rows(trace),
-            "step_labels": _signs(item, report),
-            "final_label": {outcome: sign for sign, outcome in _OUTCOMES.items()}[trace.outcome],
-        }
-        yield in_form(NAME, {name: row[name] for name in _FIELDS}, trace.meta)
-
-
-def _signs(item: LabelledTrace, report: WriteReport) -> Signs:
-    """Labels by message, in the order of the labels."""
-    values: dict[int, set[float | None]] = {}
-    for label in item.labels:
-        if label.kind != "correctness":
-            report.dropped[f"labels: kind '{label.kind}'"] += 1
-        elif label.step < len(item.trace.steps):
-            values.setdefault(label.step, set()).add(label.value)
-    signs: Signs = {}
-    for step, found in values.items():
-        known = found - {None}
-        if len(known) > 1:
-            report.dropped["steps: labels disagree"] += 1
-            continue
-        sign = {1.0: 1, 0.0: 0, -1.0: -1}[known.pop()] if known else None  # type: ignore[index]
-        signs[str(item.trace.steps[step].message)] = sign  # type: ignore[assignment]
-    return signs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,7 +169,7 @@ class JudgedRun:
     steps: int
     outcome: bool | None
     labels: tuple[StepLabel, ...]
-    """People's."""
+    """Human labels."""
     judges: Mapping[str, tuple[StepLabel, ...]]
     """By the judge's name; source ``judge``, with the name as the rater."""
 
@@ -274,9 +190,9 @@ class _JudgedRow(FileRow):
 
 
 def read_agent_judgements(path: Path | str, *, report: ReadReport | None = None) -> Iterator[JudgedRun]:
-    """People's labels of AgentProcessBench beside those of stored judges, one run a row.
+    """Human labels of AgentProcessBench and stored labels of judges, one run per row.
 
-    Ids are those of :func:`read_agent_processbench`. Steps are the labelled messages in order. Raises
+    Ids are those of :func:`read_agent_processbench`; steps are the labelled messages in order. Raises
     ``RecordError`` for a bad row unless a ``report`` counts it.
     """
     created = now()
@@ -284,7 +200,7 @@ def read_agent_judgements(path: Path | str, *, report: ReadReport | None = None)
 
 
 def _judged(row: _JudgedRow, created: datetime) -> JudgedRun:
-    run = run_id(row.data_source, row.query_index, row.sample_index)
+    run = _run_id(row.data_source, row.query_index, row.sample_index)
     steps = {index: step for step, index in enumerate(row.human_step_labels)}
     if not steps:
         raise RecordError("field 'human_step_labels': empty")
@@ -292,11 +208,11 @@ def _judged(row: _JudgedRow, created: datetime) -> JudgedRun:
         raise RecordError("field 'human_step_labels': message indices must be ascending numbers")
 
     def labels(signs: Signs, source: str, rater: str | None) -> tuple[StepLabel, ...]:
-        return step_labels(signs, steps, run, source=source, rater=rater, created=created)
+        return _step_labels(signs, steps, run, source=source, rater=rater, created=created)
 
     return JudgedRun(
         trace_id=run,
-        problem_id=problem_id(row.data_source, row.query_index),
+        problem_id=_problem_id(row.data_source, row.query_index),
         subset=row.data_source,
         steps=len(steps),
         outcome=_OUTCOMES[row.human_final_label],
@@ -317,10 +233,11 @@ class _PredictedRow(FileRow):
 def read_agent_predictions(
     path: Path | str, *, report: ReadReport | None = None
 ) -> Iterator[tuple[StepLabel, ...]]:
-    """Labels of one run after another, as the benchmark's own script writes its judge's.
+    """The labels of each run, in the form that the benchmark's own script writes for its judge.
 
-    It names every assistant message, so the n-th is step n; the judge is the rater, and its explanation of a
-    step the evidence. Raises ``RecordError`` for a bad row unless a ``report`` counts it.
+    The script labels every assistant message, so the n-th label belongs to step n. The judge is the rater,
+    and its explanation of a step the evidence. Raises ``RecordError`` for a bad row unless a ``report``
+    counts it.
     """
     created = now()
     return read_rows(path, _PredictedRow, lambda _, row: _predicted(row, created), report)
@@ -329,16 +246,18 @@ def read_agent_predictions(
 def _predicted(row: _PredictedRow, created: datetime) -> tuple[StepLabel, ...]:
     if not all(index.isdecimal() for index in row.step_labels):
         raise RecordError("field 'step_labels': message indices must be numbers")
-    run = run_id(row.data_source, row.query_index, row.sample_index)
+    run = _run_id(row.data_source, row.query_index, row.sample_index)
     steps = {index: step for step, index in enumerate(sorted(row.step_labels, key=int))}
-    labels = step_labels(row.step_labels, steps, run, source="judge", rater=row.annotator, created=created)
-    said = row.explanations.get("steps") if isinstance(row.explanations, dict) else None
-    if not isinstance(said, dict):
+    labels = _step_labels(row.step_labels, steps, run, source="judge", rater=row.annotator, created=created)
+    texts = row.explanations.get("steps") if isinstance(row.explanations, dict) else None
+    if not isinstance(texts, dict):
         return labels
-    reasons = {steps[index]: text for index, text in said.items() if index in steps and isinstance(text, str)}
+    reasons = {
+        steps[index]: text for index, text in texts.items() if index in steps and isinstance(text, str)
+    }
     return tuple(
-        label
-        if not reasons.get(label.step)
-        else label.model_copy(update={"evidence": Evidence(rater=row.annotator, message=reasons[label.step])})
+        label.model_copy(update={"evidence": Evidence(rater=row.annotator, message=reasons[label.step])})
+        if reasons.get(label.step)
+        else label
         for label in labels
     )

@@ -1,8 +1,8 @@
 """Pools of scored candidates, as published for best-of-N: many solutions of one problem with stored scores.
 
-Two forms, told apart row by row. A pool of search-and-learn has ``candidates``, each with ``text`` and one
-score a step (``step_scores``). Qwen2.5-Math's evaluation has ``response`` and ``pred_score``, one logit of an
-outcome reward model for each whole response.
+Two forms, detected row by row. A pool of search-and-learn has ``candidates``, each with ``text`` and one
+score per step (``step_scores``). Qwen2.5-Math's evaluation has ``response`` and ``pred_score``, one logit of
+an outcome reward model for each whole response.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from surefoot.errors import RecordError
-from surefoot.formats._rows import FileRow, joined_trace, read_rows
+from surefoot.formats.rows import FileRow, joined_trace, read_rows
 from surefoot.io.files import ReadReport
 from surefoot.records import Problem, Step, StepScores, Trace
 
@@ -22,18 +22,18 @@ _BLANK_LINE = "\n\n"
 
 @dataclass(frozen=True, kw_only=True)
 class CandidatePool:
-    """Candidates of one problem that have a score for every step; traces and scores in the same order."""
+    """Candidates of one problem with a score for every step; traces and scores have the same order."""
 
     problem: Problem
     traces: tuple[Trace, ...]
-    """Without answer and outcome: the file's own verdict, if it has one, is ``meta["correct"]``."""
+    """Without answer and outcome; the file's own verdict, if any, is ``meta["correct"]``."""
     scores: tuple[StepScores, ...]
     dropped: Mapping[str, int]
     """Candidates left out, by reason."""
 
 
 class _PoolRow(FileRow):
-    """Either form: its fields are checked once it is known which."""
+    """Either form; the fields are checked when the form has been detected."""
 
 
 class _Candidate(FileRow):
@@ -66,9 +66,9 @@ class _OutcomePool(FileRow):
 def read_candidate_pool(path: Path | str, *, report: ReadReport | None = None) -> Iterator[CandidatePool]:
     """One pool per row, either form.
 
-    A text with step scores is cut at blank lines; it is left out, and counted, if it then has not as many
-    steps as scores. A whole response is one step, and its logit becomes a score by the logistic function,
-    which keeps every order. A trace's ``sample`` is its place in the row.
+    A text with step scores is cut at blank lines; it is left out, and counted, if the numbers of steps and
+    scores then differ. A whole response is one step, and its logit becomes a score by the logistic function,
+    which keeps the order. A trace's ``sample`` is its position in the row.
 
     Raises ``RecordError`` for a bad row unless a ``report`` counts it.
     """
@@ -81,7 +81,7 @@ def _pool(row: _PoolRow) -> CandidatePool:
         return _step_pool(_StepPool.model_validate(fields))
     if "pred_score" in fields:
         return _outcome_pool(_OutcomePool.model_validate(fields))
-    raise RecordError("neither field 'candidates' nor 'pred_score': no pool of scored candidates")
+    raise RecordError("neither field 'candidates' nor 'pred_score': not a pool of scored candidates")
 
 
 def _step_pool(row: _StepPool) -> CandidatePool:

@@ -1,7 +1,7 @@
 """Programming problems with tests: HumanEval and MBPP.
 
-Hidden tests are those that the text of the problem does not show. They are kept apart in the record
-(:class:`surefoot.records.CodeTask`), so no prompt holds them.
+A hidden test is one that the problem's text does not show. Hidden tests are separate fields of the record
+(:class:`surefoot.records.CodeTask`), so no prompt contains them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from surefoot.errors import RecordError
-from surefoot.formats._rows import FileRow, read_rows
+from surefoot.formats.rows import FileRow, read_rows
 from surefoot.io.files import ReadReport
 from surefoot.records import CodeTask, CodeTest, Problem
 
@@ -30,10 +30,10 @@ class _CheckRow(FileRow):
 
 
 def read_humaneval(path: Path | str, *, report: ReadReport | None = None) -> Iterator[Problem]:
-    """Problems of HumanEval's form; the text is the beginning of a program, ids are those of the data set.
+    """Problems in HumanEval's form, with the data set's ids; the text is the beginning of a program.
 
-    The examples of the docstring are the visible tests. Where ``check`` is a list of assertions, each is a
-    hidden test, else the whole is one. They are those of the data set, which repeat some examples.
+    The docstring's examples are the visible tests. If ``check`` consists of assertions, each is a hidden
+    test, else the whole function is one. Some hidden tests repeat an example, as in the data set.
 
     Raises ``RecordError`` for a bad row unless a ``report`` counts it.
     """
@@ -41,9 +41,9 @@ def read_humaneval(path: Path | str, *, report: ReadReport | None = None) -> Ite
 
 
 def read_mbpp_check(path: Path | str, *, report: ReadReport | None = None) -> Iterator[Problem]:
-    """MBPP in HumanEval's form, as MXEval has it. Its docstrings show all tests: here they show the first.
+    """MBPP in HumanEval's form (MXEval). Its docstrings show all tests; here they show only the first.
 
-    The first example is the visible test, the other assertions are hidden. Raises as ``read_humaneval``.
+    The first example is the visible test; the other assertions are hidden. Raises as ``read_humaneval`` does.
     """
     return read_rows(path, _CheckRow, lambda _, row: _mbpp_check_problem(row), report)
 
@@ -68,42 +68,42 @@ def read_mbpp(path: Path | str, *, report: ReadReport | None = None) -> Iterator
 
 
 def _humaneval_problem(row: _CheckRow) -> Problem:
-    shown = [
+    visible = [
         CodeTest(name=f"example {number}", code=code, visibility="visible")
         for number, code in enumerate(_examples(row.prompt, row.entry_point), start=1)
     ]
-    return _problem(row, row.prompt, "humaneval", shown, known=[])
+    return _problem(row, row.prompt, "humaneval", visible, excluded=[])
 
 
 def _mbpp_check_problem(row: _CheckRow) -> Problem:
     asserts = _asserts(row.test)
     if not asserts:
-        raise RecordError("field 'test': 'check' is no list of assertions")
-    shown = [CodeTest(name="example 1", code=asserts[0], visibility="visible")]
-    return _problem(row, _first_example(row.prompt), "mbpp", shown, known=asserts[:1])
+        raise RecordError("field 'test': 'check' is not a list of assertions")
+    visible = [CodeTest(name="example 1", code=asserts[0], visibility="visible")]
+    return _problem(row, _first_example(row.prompt), "mbpp", visible, excluded=asserts[:1])
 
 
 def _problem(
-    row: _CheckRow, prompt: str, source: str, shown: list[CodeTest], known: Sequence[str]
+    row: _CheckRow, prompt: str, source: str, visible: list[CodeTest], excluded: Sequence[str]
 ) -> Problem:
     if row.language != "python":
         raise RecordError(f"field 'language': {row.language!r}, but only Python is run")
-    asserts = [code for code in _asserts(row.test) if code not in known]
+    asserts = [code for code in _asserts(row.test) if code not in excluded]
     preamble, setup = _helpers(prompt, row.entry_point), row.test
     hidden = [
         CodeTest(name=f"assert {number}", code=code, visibility="hidden")
         for number, code in enumerate(asserts, start=1)
     ]
-    if asserts or known:
+    if asserts or excluded:
         setup = _helpers(row.test, "check")
     else:
-        setup += "\n_check = check\n"  # a program's function may be called check, too
+        setup += "\n_check = check\n"  # the program's function may also be named check
         hidden = [CodeTest(name="check", code="_check(candidate)", visibility="hidden")]
     task = CodeTask(
         entry_point=row.entry_point,
         prompt=prompt,
         setup=f"{preamble}\n{setup}",
-        tests=(*shown, *hidden),
+        tests=(*visible, *hidden),
         reference=row.canonical_solution,
     )
     return Problem(id=row.task_id, text=prompt, source=source, meta={"code": task.model_dump(mode="json")})
@@ -113,24 +113,24 @@ def _mbpp_problem(row: _MBPPRow) -> Problem:
     if not row.test_list:
         raise RecordError("field 'test_list': there is no test")
     defined = [node.name for node in _module(row.code).body if isinstance(node, ast.FunctionDef)]
-    named = [name for name in defined if re.search(rf"\b{name}\s*\(", row.test_list[0])]
-    if not named:
+    called = [name for name in defined if re.search(rf"\b{name}\s*\(", row.test_list[0])]
+    if not called:
         raise RecordError("field 'test_list': the first test calls no function of 'code'")
-    shown, hidden = row.test_list[0], [*row.test_list[1:], *row.challenge_test_list]
-    tests = [CodeTest(name="example 1", code=shown, visibility="visible")]
+    first, hidden = row.test_list[0], [*row.test_list[1:], *row.challenge_test_list]
+    tests = [CodeTest(name="example 1", code=first, visibility="visible")]
     tests += [
         CodeTest(name=f"assert {number}", code=code, visibility="hidden")
         for number, code in enumerate(dict.fromkeys(hidden), start=1)
-        if code != shown
+        if code != first
     ]
-    task = CodeTask(entry_point=named[0], setup=row.test_setup_code, tests=tuple(tests), reference=row.code)
-    text = f"{row.text}\nYour code should pass this test:\n{shown}"
+    task = CodeTask(entry_point=called[0], setup=row.test_setup_code, tests=tuple(tests), reference=row.code)
+    text = f"{row.text}\nYour code should pass this test:\n{first}"
     meta = {"code": task.model_dump(mode="json")}
     return Problem(id=f"MBPP/{row.task_id}", text=text, source="mbpp", meta=meta)
 
 
 def _module(text: str) -> ast.Module:
-    """A program, or the beginning of one: its last function has no body where it has no docstring."""
+    """Parse a program, or the beginning of one, whose last function may lack a body."""
     try:
         return ast.parse(text)
     except SyntaxError:
@@ -141,13 +141,13 @@ def _module(text: str) -> ast.Module:
 
 
 def _helpers(text: str, without: str) -> str:
-    """The program without the function ``without``: what the tests need of it."""
-    kept = [node for node in _module(text).body if getattr(node, "name", None) != without]
-    return "\n".join(map(ast.unparse, kept))
+    """The program without the function ``without``: helpers that the tests need."""
+    nodes = [node for node in _module(text).body if getattr(node, "name", None) != without]
+    return "\n".join(map(ast.unparse, nodes))
 
 
 def _asserts(test: str) -> list[str]:
-    """The assertions of ``def check(candidate)``; none if there is anything else in it, or around it."""
+    """The assertions of ``def check(candidate)``; none if it contains any other statement."""
     tree = _module(test)
     check = next(
         (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "check"), None
@@ -157,43 +157,47 @@ def _asserts(test: str) -> list[str]:
     body = [node for node in check.body if not (isinstance(node, ast.Pass) or _is_text(node))]
     if not all(isinstance(node, ast.Assert) for node in body):
         return []
-    said = [node for node in body if isinstance(node, ast.Assert) and not isinstance(node.test, ast.Constant)]
-    return list(dict.fromkeys(map(ast.unparse, said)))
+    asserts = [
+        node for node in body if isinstance(node, ast.Assert) and not isinstance(node.test, ast.Constant)
+    ]
+    return list(dict.fromkeys(map(ast.unparse, asserts)))
 
 
 def _is_text(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
-_PROMPTED = re.compile(r"^[ \t]*>>>.*$")
+_DOCTEST = re.compile(r"^[ \t]*>>>.*$")
 _RESULT = re.compile(r"\s*(?:==|=>|=|➞|->|→|➔|returns?:?|should return:?|#\s*(?:returns)?)\s*(\S.*)")
 
-_GOES_ON = re.compile(r"[\w\"']|\s*[-+*/%=<>(\[]")
+_CONTINUES = re.compile(r"[\w\"']|\s*[-+*/%=<>(\[]")
 
 
 def _examples(prompt: str, entry_point: str) -> list[str]:
-    """Assertions for the calls with a result that the docstring shows, in the forms that HumanEval has."""
+    """Assertions for the docstring's examples, in the forms that occur in HumanEval."""
     functions = [node for node in _module(prompt).body if isinstance(node, ast.FunctionDef)]
     doc = next((ast.get_docstring(node) or "" for node in functions if node.name == entry_point), "")
-    lines, found = doc.splitlines(), []
+    lines, asserts = doc.splitlines(), []
     for number, line in enumerate(lines):
         at = line.find(f"{entry_point}(")
         call = _longest(line[at:], ast.Call) if at >= 0 else None
         if call is None:
             continue
-        rest = line[at + len(call) :]
-        stated = _RESULT.match(rest)
-        after = lines[number + 1] if ">>>" in line and not rest.strip() and number + 1 < len(lines) else None
-        result = (stated[1] if stated else after or "").strip()
+        tail = line[at + len(call) :]
+        stated = _RESULT.match(tail)
+        following = (
+            lines[number + 1] if ">>>" in line and not tail.strip() and number + 1 < len(lines) else None
+        )
+        result = (stated[1] if stated else following or "").strip()
         value = _longest(result, None)
-        # "== 1 + 9 = 10" and the like state more than a value
-        if value is not None and not _GOES_ON.match(result[len(value) :]):
-            found.append(f"assert {call} == {value}")
-    return list(dict.fromkeys(found))
+        # "== 1 + 9 = 10" and similar lines state more than a value
+        if value is not None and not _CONTINUES.match(result[len(value) :]):
+            asserts.append(f"assert {call} == {value}")
+    return list(dict.fromkeys(asserts))
 
 
 def _longest(text: str, kind: type[ast.expr] | None) -> str | None:
-    """The longest beginning of ``text`` that is a call of ``kind``, or else a plain value."""
+    """The longest prefix of ``text`` that is a plain value, or a ``kind`` with plain arguments."""
     for end in range(len(text), 0, -1):
         if text[end - 1].isspace() or text[end - 1] == ",":
             continue
@@ -218,14 +222,14 @@ def _is_plain(node: ast.expr) -> bool:
 
 
 def _first_example(prompt: str) -> str:
-    """The prompt with its first ``>>>`` example alone."""
-    kept, examples, inside = [], 0, False
+    """The prompt without its ``>>>`` examples after the first."""
+    lines, examples, inside = [], 0, False
     for line in prompt.splitlines(keepends=True):
-        if _PROMPTED.match(line.rstrip("\n")):
+        if _DOCTEST.match(line.rstrip("\n")):
             examples += 1
             inside = examples > 1
         elif '"""' in line or "'''" in line:
             inside = False
         if not inside:
-            kept.append(line)
-    return "".join(kept)
+            lines.append(line)
+    return "".join(lines)

@@ -1,190 +1,260 @@
-"""One's own traces by the format that their content shows, and back with labels and scores."""
+"""What the readers of logs and rows share: settings, messages, notes of origin, results to write back."""
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from surefoot.errors import RecordError
-from surefoot.formats import (
-    atif,
-    batch_output,
-    inspect_log,
-    openhands,
-    otel_spans,
-    own_rows,
-    swe_agent,
-    tau_bench,
-)
-from surefoot.formats._imports import IMPORT_KEY, ImportContext, ImportedTrace, ImportSettings, raw_rows
-from surefoot.formats._results import TraceResults
-from surefoot.io.sources import files_of
-from surefoot.io.tables import Seen
+from surefoot.formats.rows import Row, build_rows, raw_rows, write_rows
+from surefoot.io.atomic import write_json
+from surefoot.io.files import ReadReport
+from surefoot.labels import LabelRule, binary_labels
+from surefoot.messages import StoreAttachment, message_fields, messages_of, tool_fields
+from surefoot.records import Message, Problem, StepLabel, StepScores, Tool, Trace, content_id
 
-IMPORTS: Mapping[str, Callable[[Path | str, ImportContext], Iterator[ImportedTrace]]] = MappingProxyType(
-    {
-        own_rows.NAME: own_rows.read_own_rows,
-        inspect_log.NAME: inspect_log.read_inspect_log,
-        otel_spans.NAME: otel_spans.read_otel_spans,
-        atif.NAME: atif.read_atif,
-        batch_output.NAME: batch_output.read_batch_output,
-        tau_bench.TAU: tau_bench.read_tau_bench,
-        tau_bench.TAU2: tau_bench.read_tau2,
-        swe_agent.NAME: swe_agent.read_swe_agent,
-        openhands.NAME: openhands.read_openhands,
-    }
-)
-"""Readers by the name of their format."""
+IMPORT_KEY: Final = "import"
+"""``Trace.meta`` entry with the format that a trace came from, and its place in the file."""
+RESULTS_KEY: Final = "surefoot"
+"""Field that holds labels and scores in files of other formats."""
 
-EXPORTS: Mapping[str, Callable[[Path, Path, Mapping[str, TraceResults]], int]] = MappingProxyType(
-    {
-        own_rows.NAME: own_rows.write_own_rows,
-        inspect_log.NAME: inspect_log.write_inspect_log,
-        otel_spans.NAME: otel_spans.write_otel_events,
-        atif.NAME: atif.write_atif,
-        batch_output.NAME: batch_output.write_batch_output,
-        tau_bench.TAU: own_rows.write_own_rows,
-        tau_bench.TAU2: tau_bench.write_tau2,
-        swe_agent.NAME: swe_agent.write_swe_agent,
-        openhands.NAME: openhands.write_openhands,
-    }
-)
-"""Writers by the name of their format; each takes the original, the new file, and results by their place."""
-
-RECORDS = "records"
-"""What ``detect_format`` calls a file of this package's own, which needs no import."""
-
-_ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
-_OWN_ENDINGS: Mapping[str, tuple[str, ...]] = {
-    inspect_log.NAME: (".eval", ".json"),
-    swe_agent.NAME: (".traj", *_ENDINGS),
-}
-
-_PLACES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-    own_rows.NAME: lambda note: f"{note['row']}/{note.get('sample', 0)}",
-    inspect_log.NAME: lambda note: note["sample"],
-    otel_spans.NAME: lambda note: note["conversation"],
-    atif.NAME: lambda note: note["trajectory"],
-    batch_output.NAME: lambda note: f"{note['row']}/{note['choice']}",
-    tau_bench.TAU: lambda note: str(note["row"]),
-    tau_bench.TAU2: lambda note: str(note["simulation"]),
-    swe_agent.NAME: lambda note: note["run"],
-    openhands.NAME: lambda note: note["run"],
-}
+ROW_ERRORS = (RecordError, ValueError, AttributeError, LookupError, TypeError, ArithmeticError)
+"""Errors that a malformed field of another program's row can raise; they reject that row alone."""
 
 
-def detect_format(path: Path | str, settings: ImportSettings | None = None) -> str:
-    """The name in ``IMPORTS`` of the format of ``path``, or ``RECORDS``, by its content alone.
+class ImportSettings(BaseModel):
+    """Columns of a table by what they hold; those not named are guessed, and the guess is shown.
 
-    Of several files (see :func:`import_traces`) the first decides. Raises ``RecordError`` for a file that
-    cannot be opened, is empty, or is an archive of no known kind.
+    A name with dots goes down: ``response.text``. Logs and batch outputs have fixed fields.
     """
-    path = _files(path)[0]
-    if Path(path).is_file() and zipfile.is_zipfile(path):
-        with inspect_log.open_archive(Path(path)) as archive:
-            if any(name.startswith(("samples/", "header.json", "_journal/")) for name in archive.namelist()):
-                return inspect_log.NAME
-        raise RecordError(f"{path}: a zip archive that is no Inspect log; unpack it and import what is in it")
-    if Path(path).suffix == ".eval" and Path(path).is_file():
-        raise RecordError(f"{path}: not a zip archive, so no whole Inspect log; fetch it again")
-    _, row = next(raw_rows(path, settings), (0, None))
-    if row is None:
-        raise RecordError(f"{path}: empty; give a file with at least one row")
-    return _format_of(row) if isinstance(row, Mapping) else own_rows.NAME
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    text_field: str | None = Field(default=None, description="Column of the solution, or of several.")
+    problem_field: str | None = Field(default=None, description="Column of the problem's text.")
+    answer_field: str | None = Field(default=None, description="Column of the reference answer.")
+    id_field: str | None = Field(default=None, description="Column of the trace's id.")
+    problem_id_field: str | None = Field(default=None, description="Column of the problem's id.")
+    messages_field: str | None = Field(default=None, description="Column of chat messages.")
+    steps_field: str | None = Field(default=None, description="Column of steps, as a list of texts.")
+    tools_field: str | None = Field(default=None, description="Column of the tools' schemas.")
+    outcome_field: str | None = Field(default=None, description="Column that says whether it is correct.")
+    policy_field: str | None = Field(default=None, description="Column of the model's name.")
+    subset: str | None = Field(default=None, description="Configuration of a data set of `datasets`.")
+    split: str = Field(default="train", description="Split of a data set of `datasets`.")
+    requests: str | None = Field(
+        default=None, description="Batch input file with the prompts of a batch output."
+    )
 
 
-def _format_of(row: Mapping[str, Any]) -> str:
-    if isinstance(row.get("schema_version"), int) and "id" in row:
-        return RECORDS
-    if "eval" in row and ("samples" in row or "plan" in row):
-        return inspect_log.NAME
-    if str(row.get("schema_version", "")).startswith("ATIF") or ("agent" in row and _has_turns(row)):
-        return atif.NAME
-    if tau_bench.is_tau_bench(row):
-        return tau_bench.TAU
-    if tau_bench.is_tau2(row):
-        return tau_bench.TAU2
-    if swe_agent.is_swe_agent(row):
-        return swe_agent.NAME
-    if openhands.is_openhands(row):
-        return openhands.NAME
-    spans = {"resourceSpans", "resource_spans"} & row.keys()
-    if spans or ("attributes" in row and {"context", "traceId", "trace_id", "span_id"} & row.keys()):
-        return otel_spans.NAME
-    if any(name.startswith("attributes.") for name in row):
-        return otel_spans.NAME
-    body = ("choices" in row and "usage" in row) or row.get("object") in ("response", "chat.completion")
-    if body or ("custom_id" in row and ("response" in row or "error" in row)):
-        return batch_output.NAME
-    return own_rows.NAME
+@dataclass(frozen=True, kw_only=True)
+class ImportedTrace:
+    """A problem and a trace of it, as the file has them; one of the two may be missing."""
+
+    problem: Problem | None
+    trace: Trace | None
+    labels: tuple[StepLabel, ...] = ()
 
 
-def _has_turns(row: Mapping[str, Any]) -> bool:
-    steps = row.get("steps")
-    return isinstance(steps, list) and bool(steps) and isinstance(steps[0], Mapping) and "source" in steps[0]
+@dataclass(kw_only=True)
+class ImportContext:
+    """Settings, report and callbacks of one import."""
+
+    settings: ImportSettings
+    report: ReadReport
+    keep: StoreAttachment | None = None
+    say: Callable[[str], None] = lambda _: None
+    """Shows which columns were guessed."""
+
+    def rows(
+        self, rows: Iterable[Row], build: Callable[[int, Any], Iterable[ImportedTrace]]
+    ) -> Iterator[ImportedTrace]:
+        """The items that ``build`` makes of each row; a row that it rejects is counted with its reason."""
+        return build_rows(rows, build, self.report, "", ROW_ERRORS)
+
+    def messages(self, rows: Iterable[Mapping[str, Any]]) -> tuple[Message, ...]:
+        """Messages in any supported shape; unknown fields are left out."""
+        messages = []
+        for row in rows:
+            if not isinstance(row, Mapping):
+                raise RecordError(f"a message is an object, not {row!r:.40}")
+            messages += [record_message(message, self.keep) for message in messages_of(row)]
+        return tuple(messages)
 
 
-def import_traces(path: Path | str, name: str, context: ImportContext) -> Iterator[ImportedTrace]:
-    """The traces of ``path``, read as format ``name``; two of the same id get numbers.
+def record_message(row: Mapping[str, Any], store: StoreAttachment | None = None) -> Message:
+    """A message in any supported shape, without its unknown fields. Raises ``ValueError``."""
+    fields = message_fields(row, store)
+    return Message.model_validate({name: fields[name] for name in fields if name in Message.model_fields})
 
-    A text may also be a pattern or a URL, see :func:`surefoot.io.sources.files_of`, or the name or folder of
-    a data set.
 
-    Rows that hold no trace are counted in ``context.report``. Raises ``RecordError`` for a name that is not
-    in ``IMPORTS`` and a file that cannot be read at all.
+def record_tools(rows: object) -> tuple[Tool, ...]:
+    """Tools in any supported shape; anything but a list of objects gives none."""
+    rows = rows if isinstance(rows, list | tuple) else ()
+    return tuple(Tool.model_validate(tool_fields(row)) for row in rows if isinstance(row, Mapping))
+
+
+def check_assistant(messages: Sequence[Message]) -> None:
+    """Raise ``RecordError`` without an assistant message: there would be nothing to supervise."""
+    if not any(message.role == "assistant" for message in messages):
+        roles = ", ".join(dict.fromkeys(message.role for message in messages)) or "none"
+        raise RecordError(f"no message is from the assistant (roles: {roles})")
+
+
+def task_of(messages: Sequence[Message]) -> str:
+    """The task of a conversation: the user messages before the first assistant message, else the system's.
+
+    Raises ``RecordError`` if none of them has text.
     """
-    if name == RECORDS:
-        raise RecordError(
-            f"{path} holds records of this package already: give it to the commands as it is, or to surefoot "
-            "segment to cut its traces again"
-        )
-    if name not in IMPORTS:
-        raise RecordError(f"no format is called '{name}'; choose one of {', '.join(IMPORTS)}")
-    with closing(Seen()) as seen:
-        for one in _read(path, name, context):
-            if one.trace is not None and (again := seen.times(one.trace.id)):
-                update = {"id": f"{one.trace.id}-{again}", "sample": max(one.trace.sample, again)}
-                yield ImportedTrace(problem=one.problem, trace=one.trace.model_copy(update=update))
-            else:
-                yield one
+    prompt = []
+    for message in messages:
+        if message.role == "assistant":
+            break
+        prompt.append(message)
+    for roles in (("user",), ("system", "developer")):
+        texts = [message.content for message in prompt if message.role in roles and message.content]
+        if any(text.strip() for text in texts):
+            return "\n\n".join(texts)
+    if any(message.attachments for message in prompt):
+        return "(no text: see the attachments of the first message)"
+    raise RecordError(
+        "no message before the assistant's first one has text, so there is no problem; name its column"
+    )
 
 
-def _read(path: Path | str, name: str, context: ImportContext) -> Iterator[ImportedTrace]:
-    for file in _files(path):
-        context.report.opened(str(file))
-        yield from IMPORTS[name](file, context)
+def row_note(name: str, number: int, row: Any) -> dict[str, Any]:
+    """``Trace.meta`` note of a row: its place, and a hash of its content that detects another file."""
+    return {"format": name, "row": number, "hash": content_id(row)}
 
 
-def _files(path: Path | str) -> Sequence[Path | str]:
-    """The files of ``path``; a folder is that of one data set, as the ``datasets`` library writes it."""
-    return [path] if Path(path).is_dir() else files_of(path)
+@dataclass(frozen=True, kw_only=True)
+class TraceResults:
+    """Labels and scores of one trace, to be written back beside the original."""
 
+    trace: Trace
+    labels: Sequence[StepLabel]
+    scores: Sequence[StepScores]
 
-def export_results(original: Path, path: Path, results: Iterable[TraceResults]) -> tuple[str, int]:
-    """Write labels and scores back beside the traces of ``original``; returns format and traces written.
+    @property
+    def note(self) -> Mapping[str, Any]:
+        """The trace's place in the file that it was imported from."""
+        note: Mapping[str, Any] = self.trace.meta[IMPORT_KEY]
+        return note
 
-    Raises ``RecordError`` for traces that were not imported, or from files of several formats, and for a
-    ``path`` of another ending than the format's.
-    """
-    by_format: dict[str, dict[str, TraceResults]] = {}
-    for found in results:
-        note = found.trace.meta.get(IMPORT_KEY)
-        if not isinstance(note, Mapping) or note.get("format") not in EXPORTS:
-            raise RecordError(
-                f"trace {found.trace.id} was not made by surefoot import, so its place in {original} is "
-                "not known"
+    @property
+    def steps(self) -> list[dict[str, Any]]:
+        """An object for each step: its span, kind, labels and scores."""
+        rows: list[dict[str, Any]] = []
+        for index, step in enumerate(self.trace.steps):
+            labels = [
+                {
+                    "kind": label.kind,
+                    "value": label.value,
+                    "source": label.source,
+                    "reason": label.reason or label.evidence.message,
+                }
+                for label in self.labels
+                if label.step == index
+            ]
+            scores = {row.scorer: row.scores[index] for row in self.scores if index < len(row.scores)}
+            rows.append(
+                {"step": index, **step.model_dump(exclude_none=True), "labels": labels, "scores": scores}
             )
-        by_format.setdefault(note["format"], {})[_PLACES[note["format"]](note)] = found
-    if not by_format:
-        raise RecordError("no trace has a label or a score; give the files that were made of these traces")
-    if len(by_format) > 1:
-        raise RecordError(f"the traces come from files of {', '.join(by_format)}; give those of one file")
-    [(name, placed)] = by_format.items()
-    endings = _OWN_ENDINGS.get(name, _ENDINGS)
-    if not path.name.endswith(endings):
-        raise RecordError(f"{path}: {name} is written as {', '.join(endings)}; let the name end so")
-    return name, EXPORTS[name](original, path, placed)
+        return rows
+
+    @property
+    def summary(self) -> float | None:
+        """The lowest step score; without scores, the share of good steps among the labelled ones."""
+        scores = [value for row in self.scores for value in row.scores if value is not None]
+        if scores:
+            return min(scores)
+        rule = LabelRule(neutral="drop", good_above=0.0)
+        labels = binary_labels(self.labels, len(self.trace.steps), rule)
+        signs = [label.good for label in labels if label.good is not None]
+        return sum(signs) / len(signs) if signs else None
+
+    @property
+    def explanation(self) -> str:
+        """The meaning of ``summary``."""
+        if any(value is not None for row in self.scores for value in row.scores):
+            return "lowest step score of " + ", ".join(row.scorer for row in self.scores)
+        return "share of labelled steps that are good"
+
+    @property
+    def summary_row(self) -> dict[str, Any]:
+        """The summary and its meaning, as written into other formats."""
+        return {"score": self.summary, "of": self.explanation}
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The summary and all steps, as written into other formats."""
+        return {**self.summary_row, "steps": self.steps}
+
+
+def results_of(
+    traces: Iterable[Trace], labels: Iterable[StepLabel], scores: Iterable[StepScores]
+) -> list[TraceResults]:
+    """Traces with their labels and scores; traces without either are left out."""
+    labels_by_trace: dict[str, list[StepLabel]] = {}
+    for label in labels:
+        labels_by_trace.setdefault(label.trace_id, []).append(label)
+    scores_by_trace: dict[str, list[StepScores]] = {}
+    for row in scores:
+        scores_by_trace.setdefault(row.trace_id, []).append(row)
+    return [
+        TraceResults(
+            trace=trace,
+            labels=labels_by_trace.get(trace.id, ()),
+            scores=scores_by_trace.get(trace.id, ()),
+        )
+        for trace in traces
+        if trace.id in labels_by_trace or trace.id in scores_by_trace
+    ]
+
+
+def check_origin(original: Path, where: object, content: Any, result: TraceResults) -> None:
+    """Raise ``RecordError`` unless the trace was made from ``content``, the row at its place now."""
+    if result.note.get("hash") != content_id(content):
+        raise RecordError(
+            f"{original}: trace {result.trace.id} was not made from {where} of this file; give the file that "
+            "was imported, unchanged"
+        )
+
+
+def rows_with_results(
+    original: Path, results: Mapping[str, TraceResults]
+) -> Iterator[tuple[Any, Sequence[TraceResults]]]:
+    """Each row of ``original`` with its results, for formats whose notes have the row's number.
+
+    Raises ``RecordError`` if a trace was made from another row than the one at its place, or from none.
+    """
+    by_row: dict[int, list[TraceResults]] = {}
+    for result in results.values():
+        by_row.setdefault(result.note["row"], []).append(result)
+    for number, row in readable_rows(original):
+        matches = by_row.pop(number, ())
+        for result in matches:
+            check_origin(original, f"row {number}", row, result)
+        yield row, matches
+    for number, [result, *_] in by_row.items():
+        check_origin(original, f"row {number}", None, result)
+
+
+def readable_rows(original: Path) -> Iterator[Row]:
+    """The rows of a file that are valid JSON."""
+    return ((number, row) for number, row in raw_rows(original) if not isinstance(row, ValueError))
+
+
+def write_like_original(path: Path, rows: Iterable[Any]) -> None:
+    """Write the rows of an annotated copy: a single row in ``.json`` or ``.traj`` as one object."""
+    rows = iter(rows)
+    head = list(islice(rows, 2))
+    if len(head) == 1 and path.suffix in (".json", ".traj"):
+        write_json(path, head[0])
+    else:
+        write_rows(path, chain(head, rows))

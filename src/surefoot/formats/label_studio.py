@@ -1,7 +1,7 @@
 """Label Studio's JSON: one task per trace, one paragraph per step, people's labels and models' predictions.
 
-The format is that of Label Studio's import and of its ``JSON`` export (labelstud.io/guide/task_format); the
-labelling interface that goes with it is ``LABELLING_CONFIG``.
+The format is the one of Label Studio's import and ``JSON`` export (labelstud.io/guide/task_format);
+``LABELLING_CONFIG`` is the matching labelling interface.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 from pydantic import Field
 
 from surefoot.errors import RecordError
-from surefoot.formats._rows import RECORD_BYTES, FileRow, TraceBuilder, WriteReport, read_rows, write_rows
+from surefoot.formats.rows import RECORD_BYTES, FileRow, TraceBuilder, WriteReport, read_rows, write_rows
 from surefoot.io.files import ReadReport
 from surefoot.io.limits import FileLimits, RowSize
 from surefoot.protocols import LabelledTrace
@@ -38,8 +38,8 @@ LABELLING_CONFIG: Final = """<View>
 """
 """Labelling interface of a Label Studio project into which these tasks are imported."""
 
-OURS = "surefoot"
-"""Where a task's ``data`` and a region's ``meta`` keep what Label Studio has no field for."""
+_RECORDS_KEY = "surefoot"
+"""Field of a task's ``data`` and of a region's ``meta`` with the original records."""
 
 _VALUES: Mapping[str, float | None] = {
     **dict.fromkeys(("correct", "right", "good", "positive", "+", "+1", "1"), 1.0),
@@ -47,10 +47,10 @@ _VALUES: Mapping[str, float | None] = {
     **dict.fromkeys(("wrong", "incorrect", "error", "bad", "negative", "-", "-1"), -1.0),
     "unknown": None,
 }
-"""Meaning of a label's name, case apart; the first name of each value is the one written."""
-_WRITTEN: Mapping[float | None, str] = {1.0: "correct", 0.0: "neutral", -1.0: "wrong", None: "unknown"}
+"""Value of each label name, in any case; the first name of each value is written."""
+_NAMES: Mapping[float | None, str] = {1.0: "correct", 0.0: "neutral", -1.0: "wrong", None: "unknown"}
 _MEASURES = ("value", "advantage")
-"""Labels whose number stands in a result of type ``number`` for the same region."""
+"""Kinds whose value is a result of type ``number`` for the same region."""
 
 _NAME = "label-studio"
 _PROBLEM_FIELDS = ("problem", "question", "prompt")
@@ -66,7 +66,7 @@ class _Result(FileRow):
 
 
 class _Answers(FileRow):
-    """An annotation (of a person) or a prediction (of a model)."""
+    """An annotation (by a person) or a prediction (by a model)."""
 
     result: list[_Result] = Field(default_factory=list)
     was_cancelled: bool | None = None
@@ -84,35 +84,37 @@ class _Task(FileRow):
 def read_label_studio(path: Path | str, *, report: ReadReport | None = None) -> Iterator[LabelledTrace]:
     """Traces with the labels of every annotation and prediction.
 
-    A task written by :func:`write_label_studio` gives its records back, and each label that nobody changed,
-    evidence and time included; one that was changed or added is of source ``human``, its rater
-    ``label-studio-<id>`` (never the e-mail address). Other tasks need ``data.problem`` (or ``question`` or
-    ``prompt``) and ``data.steps``, a list of texts or of objects with ``text``. A region over several
-    paragraphs labels each of them. Label names: correct, neutral, wrong and their usual synonyms; unknown.
+    A task written by :func:`write_label_studio` restores its records and each unchanged label with evidence
+    and time. A changed or added label has the source ``human`` and the rater ``label-studio-<id>`` (never the
+    e-mail address). Other tasks need ``data.problem`` (or ``question`` or ``prompt``) and ``data.steps``, a
+    list of texts or of objects with ``text``. A region over several paragraphs labels each of them. Label
+    names: correct, neutral, wrong and their usual synonyms; unknown.
 
-    Skipped annotations and results that are none of these are counted in ``trace.meta["ignored"]``.
+    ``trace.meta["ignored"]`` counts skipped annotations and all other results.
     Raises ``RecordError`` for a bad task unless a ``report`` counts it.
     """
     builder = TraceBuilder("\n")
-    return read_rows(path, _Task, lambda _, task: _item(task, builder), report)
+    return read_rows(path, _Task, lambda _, task: _labelled(task, builder), report)
 
 
 def write_label_studio(items: Iterable[LabelledTrace], path: Path | str) -> WriteReport:
     """Write tasks to import: labels of people as annotations, one per rater, all others as predictions.
 
-    Atomic; ``.json`` gives an array, which is what Label Studio imports. ``completed_by`` is left out, since
-    it must name an account of the server that imports. Nothing is dropped but labels of steps that the trace
-    does not have, which are counted.
+    Atomic; ``.json`` gives an array, which Label Studio imports. ``completed_by`` is left out, because it
+    must be the id of an account on the importing server. Only labels of steps that the trace does not have
+    are dropped, and counted.
     """
     report = WriteReport()
     write_rows(path, (_task(item, report) for item in items))
     return report
 
 
-def _item(task: _Task, builder: TraceBuilder) -> LabelledTrace:
+def _labelled(task: _Task, builder: TraceBuilder) -> LabelledTrace:
     texts = _step_texts(task.data)
-    ours = task.data.get(OURS)
-    problem, trace = _written(ours, texts) if isinstance(ours, dict) else _made(task.data, texts, builder)
+    records = task.data.get(_RECORDS_KEY)
+    problem, trace = (
+        _restored(records, texts) if isinstance(records, dict) else _new(task.data, texts, builder)
+    )
     regions: list[list[StepLabel]] = []
     size = RowSize(FileLimits.from_environment())
     for answers in task.annotations or []:
@@ -132,7 +134,7 @@ def _item(task: _Task, builder: TraceBuilder) -> LabelledTrace:
 def _step_texts(data: Mapping[str, Any]) -> list[str]:
     steps = data.get("steps")
     if not isinstance(steps, list):
-        raise RecordError("field 'data.steps': missing, or no list of paragraphs")
+        raise RecordError("field 'data.steps': missing, or not a list of paragraphs")
     texts = [step.get("text") if isinstance(step, dict) else step for step in steps]
     for number, text in enumerate(texts):
         if not isinstance(text, str):
@@ -140,16 +142,21 @@ def _step_texts(data: Mapping[str, Any]) -> list[str]:
     return cast("list[str]", texts)
 
 
-def _written(ours: Mapping[str, Any], texts: Sequence[str]) -> tuple[Problem, Trace]:
-    problem, trace = Problem.model_validate(ours.get("problem")), Trace.model_validate(ours.get("trace"))
+def _restored(records: Mapping[str, Any], texts: Sequence[str]) -> tuple[Problem, Trace]:
+    problem = Problem.model_validate(records.get("problem"))
+    trace = Trace.model_validate(records.get("trace"))
     if trace.problem_id != problem.id:
-        raise RecordError(f"field 'data.{OURS}.trace.problem_id': another problem's ({trace.problem_id!r})")
+        raise RecordError(
+            f"field 'data.{_RECORDS_KEY}.trace.problem_id': another problem's ({trace.problem_id!r})"
+        )
     if [trace.step_text(index) for index in range(len(trace.steps))] != texts:
-        raise RecordError(f"field 'data.steps': not the steps of data.{OURS}.trace; leave both unchanged")
+        raise RecordError(
+            f"field 'data.steps': not the steps of data.{_RECORDS_KEY}.trace; leave both unchanged"
+        )
     return problem, trace
 
 
-def _made(data: Mapping[str, Any], texts: Sequence[str], builder: TraceBuilder) -> tuple[Problem, Trace]:
+def _new(data: Mapping[str, Any], texts: Sequence[str], builder: TraceBuilder) -> tuple[Problem, Trace]:
     text = next((data[name] for name in _PROBLEM_FIELDS if isinstance(data.get(name), str)), None)
     if not text:
         raise RecordError(f"field 'data.problem': missing (or {' or '.join(_PROBLEM_FIELDS[1:])})")
@@ -160,7 +167,7 @@ def _made(data: Mapping[str, Any], texts: Sequence[str], builder: TraceBuilder) 
 
 @dataclass(frozen=True, kw_only=True)
 class _Attribution:
-    """Whose a label is that does not say so itself."""
+    """Source, rater and time of labels without their own."""
 
     source: str
     rater: str | None
@@ -170,7 +177,7 @@ class _Attribution:
 def _read_answers(
     answers: _Answers, attribution: _Attribution, trace: Trace, size: RowSize
 ) -> list[list[StepLabel]]:
-    """The labels of each region; a list is empty where the region is skipped or means nothing here."""
+    """The labels of each region; empty for a skipped or unknown region."""
     if answers.was_cancelled:
         return [[]]
     numbers = {entry.id: entry.value.get("number") for entry in answers.result if entry.type == "number"}
@@ -185,7 +192,6 @@ def _read_answers(
 def _labels(
     entry: _Result, number: object, attribution: _Attribution, trace: Trace, size: RowSize
 ) -> list[StepLabel]:
-    """Labels of one region; none where it is no such region, or means nothing here."""
     steps = _steps(entry, trace)
     # predictions are sometimes written with the key of another tag
     names = entry.value.get("paragraphlabels", entry.value.get("labels"))
@@ -193,17 +199,17 @@ def _labels(
         return []
     labels = []
     for name in names:
-        means = _meaning(name, number)
-        if means is None:
+        meaning = _meaning(name, number)
+        if meaning is None:
             continue
-        kind, value = means
+        kind, value = meaning
         size.add(RECORD_BYTES * len(steps))
         labels += [_label(entry, step, kind, value, attribution, trace) for step in steps]
     return labels
 
 
 def _steps(entry: _Result, trace: Trace) -> range | None:
-    """The paragraphs that a region covers. Label Studio writes their numbers as texts."""
+    """The paragraphs of a region; Label Studio writes their numbers as text."""
     try:
         first, last = int(entry.value["start"]), int(entry.value["end"])
     except (KeyError, TypeError, ValueError, OverflowError):
@@ -216,21 +222,21 @@ def _label(
     entry: _Result, step: int, kind: LabelKind, value: float | None, attribution: _Attribution, trace: Trace
 ) -> StepLabel:
     meta = entry.meta or {}
-    ours = meta.get(OURS)
-    if isinstance(ours, dict):
-        label = StepLabel.model_validate({**ours, "trace_id": trace.id})
+    record = meta.get(_RECORDS_KEY)
+    if isinstance(record, dict):
+        label = StepLabel.model_validate({**record, "trace_id": trace.id})
         unchanged = label.value == value and (value is None or label.kind == kind)
         if label.step == step and unchanged:
             return label
     note = meta.get("text")
-    comment = "\n".join(str(line) for line in note) if isinstance(note, list) and ours is None else None
+    comment = "\n".join(str(line) for line in note) if isinstance(note, list) and record is None else None
     return StepLabel(
         trace_id=trace.id,
         step=step,
         kind=kind,
         value=value,
         reason=(comment or "marked as unknown") if value is None else None,
-        source=attribution.source if ours is None else "human",
+        source=attribution.source if record is None else "human",
         evidence=Evidence(rater=attribution.rater, message=comment or None),
         created=attribution.created,
     )
@@ -241,16 +247,16 @@ def _rater(completed_by: int | dict[str, Any] | None) -> str | None:
     return None if number is None else f"label-studio-{number}"
 
 
-def _time(answers: _Answers, otherwise: datetime) -> datetime:
+def _time(answers: _Answers, default: datetime) -> datetime:
     try:
         moment = datetime.fromisoformat(answers.created_at or "")
     except ValueError:
-        return otherwise
+        return default
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 class _Groups(dict[tuple[str, str | None], list[tuple[int, StepLabel]]]):
-    """Labels, with their numbers in the trace, by source and rater."""
+    """Labels with their numbers in the trace, by source and rater."""
 
 
 def _task(item: LabelledTrace, report: WriteReport) -> dict[str, Any]:
@@ -270,7 +276,10 @@ def _task(item: LabelledTrace, report: WriteReport) -> dict[str, Any]:
                 {"author": _author(trace, index), "text": trace.step_text(index)}
                 for index in range(len(trace.steps))
             ],
-            OURS: {"problem": item.problem.model_dump(mode="json"), "trace": trace.model_dump(mode="json")},
+            _RECORDS_KEY: {
+                "problem": item.problem.model_dump(mode="json"),
+                "trace": trace.model_dump(mode="json"),
+            },
         },
         "annotations": [
             {
@@ -300,7 +309,7 @@ def _results(group: Sequence[tuple[int, StepLabel]], trace: Trace) -> list[dict[
     results: list[dict[str, Any]] = []
     for number, label in group:
         text = trace.step_text(label.step)
-        place = {
+        region = {
             "start": f"{label.step}",
             "end": f"{label.step}",
             "startOffset": 0,
@@ -315,10 +324,10 @@ def _results(group: Sequence[tuple[int, StepLabel]], trace: Trace) -> list[dict[
                 "from_name": "label",
                 "to_name": "steps",
                 "type": "paragraphlabels",
-                "value": {**place, "paragraphlabels": [_name_of(label)]},
+                "value": {**region, "paragraphlabels": [_name_of(label)]},
                 "meta": {
                     **({"text": [comment]} if comment else {}),
-                    OURS: label.model_dump(mode="json", exclude={"trace_id"}),
+                    _RECORDS_KEY: label.model_dump(mode="json", exclude={"trace_id"}),
                 },
             }
         )
@@ -329,14 +338,14 @@ def _results(group: Sequence[tuple[int, StepLabel]], trace: Trace) -> list[dict[
                     "from_name": "number",
                     "to_name": "steps",
                     "type": "number",
-                    "value": {**place, "number": label.value},
+                    "value": {**region, "number": label.value},
                 }
             )
     return results
 
 
 def _meaning(name: object, number: object) -> tuple[LabelKind, float | None] | None:
-    """Kind and value of a label called ``name`` with ``number`` beside it; ``None`` = it means nothing."""
+    """Kind and value of a label called ``name`` with a ``number``; ``None`` for an unknown name."""
     key = name.strip().casefold() if isinstance(name, str) else ""
     if key in _VALUES:
         return "correctness", _VALUES[key]
@@ -347,10 +356,10 @@ def _meaning(name: object, number: object) -> tuple[LabelKind, float | None] | N
 
 
 def _is_measured(label: StepLabel) -> bool:
-    """Whether the value stands in a result of type ``number``, beside the label's name."""
+    """Whether the label's value is written as a number."""
     return label.kind in _MEASURES and label.value is not None
 
 
 def _name_of(label: StepLabel) -> str:
     """The name that :func:`_meaning` reads as the label's kind and value."""
-    return label.kind if _is_measured(label) else _WRITTEN[label.value]
+    return label.kind if _is_measured(label) else _NAMES[label.value]

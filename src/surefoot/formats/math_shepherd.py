@@ -1,6 +1,7 @@
 """Math-Shepherd (Wang et al., arXiv 2312.08935): steps tagged ``ки``, and the same text with signs.
 
-``input`` is ``"{question} Step 1: … ки\\nStep 2: … ки"``; ``label`` has ``+`` or ``-`` for each ``ки``.
+``input`` is ``"{question} Step 1: … ки\\nStep 2: … ки"``; ``label`` has ``+`` or ``-`` in place of each
+``ки``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from surefoot.errors import RecordError
-from surefoot.formats._rows import (
+from surefoot.formats.rows import (
     FileRow,
     TraceBuilder,
     WriteReport,
@@ -44,15 +45,16 @@ class _MathShepherdRow(FileRow):
 def read_math_shepherd(path: Path | str, *, report: ReadReport | None = None) -> Iterator[LabelledTrace]:
     """Traces with one label per tagged step, of kind ``value``: 1 for ``+``, 0 for ``-``.
 
-    A sign is the hard estimate of a Monte Carlo value: 1 says that some of the completions from there reached
-    the answer, not that the step is valid. ``Step i:`` is part of the text, as the policy wrote it. A line
-    that begins with the next step's number where no tag came before it is a step of its own, and the one
-    before it has no label. Rows have no times: all labels are ``created`` at the time of reading.
+    A sign is the hard estimate of a Monte Carlo value: 1 means that some completion from there reached the
+    answer, not that the step is valid. ``Step i:`` is part of the text, as the policy wrote it. A line that
+    begins with the next step's number, without a tag before it, is a separate step, and the step before it
+    has no label. Rows have no timestamps, so all labels get the time of reading as ``created``.
 
-    Raises ``RecordError`` for a bad row (the label's text is not the input's) unless a ``report`` counts it.
+    Raises ``RecordError`` for a bad row (the label's text differs from the input's) unless a ``report``
+    counts it.
     """
     builder = TraceBuilder("\n")
-    return read_rows(path, _MathShepherdRow, lambda _, row: _item(row, builder), report)
+    return read_rows(path, _MathShepherdRow, lambda _, row: _labelled(row, builder), report)
 
 
 def write_math_shepherd(
@@ -63,16 +65,16 @@ def write_math_shepherd(
     threshold: float | None = 0.0,
     task: str = "MATH",
 ) -> WriteReport:
-    """Write input and label text, with ``task`` where the trace notes none in ``meta["task"]``. Atomic.
+    """Write input and label text, with ``task`` for traces without ``meta["task"]``. Atomic.
 
     ``neutral`` says what a 0 becomes; value labels are good above ``threshold``: the default is the hard
     estimate, 1 if any completion reached the answer. White space around steps is the format's own.
 
-    A row ends with a tag. So the steps after the last one with a sign are dropped and counted; a step without
-    a sign before it is written without a tag, so that nothing is trained on it, and read again as a step
-    without a label (counted, unless it had no label at all). Dropped and counted as a whole: chat traces,
-    traces without any sign, those whose text has the tag itself, and those which the reader would cut
-    otherwise (a step that holds a line with the next step's number).
+    A row ends with a tag, so the steps after the last signed one are dropped and counted. An earlier step
+    without a sign is written without a tag, so that nothing is trained on it, and read back as a step without
+    a label (counted, unless it had no label at all). Dropped and counted as a whole: chat traces, traces
+    without any sign, traces whose text contains the tag, and traces that the reader would cut differently (a
+    step contains a line with the next step's number).
     """
     report = WriteReport()
     rule = LabelRule(neutral=neutral, good_above=threshold)
@@ -80,11 +82,23 @@ def write_math_shepherd(
     return report
 
 
-def _item(row: _MathShepherdRow, builder: TraceBuilder) -> LabelledTrace:
+@dataclass(frozen=True, kw_only=True)
+class _TaggedText:
+    """The parts of a row: question, steps without surrounding white space, and a mark per step."""
+
+    question: str
+    steps: tuple[str, ...]
+    marks: tuple[str, ...]
+    """``+``, ``-``, or empty for a step without a tag."""
+    spaces: tuple[str, ...]
+    """White space around the question, around the mark of each step, and at the end of ``label``."""
+
+
+def _labelled(row: _MathShepherdRow, builder: TraceBuilder) -> LabelledTrace:
     tagged = _parse(row.input, row.label)
     problem = Problem(text=tagged.question, source=_NAME)
     _, mark, answer = tagged.steps[-1].rpartition(_ANSWER)
-    usual = _render(_plain(tagged.question, tagged.steps, tagged.marks)) == (row.input, row.label)
+    usual = _render(_usual(tagged.question, tagged.steps, tagged.marks)) == (row.input, row.label)
     trace = builder.trace(
         problem,
         tagged.steps,
@@ -121,25 +135,24 @@ def _rows(
         if TAG in trace.text or TAG in item.problem.text:
             report.dropped[f"traces: the text has the tag '{TAG}'"] += 1
             continue
-        signs = binary_labels(item.labels, len(item.trace.steps), rule)
+        signs = binary_labels(item.labels, len(trace.steps), rule)
         end = max((index for index, sign in enumerate(signs, start=1) if sign.good is not None), default=0)
         if not end:
             report.dropped["traces: no step has a sign"] += 1
             continue
         tagged = _tagged(item, [_MARKS[sign.good] for sign in signs[:end]])
         text, label = _render(tagged)
-        if not _comes_back(tagged, text, label):
-            report.dropped["traces: its steps would be cut otherwise on reading"] += 1
+        if not _reads_back(tagged, text, label):
+            report.dropped["traces: the reader would cut its steps differently"] += 1
             continue
         _count_unsigned(signs, end, report)
         report.written += 1
-        yield in_form(
-            _NAME, {"input": text, "label": label, "task": trace.meta.get("task", task)}, trace.meta
-        )
+        row = {"input": text, "label": label, "task": trace.meta.get("task", task)}
+        yield in_form(_NAME, row, trace.meta)
 
 
 def _tagged(item: LabelledTrace, marks: list[str]) -> _TaggedText:
-    """The row's parts: as they were read, if all steps are there, else with ``Step i:`` and usual spaces."""
+    """The row's parts as they were read, if all steps are present, else with ``Step i:`` and usual spaces."""
     parts = step_parts(item.trace)
     spaces = item.trace.meta.get(_SPACES_KEY)
     if isinstance(spaces, list) and len(spaces) == 3 + 2 * len(marks) == 3 + 2 * len(parts):
@@ -150,15 +163,15 @@ def _tagged(item: LabelledTrace, marks: list[str]) -> _TaggedText:
         (part if part.startswith(f"Step {index}:") else f"Step {index}: {part}").strip()
         for index, part in enumerate(parts[: len(marks)], start=1)
     ]
-    return _plain(item.problem.text.strip(), lines, marks)
+    return _usual(item.problem.text.strip(), lines, marks)
 
 
-def _comes_back(tagged: _TaggedText, text: str, label: str) -> bool:
+def _reads_back(tagged: _TaggedText, text: str, label: str) -> bool:
     try:
-        again = _parse(text, label)
+        parsed = _parse(text, label)
     except RecordError:
         return False
-    return (again.question, again.steps, again.marks) == (tagged.question, tagged.steps, tagged.marks)
+    return (parsed.question, parsed.steps, parsed.marks) == (tagged.question, tagged.steps, tagged.marks)
 
 
 def _count_unsigned(signs: list[BinaryLabel], end: int, report: WriteReport) -> None:
@@ -169,19 +182,7 @@ def _count_unsigned(signs: list[BinaryLabel], end: int, report: WriteReport) -> 
         report.dropped[f"steps: after the last one with a sign ({signs[end].reason})"] += len(signs) - end
 
 
-@dataclass(frozen=True, kw_only=True)
-class _TaggedText:
-    """A row: question, steps without white space around them, and a mark a step."""
-
-    question: str
-    steps: tuple[str, ...]
-    marks: tuple[str, ...]
-    """``+``, ``-``, or nothing for a step without a tag."""
-    spaces: tuple[str, ...]
-    """Before and after the question; before and after the mark of each step; at the end of ``label``."""
-
-
-def _plain(question: str, steps: Sequence[str], marks: Sequence[str]) -> _TaggedText:
+def _usual(question: str, steps: Sequence[str], marks: Sequence[str]) -> _TaggedText:
     """A row with the usual white space: a space before each tag, a line break after it."""
     spaces = ["", " "]
     for mark in marks:
@@ -193,22 +194,22 @@ def _plain(question: str, steps: Sequence[str], marks: Sequence[str]) -> _Tagged
 
 def _render(row: _TaggedText) -> tuple[str, str]:
     """``input`` and ``label``."""
-    before, after, *spaces, end = row.spaces
-    tagged, signed = [before, row.question, after], [before, row.question, after]
+    lead, gap, *spaces, end = row.spaces
+    text, label = [lead, row.question, gap], [lead, row.question, gap]
     for number, (step, mark) in enumerate(zip(row.steps, row.marks, strict=True)):
-        gap, rest = spaces[2 * number : 2 * number + 2]
+        space, line_break = spaces[2 * number : 2 * number + 2]
         last = number == len(row.steps) - 1
-        tagged += [step, gap, TAG if mark else "", rest]
-        signed += [step, gap, mark, end if last else rest]
-    return "".join(tagged), "".join(signed)
+        text += [step, space, TAG if mark else "", line_break]
+        label += [step, space, mark, end if last else line_break]
+    return "".join(text), "".join(label)
 
 
 def _parse(text: str, label: str) -> _TaggedText:
     """Take a row apart; a line that begins with the number of the next step begins an untagged step.
 
-    Raises ``RecordError`` where ``label`` does not follow ``text`` or there is no question.
+    Raises ``RecordError`` if ``label`` does not follow ``text``, or without a question.
     """
-    pieces, signs, ends = _aligned(text, label)
+    pieces, signs, ends = _align(text, label)
     start = pieces[0].rfind(_FIRST)
     head = pieces[0][: max(start, 0)]
     question = head.strip()
@@ -222,11 +223,11 @@ def _parse(text: str, label: str) -> _TaggedText:
         chunks = _chunks(piece, len(steps) + 1)
         for number, chunk in enumerate(chunks, start=1):
             step = chunk.strip()
-            left = chunk[: len(chunk) - len(chunk.lstrip())] if step else ""
-            spaces[-1] += left
-            right = chunk[len(left) + len(step) :]
+            leading = chunk[: len(chunk) - len(chunk.lstrip())] if step else ""
+            spaces[-1] += leading
+            trailing = chunk[len(leading) + len(step) :]
             tagged = number == len(chunks)
-            spaces += [right, ""] if tagged else ["", right]
+            spaces += [trailing, ""] if tagged else ["", trailing]
             steps.append(step)
             marks.append(sign if tagged else "")
     spaces[-1] = ends[0]
@@ -245,21 +246,22 @@ def _chunks(piece: str, number: int) -> list[str]:
         piece = piece[cut + 1 :]
 
 
-def _aligned(text: str, label: str) -> tuple[list[str], list[str], tuple[str, str]]:
-    """Text of each tagged piece and its sign, and the ends of both texts.
+def _align(text: str, label: str) -> tuple[list[str], list[str], tuple[str, str]]:
+    """Text of each tagged piece, its sign, and the ends of both texts.
 
-    Signs are found by position, as steps may hold ``+`` and ``-``.
+    Signs are located by position, because steps may contain ``+`` and ``-``.
     """
-    *pieces, rest = text.split(TAG)
+    *pieces, text_end = text.split(TAG)
     signs: list[str] = []
-    place = 0
+    position = 0
     for piece in pieces:
-        place += len(piece)
-        sign = label[place : place + 1]
-        if label[place - len(piece) : place] != piece or sign not in ("+", "-"):
-            raise RecordError(f"field 'label': does not follow 'input' near character {place}")
+        position += len(piece)
+        sign = label[position : position + 1]
+        if label[position - len(piece) : position] != piece or sign not in ("+", "-"):
+            raise RecordError(f"field 'label': does not follow 'input' near character {position}")
         signs.append(sign)
-        place += 1
-    if not pieces or rest.strip() or label[place:].strip():
+        position += 1
+    label_end = label[position:]
+    if not pieces or text_end.strip() or label_end.strip():
         raise RecordError(f"field 'input': its text does not end with the tag '{TAG}'")
-    return pieces, signs, (rest, label[place:])
+    return pieces, signs, (text_end, label_end)

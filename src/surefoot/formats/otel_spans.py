@@ -1,8 +1,8 @@
 """Spans of OpenTelemetry: GenAI semantic conventions, OpenInference, OpenLLMetry's indexed attributes.
 
-Read are OTLP in JSON (``resourceSpans``), what the SDK prints (``ReadableSpan.to_json``), and rows of
-attributes. The calls of a model in one trace are put together to conversations: a call whose input continues
-a conversation belongs to it. Written are ``gen_ai.evaluation.result`` events, as OTLP log records.
+Read are OTLP in JSON (``resourceSpans``), the SDK's output (``ReadableSpan.to_json``), and rows of
+attributes. The model calls of one trace are joined to conversations: a call whose input continues a
+conversation belongs to it. Written are ``gen_ai.evaluation.result`` events, as OTLP log records.
 """
 
 from __future__ import annotations
@@ -13,38 +13,44 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic_core import from_json
 
 from surefoot.errors import RecordError
-from surefoot.formats._imports import (
+from surefoot.formats.imports import (
     IMPORT_KEY,
-    REFUSED,
+    ROW_ERRORS,
     ImportContext,
     ImportedTrace,
+    TraceResults,
     check_assistant,
-    raw_rows,
-    refusal,
+    record_tools,
     task_of,
-    tools,
 )
-from surefoot.formats._results import TraceResults
-from surefoot.formats._rows import write_rows
+from surefoot.formats.rows import raw_rows, rejection, write_rows
 from surefoot.io.files import shortened
 from surefoot.records import Message, Problem, Trace, Usage, now
 
-NAME = "otel"
-
-_INDEXED = re.compile(r"^(?P<head>.+?)\.(?P<index>\d+)\.(?P<rest>.+)$")
-_MOST_PARTS = 32
+_ENVELOPES: Final = {"resourceSpans", "resource_spans"}
+_INDEXED: Final = re.compile(r"^.+?\.\d+\..+$")
 _FAMILIES = ("llm.input_messages", "llm.output_messages", "llm.tools", "gen_ai.prompt", "gen_ai.completion")
+"""Attributes whose names contain indices: ``llm.tools.0.tool.json_schema``."""
+_MAX_PARTS: Final = 32
+"""Parts of an attribute's name; each costs one level of nesting."""
+
+
+def is_otel_spans(row: Mapping[str, Any]) -> bool:
+    """Whether a row is OTLP's envelope, or a span."""
+    ids = {"context", "traceId", "trace_id", "span_id"} & row.keys()
+    flat = any(name.startswith("attributes.") for name in row)
+    return bool(_ENVELOPES & row.keys()) or ("attributes" in row and bool(ids)) or flat
 
 
 def read_otel_spans(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
     """One trace per conversation, in order of the trace ids' first spans.
 
-    All spans of the file are held, since those of a trace may stand anywhere in it.
+    All spans of the file are held in memory, because the spans of a trace can be anywhere in it.
     """
     spans: dict[str, list[_Span]] = {}
     total = 0
@@ -53,9 +59,9 @@ def read_otel_spans(path: Path | str, context: ImportContext) -> Iterator[Import
             for span in _spans(row):
                 total += 1
                 spans.setdefault(span.trace_id, []).append(span)
-        except REFUSED as error:
-            context.report.skipped(number, refusal(error))
-    chats = {name: [span for span in own if span.has_messages] for name, own in spans.items()}
+        except ROW_ERRORS as error:
+            context.report.skipped(number, rejection(error))
+    chats = {name: [span for span in group if span.has_messages] for name, group in spans.items()}
     if total and not any(chats.values()):
         context.report.skipped(
             1,
@@ -73,7 +79,7 @@ def write_otel_events(_: Path, path: Path, results: Mapping[str, TraceResults]) 
     An event is an OTLP log record with the trace and span of the call that wrote the step. Returns the number
     of traces with events.
     """
-    records = [record for found in results.values() for record in _events(found)]
+    records = [record for result in results.values() for record in _events(result)]
     scope = {"scope": {"name": "surefoot"}, "logRecords": records}
     write_rows(path, [{"resourceLogs": [{"resource": {"attributes": []}, "scopeLogs": [scope]}]}])
     return len(results)
@@ -92,19 +98,17 @@ class _Span:
     def has_messages(self) -> bool:
         try:
             return bool(self.output)
-        except REFUSED:
-            return True  # and the conversation is refused, with the reason
+        except ROW_ERRORS:
+            return True  # the conversation is then rejected, with the reason
 
     @property
     def input(self) -> list[dict[str, Any]]:
-        """What the model read."""
-        known = self.attributes
-        system = _parsed(known.get("gen_ai.system_instructions"))
+        """The messages that the model read."""
+        system = _parsed(self.attributes.get("gen_ai.system_instructions"))
         head = [{"role": "system", "parts": system}] if isinstance(system, list) and system else []
-        said = _parsed(known.get("gen_ai.input.messages")) or known.get("llm.input_messages")
-        said = said or known.get("gen_ai.prompt")
-        if isinstance(said, list):
-            return [_message(row) for row in [*head, *said]]
+        messages = self._messages("gen_ai.input.messages", "llm.input_messages", "gen_ai.prompt")
+        if messages is not None:
+            return [_message(row) for row in [*head, *messages]]
         return [
             _message({**body, "role": name.split(".")[1]})
             for name, body in self.events
@@ -113,164 +117,167 @@ class _Span:
 
     @property
     def output(self) -> list[dict[str, Any]]:
-        """What the model wrote: its first choice."""
-        known = self.attributes
-        said = _parsed(known.get("gen_ai.output.messages")) or known.get("llm.output_messages")
-        said = said or known.get("gen_ai.completion")
-        if not isinstance(said, list):
-            said = [body.get("message", body) for name, body in self.events if name == "gen_ai.choice"]
-        return [_message({"role": "assistant", **row}) for row in said[:1]]
+        """The message that the model wrote: its first choice."""
+        messages = self._messages("gen_ai.output.messages", "llm.output_messages", "gen_ai.completion")
+        if messages is None:
+            messages = [body.get("message", body) for name, body in self.events if name == "gen_ai.choice"]
+        return [_message({"role": "assistant", **row}) for row in messages[:1]]
+
+    def _messages(self, *names: str) -> list[Any] | None:
+        values = (_parsed(self.attributes.get(name)) for name in names)
+        messages = next((value for value in values if value), None)
+        return messages if isinstance(messages, list) else None
 
     def number(self, *names: str) -> int | None:
         """The first of these attributes, as a number."""
         values = (self.attributes.get(name) for name in names)
         return next((int(value) for value in values if value is not None), None)
 
+    def text(self, *names: str) -> str | None:
+        """The first of these attributes, as text."""
+        return next((str(self.attributes[name]) for name in names if self.attributes.get(name)), None)
+
+    @property
+    def tools(self) -> list[Any]:
+        """The schemas of the tools."""
+        definitions = _parsed(self.attributes.get("gen_ai.tool.definitions"))
+        if isinstance(definitions, list):
+            return definitions
+        rows = self.attributes.get("llm.tools")
+        schemas = [row.get("tool", row).get("json_schema") for row in rows] if isinstance(rows, list) else []
+        return [_parsed(schema) for schema in schemas if schema]
+
 
 @dataclass(kw_only=True)
 class _Conversation:
     messages: list[Message] = field(default_factory=list)
     spans: list[str | None] = field(default_factory=list)
-    """Span that wrote each message; ``None`` for those that it only read."""
+    """Span that wrote each message; ``None`` for messages that the model only read."""
     calls: list[_Span] = field(default_factory=list)
+
+    def continues(self, prompt: Sequence[Message]) -> bool:
+        """Whether ``prompt`` begins with this conversation, as far as both show it."""
+
+        def visible(message: Message) -> tuple[str, str, tuple[str, ...]]:
+            names = tuple(call.name for call in message.tool_calls)
+            return message.role, (message.content or "").strip(), names
+
+        return len(prompt) >= len(self.messages) and all(
+            visible(old) == visible(new) for old, new in zip(self.messages, prompt, strict=False)
+        )
 
 
 def _traces(
-    name: str, chats: Sequence[_Span], every: Sequence[_Span], context: ImportContext
+    name: str, chats: Sequence[_Span], spans: Sequence[_Span], context: ImportContext
 ) -> Iterator[ImportedTrace]:
     conversations: list[_Conversation] = []
-    for span in sorted(chats, key=lambda one: one.start):
-        before, after = context.messages(span.input), context.messages(span.output)
-        after = tuple(_with_tokens(message, span) for message in after)
-        found = next((one for one in conversations if _continues(one.messages, before)), None)
-        if found is None:
-            found = _Conversation()
-            conversations.append(found)
-        new = before[len(found.messages) :]
-        found.messages += [*new, *after]
-        found.spans += [*[None] * len(new), *[span.span_id] * len(after)]
-        found.calls.append(span)
-    results = [span for span in every if span.attributes.get("gen_ai.tool.call.result") is not None]
-    for number, one in enumerate(conversations):
-        _answer_calls(one, results, context)
-        yield _made(f"{name}-{number}" if len(conversations) > 1 else name, name, one)
+    for span in sorted(chats, key=lambda span: span.start):
+        prompt, answer = context.messages(span.input), context.messages(span.output)
+        answer = tuple(_with_reasoning_tokens(message, span) for message in answer)
+        chat = next((chat for chat in conversations if chat.continues(prompt)), None)
+        if chat is None:
+            chat = _Conversation()
+            conversations.append(chat)
+        new = prompt[len(chat.messages) :]
+        chat.messages += [*new, *answer]
+        chat.spans += [*[None] * len(new), *[span.span_id] * len(answer)]
+        chat.calls.append(span)
+    tool_spans = [span for span in spans if span.attributes.get("gen_ai.tool.call.result") is not None]
+    for number, chat in enumerate(conversations):
+        _add_last_results(chat, tool_spans, context)
+        yield _trace(f"{name}-{number}" if len(conversations) > 1 else name, name, chat)
 
 
-def _made(trace_id: str, otel_id: str, one: _Conversation) -> ImportedTrace:
-    check_assistant(one.messages)
-    problem = Problem(text=task_of(one.messages))
-    last = one.calls[-1]
-    known = next((span.attributes for span in one.calls if _tools_of(span.attributes)), {})
-    read, wrote = (
-        ("gen_ai.usage.input_tokens", "llm.token_count.prompt"),
-        ("gen_ai.usage.output_tokens", "llm.token_count.completion"),
-    )
-    reasons = last.attributes.get("gen_ai.response.finish_reasons") or last.attributes.get(
-        "llm.finish_reason"
-    )
+def _trace(trace_id: str, otel_id: str, chat: _Conversation) -> ImportedTrace:
+    check_assistant(chat.messages)
+    problem = Problem(text=task_of(chat.messages))
+    last = chat.calls[-1]
+    names = ("gen_ai.response.finish_reasons", "llm.finish_reason")
+    reasons: Any = next((last.attributes[name] for name in names if last.attributes.get(name)), None)
+    prompt_names = ("gen_ai.usage.input_tokens", "llm.token_count.prompt")
+    completion_names = ("gen_ai.usage.output_tokens", "llm.token_count.completion")
+    response_ids = {
+        span.span_id: span.attributes["gen_ai.response.id"]
+        for span in chat.calls
+        if "gen_ai.response.id" in span.attributes
+    }
     trace = Trace(
         id=trace_id,
         problem_id=problem.id,
-        messages=tuple(one.messages),
-        tools=tools(_tools_of(known)),
-        policy=_first(last.attributes, "gen_ai.response.model", "gen_ai.request.model", "llm.model_name"),
-        finish_reason=str(reasons[0]) if isinstance(reasons, list) and reasons else reasons or None,
+        messages=tuple(chat.messages),
+        tools=record_tools(next((span.tools for span in chat.calls if span.tools), ())),
+        policy=last.text("gen_ai.response.model", "gen_ai.request.model", "llm.model_name"),
+        finish_reason=str(reasons[0]) if isinstance(reasons, list) and reasons else reasons,
         error=last.error,
         usage=Usage(
-            prompt_tokens=sum(span.number(*read) or 0 for span in one.calls),
-            completion_tokens=sum(span.number(*wrote) or 0 for span in one.calls),
-            calls=len(one.calls),
+            prompt_tokens=sum(span.number(*prompt_names) or 0 for span in chat.calls),
+            completion_tokens=sum(span.number(*completion_names) or 0 for span in chat.calls),
+            calls=len(chat.calls),
         ),
         meta={
             IMPORT_KEY: {
-                "format": NAME,
+                "format": "otel",
                 "conversation": trace_id,
                 "trace_id": otel_id,
-                "spans": one.spans,
-                "responses": {
-                    span.span_id: span.attributes["gen_ai.response.id"]
-                    for span in one.calls
-                    if "gen_ai.response.id" in span.attributes
-                },
+                "spans": chat.spans,
+                "responses": response_ids,
             }
         },
     )
     return ImportedTrace(problem=problem, trace=trace)
 
 
-def _continues(known: Sequence[Message], before: Sequence[Message]) -> bool:
-    """Whether the input of a call begins with a conversation, as far as both show it."""
-
-    def shown(message: Message) -> tuple[str, str, tuple[str, ...]]:
-        return message.role, (message.content or "").strip(), tuple(call.name for call in message.tool_calls)
-
-    return len(before) >= len(known) and all(
-        shown(old) == shown(new) for old, new in zip(known, before, strict=False)
-    )
-
-
-def _with_tokens(message: Message, span: _Span) -> Message:
-    """The message with the number of its reasoning tokens; without any text they are withheld."""
+def _with_reasoning_tokens(message: Message, span: _Span) -> Message:
+    """The message with its number of reasoning tokens; reasoning without any text is withheld."""
     names = ("gen_ai.usage.reasoning.output_tokens", "llm.token_count.completion_details.reasoning")
     tokens = span.number(*names)
     if not tokens:
         return message
-    own = message.reasoning.model_dump() if message.reasoning else {"text": "", "visibility": "withheld"}
-    return Message.model_validate(message.model_dump() | {"reasoning": own | {"tokens": tokens}})
+    reasoning = (
+        message.reasoning.model_dump() if message.reasoning else {"text": "", "visibility": "withheld"}
+    )
+    return Message.model_validate(message.model_dump() | {"reasoning": reasoning | {"tokens": tokens}})
 
 
-def _answer_calls(one: _Conversation, results: Sequence[_Span], context: ImportContext) -> None:
-    """Add the results of the last message's calls, which no later call has read, from the tools' spans."""
-    by_id = {span.attributes.get("gen_ai.tool.call.id"): span for span in results}
-    for call in one.messages[-1].tool_calls:
+def _add_last_results(chat: _Conversation, tool_spans: Sequence[_Span], context: ImportContext) -> None:
+    """Add the results of the last message's calls from the spans of tools; no later call has read them."""
+    by_id = {span.attributes.get("gen_ai.tool.call.id"): span for span in tool_spans}
+    for call in chat.messages[-1].tool_calls:
         if call.id is not None and (span := by_id.get(call.id)) is not None:
-            said = span.attributes["gen_ai.tool.call.result"]
-            row = {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": _as_text(said)}
-            one.messages += context.messages([row | {"error": span.error is not None}])
-            one.spans.append(span.span_id)
-
-
-def _tools_of(attributes: Mapping[str, Any]) -> list[Any]:
-    given = _parsed(attributes.get("gen_ai.tool.definitions"))
-    if isinstance(given, list):
-        return given
-    listed = attributes.get("llm.tools")
-    schemas = [row.get("tool", row).get("json_schema") for row in listed] if isinstance(listed, list) else []
-    return [_parsed(schema) for schema in schemas if schema]
+            result = _as_text(span.attributes["gen_ai.tool.call.result"])
+            row = {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": result}
+            chat.messages += context.messages([row | {"error": span.error is not None}])
+            chat.spans.append(span.span_id)
 
 
 def _message(row: Mapping[str, Any]) -> dict[str, Any]:
     """A message with ``parts`` (GenAI), with ``message.`` before its fields (OpenInference), or plain."""
     inner = row.get("message", row)
-    if isinstance(inner.get("parts"), list):
-        answers = [part for part in inner["parts"] if part.get("type") == "tool_call_response"]
-        if answers:
-            said = next(
-                (answers[0][name] for name in ("response", "result", "content") if name in answers[0]), None
-            )
-            return {"role": "tool", "tool_call_id": answers[0].get("id"), "content": _as_text(said)}
-        return {"role": inner.get("role"), "name": inner.get("name"), "content": inner["parts"]}
+    parts = inner.get("parts")
+    if isinstance(parts, list):
+        result = next((part for part in parts if part.get("type") == "tool_call_response"), None)
+        if result is None:
+            return {"role": inner.get("role"), "name": inner.get("name"), "content": parts}
+        content = next((result[name] for name in ("response", "result", "content") if name in result), None)
+        return {"role": "tool", "tool_call_id": result.get("id"), "content": _as_text(content)}
     fields = {name: inner[name] for name in ("role", "content", "name", "tool_call_id") if name in inner}
     if isinstance(inner.get("contents"), list):
-        fields["content"] = [_content(part.get("message_content", part)) for part in inner["contents"]]
+        fields["content"] = [_content_part(part.get("message_content", part)) for part in inner["contents"]]
     calls = [call.get("tool_call", call) for call in inner.get("tool_calls") or ()]
-    fields["tool_calls"] = [{"id": call.get("id"), **(_flat_call(call))} for call in calls]
+    fields["tool_calls"] = [_tool_call(call) for call in calls]
     parsed = _parsed(fields.get("content"))
-    if (
-        isinstance(parsed, list)
-        and parsed
-        and all(isinstance(part, dict) and "type" in part for part in parsed)
-    ):
+    if isinstance(parsed, list) and parsed and all(isinstance(p, dict) and "type" in p for p in parsed):
         fields["content"] = parsed
     return fields
 
 
-def _flat_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    inner = call.get("function") if isinstance(call.get("function"), Mapping) else call
-    return {"name": inner.get("name"), "arguments": inner.get("arguments") or "{}"}  # type: ignore[union-attr]
+def _tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call.get("function")
+    inner = function if isinstance(function, Mapping) else call
+    return {"id": call.get("id"), "name": inner.get("name"), "arguments": inner.get("arguments") or "{}"}
 
 
-def _content(part: Mapping[str, Any]) -> dict[str, Any]:
+def _content_part(part: Mapping[str, Any]) -> dict[str, Any]:
     """A part of OpenInference's contents."""
     image = part.get("image")
     if isinstance(image, Mapping):
@@ -287,20 +294,22 @@ def _spans(row: Any) -> Iterator[_Span]:
     for resource in row.get("resourceSpans") or row.get("resource_spans") or ():
         for scope in resource.get("scopeSpans") or resource.get("scope_spans") or ():
             yield from (_span(span) for span in scope.get("spans") or ())
-    if not {"resourceSpans", "resource_spans"} & row.keys():
+    if not _ENVELOPES & row.keys():
         yield _span(row)
 
 
 def _span(row: Mapping[str, Any]) -> _Span:
-    place = row.get("context") or row
-    names = {
-        name: str(place.get(name) or row.get(f"context.{name}") or "") for name in ("trace_id", "span_id")
-    }
+    context = row.get("context") or row
+
+    def identifier(name: str, otlp_name: str) -> str:
+        value = context.get(name) or row.get(f"context.{name}") or row.get(otlp_name) or ""
+        return str(value).removeprefix("0x")
+
     status = row.get("status") or {}
     failed = str(status.get("status_code") or status.get("code") or "") in ("ERROR", "2", "STATUS_CODE_ERROR")
     return _Span(
-        trace_id=(names["trace_id"] or str(row.get("traceId", ""))).removeprefix("0x"),
-        span_id=(names["span_id"] or str(row.get("spanId", ""))).removeprefix("0x"),
+        trace_id=identifier("trace_id", "traceId"),
+        span_id=identifier("span_id", "spanId"),
         start=_time(row.get("start_time") or row.get("startTimeUnixNano") or row.get("start_time_unix_nano")),
         attributes=_nested(_attributes(row)),
         error=str(status.get("description") or status.get("message") or "error") if failed else None,
@@ -314,67 +323,67 @@ def _event_body(event: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _attributes(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes by name: of the SDK's object, OTLP's list, or columns ``attributes.NAME``."""
-    given = row.get("attributes")
-    if isinstance(given, Mapping):
-        return dict(given)
-    if isinstance(given, list):
-        return {one["key"]: _value(one.get("value")) for one in given}
+    """Attributes by name, from the SDK's object, OTLP's list, or columns ``attributes.NAME``."""
+    attributes = row.get("attributes")
+    if isinstance(attributes, Mapping):
+        return dict(attributes)
+    if isinstance(attributes, list):
+        return {pair["key"]: _otlp_value(pair.get("value")) for pair in attributes}
     head = "attributes."
     return {name.removeprefix(head): value for name, value in row.items() if name.startswith(head)}
 
 
-def _value(value: Any) -> Any:
-    """A value of OTLP's JSON form."""
+def _otlp_value(value: Any) -> Any:
+    """A value in OTLP's JSON form."""
     if not isinstance(value, Mapping) or not value:
         return None
     [(kind, inner), *_] = value.items()
     if kind == "arrayValue":
-        return [_value(one) for one in inner.get("values") or ()]
+        return [_otlp_value(item) for item in inner.get("values") or ()]
     if kind == "kvlistValue":
-        return {one["key"]: _value(one.get("value")) for one in inner.get("values") or ()}
+        return {pair["key"]: _otlp_value(pair.get("value")) for pair in inner.get("values") or ()}
     return int(inner) if kind == "intValue" else inner
 
 
 def _nested(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes, those of the indexed families (``llm.tools.0.tool.json_schema``) as lists of objects."""
+    """Attributes; the indexed families become lists of objects."""
     nested: dict[str, Any] = {}
     for name, value in attributes.items():
-        family = next((one for one in _FAMILIES if name.startswith(f"{one}.")), None)
+        family = next((family for family in _FAMILIES if name.startswith(f"{family}.")), None)
         if family is None or not _INDEXED.match(name):
             nested[name] = value
         else:
-            _put(nested.setdefault(family, {}), _parts(name[len(family) + 1 :]), value)
+            _insert(nested.setdefault(family, {}), _name_parts(name[len(family) + 1 :]), value)
     return {name: _lists(value) if name in _FAMILIES else value for name, value in nested.items()}
 
 
-def _parts(name: str) -> list[str]:
+def _name_parts(name: str) -> list[str]:
     parts = name.split(".")
-    if len(parts) > _MOST_PARTS:
+    if len(parts) > _MAX_PARTS:
         raise RecordError(
-            f"attribute '{shortened(name)}' has {len(parts):,} parts, and no convention has so many"
+            f"attribute '{shortened(name)}' has {len(parts):,} parts; at most {_MAX_PARTS} are read"
         )
     return parts
 
 
-def _put(tree: dict[str, Any], path: Sequence[str], value: Any) -> None:
+def _insert(tree: dict[str, Any], path: Sequence[str], value: Any) -> None:
     for key in path[:-1]:
-        below = tree.setdefault(key, {})
-        tree = below if isinstance(below, dict) else {}
+        child = tree.setdefault(key, {})
+        tree = child if isinstance(child, dict) else {}
     tree[path[-1]] = value
 
 
 def _lists(tree: Any) -> Any:
-    """Objects whose keys are all numbers as lists."""
+    """Convert objects whose keys are all numbers to lists."""
     if not isinstance(tree, dict):
-        return [_lists(one) for one in tree] if isinstance(tree, list) else tree
+        return [_lists(item) for item in tree] if isinstance(tree, list) else tree
     if tree and all(key.isdecimal() for key in tree):
         return [_lists(tree[key]) for key in sorted(tree, key=int)]
     return {key: _lists(value) for key, value in tree.items()}
 
 
 def _parsed(value: Any) -> Any:
-    """A value; JSON text of a list or object is read."""
+    """A value; JSON text of a list or object is parsed."""
     if isinstance(value, str) and value[:1] in ("[", "{"):
         try:
             return from_json(value)
@@ -387,31 +396,26 @@ def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _first(attributes: Mapping[str, Any], *names: str) -> str | None:
-    return next((str(attributes[name]) for name in names if attributes.get(name)), None)
-
-
 def _time(value: Any) -> float:
-    """Seconds, from nanoseconds or ISO 8601; 0 where it is not said, which leaves the file's order."""
+    """Seconds, from nanoseconds or ISO 8601; 0 for a missing time, which preserves the file's order."""
     if isinstance(value, str) and not value.isdecimal():
         return datetime.fromisoformat(value).timestamp()
     return int(value or 0) / 1e9
 
 
-def _events(found: TraceResults) -> Iterator[dict[str, Any]]:
-    place = found.trace.meta[IMPORT_KEY]
-    spans, responses = place["spans"], place["responses"]
-    for step in found.steps:
+def _events(result: TraceResults) -> Iterator[dict[str, Any]]:
+    trace_id, spans, responses = (result.note[name] for name in ("trace_id", "spans", "responses"))
+    for step in result.steps:
         span = spans[step["message"]]
-        about = {"surefoot.step": step["step"], "surefoot.step.kind": step["kind"]}
-        about |= {"gen_ai.response.id": responses[span]} if span in responses else {}
+        attributes = {"surefoot.step": step["step"], "surefoot.step.kind": step["kind"]}
+        attributes |= {"gen_ai.response.id": responses[span]} if span in responses else {}
         for label in step["labels"]:
             name = f"{label['source']}.{label['kind']}"
-            yield _event(place["trace_id"], span, name, label["value"], label["reason"], about)
+            yield _event(trace_id, span, name, label["value"], label["reason"], attributes)
         for scorer, score in step["scores"].items():
-            yield _event(place["trace_id"], span, f"{scorer}.step", score, None, about)
+            yield _event(trace_id, span, f"{scorer}.step", score, None, attributes)
     last = next((span for span in reversed(spans) if span), None)
-    yield _event(place["trace_id"], last, "surefoot.trace", found.summary, found.explanation, {})
+    yield _event(trace_id, last, "surefoot.trace", result.summary, result.explanation, {})
 
 
 def _event(
@@ -419,25 +423,25 @@ def _event(
     span_id: str | None,
     name: str,
     value: float | None,
-    why: str | None,
-    about: Mapping[str, Any],
+    explanation: str | None,
+    attributes: Mapping[str, Any],
 ) -> dict[str, Any]:
-    attributes = {"gen_ai.evaluation.name": name, **about}
+    attributes = {"gen_ai.evaluation.name": name, **attributes}
     attributes |= {} if value is None else {"gen_ai.evaluation.score.value": float(value)}
-    attributes |= {} if why is None else {"gen_ai.evaluation.explanation": why}
-    moment = str(int(now().timestamp()) * 10**9)
+    attributes |= {} if explanation is None else {"gen_ai.evaluation.explanation": explanation}
+    timestamp = str(int(now().timestamp()) * 10**9)
     return {
-        "timeUnixNano": moment,
-        "observedTimeUnixNano": moment,
+        "timeUnixNano": timestamp,
+        "observedTimeUnixNano": timestamp,
         "eventName": "gen_ai.evaluation.result",
         "severityNumber": 9,
         "traceId": trace_id,
         **({} if span_id is None else {"spanId": span_id}),
-        "attributes": [{"key": key, "value": _as_value(one)} for key, one in attributes.items()],
+        "attributes": [{"key": key, "value": _as_otlp_value(item)} for key, item in attributes.items()],
     }
 
 
-def _as_value(value: Any) -> dict[str, Any]:
+def _as_otlp_value(value: Any) -> dict[str, Any]:
     if isinstance(value, float):
         return {"doubleValue": value}
     return {"intValue": str(value)} if isinstance(value, int) else {"stringValue": str(value)}

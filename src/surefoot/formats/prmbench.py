@@ -1,7 +1,7 @@
-"""PRMBench (Song et al., arXiv 2501.03124): solutions into which errors were put, all steps labelled.
+"""PRMBench (Song et al., arXiv 2501.03124): solutions with inserted errors, all steps labelled.
 
-A row has a question and its process as they were and as modified; ``error_steps`` of the modified process
-count from 1.
+A row has a question and its process, original and modified; ``error_steps`` of the modified process count
+from 1.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from surefoot.errors import RecordError
-from surefoot.formats._rows import FileRow, TraceBuilder, read_rows
+from surefoot.formats.rows import FileRow, TraceBuilder, read_rows
 from surefoot.io.files import ReadReport
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem
 
 _NAME = "prmbench"
 _META = ("original_question", "original_process", "modified_steps", "reason", "question")
-_CONTROL = "correct"
 _CONTROLLED = "redundency"  # as the data set spells it
 
 
@@ -38,15 +37,15 @@ def read_prmbench(path: Path | str, *, report: ReadReport | None = None) -> Iter
     """The modified questions and processes: −1 for each of ``error_steps`` (counted from 1), else +1.
 
     ``trace.id`` is classification and ``idx``; ``meta`` holds both, the reason, the original question and
-    process, ``modified_steps`` and ``error_steps`` as they were. Some rows name error steps that the process
-    does not have; as in the benchmark's own evaluation they label nothing. In the classes ``redundency`` and
-    ``circular`` a −1 says that the step repeats or goes in a circle, which need not make it false. The reason
-    is the evidence of each −1. Rows have no times: all labels are ``created`` at the time of reading.
+    process, ``modified_steps`` and ``error_steps``. Some rows name error steps that the process does not
+    have; as in the benchmark's own evaluation, these are ignored. In the classes ``redundency`` and
+    ``circular``, −1 means that the step repeats or is circular, not necessarily false. The reason is the
+    evidence of each −1. Rows have no timestamps, so all labels get the time of reading as ``created``.
 
     Raises ``RecordError`` for a bad row unless a ``report`` counts it.
     """
     builder = TraceBuilder("\n")
-    return read_rows(path, _PRMBenchRow, lambda _, row: _item(row, builder), report)
+    return read_rows(path, _PRMBenchRow, lambda _, row: _modified(row, builder), report)
 
 
 def read_prmbench_controls(path: Path | str, *, report: ReadReport | None = None) -> Iterator[LabelledTrace]:
@@ -60,30 +59,27 @@ def read_prmbench_controls(path: Path | str, *, report: ReadReport | None = None
             yield item
 
 
-def _item(row: _PRMBenchRow, builder: TraceBuilder) -> LabelledTrace:
+def _modified(row: _PRMBenchRow, builder: TraceBuilder) -> LabelledTrace:
     if any(number < 1 for number in row.error_steps):
         raise RecordError(f"field 'error_steps': steps count from 1, not {min(row.error_steps)}")
     if not row.modified_process:
         raise RecordError("field 'modified_process': empty")
-    meta = {
-        "idx": row.idx,
-        "classification": row.classification,
-        "error_steps": row.error_steps,
-        **{field: getattr(row, field) for field in _META if field in row.model_fields_set},
-    }
     values = [
         -1.0 if number in row.error_steps else 1.0 for number in range(1, len(row.modified_process) + 1)
     ]
-    name = f"{row.classification}_{row.idx}"
-    repeats = builder.number(name)
     return builder.labelled(
         Problem(text=row.modified_question, source=_NAME),
         row.modified_process,
         values,
         source=_NAME,
         error_message=row.reason,
-        id=f"{name}#{repeats}" if repeats else name,
-        meta=meta,
+        id=builder.numbered(f"{row.classification}_{row.idx}"),
+        meta={
+            "idx": row.idx,
+            "classification": row.classification,
+            "error_steps": row.error_steps,
+            **{field: getattr(row, field) for field in _META if field in row.model_fields_set},
+        },
     )
 
 
@@ -97,6 +93,6 @@ def _control(row: _PRMBenchRow, builder: TraceBuilder) -> LabelledTrace | None:
         row.original_process,
         [1.0] * len(row.original_process),
         source=_NAME,
-        id=f"{_CONTROL}_{row.idx}",
-        meta={"idx": row.idx, "classification": _CONTROL},
+        id=f"correct_{row.idx}",
+        meta={"idx": row.idx, "classification": "correct"},
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from surefoot.errors import RecordError
-from surefoot.formats._rows import FileRow, joined_trace, read_rows
+from surefoot.formats.rows import FileRow, joined_trace, read_rows
 from surefoot.io.files import ReadReport
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem
@@ -24,7 +24,7 @@ class _GSM8KRow(FileRow):
 
 
 def read_gsm8k(path: Path | str, *, report: ReadReport | None = None) -> Iterator[Problem]:
-    """Problems with their final answer (commas removed); ``meta["solution"]`` is the worked solution.
+    """Problems with their final answer (without commas); ``meta["solution"]`` is the worked solution.
 
     Raises ``RecordError`` for a bad row unless a ``report`` counts it.
     """
@@ -32,7 +32,7 @@ def read_gsm8k(path: Path | str, *, report: ReadReport | None = None) -> Iterato
 
 
 def read_gsm8k_solutions(path: Path | str, *, report: ReadReport | None = None) -> Iterator[ProblemTrace]:
-    """The worked solutions as traces, one step a line, without the ``<<…>>`` calculator marks.
+    """The worked solutions as traces, one step per line, without the ``<<…>>`` calculator marks.
 
     The last step is the line with the answer. Raises as ``read_gsm8k`` does.
     """

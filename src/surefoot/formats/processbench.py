@@ -9,10 +9,11 @@ from typing import Any, Final
 from pydantic import Field
 
 from surefoot.errors import RecordError
-from surefoot.formats._rows import (
+from surefoot.formats.rows import (
     FileRow,
     TraceBuilder,
     WriteReport,
+    expand_rows,
     first_error_values,
     form_note,
     in_form,
@@ -36,7 +37,7 @@ from surefoot.records import Problem, StepScores, Trace
 _NAME = "processbench"
 _FIELDS = ("id", "generator", "problem", "steps", "final_answer_correct", "label")
 _MOST_STEPS: Final = 100_000
-"""Steps that a row of scores may claim: each without a score becomes a ``None``."""
+"""Bound on the steps that a row of scores may declare, since each step without a score becomes a ``None``."""
 
 
 class _ProcessBenchRow(FileRow):
@@ -51,15 +52,14 @@ class _ProcessBenchRow(FileRow):
 def read_processbench(path: Path | str, *, report: ReadReport | None = None) -> Iterator[LabelledTrace]:
     """Solutions with one label per step: +1 before the first error, −1 there, unknown after it.
 
-    ``trace.id`` and ``meta["id"]`` are the record's id (an id that comes again gets a number after it),
-    ``trace.policy`` the generator, ``outcome`` whether the final answer is right (which it may be despite an
-    error). The file may be a JSON array or JSON Lines. Records have no times, so all labels are ``created``
-    at the time of reading.
+    ``trace.id`` and ``meta["id"]`` are the record's id (a repeated id gets a number), ``trace.policy`` the
+    generator, ``outcome`` whether the final answer is correct (which is possible despite an error). Records
+    have no timestamps, so all labels get the time of reading as ``created``.
 
     Raises ``RecordError`` for a bad row unless a ``report`` counts it.
     """
     builder = TraceBuilder("\n\n")
-    return read_rows(path, _ProcessBenchRow, lambda _, row: _item(row, builder), report)
+    return read_rows(path, _ProcessBenchRow, lambda _, row: _labelled(row, builder), report)
 
 
 def write_processbench(
@@ -67,35 +67,32 @@ def write_processbench(
 ) -> WriteReport:
     """Write the first error of each trace (0-based, −1 = none). Atomic; ``.json`` gives an array.
 
-    A trace is dropped, and counted, if it is a chat trace, its outcome is unknown, or a step at or before
-    its first error has no sign; signs after the error are counted, too. ``neutral`` says what a 0 becomes;
-    value labels are good above ``threshold``, and have no sign where it is ``None``.
+    A trace is dropped, and counted, if it is a chat trace, if its outcome is unknown, or if a step up to its
+    first error lacks a sign; signs after the error are counted, too. ``neutral`` says what a 0 becomes; value
+    labels are good above ``threshold``, and are ignored if it is ``None``.
     """
     report = WriteReport()
     rule = LabelRule(neutral=neutral, good_above=threshold)
-    write_rows(path, _written_rows(items, rule, report))
+    write_rows(path, _rows(items, rule, report))
     return report
 
 
-def _item(row: _ProcessBenchRow, builder: TraceBuilder) -> LabelledTrace:
+def _labelled(row: _ProcessBenchRow, builder: TraceBuilder) -> LabelledTrace:
     values = first_error_values(row.steps, None if row.label == NO_ERROR else row.label, "label")
     problem = Problem(text=row.problem, source=_NAME)
-    repeats = builder.number(row.id)
     return builder.labelled(
         problem,
         row.steps,
         values,
         source="human",
-        id=f"{row.id}#{repeats}" if repeats else row.id,
+        id=builder.numbered(row.id),
         outcome=row.final_answer_correct,
         policy=row.generator,
         meta={"id": row.id, **form_note(_NAME, row, _FIELDS)},
     )
 
 
-def _written_rows(
-    items: Iterable[LabelledTrace], rule: LabelRule, report: WriteReport
-) -> Iterator[dict[str, Any]]:
+def _rows(items: Iterable[LabelledTrace], rule: LabelRule, report: WriteReport) -> Iterator[dict[str, Any]]:
     for item in items:
         trace = item.trace
         labels = binary_labels(item.labels, len(trace.steps), rule)
@@ -128,8 +125,8 @@ def _not_writable(trace: Trace, labels: Sequence[BinaryLabel], error: int | None
     if trace.outcome is None:
         return "outcome unknown"
     if error is None:
-        hidden = next(label.reason for label in labels if label.good is None)
-        return f"no sign before the first error ({hidden})"
+        reason = next(label.reason for label in labels if label.good is None)
+        return f"no sign before the first error ({reason})"
     return ""
 
 
@@ -141,25 +138,24 @@ class _FoVerRow(FileRow):
 
 
 def read_fover_scores(path: Path | str, *, report: ReadReport | None = None) -> Iterator[StepScores]:
-    """Step scores of published verifiers on ProcessBench, as FoVer gives them (arXiv 2505.15960).
+    """Step scores of published verifiers on ProcessBench, from FoVer (arXiv 2505.15960).
 
-    One record per trace and verifier: ``trace_id`` is the id in ProcessBench, ``scorer`` the verifier. Every
-    record has one score per step; steps after the first error were not scored and are ``None``.
+    One record per trace and verifier: ``trace_id`` is the id in ProcessBench, ``scorer`` the verifier. Steps
+    after the first error were not scored and are ``None``.
 
     Raises ``RecordError`` for a bad row unless a ``report`` counts it: one with more scores than steps, or
     with fewer than there are up to the first error.
     """
-    for records in read_rows(path, _FoVerRow, lambda _, row: _fover_records(row), report):
-        yield from records
+    return expand_rows(path, _FoVerRow, lambda _, row: _fover_records(row), report)
 
 
 def _fover_records(row: _FoVerRow) -> list[StepScores]:
-    needed = row.n_steps if row.label == NO_ERROR else row.label + 1
+    required = row.n_steps if row.label == NO_ERROR else row.label + 1
     for name, scores in row.scores.items():
-        if not needed <= len(scores) <= row.n_steps:
+        if not required <= len(scores) <= row.n_steps:
             raise RecordError(
                 f"field 'scores.{name}': {len(scores)} scores for {row.n_steps} steps, "
-                f"of which {needed} lie up to the first error"
+                f"{required} of them up to the first error"
             )
     return [
         StepScores(

@@ -1,92 +1,322 @@
-"""Readers and writers by the names that the command line uses."""
+"""All formats by name: how each is detected, read and written."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from surefoot.errors import RecordError
-from surefoot.formats._rows import WriteReport
-from surefoot.formats.agent_processbench import read_agent_processbench, write_agent_processbench
+from surefoot.formats.agent_processbench import read_agent_processbench
+from surefoot.formats.atif import is_atif, read_atif, write_atif
+from surefoot.formats.batch_output import is_batch_output, read_batch_output, write_batch_output
 from surefoot.formats.bigbench_mistake import read_bigbench_mistake
 from surefoot.formats.code_problems import read_humaneval, read_mbpp, read_mbpp_check
+from surefoot.formats.imports import (
+    IMPORT_KEY,
+    ImportContext,
+    ImportedTrace,
+    ImportSettings,
+    TraceResults,
+)
+from surefoot.formats.inspect_log import (
+    is_inspect_archive,
+    is_inspect_log,
+    read_inspect_log,
+    write_inspect_log,
+)
 from surefoot.formats.label_studio import read_label_studio, write_label_studio
-from surefoot.formats.math_aps import read_math_aps, write_math_aps
-from surefoot.formats.math_shepherd import read_math_shepherd, write_math_shepherd
-from surefoot.formats.prm800k import read_prm800k, write_prm800k
-from surefoot.formats.prm800k_steps import read_prm800k_steps, write_prm800k_steps
+from surefoot.formats.math_aps import read_math_aps
+from surefoot.formats.math_shepherd import TAG, read_math_shepherd, write_math_shepherd
+from surefoot.formats.openhands import is_openhands, read_openhands, write_openhands
+from surefoot.formats.otel_spans import is_otel_spans, read_otel_spans, write_otel_events
+from surefoot.formats.own_rows import read_own_rows, write_own_rows
+from surefoot.formats.prm800k import read_prm800k
+from surefoot.formats.prm800k_steps import read_prm800k_steps
 from surefoot.formats.prmbench import read_prmbench, read_prmbench_controls
 from surefoot.formats.problems import read_gsm8k, read_gsm8k_solutions, read_math500
 from surefoot.formats.processbench import read_processbench, write_processbench
+from surefoot.formats.rows import WriteReport, raw_rows
 from surefoot.formats.stepwise import read_stepwise, write_stepwise
-from surefoot.formats.who_and_when import read_who_and_when, write_who_and_when
+from surefoot.formats.swe_agent import is_swe_agent, read_swe_agent, write_swe_agent
+from surefoot.formats.tau_bench import is_tau2, is_tau_bench, read_tau2, read_tau_bench, write_tau2
+from surefoot.formats.who_and_when import read_who_and_when
+from surefoot.io.seen import Seen
 from surefoot.io.sources import files_of
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Problem
 
-Reader = Callable[..., Iterator[Problem] | Iterator[ProblemTrace] | Iterator[LabelledTrace]]
+RECORDS: Final = "records"
+"""Result of ``detect_format`` for a file of surefoot's own records, which needs no import."""
 
-SOURCES: Mapping[str, Reader] = MappingProxyType(
+Item = Problem | ProblemTrace | LabelledTrace
+Detector = Callable[[Mapping[str, Any]], bool]
+WriteBack = Callable[[Path, Path, Mapping[str, TraceResults]], int]
+
+_JSON = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """One format. A public data set has steps and labels; a log has traces that are yet to be cut."""
+
+    detect: Detector | None = None
+    """Whether a file with this first row has the format; ``None`` if its rows look like another format's."""
+    read_dataset: Callable[..., Iterator[Item]] | None = None
+    """Reader of a data set; takes a path and ``report``."""
+    read_log: Callable[[Path | str, ImportContext], Iterator[ImportedTrace]] | None = None
+    write: Callable[..., WriteReport] | None = None
+    """Writer of labelled traces to a path."""
+    two_signs: bool = False
+    """Whether labels can only be good or bad; ``write`` then also takes ``neutral`` and ``threshold``."""
+    write_back: WriteBack | None = None
+    """Copies the original with results, by their place; returns the number of traces written."""
+    place: Callable[[Mapping[str, Any]], str] = lambda note: str(note["row"])
+    """The place of a trace in its original, from its import note."""
+    endings: tuple[str, ...] = _JSON
+    """Endings of files that ``write_back`` writes."""
+
+
+def _has(*fields: str) -> Detector:
+    return lambda row: row.keys() >= set(fields)
+
+
+def _is_gsm8k(row: Mapping[str, Any]) -> bool:
+    return row.keys() == {"question", "answer"} and "####" in str(row["answer"])
+
+
+def _is_math500(row: Mapping[str, Any]) -> bool:
+    fields = {"problem", "answer", "unique_id", "solution", "level", "subject"}
+    return {"problem", "answer", "unique_id"} <= row.keys() <= fields
+
+
+def _is_mbpp_check(row: Mapping[str, Any]) -> bool:
+    return "entry_point" in row and str(row.get("task_id")).startswith("MBPP/")
+
+
+def _is_label_studio(row: Mapping[str, Any]) -> bool:
+    data = row.get("data")
+    return isinstance(data, Mapping) and isinstance(data.get("steps"), list)
+
+
+def _is_math_shepherd(row: Mapping[str, Any]) -> bool:
+    return {"input", "label"} <= row.keys() and TAG in str(row["input"])
+
+
+def _is_stepwise(row: Mapping[str, Any]) -> bool:
+    completions, labels = row.get("completions"), row.get("labels")
+    return "prompt" in row and isinstance(completions, list) and isinstance(labels, list)
+
+
+FORMATS: Mapping[str, Format] = MappingProxyType(
     {
-        "agent-processbench": read_agent_processbench,
-        "bigbench-mistake": read_bigbench_mistake,
-        "gsm8k": read_gsm8k,
-        "gsm8k-solutions": read_gsm8k_solutions,
-        "humaneval": read_humaneval,
-        "label-studio": read_label_studio,
-        "math500": read_math500,
-        "math-aps": read_math_aps,
-        "math-shepherd": read_math_shepherd,
-        "mbpp": read_mbpp,
-        "mbpp-check": read_mbpp_check,
-        "prm800k": read_prm800k,
-        "prm800k-steps": read_prm800k_steps,
-        "prmbench": read_prmbench,
-        "prmbench-controls": read_prmbench_controls,
-        "processbench": read_processbench,
-        "stepwise": read_stepwise,
-        "who-and-when": read_who_and_when,
+        "inspect": Format(
+            detect=is_inspect_log,
+            read_log=read_inspect_log,
+            write_back=write_inspect_log,
+            place=lambda note: str(note["sample"]),
+            endings=(".eval", ".json"),
+        ),
+        "atif": Format(
+            detect=is_atif,
+            read_log=read_atif,
+            write_back=write_atif,
+            place=lambda note: str(note["trajectory"]),
+        ),
+        "tau-bench": Format(detect=is_tau_bench, read_log=read_tau_bench, write_back=write_own_rows),
+        "tau2": Format(
+            detect=is_tau2,
+            read_log=read_tau2,
+            write_back=write_tau2,
+            place=lambda note: str(note["simulation"]),
+        ),
+        "swe-agent": Format(
+            detect=is_swe_agent,
+            read_log=read_swe_agent,
+            write_back=write_swe_agent,
+            place=lambda note: str(note["run"]),
+            endings=(".traj", *_JSON),
+        ),
+        "openhands": Format(
+            detect=is_openhands,
+            read_log=read_openhands,
+            write_back=write_openhands,
+            place=lambda note: str(note["run"]),
+        ),
+        "otel": Format(
+            detect=is_otel_spans,
+            read_log=read_otel_spans,
+            write_back=write_otel_events,
+            place=lambda note: str(note["conversation"]),
+        ),
+        "batch": Format(
+            detect=is_batch_output,
+            read_log=read_batch_output,
+            write_back=write_batch_output,
+            place=lambda note: f"{note['row']}/{note['choice']}",
+        ),
+        "agent-processbench": Format(
+            detect=_has("messages", "step_labels", "final_label"), read_dataset=read_agent_processbench
+        ),
+        "bigbench-mistake": Format(
+            detect=_has("input", "steps", "mistake_index"), read_dataset=read_bigbench_mistake
+        ),
+        "gsm8k": Format(detect=_is_gsm8k, read_dataset=read_gsm8k),
+        "gsm8k-solutions": Format(read_dataset=read_gsm8k_solutions),
+        "mbpp-check": Format(detect=_is_mbpp_check, read_dataset=read_mbpp_check),
+        "humaneval": Format(
+            detect=_has("task_id", "prompt", "entry_point", "test"), read_dataset=read_humaneval
+        ),
+        "label-studio": Format(
+            detect=_is_label_studio, read_dataset=read_label_studio, write=write_label_studio
+        ),
+        "math500": Format(detect=_is_math500, read_dataset=read_math500),
+        "math-aps": Format(detect=_has("question", "reasoning_steps"), read_dataset=read_math_aps),
+        "math-shepherd": Format(
+            detect=_is_math_shepherd,
+            read_dataset=read_math_shepherd,
+            write=write_math_shepherd,
+            two_signs=True,
+        ),
+        "mbpp": Format(detect=_has("task_id", "text", "code", "test_list"), read_dataset=read_mbpp),
+        "prm800k": Format(detect=_has("labeler", "question", "label"), read_dataset=read_prm800k),
+        "prm800k-steps": Format(
+            detect=_has("instruction", "responses", "next_response", "rating"),
+            read_dataset=read_prm800k_steps,
+        ),
+        "prmbench": Format(
+            detect=_has("modified_question", "modified_process", "error_steps"), read_dataset=read_prmbench
+        ),
+        "prmbench-controls": Format(read_dataset=read_prmbench_controls),
+        "processbench": Format(
+            detect=_has("generator", "problem", "steps", "final_answer_correct", "label"),
+            read_dataset=read_processbench,
+            write=write_processbench,
+            two_signs=True,
+        ),
+        "stepwise": Format(
+            detect=_is_stepwise, read_dataset=read_stepwise, write=write_stepwise, two_signs=True
+        ),
+        "who-and-when": Format(
+            detect=_has("history", "mistake_agent", "mistake_step"), read_dataset=read_who_and_when
+        ),
+        "rows": Format(
+            detect=lambda _: True,
+            read_log=read_own_rows,
+            write_back=write_own_rows,
+            place=lambda note: f"{note['row']}/{note.get('sample', 0)}",
+        ),
     }
 )
-"""Readers by name; each takes a path and ``report``."""
-
-SIGN_WRITERS: Mapping[str, Callable[..., WriteReport]] = MappingProxyType(
-    {
-        "math-shepherd": write_math_shepherd,
-        "processbench": write_processbench,
-        "stepwise": write_stepwise,
-    }
-)
-"""Writers of formats with two signs; each takes labelled traces, a path, ``neutral`` and ``threshold``."""
-
-WRITERS: Mapping[str, Callable[..., WriteReport]] = MappingProxyType(
-    {
-        **SIGN_WRITERS,
-        "agent-processbench": write_agent_processbench,
-        "label-studio": write_label_studio,
-        "math-aps": write_math_aps,
-        "prm800k": write_prm800k,
-        "prm800k-steps": write_prm800k_steps,
-        "who-and-when": write_who_and_when,
-    }
-)
-"""All writers by name; those not in ``SIGN_WRITERS`` keep values as they are and take no options."""
+"""All formats; detectors are tried in this order, so the most general one is last."""
 
 
-def read_source(
-    name: str, path: Path | str, **options: Any
-) -> Iterator[Problem] | Iterator[ProblemTrace] | Iterator[LabelledTrace]:
-    """Read ``path`` with the reader called ``name``; ``options`` (such as ``report``) are passed to it.
+def detect_format(path: Path | str, settings: ImportSettings | None = None) -> str:
+    """The name in ``FORMATS`` of the format of ``path``, or ``RECORDS``, from its content.
+
+    The first of several files decides (see :func:`import_traces`). Raises ``RecordError`` for a file that
+    cannot be opened, is empty, or is an unknown archive.
+    """
+    path = _files(path)[0]
+    if is_inspect_archive(Path(path)):
+        return "inspect"
+    settings = settings or ImportSettings()
+    _, row = next(raw_rows(path, subset=settings.subset, split=settings.split), (0, None))
+    if row is None:
+        raise RecordError(f"{path}: empty; give a file with at least one row")
+    if not isinstance(row, Mapping):
+        return "rows"
+    if isinstance(row.get("schema_version"), int) and "id" in row:
+        return RECORDS
+    return next(name for name, form in FORMATS.items() if form.detect and form.detect(row))
+
+
+def format_called(name: str) -> Format:
+    """The format called ``name``. Raises ``RecordError`` for an unknown name."""
+    if name not in FORMATS:
+        raise RecordError(f"no format is called '{name}'; choose one of {', '.join(sorted(FORMATS))}")
+    return FORMATS[name]
+
+
+def read_source(name: str, path: Path | str, **options: Any) -> Iterator[Item]:
+    """Read ``path`` as the public data set ``name``; ``options`` (such as ``report``) go to its reader.
 
     A text may also be a pattern, a folder of shards or a URL, see :func:`surefoot.io.sources.files_of`; each
-    file is read by itself.
-
-    Raises ``RecordError`` for a name that is not in ``SOURCES``.
+    file is read separately. Raises ``RecordError`` if no data set has this name.
     """
-    if name not in SOURCES:
-        raise RecordError(f"no source is called '{name}'; choose one of {', '.join(SOURCES)}")
-    read: Callable[..., Iterator[Any]] = SOURCES[name]
-    return chain.from_iterable(read(file, **options) for file in files_of(path))
+    reader = format_called(name).read_dataset
+    if reader is None:
+        raise RecordError(f"'{name}' is not a data set but a log; read it with import_traces")
+    return chain.from_iterable(reader(file, **options) for file in files_of(path))
+
+
+def import_traces(path: Path | str, name: str, context: ImportContext) -> Iterator[ImportedTrace]:
+    """The problems, traces and labels of ``path``, read as format ``name``.
+
+    A text may also be a pattern or a URL, see :func:`surefoot.io.sources.files_of`, or for rows the name or
+    folder of a data set. Traces of a log with the same id are numbered. Rejected rows are counted in
+    ``context.report``. Raises ``RecordError`` for an unknown name and an unreadable file.
+    """
+    if name == RECORDS:
+        raise RecordError(
+            f"{path} already holds records of this package: give it to the commands directly, or to surefoot "
+            "segment to cut its traces again"
+        )
+    form = format_called(name)
+    if form.read_log is None:
+        for item in read_source(name, path, report=context.report):
+            if isinstance(item, Problem):
+                yield ImportedTrace(problem=item, trace=None)
+            else:
+                labels = item.labels if isinstance(item, LabelledTrace) else ()
+                yield ImportedTrace(problem=item.problem, trace=item.trace, labels=labels)
+        return
+    with closing(Seen()) as seen:
+        for file in _files(path):
+            context.report.opened(str(file))
+            for imported in form.read_log(file, context):
+                trace = imported.trace
+                if trace is not None and (repeats := seen.times(trace.id)):
+                    update = {"id": f"{trace.id}-{repeats}", "sample": max(trace.sample, repeats)}
+                    imported = ImportedTrace(problem=imported.problem, trace=trace.model_copy(update=update))
+                yield imported
+
+
+def _files(path: Path | str) -> Sequence[Path | str]:
+    """The files of ``path``; a folder, or a name that is not a file, is a data set of ``datasets``."""
+    if Path(path).is_dir():
+        return [path]
+    files = files_of(path)
+    return [str(path)] if files == [Path(path)] and not files[0].exists() else files
+
+
+def export_results(original: Path, path: Path, results: Iterable[TraceResults]) -> tuple[str, int]:
+    """Write labels and scores back beside the traces of ``original``; returns format and traces written.
+
+    Raises ``RecordError`` for traces that were not imported, or from files of several formats, and for a
+    ``path`` with an ending that the format does not use.
+    """
+    by_format: dict[str, dict[str, TraceResults]] = {}
+    writers: dict[str, WriteBack] = {}
+    for result in results:
+        note = result.trace.meta.get(IMPORT_KEY)
+        form = FORMATS.get(note.get("format", "")) if isinstance(note, Mapping) else None
+        if note is None or form is None or form.write_back is None:
+            raise RecordError(
+                f"trace {result.trace.id} was not made by surefoot import; its place in {original} is unknown"
+            )
+        writers[note["format"]] = form.write_back
+        by_format.setdefault(note["format"], {})[form.place(note)] = result
+    if not by_format:
+        raise RecordError("no trace has a label or a score; give the files that were made from these traces")
+    if len(by_format) > 1:
+        raise RecordError(f"the traces come from files of {', '.join(by_format)}; give those of one file")
+    [(name, by_place)] = by_format.items()
+    endings = FORMATS[name].endings
+    if not path.name.endswith(endings):
+        raise RecordError(f"{path}: {name} is written as {', '.join(endings)}; change the ending")
+    return name, writers[name](original, path, by_place)

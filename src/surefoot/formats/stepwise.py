@@ -1,4 +1,4 @@
-"""Stepwise supervision as TRL read it (up to 1.13): ``prompt``, ``completions`` and boolean ``labels``."""
+"""Stepwise supervision as in TRL (up to 1.13): ``prompt``, ``completions`` and boolean ``labels``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from surefoot.errors import RecordError
-from surefoot.formats._rows import (
+from surefoot.formats.rows import (
     FileRow,
     TraceBuilder,
     WriteReport,
@@ -36,14 +36,15 @@ class _StepwiseRow(FileRow):
 def read_stepwise(
     path: Path | str, *, report: ReadReport | None = None, separator: str = "\n", source: str = "stepwise"
 ) -> Iterator[LabelledTrace]:
-    """Traces with one correctness label a completion, +1 or −1; ``source`` names the data set on each.
+    """Traces with one correctness label per completion, +1 or −1; ``source`` names the data set.
 
-    ``separator`` is put between steps. Rows have no times: all labels are ``created`` at the time of reading.
+    ``separator`` is inserted between steps. Rows have no timestamps, so all labels get the time of reading as
+    ``created``.
 
-    Raises ``RecordError`` for a bad row unless a ``report`` counts it; labels that are no booleans are bad.
+    Raises ``RecordError`` for a bad row unless a ``report`` counts it; labels must be booleans.
     """
     builder = TraceBuilder(separator)
-    return read_rows(path, _StepwiseRow, lambda _, row: _item(row, source, builder), report)
+    return read_rows(path, _StepwiseRow, lambda _, row: _labelled(row, source, builder), report)
 
 
 def write_stepwise(
@@ -52,9 +53,9 @@ def write_stepwise(
     """Write the first unbroken run of signed steps of each trace. Atomic.
 
     The format needs a label for every completion. Unsigned steps before the run (the shared prefix of an
-    alternative) go to the end of the prompt, one per line; steps after it are dropped and counted by reason,
-    and so are chat traces and traces without any sign. ``neutral`` says what a 0 becomes; value labels are
-    good above ``threshold``, and have no sign where it is ``None``.
+    alternative) are appended to the prompt, one per line; steps after it are dropped and counted by reason,
+    as are chat traces and traces without any sign. ``neutral`` says what a 0 becomes; value labels are good
+    above ``threshold``, and are ignored if it is ``None``.
     """
     report = WriteReport()
     rule = LabelRule(neutral=neutral, good_above=threshold)
@@ -62,7 +63,7 @@ def write_stepwise(
     return report
 
 
-def _item(row: _StepwiseRow, source: str, builder: TraceBuilder) -> LabelledTrace:
+def _labelled(row: _StepwiseRow, source: str, builder: TraceBuilder) -> LabelledTrace:
     if not row.completions or len(row.completions) != len(row.labels):
         raise RecordError(f"field 'labels': {len(row.labels)} for {len(row.completions)} completions")
     problem = Problem(text=row.prompt, source=source)

@@ -1,7 +1,7 @@
 """Trajectories of SWE-agent (arXiv 2405.15793): ``.traj``, one object with ``trajectory`` and ``history``.
 
-A turn of the trajectory is a thought, a command or edit, and what came back. Its call is the model's own
-where the history has it, as in runs with function calling; else ``bash`` with the command line.
+A turn of the trajectory is a thought, a command or edit, and its observation. Its call is the model's own if
+the history has it, as in runs with function calling; otherwise it is ``bash`` with the command line.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from surefoot.errors import RecordError
-from surefoot.formats._imports import (
+from surefoot.formats.imports import (
     IMPORT_KEY,
+    RESULTS_KEY,
     ImportContext,
     ImportedTrace,
+    TraceResults,
     check_assistant,
     check_origin,
-    raw_rows,
+    readable_rows,
     task_of,
+    write_like_original,
 )
-from surefoot.formats._results import TraceResults
-from surefoot.formats._rows import write_rows
-from surefoot.io.atomic import write_json
+from surefoot.formats.rows import raw_rows
 from surefoot.records import Problem, Trace, Usage, content_id
 
-NAME: Final = "swe-agent"
-_OWN = "surefoot"
+_NAME: Final = "swe-agent"
 
 
 def is_swe_agent(row: Mapping[str, Any]) -> bool:
-    """Whether a row is a ``.traj`` file, or the attempts of one."""
+    """Whether a row is a ``.traj`` file, or a run with several attempts."""
     attempts = row.get("attempts")
     if isinstance(attempts, list) and attempts and isinstance(attempts[0], Mapping):
         row = attempts[0]
@@ -42,40 +42,38 @@ def is_swe_agent(row: Mapping[str, Any]) -> bool:
 
 
 def read_swe_agent(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
-    """One trace per run; of a run with several attempts one for each, as samples of the problem.
+    """One trace per run; the attempts of a run are samples of one problem.
 
-    Demonstrations are left out, and so is the replay configuration, which can hold a key.
+    Demonstrations are left out, and so is the replay configuration, which can contain a key.
     """
-    return context.rows(
-        raw_rows(path),
-        lambda number, row: [
-            _trace(f"{number}/{sample}", sample, one, row, context)
-            for sample, one in enumerate(_attempts(row))
-        ],
-    )
+
+    def build(number: int, row: Any) -> Iterator[ImportedTrace]:
+        for sample, run in enumerate(_attempts(row)):
+            yield _trace(f"{number}/{sample}", sample, run, row, context)
+
+    return context.rows(raw_rows(path), build)
 
 
 def write_swe_agent(original: Path, path: Path, results: Mapping[str, TraceResults]) -> int:
     """Copy the runs of ``original`` with labels and scores in ``surefoot`` of each turn that has any.
 
-    Returns the number of runs changed. Raises ``RecordError`` if one is of another file.
+    Returns the number of changed runs. Raises ``RecordError`` for a run of another file.
     """
-    numbered = [(number, row) for number, row in raw_rows(original) if not isinstance(row, ValueError)]
-    runs = {f"{number}/{n}": one for number, row in numbered for n, one in enumerate(_attempts(row))}
-    for place, found in results.items():
+    rows = list(readable_rows(original))
+    runs = {f"{number}/{sample}": run for number, row in rows for sample, run in enumerate(_attempts(row))}
+    for place, result in results.items():
         run = runs.get(place, {})
-        check_origin(original, f"run {place}", run.get("trajectory"), found)
-        _annotate(run, found)
-    rows = [row for _, row in numbered]
-    if len(rows) == 1 and path.suffix in (".json", ".traj"):
-        write_json(path, rows[0])
-    else:
-        write_rows(path, rows)
+        check_origin(original, f"run {place}", run.get("trajectory"), result)
+        for step in result.steps:
+            turn = run["trajectory"][result.note["turns"][step["message"]]]
+            turn.setdefault(RESULTS_KEY, []).append(step)
+        run[RESULTS_KEY] = result.summary_row
+    write_like_original(path, (row for _, row in rows))
     return len(results)
 
 
 def _attempts(row: Any) -> list[Any]:
-    """Those of a run; what stands beside them is a copy of the best."""
+    """The attempts of a run; the fields next to them are a copy of the best one."""
     if not isinstance(row, dict):
         return []
     attempts = row.get("attempts")
@@ -87,21 +85,21 @@ def _trace(
 ) -> ImportedTrace:
     if not isinstance(run, Mapping) or not isinstance(run.get("trajectory"), list):
         raise RecordError("a run of SWE-agent has its turns in 'trajectory'")
-    history = [one for one in run.get("history") or () if not one.get("is_demo")]
-    asked = _before_first_turn(history)
-    rows, at = list(asked), cast("list[int | None]", [None] * len(asked))
-    for number, (turn, said) in enumerate(_with_history(run["trajectory"], history)):
-        made = _messages(number, turn, said)
-        rows += made
-        at += [number] * len(made)
+    history = [message for message in run.get("history") or () if not message.get("is_demo")]
+    rows = _prompt(history)
+    turns = cast("list[int | None]", [None] * len(rows))
+    for number, (turn, message) in enumerate(_with_history(run["trajectory"], history)):
+        turn_rows = _turn_messages(number, turn, message)
+        rows += turn_rows
+        turns += [number] * len(turn_rows)
     messages = context.messages(rows)
     check_assistant(messages)
-    if len(messages) != len(at):
-        raise RecordError("a message of 'history' holds the results of several calls, which no turn has")
+    if len(messages) != len(turns):
+        raise RecordError("a message of 'history' holds the results of several calls, which turns never do")
     info = run.get("info") or {}
     stats = info.get("model_stats") or {}
     config = _config(run.get("replay_config"))
-    problem = Problem(text=_stated(config) or task_of(messages), source=NAME)
+    problem = Problem(text=_problem_statement(config) or task_of(messages), source=_NAME)
     trace = Trace(
         problem_id=problem.id,
         messages=messages,
@@ -115,9 +113,9 @@ def _trace(
         ),
         meta={
             IMPORT_KEY: {
-                "format": NAME,
+                "format": _NAME,
                 "run": place,
-                "turns": at,
+                "turns": turns,
                 "hash": content_id(run["trajectory"]),
             },
             "swe_agent": {
@@ -130,74 +128,65 @@ def _trace(
     return ImportedTrace(problem=problem, trace=trace)
 
 
-def _config(said: Any) -> Mapping[str, Any]:
-    """The replay configuration, which is an object or its text."""
+def _config(value: Any) -> Mapping[str, Any]:
+    """The replay configuration, given as an object or as JSON text."""
     try:
-        config = json.loads(said) if isinstance(said, str) else said
+        config = json.loads(value) if isinstance(value, str) else value
     except ValueError:
         config = None
     return config if isinstance(config, Mapping) else {}
 
 
-def _stated(config: Mapping[str, Any]) -> str | None:
+def _problem_statement(config: Mapping[str, Any]) -> str | None:
     text = (config.get("problem_statement") or {}).get("text")
     return text if isinstance(text, str) and text.strip() else None
 
 
-def _before_first_turn(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    asked: list[dict[str, Any]] = []
-    for one in history:
-        if one.get("role") == "assistant":
+def _prompt(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The messages before the first turn."""
+    rows: list[dict[str, Any]] = []
+    for message in history:
+        if message.get("role") == "assistant":
             break
-        asked.append({"role": one.get("role") or "user", "content": one.get("content")})
-    return asked
+        rows.append({"role": message.get("role") or "user", "content": message.get("content")})
+    return rows
 
 
 def _with_history(
     turns: Sequence[Mapping[str, Any]], history: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """Each turn with the message of the history that made it, if there is one: the last has none."""
-    said = [one for one in history if one.get("role") == "assistant"]
-    at = 0
+    """Each turn with its message of the history, if it has one; the last turn has none."""
+    messages = [message for message in history if message.get("role") == "assistant"]
+    start = 0
     for turn in turns:
-        key = (turn.get("action"), turn.get("thought"))
-        found = next((n for n in range(at, min(at + 3, len(said))) if _key(said[n]) == key), None)
-        at = at if found is None else found + 1
-        yield turn, {} if found is None else said[found]
+        window = range(start, min(start + 3, len(messages)))
+        index = next((index for index in window if _key(messages[index]) == _key(turn)), None)
+        start = start if index is None else index + 1
+        yield turn, {} if index is None else messages[index]
 
 
-def _key(said: Mapping[str, Any]) -> tuple[Any, Any]:
-    return said.get("action"), said.get("thought")
+def _key(message: Mapping[str, Any]) -> tuple[Any, Any]:
+    return message.get("action"), message.get("thought")
 
 
-def _messages(number: int, turn: Mapping[str, Any], said: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What the model thought and did, and what came back."""
-    calls = said.get("tool_calls") or [
-        {
-            "id": f"turn-{number}",
-            "name": "bash",
-            "arguments": json.dumps({"command": line}, ensure_ascii=False),
-        }
-        for line in [turn.get("action")]
-        if line
-    ]
-    own: dict[str, Any] = {
+def _turn_messages(number: int, turn: Mapping[str, Any], message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The model's message of a turn, and its observation."""
+    calls = message.get("tool_calls")
+    if not calls and (line := turn.get("action")):
+        arguments = json.dumps({"command": line}, ensure_ascii=False)
+        calls = [{"id": f"turn-{number}", "name": "bash", "arguments": arguments}]
+    answer: dict[str, Any] = {
         "role": "assistant",
         "content": turn.get("thought") or (None if calls else turn.get("response")),
-        "tool_calls": calls,
+        "tool_calls": calls or [],
     }
-    if blocks := said.get("thinking_blocks"):
-        text = "\n".join(str(one.get("thinking") or "") for one in blocks)
-        shown = bool(text.strip())
-        own["reasoning"] = {"text": text * shown, "visibility": "visible" if shown else "withheld"}
-    back: dict[str, Any] = {"role": "user", "content": turn.get("observation")}
+    if blocks := message.get("thinking_blocks"):
+        text = "\n".join(str(block.get("thinking") or "") for block in blocks)
+        visible = bool(text.strip())
+        answer["reasoning"] = {"text": text * visible, "visibility": "visible" if visible else "withheld"}
+    if turn.get("observation") is None:
+        return [answer]
+    observation: dict[str, Any] = {"role": "user", "content": turn["observation"]}
     if calls:
-        back |= {"role": "tool", "tool_call_id": calls[-1].get("id")}
-    return [own, back] if turn.get("observation") is not None else [own]
-
-
-def _annotate(run: dict[str, Any], results: TraceResults) -> None:
-    at = results.trace.meta[IMPORT_KEY]["turns"]
-    for step in results.steps:
-        run["trajectory"][at[step["message"]]].setdefault(_OWN, []).append(step)
-    run[_OWN] = {"score": results.summary, "of": results.explanation}
+        observation |= {"role": "tool", "tool_call_id": calls[-1].get("id")}
+    return [answer, observation]

@@ -1,0 +1,434 @@
+"""Rows in files, which all formats share: reading, checking against a row class, and writing.
+
+A file is JSON Lines, one JSON value over several lines, CSV, TSV or Parquet; all but Parquet may be gzipped.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Annotated, Any, Self, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import from_json
+
+from surefoot.errors import RecordError
+from surefoot.extras import need
+from surefoot.io.atomic import atomic_file
+from surefoot.io.files import ReadReport, error_reason, json_lines, readable, shortened, table_rows
+from surefoot.io.limits import FileLimits, RowSize, open_bounded, read_whole
+from surefoot.io.sources import files_of
+from surefoot.labels import AFTER_FIRST_ERROR, NO_ERROR, up_to_first_error
+from surefoot.protocols import LabelledTrace
+from surefoot.records import Evidence, Problem, Step, StepLabel, Trace, content_id, now
+
+T = TypeVar("T")
+M = TypeVar("M")
+Row = tuple[int, Any]
+"""Number, from 1, and content of a row; the content is a ``ValueError`` where the line is not JSON."""
+
+RECORD_BYTES = 500
+"""Approximate memory of a step, a message or a label, without its text."""
+FORM_KEY = "form"
+"""``Trace.meta`` entry with the fields of a row that differ from the format's usual ones."""
+SEPARATOR_KEY = "separator"
+"""``Trace.meta`` entry with the text that a reader inserted between steps, so that a writer can remove it."""
+
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_FILE_SUFFIXES = (*_DELIMITERS, ".jsonl", ".json", ".parquet", ".eval", ".gz", ".txt", ".zip")
+
+
+def raw_rows(path: Path | str, *, subset: str | None = None, split: str = "train") -> Iterator[Row]:
+    """The rows of a local file, or of a data set of the ``datasets`` library.
+
+    A data set is the folder that ``save_to_disk`` wrote, or as a text the name of one on the hub; ``subset``
+    and ``split`` belong to the latter. Raises ``RecordError`` for a source that cannot be opened.
+    """
+    file = Path(path)
+    if file.is_dir() or (isinstance(path, str) and not file.exists()):
+        yield from _dataset_rows(str(path), subset, split)
+    elif file.suffix == ".parquet":
+        yield from table_rows(file)
+    else:
+        limits = FileLimits.from_environment()
+        suffix = Path(file.stem).suffix if file.suffix == ".gz" else file.suffix
+        with readable(str(path)), open_bounded(file, limits) as stream:
+            if suffix in _DELIMITERS:
+                yield from _table_rows(stream, str(path), _DELIMITERS[suffix], limits)
+            else:
+                yield from _json_rows(stream, str(path), limits)
+
+
+def _table_rows(stream: IO[bytes], name: str, delimiter: str, limits: FileLimits) -> Iterator[Row]:
+    csv.field_size_limit(limits.max_field_characters)
+    text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+    row_length = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal row_length
+        while line := text.readline(limits.max_piece_bytes + 1):
+            row_length += len(line)
+            if row_length > limits.max_piece_bytes:
+                reason = f"a row has more than {limits.max_piece_bytes:,} characters"
+                raise limits.exceeded("max_piece_bytes", reason)
+            yield line
+
+    try:
+        rows = filter(None, csv.reader(lines(), delimiter=delimiter))
+        columns = next(rows, [])
+        for number, cells in enumerate(rows, start=2):
+            if number - 1 > limits.max_rows:
+                raise limits.exceeded("max_rows", f"it has more than {limits.max_rows:,} rows")
+            # zip stops at the cells that the row has: a small file can have many columns and many short rows
+            yield number, {column: cell or None for column, cell in zip(columns, cells, strict=False)}
+            row_length = 0
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise RecordError(f"{name}: not a readable table: {error}; save it as UTF-8") from error
+    finally:
+        text.detach()  # leaves the file open, for its owner to close
+
+
+def _json_rows(stream: IO[bytes], name: str, limits: FileLimits) -> Iterator[Row]:
+    for index, (number, line) in enumerate(json_lines(stream, limits)):
+        try:
+            row = from_json(line)
+        except ValueError as error:
+            if index == 0 and line[:1] in (b"{", b"["):
+                yield from _multi_line_rows(line, stream, name, limits, error)
+                return
+            yield number, error
+            continue
+        if index == 0 and isinstance(row, list):
+            yield from enumerate(row, start=1)
+        else:
+            yield number, row
+
+
+def _multi_line_rows(
+    line: bytes, stream: IO[bytes], name: str, limits: FileLimits, line_error: ValueError
+) -> Iterator[Row]:
+    """Rows of one JSON value over several lines, which begins with ``line``."""
+    try:
+        value = from_json(line + b"\n" + read_whole(stream, limits))
+    except ValueError as error:
+        raise RecordError(
+            f"{name}: neither JSON Lines ({line_error}) nor one JSON value ({error}); check the file's end"
+        ) from error
+    limits.check_fields(value, "its value")
+    yield from enumerate(value if isinstance(value, list) else [value], start=1)
+
+
+def _dataset_rows(name: str, subset: str | None, split: str) -> Iterator[Row]:
+    if not Path(name).is_dir() and Path(name).suffix in _FILE_SUFFIXES:
+        raise RecordError(f"{name}: there is no such file; check the path")
+    need("datasets", f"{name}, which is not a file but may be the name of a data set,")
+    import datasets
+
+    try:
+        if Path(name).is_dir() and (Path(name) / "state.json").exists():
+            loaded: Iterable[Any] = datasets.load_from_disk(name)
+        else:
+            loaded = datasets.load_dataset(name, subset, split=split, streaming=True)
+        yield from enumerate((dict(row) for row in loaded), start=1)
+    except (OSError, ValueError, ImportError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise RecordError(f"{name}: neither a file nor a data set that can be loaded: {reason}") from error
+
+
+def build_rows(
+    rows: Iterable[Row],
+    build: Callable[[int, Any], Iterable[T]],
+    report: ReadReport | None,
+    name: object,
+    errors: tuple[type[Exception], ...] = (RecordError, ValidationError),
+) -> Iterator[T]:
+    """Yield the items that ``build`` makes of each row.
+
+    A row is skipped as a whole if ``build`` raises one of ``errors``, or if its items together exceed
+    ``FileLimits.max_piece_bytes``. The report counts it; without a report, ``RecordError`` names file
+    (``name``), line, field and fix.
+    """
+    limits = FileLimits.from_environment()
+    for number, row in rows:
+        size, items = RowSize(limits), []
+        try:
+            if isinstance(row, ValueError):
+                raise RecordError(f"not JSON ({row})")
+            for item in build(number, row):
+                size.add(_memory(item))
+                items.append(item)
+        except errors as error:
+            reason = rejection(error)
+            if report is None:
+                fix = "correct the row, or pass a ReadReport to skip and count such rows"
+                raise RecordError(f"{name}, line {number}: {shortened(reason)}; {fix}") from error
+            report.skipped(number, reason)
+            continue
+        if report is not None and items:
+            report.read()
+        yield from items
+
+
+def rejection(error: Exception) -> str:
+    """Why a row was rejected, in words for its author."""
+    if isinstance(error, ValidationError):
+        return error_reason(error)
+    if isinstance(error, RecordError) or type(error) is ValueError:
+        return str(error)
+    return f"a field does not follow the format ({type(error).__name__}: {error})"
+
+
+def _memory(item: object) -> int:
+    """Approximate bytes of a trace and its labels, which can be many more than the row has."""
+    trace, labels = getattr(item, "trace", None), getattr(item, "labels", ())
+    if not isinstance(trace, Trace):
+        return 0
+    characters = len(trace.text or "") + sum(len(message.content or "") for message in trace.messages)
+    return characters + RECORD_BYTES * (len(trace.messages) + len(trace.steps) + len(labels))
+
+
+def expand_rows(
+    path: Path | str,
+    row: type[M],
+    build: Callable[[int, M], Iterable[T]],
+    report: ReadReport | None,
+) -> Iterator[T]:
+    """:func:`build_rows` for the files of ``path``, whose rows are first checked against the class ``row``.
+
+    As a text, ``path`` may be a pattern, a folder or a URL (:func:`surefoot.io.sources.files_of`); row
+    numbers start again in each file. ``row`` is a model, or a TypedDict for files with millions of small
+    objects.
+    """
+    check = TypeAdapter(row).validate_python
+    for file in files_of(path):
+        if report is not None:
+            report.opened(file.name)
+        yield from build_rows(raw_rows(file), lambda number, raw: build(number, check(raw)), report, file)
+
+
+def read_rows(
+    path: Path | str, row: type[M], build: Callable[[int, M], T], report: ReadReport | None
+) -> Iterator[T]:
+    """:func:`expand_rows` for a format with one item per row."""
+    return expand_rows(path, row, lambda number, checked: [build(number, checked)], report)
+
+
+def finite(value: Any) -> Any:
+    """Return ``value``. Raises ``ValueError`` if it contains NaN or an infinity, which JSON does not have."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError as error:
+        raise ValueError("contains NaN or an infinity") from error
+    return value
+
+
+Finite = Annotated[Any, AfterValidator(finite)]
+"""A value that surefoot does not interpret and stores in ``meta``, which is JSON."""
+
+
+class FileRow(BaseModel):
+    """Base of the row classes: exact types, finite numbers; unknown fields are kept in ``model_extra``."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True, allow_inf_nan=False)
+
+    _order: tuple[str, ...] = PrivateAttr(default=())
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _note_order(cls, data: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        row = handler(data)
+        if isinstance(data, dict):
+            row._order = tuple(data)
+        return row
+
+    @model_validator(mode="after")
+    def _check_extra(self) -> Self:
+        for name, value in (self.model_extra or {}).items():
+            try:
+                finite(value)
+            except ValueError as error:
+                raise ValueError(f"'{name}' {error}") from error
+        return self
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Names of all fields of the row, in its order."""
+        return self._order
+
+
+class TraceBuilder:
+    """Builds the traces of one file; all their labels get the builder's time of creation."""
+
+    def __init__(self, separator: str) -> None:
+        """``separator`` is inserted between steps."""
+        self.separator, self.created = separator, now()
+        self._counts: Counter[str] = Counter()
+
+    def number(self, *parts: object) -> int:
+        """How often ``parts`` occurred before; this number tells equal solutions apart."""
+        key = content_id(*parts)
+        self._counts[key] += 1
+        return self._counts[key] - 1
+
+    def numbered(self, name: str) -> str:
+        """``name``, with ``#1``, ``#2`` … from its second use on."""
+        repeats = self.number(name)
+        return f"{name}#{repeats}" if repeats else name
+
+    def trace(self, problem: Problem, parts: Sequence[str], **fields: Any) -> Trace:
+        """A trace with the steps ``parts``, numbered as a sample unless ``fields`` has an id or sample."""
+        if not fields.keys() & {"id", "sample"}:
+            fields["sample"] = self.number(problem.id, self.separator.join(parts))
+        return joined_trace(problem, parts, self.separator, **fields)
+
+    def labelled(
+        self,
+        problem: Problem,
+        parts: Sequence[str],
+        values: Sequence[float | None],
+        *,
+        source: str,
+        error_message: str | None = None,
+        **fields: Any,
+    ) -> LabelledTrace:
+        """A trace with one correctness label per step; ``None`` means unknown because of an earlier error.
+
+        ``error_message`` becomes the evidence of labels that are −1.
+        """
+        trace = self.trace(problem, parts, **fields)
+        labels = tuple(
+            StepLabel(
+                trace_id=trace.id,
+                step=index,
+                kind="correctness",
+                value=value,
+                reason=AFTER_FIRST_ERROR if value is None else None,
+                source=source,
+                evidence=Evidence(message=error_message if value == -1.0 else None),
+                created=self.created,
+            )
+            for index, value in enumerate(values)
+        )
+        return LabelledTrace(problem=problem, trace=trace, labels=labels)
+
+
+def joined_trace(
+    problem: Problem,
+    parts: Sequence[str],
+    separator: str,
+    *,
+    meta: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> Trace:
+    """A trace with the steps ``parts``; each separator belongs to the step before it."""
+    steps: list[Step] = []
+    end = 0
+    for number, part in enumerate(parts, start=1):
+        length = len(part) + (len(separator) if number < len(parts) else 0)
+        steps.append(Step(start=end, end=end + length))
+        end += length
+    return Trace(
+        problem_id=problem.id,
+        text=separator.join(parts),
+        steps=tuple(steps),
+        meta={**(meta or {}), SEPARATOR_KEY: separator},
+        **fields,
+    )
+
+
+def step_parts(trace: Trace) -> list[str]:
+    """The steps of a text trace without their separators, or without the white space around them."""
+    texts = [trace.step_text(index) for index in range(len(trace.steps))]
+    separator = trace.meta.get(SEPARATOR_KEY)
+    if not isinstance(separator, str):
+        return [text.strip() for text in texts]
+    return [text.removesuffix(separator) for text in texts[:-1]] + texts[-1:]
+
+
+def first_error_values(steps: Sequence[str], error: int | None, field: str) -> list[float | None]:
+    """Correctness of each step, given the index of the first error in ``field`` (``None`` = no error).
+
+    Raises ``RecordError`` for a row without steps, and for an index out of range.
+    """
+    if not steps:
+        raise RecordError("field 'steps': empty")
+    if error is not None and not 0 <= error < len(steps):
+        raise RecordError(f"field {field!r}: {error}, but there are {len(steps)} steps")
+    return up_to_first_error(NO_ERROR if error is None else error, len(steps))
+
+
+@dataclass(kw_only=True)
+class WriteReport:
+    """What a writer wrote, and what the format cannot hold."""
+
+    written: int = 0
+    """Rows in the file."""
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Count for each reason; the reason says whether it counts traces, steps or labels."""
+
+    def summary(self) -> str:
+        """One sentence: ``12 rows written; dropped: 3 steps: neutral, 1 traces: chat trace``."""
+        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(self.dropped.items()))
+        return f"{self.written} rows written; dropped: {reasons or 'nothing'}"
+
+
+def write_rows(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write ``rows`` atomically: a JSON array for ``.json``, JSON Lines otherwise, gzipped for ``.gz``.
+
+    Raises ``OSError`` if the folder cannot be written.
+    """
+    path = Path(path)
+    array = path.name.removesuffix(".gz").endswith(".json")
+    with atomic_file(path) as stream:
+        if path.suffix != ".gz":
+            _write(stream, rows, array)
+            return
+        # Without name and time in the header, equal rows give equal bytes.
+        with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed:
+            _write(packed, rows, array)
+
+
+def _write(stream: IO[bytes] | gzip.GzipFile, rows: Iterable[Mapping[str, Any]], array: bool) -> None:
+    separator = b""
+    if array:
+        stream.write(b"[")
+    for row in rows:
+        line = json.dumps(row, ensure_ascii=False).encode("utf-8")
+        stream.write(separator + line if array else line + b"\n")
+        separator = b",\n"
+    if array:
+        stream.write(b"]\n")
+
+
+def form_note(name: str, row: FileRow, usual: Sequence[str]) -> dict[str, Any]:
+    """``Trace.meta`` entry for a row of format ``name`` whose fields, or their order, are not the ``usual``.
+
+    It holds the names of all fields and the content of the unknown ones, so that a writer can restore them.
+    """
+    if row.order == tuple(usual):
+        return {}
+    return {FORM_KEY: {"format": name, "fields": list(row.order), "extra": dict(row.model_extra or {})}}
+
+
+def in_form(name: str, row: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
+    """``row`` with the fields and the order that ``meta`` notes for the format ``name``, if it does."""
+    note = meta.get(FORM_KEY)
+    if not isinstance(note, dict) or note.get("format") != name:
+        return dict(row)
+    fields = {**note["extra"], **row}
+    return {field: fields[field] for field in note["fields"] if field in fields}
