@@ -194,7 +194,7 @@ def routes(project: int, trace: str, problem: str) -> list[str]:
         *(f"{base}/export/{kind}.jsonl" for kind in ("traces", "scores", "labels")),
         f"{base}/export/labels.jsonl?settled=1",
         f"{base}/formats/labels.parquet",
-        f"{base}/formats/prm800k.jsonl",
+        f"{base}/formats/stepwise.jsonl",
     ]
 
 

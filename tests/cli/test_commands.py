@@ -210,17 +210,17 @@ def test_traces_without_outcome_are_chosen_without_a_table(files, tmp_path):
     assert len(lines(ended.out)) == 12
 
 
-def test_records_are_converted_there_and_back(files, tmp_path):
+def test_records_are_exported_and_imported(files, tmp_path):
     folder = tmp_path / "records"
     folder.mkdir()
     for name, letter in (("problems", "p"), ("traces", "t"), ("labels", "l")):
         shutil.copy(files / f"{letter}.jsonl", folder / f"{name}.jsonl")
-    ended = good("convert", folder, "--from", "records", "--out", tmp_path / "again", "--parquet")
+    ended = good("export", folder, "--to", "parquet", "--out", tmp_path / "again")
     assert "labels" in ended.err
     assert read(tmp_path / "again" / "labels.parquet", StepLabel) == read(files / "l.jsonl", StepLabel)
-    good("convert", folder, "--from=records", "--to=math-shepherd", "--out", tmp_path / "ms.jsonl")
-    back = good("convert", tmp_path / "ms.jsonl", "--from=math-shepherd", "--out", tmp_path / "back")
-    assert "0 skipped" in back.err
+    good("export", folder, "--to=math-shepherd", "--out", tmp_path / "ms.jsonl")
+    back = good("import", tmp_path / "ms.jsonl", "--from=math-shepherd", "--out", tmp_path / "back")
+    assert "skipped" not in back.err
     assert len(read(tmp_path / "back" / "traces.jsonl", Trace)) > 0
 
 
@@ -234,12 +234,12 @@ def test_workers_write_what_one_process_writes(files, lab_base, tmp_path):
     assert not (tmp_path / "2.jsonl.work").exists()
 
 
-def test_labels_of_unknown_traces_are_counted_by_convert(files, tmp_path):
+def test_labels_of_unknown_traces_are_counted_by_export(files, tmp_path):
     labels = read(files / "l.jsonl", StepLabel)
     write_records(tmp_path / "labels.jsonl", [*labels, labels[0].model_copy(update={"trace_id": "nobody"})])
     shutil.copy(files / "p.jsonl", tmp_path / "problems.jsonl")
     shutil.copy(files / "t.jsonl", tmp_path / "traces.jsonl")
-    ended = good("convert", tmp_path, "--from", "records", "--out", tmp_path / "again")
+    ended = good("export", tmp_path, "--to", "math-shepherd", "--out", tmp_path / "ms.jsonl")
     assert "1 labels skipped" in ended.err
 
 
@@ -293,8 +293,9 @@ def test_other_settings_or_items_do_not_mix_with_what_is_there(files, lab_base, 
         (("score", "-m", "PRM"), "--problem"),
         (("select", "T", "--rule", "odd"), "best_of_n"),
         (("select", "T", "--rule", "majority", "--aggregate", "odd"), "product"),
-        (("convert", "T", "--from", "odd", "--out", "x"), "odd"),
-        (("convert", "T", "--from", "stepwise", "--to", "odd", "--out", "x"), "math-shepherd"),
+        (("import", "T", "--from", "odd", "--out", "x"), "odd"),
+        (("export", "T", "--to", "odd", "--out", "x"), "math-shepherd"),
+        (("export", "T", "--out", "x"), "--traces is needed without --to"),
         (("train", "orm", "--problems", "P", "T", "--out", "x", "--at", "odd"), "--at"),
         (
             ("train", "orm", "--problems", "P", "T", "--out", "x", "--max-length", "1"),

@@ -82,18 +82,18 @@ def test_a_vote_without_answers(folder):
     assert "no trace has an 'answer', so there is nothing to vote on" in says
 
 
-def test_a_conversion_of_the_wrong_format(folder):
+def test_an_import_in_the_wrong_format(folder):
     plain(folder, {"problem_id": "p1", "text": "a"})
-    says = refused("convert", "t.jsonl", "--from", "prm800k", "--out", "x")
+    says = refused("import", "t.jsonl", "--from", "prm800k", "--out", "x")
     assert says.startswith("t.jsonl: its one line is not usable; line 1: ")
-    assert "is it a file of prm800k?" in says
+    assert "it was read as prm800k: --from names another format" in says
 
 
-def test_a_conversion_that_writes_no_row(folder):
+def test_an_export_that_writes_no_row(folder):
     trace = Trace(problem_id="p1", text="a", steps=[{"start": 0, "end": 1}])
     write_records(folder / "problems.jsonl", read_records(folder / "p.jsonl", Problem))
     write_records(folder / "traces.jsonl", [trace])
     unknown = StepLabel(trace_id=trace.id, step=0, kind="correctness", value=None, reason="?", source="x")
     write_records(folder / "labels.jsonl", [unknown])
-    says = refused("convert", ".", "--from", "records", "--to", "math-shepherd", "--out", "ms.jsonl")
+    says = refused("export", ".", "--to", "math-shepherd", "--out", "ms.jsonl")
     assert "no row could be written; 0 rows written; dropped: 1 traces: no step has a sign" in says

@@ -60,10 +60,10 @@ def test_a_directory_of_records_is_not_written_over(folder):
     for name, letter in (("problems", "p"), ("traces", "t"), ("labels", "l")):
         (folder / f"{letter}.jsonl").rename(folder / f"{name}.jsonl")
     before = (folder / "traces.jsonl").read_bytes()
-    says = refused("convert", ".", "--from", "records", "--out", ".")
+    says = refused("export", ".", "--to", "jsonl", "--out", ".")
     assert says == "problems.jsonl exists; name another file, or add --force to replace it"
     assert (folder / "traces.jsonl").read_bytes() == before
-    good("convert", ".", "--from", "records", "--out", "again")
+    good("export", ".", "--to", "jsonl", "--out", "again")
 
 
 def test_a_checkpoint_is_not_trained_into_a_folder_of_other_files(folder):

@@ -71,7 +71,7 @@ def test_files_of_other_forms_come_in_shards_too(folder: Path):
         (folder / f"bench-{number}.jsonl").write_text(
             json.dumps(row | {"final_answer_correct": False}) + "\n"
         )
-    good("convert", "bench-?.jsonl", "--from", "processbench", "--out", "converted")
+    good("import", "bench-?.jsonl", "--from", "processbench", "--out", "converted")
     assert [one.text for one in read_records("converted/problems.jsonl", Problem)] == ["q0", "q1"]
 
 

@@ -212,7 +212,7 @@ def test_labels_stand_at_their_turn_or_event_and_nothing_else_changes(tmp_path: 
             assert step["part"] != "tool_call" or {"action", "tool_name"} & place.keys()
     other = tmp_path / "other.jsonl"
     other.write_text(json.dumps({**places[0], "content": "x"}) + "\n")
-    with pytest.raises(RecordError, match="was not made of what is at run 1"):
+    with pytest.raises(RecordError, match="was not made from run 1"):
         export_results(other, tmp_path / "no.jsonl", results_of([trace], wrong_last(trace), []))
 
 

@@ -349,7 +349,7 @@ def test_what_a_tool_says_of_its_failure_is_kept(tmp_path):
 def test_a_chat_in_which_no_assistant_speaks_is_refused(tmp_path):
     found, context = read(rows(tmp_path, {"messages": [{"role": "user", "content": "What?"}]}))
     assert found == []
-    assert context.report.bad[0][1] == "no message is the assistant's (roles: user)"
+    assert context.report.bad[0][1] == "no message is from the assistant (roles: user)"
 
 
 def test_files_that_are_none(tmp_path):
@@ -360,7 +360,7 @@ def test_files_that_are_none(tmp_path):
         detect_format(tmp_path / "empty.jsonl")
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
         archive.writestr("a", "b")
-    with pytest.raises(RecordError, match="no Inspect log"):
+    with pytest.raises(RecordError, match="not an Inspect log"):
         detect_format(tmp_path / "x.zip")
     (tmp_path / "cut.eval").write_bytes((DATA / "inspect.eval").read_bytes()[:500])
     with pytest.raises(RecordError, match="not a zip archive"):
@@ -494,7 +494,7 @@ def test_results_go_to_no_other_file_than_the_one_imported(tmp_path):
         rows(tmp_path, {"question": "q", "response": "r"}, name="other.jsonl"),
     )
     _, results = judged(path)
-    with pytest.raises(RecordError, match=r"other\.jsonl: trace .* was not made of what is at row 1"):
+    with pytest.raises(RecordError, match=r"other\.jsonl: trace .* was not made from row 1 of this file"):
         export_results(other, tmp_path / "out.jsonl", results)
     assert not (tmp_path / "out.jsonl").exists()
     short = rows(tmp_path, PLAIN[0], name="short.jsonl")
@@ -508,13 +508,13 @@ def test_logs_with_equal_numbers_are_told_apart(tmp_path):
     log["samples"][0]["messages"][-1]["content"] = "Something else."
     (tmp_path / "other.json").write_text(json.dumps(log))
     _, results = judged(DATA / "inspect.eval")
-    with pytest.raises(RecordError, match=r"not made of what is at sample 1/1"):
+    with pytest.raises(RecordError, match=r"not made from sample 1/1 of this file"):
         export_results(tmp_path / "other.json", tmp_path / "out.json", results)
     run = json.loads((DATA / "atif.json").read_text())
     run["steps"] = run["steps"][:-1]
     (tmp_path / "run.json").write_text(json.dumps(run))
     _, results = judged(DATA / "atif.json")
-    with pytest.raises(RecordError, match=r"not made of what is at trajectory 1"):
+    with pytest.raises(RecordError, match=r"not made from trajectory 1 of this file"):
         export_results(tmp_path / "run.json", tmp_path / "out.json", results)
 
 
@@ -534,7 +534,7 @@ def test_a_batch_with_failures_and_empty_answers_is_written_back_whole(tmp_path)
 def test_records_need_no_import(tmp_path):
     path = tmp_path / "traces.jsonl"
     write_records(path, [Trace(problem_id="p", text="a")])
-    with pytest.raises(RecordError, match="records of this package already"):
+    with pytest.raises(RecordError, match="already holds records of this package"):
         read(path)
 
 

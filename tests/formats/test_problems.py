@@ -8,7 +8,7 @@ import pytest
 
 from surefoot.errors import RecordError
 from surefoot.formats import (
-    SOURCES,
+    FORMATS,
     read_gsm8k,
     read_gsm8k_solutions,
     read_math500,
@@ -79,8 +79,8 @@ def test_math500_keeps_level_subject_and_id(tmp_path: Path):
 def test_registry(tmp_path: Path):
     path = lines(tmp_path / "g.jsonl", ROW)
     assert list(read_source("gsm8k", path)) == list(read_gsm8k(path))
-    assert "processbench" in SOURCES
-    with pytest.raises(RecordError, match="no source is called 'gsm9k'; choose one of agent-processbench, "):
+    assert "processbench" in FORMATS
+    with pytest.raises(RecordError, match="no format is called 'gsm9k'; choose one of agent-processbench, "):
         read_source("gsm9k", path)
 
 

@@ -129,7 +129,7 @@ def test_math_shepherd_drops_a_step_that_holds_the_next_number(tmp_path: Path):
     item = labelled(1, text="a\nStep 2: b")
     report = write_math_shepherd([item], tmp_path / "out.jsonl", neutral="drop")
     assert report.summary() == (
-        "0 rows written; dropped: 1 traces: its steps would be cut otherwise on reading"
+        "0 rows written; dropped: 1 traces: the reader would cut its steps differently"
     )
 
 

@@ -104,7 +104,7 @@ def test_labels_name_the_messages_of_the_simulation(tmp_path: Path):
     ]
     before["simulations"][0]["messages"][0]["content"] = "Hello!"
     (tmp_path / "other.json").write_text(json.dumps(before))
-    with pytest.raises(RecordError, match="was not made of what is at simulation 1 there"):
+    with pytest.raises(RecordError, match="was not made from simulation 1 of this file"):
         export_results(tmp_path / "other.json", tmp_path / "out.json", results)
 
 
@@ -119,7 +119,7 @@ def test_a_simulation_in_a_file_of_its_own_and_one_of_voice(tmp_path: Path):
     (tmp_path / "v.json").write_text(json.dumps(rows))
     found, report = read(tmp_path / "v.json")
     assert (len(found), report.bad_count) == (1, 2)
-    assert "one of voice has 'ticks'" in report.bad[0][1]
+    assert "voice simulations have only 'ticks'" in report.bad[0][1]
 
 
 def test_published_runs_of_tau_bench():

@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 from surefoot import records
 from surefoot.errors import RecordError
 from surefoot.formats import (
-    IMPORTS,
-    SOURCES,
+    FORMATS,
     ImportContext,
     ImportSettings,
     detect_format,
@@ -405,8 +404,8 @@ SEEDS: tuple[Seed, ...] = (
 )
 REGISTERED = frozenset(
     {
-        *(f"source {name}" for name in SOURCES),
-        *(f"import {name}" for name in IMPORTS),
+        *(f"source {name}" for name, form in FORMATS.items() if form.read_dataset),
+        *(f"import {name}" for name, form in FORMATS.items() if form.read_log),
         *(f"records {name}" for name in RECORDS),
         *(f"pool {name}" for name in POOLS),
     }

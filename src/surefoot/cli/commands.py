@@ -26,7 +26,10 @@ GROUPS: Final[Mapping[str, str]] = MappingProxyType(
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
         "quickstart": ("quickstart:Quickstart", "Run the whole pipeline on the small built-in world."),
-        "import": ("import_export:Import", "Read traces in any known format and cut them into steps."),
+        "import": (
+            "import_export:Import",
+            "Read data in any supported format as problems, traces and labels.",
+        ),
         "segment": ("import_export:SegmentTraces", "Cut traces into steps again."),
         "sample": ("sample:Sample", "Sample solutions from a policy and grade their answers."),
         "label mc": ("label.rollouts:MonteCarlo", "By Monte Carlo rollouts (Math-Shepherd, OmegaPRM)."),
@@ -94,8 +97,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         ),
         "audit agent": ("audit.commands:AuditAgent", "Which scores change when agent runs are reworded?"),
         "audit all": ("audit.commands:AuditAll", "Gaming, outcome, clean and over-optimisation."),
-        "export": ("import_export:Export", "Add labels and scores to imported files, in their format."),
-        "convert": ("convert:Convert", "Convert between public formats and records."),
+        "export": (
+            "import_export:Export",
+            "Write labels and scores in the format of the original, or another.",
+        ),
         "serve": (
             "serve:Serve",
             "Serve an OpenAI-compatible gateway that verifies answers, and the web pages.",

@@ -1,26 +1,27 @@
-"""``surefoot import``, ``segment`` and ``export``: one's own traces in, cut, and back with labels."""
+"""``surefoot import``, ``segment`` and ``export``: data of any format in, cut into steps, and out again."""
 
 from __future__ import annotations
 
 import mimetypes
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo
-from surefoot.errors import RecordError
+from surefoot.errors import RecordError, RunError
 from surefoot.formats import ImportSettings
+from surefoot.labels import Neutral
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace
 from surefoot.segment.traces import Granularity
 
 if TYPE_CHECKING:
     from surefoot.answers import Grader
-    from surefoot.formats import ImportedTrace
     from surefoot.io.files import RecordWriter
 
 Cut = Annotated[
@@ -30,37 +31,75 @@ Cut = Annotated[
         "`thoughts`, `turns`, `step-k`, "
         "`ki`, `python`, `python-blocks`, `python-functions`, `prose-and-code`, "
         "`prose-and-any-code`, `code:LANGUAGE`, `rocq`, `lean` or `regex:PATTERN`. "
-        "By default a text, and a lone answer, at blank lines or else line ends, "
-        "the content of a message in a longer run not at all."
+        "By default a text and a lone answer are cut at blank lines, or at line ends if there are none; "
+        "the content of a message in a longer run is not cut."
     ),
 ]
 Grain = Annotated[
     Granularity,
-    Field(description="Steps of a message: `part`, its reasoning, content and each call; or `message`, one."),
+    Field(
+        description="Steps of a message: `part`, for its reasoning, its content and each call; or `message`, "
+        "one step for all of it."
+    ),
 ]
+
+_RECORDS: Final[dict[str, type[Record]]] = {
+    "problems": Problem,
+    "traces": Trace,
+    "labels": StepLabel,
+    "scores": StepScores,
+}
+
+
+class _RecordFiles:
+    """Files of records in a directory, each opened with its first record."""
+
+    def __init__(self, folder: Path, ending: str) -> None:
+        self._folder, self._ending = folder, ending
+        self._files = ExitStack()
+        self._writers: dict[str, RecordWriter] = {}
+
+    def __enter__(self) -> Self:
+        self._files.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._files.__exit__(*error)  # type: ignore[arg-type]
+
+    def write(self, name: str, record: Record) -> None:
+        from surefoot.io.files import record_writer
+
+        if name not in self._writers:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            file = record_writer(self._folder / f"{name}{self._ending}", _RECORDS[name])
+            self._writers[name] = self._files.enter_context(file)
+        self._writers[name].write(record)
+
+    def count(self, name: str) -> int:
+        return self._writers[name].count if name in self._writers else 0
 
 
 class Import(Command):
-    """Read traces of your own, whatever wrote them, cut them into steps, and write problems and traces.
+    """Read data in any supported format and write problems, traces and labels.
 
-    Read are rows in JSON Lines, CSV, Parquet or a data set of `datasets`, with solutions or chat messages;
-    Inspect logs; OpenTelemetry and OpenInference spans; ATIF; outputs of batches (vLLM, OpenAI). The format
-    is known by the content, and columns are guessed; what was found is shown. Answers are graded where the
-    problem has one and the file does not say.
+    Own data: rows with solutions or chat messages in JSON Lines, CSV, Parquet or a data set of `datasets`;
+    Inspect logs; OpenTelemetry and OpenInference spans; ATIF; batch outputs (vLLM, OpenAI); runs of
+    tau-bench, SWE-agent and OpenHands. Public data sets: PRM800K, ProcessBench, Math-Shepherd, GSM8K and
+    others (docs/reference/formats.md lists all). The format is detected from the content, and columns are
+    guessed; the command shows its guesses. Own traces are cut into steps and graded if the problem has an
+    answer and the file does not say whether the trace is correct; data sets are written as they are.
 
     Example: `surefoot import answers.csv --text-field reply --problem-field question --out mine`
 
-    Example: `surefoot import logs/run.eval --out mine`
+    Example: `surefoot import phase1_train.jsonl.gz --from prm800k-steps --out prm800k`
     """
 
     source: Annotated[str, Flag(argument=True)] = Field(
         description="File to read, or the name of a data set."
     )
-    out: o.OutDirectory = Field(description="Directory for problems, traces and attachments.")
+    out: o.OutDirectory = Field(description="Directory for problems, traces, labels and attachments.")
     reader: Annotated[str | None, Flag(name="--from")] = Field(
-        default=None,
-        description="atif, batch, inspect, openhands, otel, rows, swe-agent, tau-bench or tau2; by the "
-        "content if not given.",
+        default=None, description="Name of the format; detected from the content by default."
     )
     columns: Annotated[ImportSettings, OptionGroup(title="Columns")] = ImportSettings()
     segment: Cut = None
@@ -69,89 +108,88 @@ class Import(Command):
     grading: o.GradingSettings = o.GradingSettings()
 
     def outputs(self) -> list[Path]:
-        """The files of the directory; others may lie beside them."""
-        return [self._file("problems"), self._file("traces")]
+        """The files of the directory, which may contain others."""
+        return [self.out / f"{name}{self._ending}" for name in ("problems", "traces", "labels")]
+
+    @property
+    def _ending(self) -> str:
+        return ".parquet" if self.parquet else ".jsonl"
 
     def run(self) -> None:
         """Read, cut, grade and write."""
-        from surefoot.formats import ImportContext, detect_format, import_traces
+        from surefoot.formats import FORMATS, ImportContext, detect_format, import_traces
         from surefoot.io import ReadReport
-        from surefoot.io.files import record_writer
         from surefoot.io.tables import Seen
 
         name = self.reader or detect_format(self.source, self.columns)
+        is_log = name not in FORMATS or FORMATS[name].read_log is not None
+        if not is_log and (self.segment or self.granularity != "part"):
+            raise RunError(f"{name} is a data set with fixed steps; cut its traces with surefoot segment")
         echo(f"{self.source} is read as {name}", err=True)
         context = ImportContext(
             settings=self.columns,
             report=ReadReport(),
-            keep=self._keep,
+            keep=self._store_attachment,
             say=lambda text: echo(text, err=True),
         )
-        counts = dict.fromkeys(("problems", "traces", "steps", "graded"), 0)
-        with self.grading.open() as grader, ExitStack() as files, closing(Seen()) as seen:
-
-            def file(name: str, record: type[Record]) -> RecordWriter:
-                self.out.mkdir(parents=True, exist_ok=True)
-                return files.enter_context(record_writer(self._file(name), record))
-
-            problems: RecordWriter | None = None
-            traces: RecordWriter | None = None
-            for one in import_traces(self.source, name, context):
-                problems = problems or file("problems", Problem)
-                if one.problem is not None and not seen.times(one.problem.id):
-                    counts["problems"] += 1
-                    problems.write(one.problem)
-                if one.trace is not None:
-                    traces = traces or file("traces", Trace)
-                    trace = self._finished(one, grader)
-                    counts["traces"] += 1
+        counts: Counter[str] = Counter()
+        with (
+            self.grading.open() as grader,
+            _RecordFiles(self.out, self._ending) as files,
+            closing(Seen()) as seen,
+        ):
+            for imported in import_traces(self.source, name, context):
+                if imported.problem is not None and not seen.times(imported.problem.id):
+                    files.write("problems", imported.problem)
+                if imported.trace is not None:
+                    trace, problem = imported.trace, imported.problem
+                    trace = self._cut_and_graded(trace, problem, grader) if is_log else trace
                     counts["steps"] += len(trace.steps)
                     counts["graded"] += trace.outcome is not None
-                    traces.write(trace)
+                    files.write("traces", trace)
+                for label in imported.labels:
+                    files.write("labels", label)
             context.report.require_some(
                 f"it was read as {name}: --from names another format, the --…-field options name columns"
             )
+        counts.update({kind: files.count(kind) for kind in ("problems", "traces", "labels")})
         if context.report.bad_count:
             echo(context.report.summary(), err=True)
+        labels = f", {counts['labels']} labels" if counts["labels"] else ""
         echo(
             f"{self.out}: {counts['problems']} problems, {counts['traces']} traces with {counts['steps']} "
-            f"steps, {counts['graded']} of them graded",
+            f"steps, {counts['graded']} of them graded{labels}",
             err=True,
         )
-        if counts["problems"] and not counts["traces"]:
+        if is_log and counts["problems"] and not counts["traces"]:
             echo(
-                "no solutions: no column of them is known; if there is one, import again with --text-field "
-                "or --messages-field",
+                "no solutions: none of the columns is a known name for them; if there is one, import with "
+                "--text-field or --messages-field",
                 err=True,
             )
         if counts["traces"] and not counts["problems"]:
             echo(
                 "no problems: the file does not have their texts; import again with --problem-field or "
-                "--requests, or give the commands that follow problems of your own",
+                "--requests, or give your own problems to the next commands",
                 err=True,
             )
 
-    def _file(self, name: str) -> Path:
-        return self.out / f"{name}{'.parquet' if self.parquet else '.jsonl'}"
-
-    def _finished(self, one: ImportedTrace, grader: Grader) -> Trace:
-        """The trace with its steps, and with answer and outcome where the file has none."""
+    def _cut_and_graded(self, trace: Trace, problem: Problem | None, grader: Grader) -> Trace:
+        """The trace with steps, and with answer and outcome if the file does not have them."""
         from surefoot.answers import Solution
         from surefoot.segment import cut_trace
 
-        if one.trace is None:
-            raise RecordError("a row of problems alone has no trace")
-        trace = one.trace if one.trace.steps else cut_trace(one.trace, self.segment, self.granularity)
-        reference = one.problem.answer if one.problem else None
+        trace = trace if trace.steps else cut_trace(trace, self.segment, self.granularity)
+        reference = problem.answer if problem else None
         if trace.answer is not None or (reference is None and trace.text is None):
             return trace
-        last = next((row.content for row in reversed(trace.messages) if row.role == "assistant"), None)
-        said = Solution(text=trace.text or last or "", finish_reason=trace.finish_reason)
-        [grade] = grader.grade([said], [reference if trace.outcome is None else None])
+        answers = (row.content for row in reversed(trace.messages) if row.role == "assistant")
+        solution = Solution(text=trace.text or next(answers, None) or "", finish_reason=trace.finish_reason)
+        [grade] = grader.grade([solution], [reference if trace.outcome is None else None])
         outcome = grade.outcome if trace.outcome is None else trace.outcome
         return trace.model_copy(update={"answer": grade.answer, "outcome": outcome})
 
-    def _keep(self, content: bytes, media_type: str) -> str:
+    def _store_attachment(self, content: bytes, media_type: str) -> str:
         """Store an attachment under its hash; returns its path relative to the records."""
         import hashlib
 
@@ -169,14 +207,14 @@ class Import(Command):
 class SegmentTraces(Command):
     """Cut traces into steps, in place of any that they have; their ids stay.
 
-    Labels and scores of the old steps do not fit the new ones. `surefoot import` cuts, too, and so does every
-    command that needs steps where a trace has none.
+    Labels and scores of the old steps do not fit the new ones. `surefoot import` also cuts, as does every
+    command that needs steps if a trace has none.
 
     Example: `surefoot segment traces.jsonl --segment sentence --out sentences.jsonl`
     """
 
     traces: Annotated[str, Flag(argument=True)] = Field(
-        description="File of traces, in any form that `surefoot import` reads."
+        description="File of traces, in any format that `surefoot import` reads."
     )
     out: o.Out = "-"
     segment: Cut = None
@@ -188,54 +226,138 @@ class SegmentTraces(Command):
         from surefoot.io import write_records
         from surefoot.segment import cut_trace
 
-        steps, without, cut_by = 0, 0, None
+        steps, stepless, cut_by = 0, 0, None
         traces = read_table(self.traces, Trace)
 
-        def made() -> Iterator[Trace]:
-            nonlocal steps, without, cut_by
-            for one in traces:
-                trace = cut_trace(one, self.segment, self.granularity)
-                steps, without = steps + len(trace.steps), without + (not trace.steps)
+        def cut_traces() -> Iterator[Trace]:
+            nonlocal steps, stepless, cut_by
+            for original in traces:
+                trace = cut_trace(original, self.segment, self.granularity)
+                steps, stepless = steps + len(trace.steps), stepless + (not trace.steps)
                 cut_by = cut_by or trace.granularity
                 yield trace
             if not steps:
                 raise RecordError(f"{self.traces}: no trace has text to cut; the first is {traces[0].id}")
 
-        write_records(self.out if self.out == "-" else Path(self.out), made(), record=Trace)
-        echo(f"{len(traces)} traces, {steps} steps, {without} traces without any; cut by {cut_by}", err=True)
+        write_records(self.out if self.out == "-" else Path(self.out), cut_traces(), record=Trace)
+        echo(f"{len(traces)} traces, {steps} steps, {stepless} traces without any; cut by {cut_by}", err=True)
 
 
 class Export(Command):
-    """Write labels and scores of imported traces back beside the originals, in the originals' own format.
+    """Write labels and scores into a copy of an imported file, or records in another format.
 
-    Rows get a column `surefoot`, as do runs of tau-bench, simulations of tau2, turns of SWE-agent and events
-    of OpenHands; an Inspect log a score; an ATIF trajectory `extra` on each step; a batch output a field of
-    each choice. For spans, the output holds `gen_ai.evaluation.result` events (OTLP in JSON).
+    Without `--to`, the copy has the original's format. Rows get a column `surefoot`, as do runs of tau-bench,
+    simulations of tau2, turns of SWE-agent and events of OpenHands; an Inspect log gets a score; an ATIF
+    trajectory `extra` on each step; a batch output a field of each choice. For spans, the output holds
+    `gen_ai.evaluation.result` events (OTLP in JSON).
+
+    With `--to`, a directory of problems, traces and labels is written in another format: one that holds
+    labelled traces, or all records as JSON Lines or Parquet.
 
     Example: `surefoot export run.eval --traces mine/traces.jsonl --scores scores.jsonl --out scored.eval`
+
+    Example: `surefoot export prm800k --to stepwise --neutral bad --out steps.jsonl`
     """
 
-    original: Annotated[str, Flag(argument=True)] = Field(description="File that was imported.")
-    traces: o.Traces
+    source: Annotated[str, Flag(argument=True)] = Field(
+        description="File that was imported; with `--to`, a directory of records."
+    )
+    to: Literal["jsonl", "label-studio", "math-shepherd", "parquet", "processbench", "stepwise"] | None = (
+        Field(default=None, description="Format of the output; by default a copy of the imported file.")
+    )
+    traces: o.Traces | None = None
     labels: o.Labels | None = None
     scores: Annotated[str | None, o.INPUT] = Field(default=None, description="File of step scores.")
-    out: Annotated[str, Flag(short="-o", output=True)] = Field(description="File to write.")
+    neutral: Neutral | None = Field(
+        default=None,
+        description="Meaning of labels of 0 in formats with two signs; required if there are any, because "
+        "published readers disagree.",
+    )
+    threshold: float = Field(
+        default=0.0, description="Value labels above this are good, in formats with two signs."
+    )
+    out: Annotated[str, Flag(short="-o", output=True)] = Field(
+        description="File to write; a directory for `jsonl` and `parquet`."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.to is None and self.traces is None:
+            raise ValueError("'traces' is needed without 'to'")
+        return self
+
+    def outputs(self) -> list[Path]:
+        """The output file, or the files of the directory."""
+        if self.to not in ("jsonl", "parquet"):
+            return super().outputs()
+        return [Path(self.out) / f"{name}.{self.to}" for name in _RECORDS]
 
     def run(self) -> None:
         """Match and write."""
+        if self.to is None:
+            self._write_back()
+        elif self.to in ("jsonl", "parquet"):
+            self._write_records(self.to)
+        else:
+            self._write_format(self.to)
+
+    def _write_back(self) -> None:
         from surefoot.cli.runs import read_table
         from surefoot.formats import export_results, results_of
 
         if self.labels is None and self.scores is None:
             raise RecordError("nothing to write back: give --labels, --scores or both")
-        found = results_of(
-            read_table(self.traces, Trace),
+        results = results_of(
+            read_table(self.traces or "", Trace),
             read_table(self.labels, StepLabel) if self.labels else [],
             read_table(self.scores, StepScores) if self.scores else [],
         )
-        name, written = export_results(Path(self.original), Path(self.out), found)
+        name, written = export_results(Path(self.source), Path(self.out), results)
         if not written:
             raise RecordError(
-                f"{self.original}: none of the {len(found)} traces is in it; give the file imported"
+                f"{self.source}: none of the {len(results)} traces is in it; give the file imported"
             )
         echo(f"{self.out}: labels and scores of {written} traces, as {name}", err=True)
+
+    def _write_records(self, ending: str) -> None:
+        from surefoot.cli.runs import read_table
+        from surefoot.io import write_records
+
+        tables = {
+            name: read_table(path, record)
+            for name, record in _RECORDS.items()
+            if (path := self._record_file(name)) is not None
+        }
+        if not tables:
+            raise RecordError(f"{self.source}: there is no problems.jsonl or problems.parquet")
+        Path(self.out).mkdir(parents=True, exist_ok=True)
+        for name, table in tables.items():
+            write_records(Path(self.out) / f"{name}.{ending}", table, record=_RECORDS[name])
+        echo(f"{self.out}: " + ", ".join(f"{len(table)} {name}" for name, table in tables.items()), err=True)
+
+    def _write_format(self, name: str) -> None:
+        from surefoot.cli.runs import labelled, read_table
+        from surefoot.formats import write_labelled
+
+        paths = {kind: self._record_file(kind) for kind in ("problems", "traces", "labels")}
+        for kind, path in paths.items():
+            if path is None:
+                raise RecordError(f"{self.source}: there is no {kind}.jsonl or {kind}.parquet")
+        items = labelled(
+            read_table(paths["problems"] or "", Problem),
+            read_table(paths["traces"] or "", Trace),
+            read_table(paths["labels"] or "", StepLabel),
+        )
+        report = write_labelled(name, items, self.out, neutral=self.neutral, threshold=self.threshold)
+        echo(report.summary(), err=True)
+        if not report.written:
+            raise RecordError(f"{self.out}: no row could be written; {report.summary()}")
+
+    def _record_file(self, name: str) -> str | None:
+        """The file of these records: as the options name it, else in the directory."""
+        if path := getattr(self, name, None):
+            return str(path)
+        for ending in (".jsonl", ".parquet", ".jsonl.gz"):
+            if (file := Path(self.source) / f"{name}{ending}").exists():
+                return str(file)
+        return None

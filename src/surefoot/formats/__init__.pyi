@@ -36,6 +36,7 @@ from .registry import detect_format as detect_format
 from .registry import export_results as export_results
 from .registry import import_traces as import_traces
 from .registry import read_source as read_source
+from .registry import write_labelled as write_labelled
 from .rows import WriteReport as WriteReport
 from .stepwise import read_stepwise as read_stepwise
 from .stepwise import write_stepwise as write_stepwise

@@ -45,8 +45,9 @@ from surefoot.formats.stepwise import read_stepwise, write_stepwise
 from surefoot.formats.swe_agent import is_swe_agent, read_swe_agent, write_swe_agent
 from surefoot.formats.tau_bench import is_tau2, is_tau_bench, read_tau2, read_tau_bench, write_tau2
 from surefoot.formats.who_and_when import read_who_and_when
-from surefoot.io.seen import Seen
 from surefoot.io.sources import files_of
+from surefoot.io.tables import Seen
+from surefoot.labels import Neutral, is_neutral
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Problem
 
@@ -292,6 +293,39 @@ def _files(path: Path | str) -> Sequence[Path | str]:
         return [path]
     files = files_of(path)
     return [str(path)] if files == [Path(path)] and not files[0].exists() else files
+
+
+def write_labelled(
+    name: str,
+    items: Iterable[LabelledTrace],
+    path: Path | str,
+    *,
+    neutral: Neutral | None = None,
+    threshold: float = 0.0,
+) -> WriteReport:
+    """Write labelled traces to ``path`` as format ``name``.
+
+    In a format with two signs, ``neutral`` says what labels of 0 become, and value labels are good above
+    ``threshold``. Raises ``RecordError`` for a format without a writer, and for a neutral label without
+    ``neutral``.
+    """
+    form = format_called(name)
+    if form.write is None:
+        writers = ", ".join(sorted(name for name, form in FORMATS.items() if form.write))
+        raise RecordError(f"'{name}' cannot be written; choose one of {writers}")
+    if not form.two_signs:
+        return form.write(items, path)
+
+    def decided() -> Iterator[LabelledTrace]:
+        for item in items:
+            if neutral is None and any(map(is_neutral, item.labels)):
+                raise RecordError(
+                    f"there are neutral labels (0), as of trace {item.trace.id}, which {name} does not have; "
+                    "say what they become with --neutral good, bad or drop"
+                )
+            yield item
+
+    return form.write(decided(), path, neutral=neutral or "drop", threshold=threshold)
 
 
 def export_results(original: Path, path: Path, results: Iterable[TraceResults]) -> tuple[str, int]:

@@ -106,7 +106,7 @@ def _table_rows(stream: IO[bytes], name: str, delimiter: str, limits: FileLimits
 def _json_rows(stream: IO[bytes], name: str, limits: FileLimits) -> Iterator[Row]:
     for index, (number, line) in enumerate(json_lines(stream, limits)):
         try:
-            row = from_json(line)
+            row = from_json(line.decode("utf-8"))
         except ValueError as error:
             if index == 0 and line[:1] in (b"{", b"["):
                 yield from _multi_line_rows(line, stream, name, limits, error)
@@ -168,7 +168,8 @@ def build_rows(
         size, items = RowSize(limits), []
         try:
             if isinstance(row, ValueError):
-                raise RecordError(f"not JSON ({row})")
+                reason = error_reason(row) if isinstance(row, UnicodeDecodeError) else f"not JSON ({row})"
+                raise RecordError(reason)
             for item in build(number, row):
                 size.add(_memory(item))
                 items.append(item)

@@ -187,7 +187,7 @@ def test_transfer_reads_directories_and_processbench(files, tmp_path):
     assert [(cell["train"], cell["test"]) for cell in found["cells"]] == [("here", "here"), ("here", "there")]
     assert found["cells"][1]["auc"]["value"] == 1
     assert found["tuned"]["here"] > 0
-    assert "convert" in refused(
+    assert "surefoot import" in refused(
         "audit", "transfer", scorer, "--domain", f"x={tmp_path}", "--out", tmp_path / "x"
     )
 

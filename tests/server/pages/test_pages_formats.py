@@ -57,9 +57,9 @@ def test_every_export_is_offered_and_given(found: Inspection) -> None:
 
 
 def test_what_was_dropped_is_shown(found: Inspection, admin: Browser) -> None:
-    found.viewer.get(f"{found.base}/formats/prm800k-steps.jsonl")
+    found.viewer.get(f"{found.base}/formats/stepwise.jsonl")
     page = admin.get(f"{found.base}/formats").text
-    assert "1 labels: kind &#39;value&#39;" in page
+    assert "2 steps: from one without a sign on (labels disagree), 1 traces: chat trace" in page
 
 
 def test_label_studio_goes_out_and_comes_into_another_project(found: Inspection, admin: Browser) -> None:

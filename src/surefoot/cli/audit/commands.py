@@ -146,7 +146,7 @@ class AuditTransfer(AuditCommand):
     )
     domain: Annotated[tuple[str, ...], o.INPUT] = Field(
         min_length=1,
-        description="Labelled set, as DOMAIN=DIR with problems, traces and labels (as `convert` writes), "
+        description="Labelled set, as DOMAIN=DIR with problems, traces and labels (as `import` writes), "
         "or DOMAIN=FILE in ProcessBench's format.",
     )
     threshold: float | None = Field(

@@ -245,7 +245,7 @@ def read_folder(path: str, limit: int | None, seed: int) -> list[Case]:
     for name in ("problems", "traces", "labels"):
         matches = [file for ending in ENDINGS if (file := folder / f"{name}{ending}").is_file()]
         if not matches:
-            raise RunError(f"{path}: it contains no {name}.jsonl; make the directory with `surefoot convert`")
+            raise RunError(f"{path}: it contains no {name}.jsonl; make the directory with `surefoot import`")
         files.append(str(matches[0]))
     problems, traces, labels = files
     return read_cases(problems, traces, labels, limit, seed)

@@ -1,4 +1,4 @@
-"""Export and import in other formats: PRM800K, Label Studio, Parquet, archives of records."""
+"""Export and import in other formats: stepwise rows, Label Studio, Parquet, archives of records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fastapi.responses import FileResponse, Response
 from starlette.background import BackgroundTask
 
 from surefoot.errors import NotFoundError, StoreError
-from surefoot.formats import IMPORTS, SOURCES, WRITERS
+from surefoot.formats import FORMATS, write_labelled
 from surefoot.formats.label_studio import LABELLING_CONFIG
 from surefoot.io import write_records
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace
@@ -41,7 +41,7 @@ def formats_page(request: Request, place: ReaderPlace) -> Response:
             {"name": name, "what": what, "link": f"/projects/{place.id}/formats/{quote(name)}"}
             for name, what in EXPORTS.items()
         ],
-        "imports": sorted({*IMPORTS, *SOURCES}),
+        "imports": sorted(FORMATS),
         "endings": _ENDINGS,
         "labelling_config": LABELLING_CONFIG,
         "last": [
@@ -78,7 +78,7 @@ def export(place: ReaderPlace, name: str) -> Response:
 def upload(request: Request, place: AdminPlace, form: UploadForm) -> Response:
     """Import one file in another format."""
     pages = pages_of(request)
-    source = form.choice("format", sorted({*IMPORTS, *SOURCES}))
+    source = form.choice("format", sorted(FORMATS))
     with uploads(form, pages.settings.max_upload_bytes) as saved:
         paths = saved.save("file", _ENDINGS)
         if len(paths) != 1:
@@ -98,8 +98,7 @@ def upload(request: Request, place: AdminPlace, form: UploadForm) -> Response:
 
 EXPORTS: Mapping[str, str] = MappingProxyType(
     {
-        "prm800k.jsonl": "PRM800K as published, one record per labelled solution",
-        "prm800k-steps.jsonl": "PRM800K as step rows, one per label",
+        "stepwise.jsonl": "Stepwise rows: prompt, completions and booleans; a neutral label ends the row",
         "label-studio.json": "Label Studio tasks with annotations and predictions",
         "records-jsonl.zip": "Problems, traces, labels and scores as JSON Lines",
         "records-parquet.zip": "Problems, traces, labels and scores as Parquet",
@@ -119,8 +118,8 @@ _KINDS: Mapping[str, type[Record]] = MappingProxyType(
 def write_export(db: Database, project_id: int, name: str, path: Path) -> str:
     """Write the export ``name`` to ``path``; a sentence that counts what was written and dropped."""
     stem = name.partition(".")[0]
-    if stem in WRITERS:
-        return WRITERS[stem](db.export.labelled(project_id), path).summary()
+    if stem in FORMATS:
+        return write_labelled(stem, db.export.labelled(project_id), path, neutral="drop").summary()
     if stem in _KINDS:
         written = write_records(path, db.export.records(project_id, stem), record=_KINDS[stem])
         return f"{written} {stem} written"

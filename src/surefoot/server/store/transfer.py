@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy import ColumnElement, Connection, Row, Table, select, tuple_
 
 from surefoot.errors import RecordError
-from surefoot.formats import IMPORTS, ImportContext, ImportSettings, import_traces, read_source
+from surefoot.formats import ImportContext, ImportedTrace, ImportSettings, import_traces
 from surefoot.io.files import ReadReport, check_size, needs, read_records
-from surefoot.protocols import LabelledTrace, ProblemTrace
+from surefoot.protocols import LabelledTrace
 from surefoot.records import Evidence, Problem, Record, StepLabel, StepScores, Trace
 from surefoot.segment import cut_trace
 from surefoot.server.store import labelling as t
@@ -263,7 +263,7 @@ def import_files(
 def import_format(
     database: Database, project_id: int, source: str, path: Path
 ) -> tuple[ReadReport, dict[str, Added]]:
-    """Read a file of the format ``source`` (of ``IMPORTS`` or ``SOURCES``) into a project.
+    """Read a file of the format ``source`` (of ``FORMATS``) into a project.
 
     Bad rows and refused records are counted and skipped. The path is opened as it is. Raises ``RecordError``
     for a file that cannot be read to its end or is too large, and if none of its rows fits.
@@ -275,30 +275,21 @@ def import_format(
     added = {"problems": Added(), "traces": Added(), "labels": Added()}
     waiting = _solutions(source, path, report)
     while batch := list(islice(waiting, _ROWS)):
-        paired = [one for one in batch if isinstance(one, LabelledTrace | ProblemTrace)]
-        asked = [*(one.problem for one in paired), *(one for one in batch if isinstance(one, Problem))]
-        traces = [*(one.trace for one in paired), *(one for one in batch if isinstance(one, Trace))]
-        labels = [label for one in paired if isinstance(one, LabelledTrace) for label in one.labels]
-        problems = {one.id: one for one in asked}.values()
+        problems = {one.problem.id: one.problem for one in batch if one.problem}.values()
+        traces = [_cut(one.trace) for one in batch if one.trace]
+        labels = [label for one in batch for label in one.labels]
         added["problems"] += database.traces.add_problems(project_id, problems)
         added["traces"] += database.traces.add_traces(project_id, traces)
         added["labels"] += database.labels.import_labels(project_id, labels)
     return report, added
 
 
-def _solutions(
-    source: str, path: Path, report: ReadReport
-) -> Iterator[Problem | Trace | ProblemTrace | LabelledTrace]:
-    """What a file holds; one's own traces are cut into steps."""
-    if source not in IMPORTS:
-        yield from read_source(source, path, report=report)
-        return
-    for one in import_traces(path, source, ImportContext(settings=ImportSettings(), report=report)):
-        trace = one.trace and (one.trace if one.trace.steps else cut_trace(one.trace))
-        if one.problem and trace:
-            yield ProblemTrace(problem=one.problem, trace=trace)
-        elif (alone := one.problem or trace) is not None:
-            yield alone
+def _solutions(source: str, path: Path, report: ReadReport) -> Iterator[ImportedTrace]:
+    return import_traces(path, source, ImportContext(settings=ImportSettings(), report=report))
+
+
+def _cut(trace: Trace) -> Trace:
+    return trace if trace.steps else cut_trace(trace)
 
 
 def _refuse_nothing(report: ImportReport) -> None:

@@ -1,4 +1,4 @@
-"""``surefoot convert`` with every labelled format, through records and back."""
+"""``surefoot import`` and ``export`` with every labelled format, through records and back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from surefoot.cli import app
-from surefoot.formats import SIGN_WRITERS, WRITERS
+from surefoot.formats import read_source
+from surefoot.io import read_records
 from surefoot.records import Problem, Step, StepLabel, Trace, content_id
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
@@ -158,8 +159,11 @@ ROWS = {
 }
 
 
+SIGNED = ("math-shepherd", "processbench", "stepwise")
+
+
 def run(*words: object):
-    return CliRunner().invoke(app, ["convert", *map(str, words)])
+    return CliRunner().invoke(app, [*map(str, words)])
 
 
 def good(*words: object):
@@ -174,47 +178,77 @@ def file(tmp_path: Path, name: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", sorted(WRITERS))
+def records(tmp_path: Path, name: str) -> Path:
+    """The directory of records of a file in the format ``name``."""
+    good("import", file(tmp_path, name), "--from", name, "--out", tmp_path / "records")
+    return tmp_path / "records"
+
+
+@pytest.mark.parametrize("name", sorted(ROWS))
+def test_each_format_is_detected_and_imported_as_its_reader_reads_it(tmp_path: Path, name: str):
+    ended = good("import", file(tmp_path, name), "--out", tmp_path / "records")
+    assert f"is read as {name}" in ended.output
+    (item,) = list(read_source(name, tmp_path / "in.jsonl"))[:1]
+    [trace, *_] = read_records(tmp_path / "records/traces.jsonl", Trace)
+    assert trace == item.trace
+    labels = list(read_records(tmp_path / "records/labels.jsonl", StepLabel))
+    assert [(label.step, label.value) for label in labels[: len(item.labels)]] == [
+        (label.step, label.value) for label in item.labels
+    ]
+
+
+@pytest.mark.parametrize("name", ["label-studio", *SIGNED])
 def test_a_row_comes_back_through_records(tmp_path: Path, name: str):
-    good(file(tmp_path, name), "--from", name, "--out", tmp_path / "records")
-    ended = good(tmp_path / "records", "--from=records", "--to", name, "--out", tmp_path / "out.jsonl")
+    ended = good("export", records(tmp_path, name), "--to", name, "--out", tmp_path / "out.jsonl")
     assert "1 rows written; dropped: nothing" in ended.output
     assert json.loads((tmp_path / "out.jsonl").read_text("utf-8")) == ROWS[name]
 
 
-@pytest.mark.parametrize("name", sorted(SIGN_WRITERS))
-def test_neutral_ratings_need_a_policy_where_signs_are_written(tmp_path: Path, name: str):
-    words = (file(tmp_path, "prm800k"), "--from=prm800k", "--to", name, "--out", tmp_path / "out.jsonl")
+@pytest.mark.parametrize("name", SIGNED)
+def test_neutral_ratings_need_a_rule_where_signs_are_written(tmp_path: Path, name: str):
+    words = ("export", records(tmp_path, "prm800k"), "--to", name, "--out", tmp_path / "out.jsonl")
     ended = run(*words)
     assert ended.exit_code != 0
     assert "there are neutral labels (0)" in f"{ended.output} {ended.exception}"
     assert "--neutral" in f"{ended.output} {ended.exception}"
     assert not (tmp_path / "out.jsonl").exists()
-    told = run(*words, "--neutral", "drop")
-    assert "rows written" in told.output  # ProcessBench's need an outcome, too
+    decided = run(*words, "--neutral", "drop")
+    assert "rows written" in decided.output  # ProcessBench's need an outcome, too
     refused = run(*words, "--neutral", "maybe", "--force")
     assert refused.exit_code != 0
     assert "choose good, bad or drop" in f"{refused.output} {refused.exception}"
 
 
-def test_the_policy_says_what_a_neutral_rating_becomes(tmp_path: Path):
-    source = file(tmp_path, "prm800k")
-    for policy, labels in (("good", [True]), ("bad", [False])):
-        good(source, "--from=prm800k", "--to=stepwise", "--neutral", policy, "--out", tmp_path / policy)
-        rows = [json.loads(line) for line in (tmp_path / policy).read_text().splitlines()]
+def test_the_rule_says_what_a_neutral_rating_becomes(tmp_path: Path):
+    source = records(tmp_path, "prm800k")
+    for rule, labels in (("good", [True]), ("bad", [False])):
+        good("export", source, "--to=stepwise", "--neutral", rule, "--out", tmp_path / rule)
+        rows = [json.loads(line) for line in (tmp_path / rule).read_text().splitlines()]
         assert [row["labels"] for row in rows] == [[True, False], labels]
 
 
-def test_formats_with_neutral_ratings_need_none(tmp_path: Path):
-    good(file(tmp_path, "prm800k"), "--from=prm800k", "--to=prm800k-steps", "--out", tmp_path / "o.jsonl")
-    rows = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
-    assert [row["rating"] for row in rows] == [1, -1, 0]
+def test_records_are_written_as_parquet_and_back(tmp_path: Path):
+    source = records(tmp_path, "prm800k")
+    good("export", source, "--to", "parquet", "--out", tmp_path / "parquet")
+    good("export", tmp_path / "parquet", "--to", "jsonl", "--out", tmp_path / "lines")
+    for name in ("problems", "traces", "labels"):
+        assert (tmp_path / f"parquet/{name}.parquet").exists()
+        assert (tmp_path / f"lines/{name}.jsonl").read_bytes() == (source / f"{name}.jsonl").read_bytes()
 
 
 def test_controls_and_problems_have_their_readers(tmp_path: Path):
-    ended = good(file(tmp_path, "prmbench"), "--from=prmbench-controls", "--out", tmp_path / "controls")
+    source = file(tmp_path, "prmbench")
+    ended = good("import", source, "--from=prmbench-controls", "--out", tmp_path / "controls")
     assert "1 labels" in ended.output
     question = {"question": "q", "answer": "#### 1"}
     (tmp_path / "g.jsonl").write_text(json.dumps(question))
-    refused = run(tmp_path / "g.jsonl", "--from=gsm8k", "--to=stepwise", "--out", tmp_path / "o.jsonl")
-    assert "no labelled traces, which is what stepwise holds" in f"{refused.output} {refused.exception}"
+    ended = good("import", tmp_path / "g.jsonl", "--out", tmp_path / "g")
+    assert "read as gsm8k" in ended.output
+    assert "1 problems, 0 traces" in ended.output
+    refused = run("export", tmp_path / "g", "--to=stepwise", "--out", tmp_path / "o.jsonl")
+    assert "there is no traces.jsonl" in f"{refused.output} {refused.exception}"
+
+
+def test_data_sets_have_fixed_steps(tmp_path: Path):
+    refused = run("import", file(tmp_path, "stepwise"), "--segment", "line", "--out", tmp_path / "o")
+    assert "stepwise is a data set with fixed steps" in f"{refused.output} {refused.exception}"
