@@ -81,7 +81,7 @@ def test_labels_and_traces_agree_and_equivalent_mutants_are_dropped(sandbox):
     assert {item.trace.meta["mutant"]["operator"] for item in items}.isdisjoint({"swapped arguments"})
     assert report.dropped["equivalent as far as the tests tell"] >= 2
     assert report.dropped["problems without reference solution or hidden tests"] == 1
-    assert report.kept.total() == len(items)
+    assert report.usable.total() == len(items)
     assert len(items) + report.dropped["equivalent as far as the tests tell"] == len(
         list(mutants(PROMPT, REFERENCE))
     )

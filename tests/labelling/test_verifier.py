@@ -75,7 +75,7 @@ def test_unknown_verifier():
     [
         ("no.such.module:Rule", "cannot be opened: No module"),
         ("surefoot.lab.world:Nothing", "cannot be opened: .*Nothing"),
-        ("collections:Counter", "is no verifier"),
+        ("collections:Counter", "is not a verifier"),
     ],
 )
 def test_what_is_no_verifier(name, message):

@@ -1,12 +1,12 @@
-"""What a step adds to the chance of success, from a prover's values: as a difference or as a ratio.
+"""How a step changes the chance of success, from a prover's values: as a difference or as a ratio.
 
 Advantages are the differences (process advantage verifiers; Setlur et al., arXiv 2410.08146); relative
 progress is the ratio (GenPRM; Zhao et al., arXiv 2504.00891).
 
 A step moves from one prefix to the next with certainty, so the advantage under a prover μ is a difference of
-its values, A(s_h, a_h) = Q(after step h) - Q(before it); over a whole solution they add up to the outcome
-less the problem's own success rate. A best-of-K prover needs no rollouts of its own: it succeeds where one of
-K samples of the base does, Q_BoK = 1 - (1 - Q)^K.
+its values, A(s_h, a_h) = Q(after step h) - Q(before it). Over a whole solution the advantages add up to the
+outcome minus the problem's success rate. A best-of-K prover needs no extra rollouts: it succeeds if one of K
+samples of the base does, Q_BoK = 1 - (1 - Q)^K.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from dataclasses import dataclass
 
 from surefoot.errors import LabelError
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Evidence, LabelKind, StepLabel, Trace
+from surefoot.records import Evidence, LabelKind, StepLabel, Trace, Usage
 
 AFTER_PIT = "after the first pit"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PitSeeds:
-    """Traces for training, and how many were left out, by reason."""
+    """Traces for training, and counts of the other traces by reason."""
 
     items: list[LabelledTrace]
     dropped: Counter[str]
@@ -34,8 +34,8 @@ class PitSeeds:
 def best_of_k(value: float, k: int) -> float:
     """Value of a prover that takes the best of ``k`` samples: 1 - (1 - value)^k, in [0, 1].
 
-    It is concave in ``value``, so of an estimate from few rollouts it is too low on average. Raises
-    ``ValueError`` for fewer than one sample.
+    It is concave in ``value``, so an estimate from few rollouts is too low on average. Raises ``ValueError``
+    for fewer than one sample.
     """
     if k < 1:
         raise ValueError(f"'best_of' must be at least 1, not {k}")
@@ -43,10 +43,10 @@ def best_of_k(value: float, k: int) -> float:
 
 
 def start_values(traces: Iterable[Trace]) -> dict[str, float]:
-    """By problem id, the share of its judged traces whose outcome is right: the value before the first step.
+    """Success rate of the graded traces of each problem id: the value before the first step.
 
-    The traces must be plain samples of the policy whose values they go with; a selection (balanced by
-    outcome, or sampled until one was right) has another rate. Problems without a judged trace are absent.
+    The traces must be independent samples of the policy whose values they go with; a selection (balanced by
+    outcome, or sampled until one was correct) has another rate. Problems without a graded trace are absent.
     """
     outcomes: dict[str, list[bool]] = defaultdict(list)
     for trace in traces:
@@ -58,15 +58,15 @@ def start_values(traces: Iterable[Trace]) -> dict[str, float]:
 def advantage_labels(
     items: Sequence[LabelledTrace], *, start: Mapping[str, float], best_of: int = 1
 ) -> list[list[StepLabel]]:
-    """Advantage labels in [-1, 1] from the ``value`` labels of each trace: one a step, in order.
+    """Advantage labels in [-1, 1] from the ``value`` labels of each trace: one per step, in order.
 
     ``start`` gives the value before the first step by problem id (:func:`start_values`). With ``best_of``
-    K > 1 the prover is best-of-K of the policy that the values are of, ``start`` included. A step without a
-    value, or after a step without one, has no advantage, and the reason says which. The label costs nothing;
+    K > 1 the prover is best-of-K of the labels' policy, ``start`` included. The advantage of a step is
+    unknown if the value after it or before it is unknown; the reason says which. The label costs nothing;
     its evidence has the trials of the value after the step.
 
-    Raises ``LabelError`` where a step has more than one value, where a value is thresholded (it is not the
-    share of its own successes: label with soft estimates), or for a start value outside [0, 1].
+    Raises ``LabelError`` if a step has more than one value, if a value is thresholded (it differs from the
+    share of its successes: label with soft estimates), or for a start value outside [0, 1].
     """
     return [_labels(item, start.get(item.problem.id), best_of) for item in items]
 
@@ -74,18 +74,19 @@ def advantage_labels(
 def progress_labels(
     items: Sequence[LabelledTrace], *, start: Mapping[str, float], threshold: float = 0.8
 ) -> list[list[StepLabel]]:
-    """Correctness labels from the ``value`` labels of each trace by relative progress: one a step, in order.
+    """Correctness labels from the ``value`` labels of each trace by relative progress: one per step, in
+    order.
 
     GenPRM (arXiv 2504.00891, equations 10 and 11): with MC_t the value after step t and MC_0 the problem's
-    own success rate, P_t = MC_t / MC_{t-1}, and a step is good (+1) where P_t >= ``threshold``, else bad
-    (-1). After the first step of value 0 every step is bad, whatever its own value. A threshold of 1 asks for
-    progress, which the paper found too strict; 0.8 is its best.
+    success rate, P_t = MC_t / MC_{t-1}, and a step is good (+1) where P_t >= ``threshold``, else bad
+    (-1). After the first step of value 0 every step is bad, whatever its value. A threshold of 1 requires
+    progress, which the paper found too strict; 0.8 was its best.
 
-    ``start`` gives MC_0 by problem id (:func:`start_values`); from 0 any value above it is progress. A step
-    without a value, or after a step without one, has no label, and the reason says which.
+    ``start`` gives MC_0 by problem id (:func:`start_values`); from 0 any positive value is progress. A label
+    is unknown if the value after the step or before it is unknown; the reason says which.
 
-    Raises ``ValueError`` for a threshold that is not positive, and ``LabelError`` where
-    :func:`advantage_labels` does.
+    Raises ``ValueError`` for a threshold that is not positive, and ``LabelError`` like
+    :func:`advantage_labels`.
     """
     if not threshold > 0:
         raise ValueError(f"'threshold' must be above 0, not {threshold:g}: every step would be good")
@@ -93,31 +94,36 @@ def progress_labels(
 
 
 def first_pit(labels: Sequence[StepLabel]) -> int | None:
-    """Index of the first step of value 0, from where no rollout was right; ``None`` = there is none."""
+    """Index of the first step of value 0, from which no rollout was correct; ``None`` without such a step."""
     steps = [label.step for label in labels if label.kind == "value" and label.value == 0.0]
     return min(steps, default=None)
 
 
 def pit_seeds(items: Sequence[LabelledTrace], *, start: Mapping[str, float], high: float = 0.5) -> PitSeeds:
-    """The traces that fall from a state of value at least ``high`` into a pit, labelled up to it alone.
+    """Wrong traces that fall from a state of value at least ``high`` into a pit, labelled up to the pit.
 
-    The paper seeds its data with such samples: what went wrong is in view, and nothing is left to tell apart
-    after the pit. Labels of later steps lose their value, with a reason.
-
-    Everything else is counted: traces that are not known to be wrong, have no pit, or were never ``high``.
+    The paper seeds its data with such samples: they show the error, and later steps add nothing. Labels of
+    later steps lose their value, with a reason. All other traces are counted: not known to be wrong, without
+    a pit, or never ``high``.
     """
     seeds, dropped = [], Counter[str]()
     for item in items:
         pit = first_pit(item.labels)
         if item.trace.outcome is not False:
             dropped["traces that are not known to be wrong"] += 1
-        elif pit is None:
+            continue
+        if pit is None:
             dropped["traces without a pit"] += 1
-        elif not _was_high(item, pit, start.get(item.problem.id), high):
+            continue
+        earlier = [label.value for label in item.labels if label.kind == "value" and label.step < pit]
+        if not any(value is not None and value >= high for value in [start.get(item.problem.id), *earlier]):
             dropped[f"traces without a value of {high:g} before the pit"] += 1
-        else:
-            labels = tuple(label if label.step <= pit else _blanked(label) for label in item.labels)
-            seeds.append(LabelledTrace(problem=item.problem, trace=item.trace, labels=labels))
+            continue
+        labels = tuple(
+            label if label.step <= pit else label.model_copy(update={"value": None, "reason": AFTER_PIT})
+            for label in item.labels
+        )
+        seeds.append(LabelledTrace(problem=item.problem, trace=item.trace, labels=labels))
     return PitSeeds(items=seeds, dropped=dropped)
 
 
@@ -126,9 +132,9 @@ def _labels(item: LabelledTrace, start: float | None, best_of: int) -> list[Step
     labels = []
     for change in _changes(item, start):
         advantage = message = None
-        if change.before is not None and change.after is not None:
-            advantage = best_of_k(change.after, best_of) - best_of_k(change.before, best_of)
-            message = f"value {change.after:g} after, {change.before:g} before"
+        if change.value_before is not None and change.value_after is not None:
+            advantage = best_of_k(change.value_after, best_of) - best_of_k(change.value_before, best_of)
+            message = f"value {change.value_after:g} after, {change.value_before:g} before"
         labels.append(change.label("advantage", advantage, source=source, message=message))
     return labels
 
@@ -140,37 +146,38 @@ def _progress(item: LabelledTrace, start: float | None, threshold: float) -> lis
         good = message = None
         if failed is not None:
             good, message = -1.0, f"after step {failed}, from where no rollout was right"
-        elif change.after == 0:
+        elif change.value_after == 0:
             failed, good, message = step, -1.0, "value 0: no rollout was right"
-        elif change.before is not None and change.after is not None:
-            ratio = change.after / change.before if change.before else math.inf
+        elif change.value_before is not None and change.value_after is not None:
+            ratio = change.value_after / change.value_before if change.value_before else math.inf
             # 0.24 / 0.3 is 0.8 whatever the rounding
             good = 1.0 if ratio > threshold or math.isclose(ratio, threshold) else -1.0
-            message = f"progress {ratio:g}: value {change.after:g} after, {change.before:g} before"
+            message = (
+                f"progress {ratio:g}: value {change.value_after:g} after, {change.value_before:g} before"
+            )
         labels.append(change.label("correctness", good, source="relative-progress", message=message))
     return labels
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Change:
-    """Values around one step; ``None`` where one is not known."""
+    """Values around one step; ``None`` if unknown."""
 
     trace_id: str
     step: int
-    before: float | None
-    after: float | None
+    value_before: float | None
+    value_after: float | None
     reason: str | None
-    """Why one of them is not known."""
+    """Why one of them is unknown."""
     of: StepLabel | None
     """The value label after the step."""
 
     def label(self, kind: LabelKind, value: float | None, *, source: str, message: str | None) -> StepLabel:
-        """A label that rests on the value after the step and costs nothing more."""
+        """A label with the evidence of the value after the step; it costs nothing."""
         evidence = Evidence(message=message)
         if self.of is not None:
-            known = self.of.evidence
-            evidence = Evidence(
-                successes=known.successes, trials=known.trials, rater=known.rater, message=message
+            evidence = self.of.evidence.model_copy(
+                update={"message": message, "interval": None, "usage": Usage(), "execution": None}
             )
         return StepLabel(
             trace_id=self.trace_id,
@@ -184,21 +191,28 @@ class _Change:
 
 
 def _changes(item: LabelledTrace, start: float | None) -> Iterator[_Change]:
-    """What every step of a trace changes, in order."""
+    """The values around every step of a trace, in order."""
     if start is not None and not 0 <= start <= 1:
         raise LabelError(f"start[{item.problem.id!r}] is {start}; a success rate lies in [0, 1]")
     values = _values(item)
-    before, why = start, "no value of the problem itself ('start')"
+    value_before, why = start, "no value of the problem itself ('start')"
     for step in range(len(item.trace.steps)):
         value = values.get(step)
-        after = None if value is None else value.value
+        value_after = None if value is None else value.value
         reason = None
-        if after is None:
+        if value_after is None:
             reason = f"no value after the step: {value.reason if value else 'no label'}"
-        elif before is None:
+        elif value_before is None:
             reason = why
-        yield _Change(trace_id=item.trace.id, step=step, before=before, after=after, reason=reason, of=value)
-        before, why = after, "no value before the step"
+        yield _Change(
+            trace_id=item.trace.id,
+            step=step,
+            value_before=value_before,
+            value_after=value_after,
+            reason=reason,
+            of=value,
+        )
+        value_before, why = value_after, "no value before the step"
 
 
 def _values(item: LabelledTrace) -> dict[int, StepLabel]:
@@ -226,12 +240,3 @@ def _require_share(label: StepLabel) -> None:
             f"step {label.step} of trace {label.trace_id} has value {label.value:g} with {successes} of "
             f"{trials} right: an advantage needs the share itself; label with soft estimates"
         )
-
-
-def _was_high(item: LabelledTrace, pit: int, start: float | None, high: float) -> bool:
-    values = [label.value for label in item.labels if label.kind == "value" and label.step < pit]
-    return any(value is not None and value >= high for value in [start, *values])
-
-
-def _blanked(label: StepLabel) -> StepLabel:
-    return label.model_copy(update={"value": None, "reason": AFTER_PIT})

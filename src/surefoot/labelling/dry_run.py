@@ -1,7 +1,7 @@
-"""What labelling would cost, before a token is spent.
+"""Predict the cost of labelling, before a token is spent.
 
-The labeller itself runs, on a policy that makes its completions up: as long as the traces are, and right as
-often as they are. So every rule and every search is predicted by its own code.
+The labeller runs on a policy that simulates completions: as long as the traces and as often correct. So every
+rule and every search is predicted by the code that runs later.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ from surefoot.records import Problem, Usage, content_id
 _RIGHT = "right"
 _SLIP = "slip"
 CHARACTERS_PER_TOKEN = 3.5
-"""For traces that do not tell their tokens."""
+"""For traces without token counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """Expected cost of labelling; ``traces`` of them were simulated, the numbers are for all."""
+    """Expected cost of labelling all traces."""
 
     labels: int
     usage: Usage
     traces: int
+    """Simulated traces, from which the numbers are extrapolated."""
     pass_rate: float
-    """Share of right traces, from which the chances of success are derived."""
+    """Share of correct traces, from which the chances of success are derived."""
 
     def summary(self) -> str:
-        """One sentence for people."""
+        """One sentence."""
         usage = self.usage
         return (
             f"about {usage.tokens:,} tokens ({usage.prompt_tokens:,} read, "
@@ -59,9 +60,9 @@ def predict(
     """Run ``build(policy, grader)`` on simulated completions of at most ``at_most`` traces.
 
     Assumptions: every step is wrong with the same probability, such that solutions of T steps are correct as
-    often as the problem's traces are (shrunk towards the overall rate); a solution with an error reaches the
-    answer with probability ``luck``; the rest of a solution takes as many tokens as in the trace. No two
-    simulated steps are equal, so savings from rollouts that pass through known prefixes are not predicted.
+    often as the problem's traces (shrunk towards the overall rate); a solution with an error reaches the
+    answer with probability ``luck``; the remaining steps take as many tokens as in the trace. No two
+    simulated steps are equal, so savings from rollouts that share prefixes are not predicted.
 
     Needs traces with ``outcome``. Raises ``LabelError`` if none has one. Runs its own event loop.
     """
@@ -95,7 +96,7 @@ def predict(
 
 
 def _subset(items: Sequence[ProblemTrace], at_most: int) -> list[ProblemTrace]:
-    """Stretches of one problem, evenly spread, with about ``at_most`` traces: one shares its prefixes."""
+    """Evenly spread groups of consecutive traces of a problem, about ``at_most`` traces in all."""
     if len(items) <= at_most:
         return list(items)
     ids = items.problem_ids() if isinstance(items, Joined) else (item.problem.id for item in items)
@@ -107,19 +108,19 @@ def _subset(items: Sequence[ProblemTrace], at_most: int) -> list[ProblemTrace]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Profile:
-    """What the traces of a problem say about its solutions."""
+    """Statistics of the traces of a problem."""
 
     right: float
     steps: float
     tokens: float
     prompt_tokens: int
     errors: dict[str, int] = field(default_factory=dict)
-    """Place of the imagined first error of each wrong trace, by its text."""
+    """Simulated first error of each wrong trace, by its text."""
     ends: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 class _SimulatedPolicy:
-    """A :class:`surefoot.protocols.Policy`. Its steps say whether they are slips."""
+    """A :class:`surefoot.protocols.Policy` whose steps contain a word if they are wrong."""
 
     name = "made-up"
 
@@ -159,7 +160,7 @@ class _SimulatedPolicy:
 
     def _result(self, request: SampleRequest) -> SampleResult:
         profile = self._profiles[repr(request.prompt)]
-        done, good = _standing(profile, request.prefix)
+        done, good = _prefix_state(profile, request.prefix)
         completions = tuple(
             self._completion(profile, request, done, good, sample)
             for sample in range(request.first, request.first + request.n)
@@ -189,8 +190,8 @@ class _SimulatedPolicy:
         return Completion(text="".join(steps), finish_reason="stop", tokens=tokens)
 
 
-def _standing(profile: _Profile, prefix: str) -> tuple[int, bool]:
-    """Steps done in ``prefix``, and whether none of them is (imagined to be) wrong."""
+def _prefix_state(profile: _Profile, prefix: str) -> tuple[int, bool]:
+    """Steps in ``prefix``, and whether all of them are (simulated to be) correct."""
     for text, ends in profile.ends.items():
         if prefix and len(prefix) <= len(text) and text.startswith(prefix):
             done = sum(end <= len(prefix) for end in ends)

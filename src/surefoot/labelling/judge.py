@@ -34,23 +34,23 @@ class JudgeLabeller:
 
     **Labels** are of kind *correctness*. In mode ``per-step`` each step gets the verdict with the most votes
     (correct +1, neutral 0, incorrect −1). In mode ``first-error`` the index with the most votes counts: +1
-    before it, −1 there, ``None`` after it; +1 throughout if it is −1. If two verdicts or indexes share
-    the most votes the label is ``None``, whatever they are. The evidence holds the votes for the winner
-    (``successes``) and the votes that could be read (``trials``).
+    before it, −1 there, ``None`` after it; +1 throughout if it is −1. If two verdicts or indexes tie for the
+    most votes, the label is ``None``. The evidence holds the votes for the winner (``successes``) and the
+    valid votes (``trials``).
 
     **Critiques.** The evidence's ``message`` is the critique of the first vote for the winner: on every
     step of mode ``per-step``, in mode ``first-error`` on the wrong step, or on the last one if none is wrong.
-    Where the prompt asks to name failures, that of a wrong step stands before it: ``loophole: …``.
+    If the prompt asks to name failures, the critique of a wrong step begins with its kind: ``loophole: …``.
 
-    **Failures.** A reply that was cut off, refused, is not of the form asked for, or names steps that are
-    not there, is no vote and is never scored; ``failures`` counts such votes by reason, over all calls. A
-    trace without any vote gets labels without value, whose reason says what went wrong.
+    **Failures.** A reply that was cut off, refused, has another form, or names missing steps is not counted;
+    ``failures`` counts such replies by reason, over all calls. A trace without any vote gets labels without
+    value, with the reasons.
 
-    **Rater** is the policy's name, ``#`` and :attr:`JudgePrompt.version`: the same model under other rules is
+    **Rater** is the policy's name, ``#`` and :attr:`JudgePrompt.version`: the same model with other rules is
     another rater. **Cost** counts as verifier tokens, on the first label of each trace; traces with the same
     prompt are judged once. Traces without steps get no labels and cost nothing.
 
-    To hold a server to the JSON form, give ``structured_output(mode, …)`` to
+    To make a server enforce the JSON form, pass ``structured_output(mode, …)`` to
     ``OpenAIPolicy(extra_body=...)``.
 
     Raises ``LabelError`` for fewer than one vote, or several at temperature 0, which would all be the same.
@@ -74,7 +74,7 @@ class JudgeLabeller:
     async def label(self, items: Sequence[ProblemTrace]) -> list[list[StepLabel]]:
         """One list per item, one label per step.
 
-        Raises ``LabelError`` if a reference answer is to be shown and the problem has none.
+        Raises ``LabelError`` if the reference answer should be shown and the problem has none.
         """
         requests = [self._request(item) if item.trace.steps else None for item in items]
         items_by_request = {request: item for request, item in zip(requests, items, strict=True) if request}
@@ -94,7 +94,7 @@ class JudgeLabeller:
         )
 
     def _read(self, result: SampleResult, steps: int) -> _Votes:
-        """The votes of one request, and why others are none."""
+        """The valid votes of one request, and the reasons of invalid replies."""
         votes: list[Vote] = []
         failed: Counter[str] = Counter()
         for completion in result.completions:
@@ -139,7 +139,7 @@ class JudgeLabeller:
 
 @dataclass(frozen=True, kw_only=True)
 class _Outcome:
-    """What the votes come to for one step."""
+    """The result of the votes on one step."""
 
     value: float | None
     votes: int
@@ -151,7 +151,7 @@ class _Outcome:
 class _Votes:
     votes: list[Vote]
     unread: str
-    """Reason of the labels if there is no vote."""
+    """Reason of the labels without any vote."""
 
     def outcomes(self, steps: int) -> list[_Outcome]:
         """One outcome a step."""
@@ -170,7 +170,7 @@ def _step(votes: list[StepVerdict]) -> _Outcome:
     if len(leading) > 1:
         return _Outcome(value=None, votes=most, reason=f"votes tied: {', '.join(sorted(leading))}")
     (verdict,) = leading
-    critique = next(vote.said for vote in votes if vote.verdict == verdict)
+    critique = next(vote.evidence for vote in votes if vote.verdict == verdict)
     return _Outcome(value=_VALUES[verdict], votes=most, critique=critique)
 
 
@@ -181,7 +181,7 @@ def _up_to_first_error(votes: list[FirstErrorReply], steps: int) -> list[_Outcom
         names = ["no error" if index == -1 else f"step {index}" for index in sorted(leading)]
         return [_Outcome(value=None, votes=most, reason=f"votes tied: {', '.join(names)}")] * steps
     (index,) = leading
-    critique = next(vote.said for vote in votes if vote.first_error == index)
+    critique = next(vote.evidence for vote in votes if vote.first_error == index)
     shown_at = steps - 1 if index == -1 else index
     return [
         _Outcome(
@@ -195,14 +195,14 @@ def _up_to_first_error(votes: list[FirstErrorReply], steps: int) -> list[_Outcom
 
 
 def _leaders(votes: list[V]) -> tuple[list[V], int]:
-    """Those with the most votes, and how many votes that is."""
+    """The options with the most votes, and the number of their votes."""
     counts = Counter(votes)
     most = max(counts.values())
     return [value for value, count in counts.items() if count == most], most
 
 
 def _as_verifier(usage: Usage) -> Usage:
-    """A judge's tokens, read and written, are spent on verification."""
+    """A judge's tokens, read and written, count as verification."""
     return Usage(verifier_tokens=usage.tokens, calls=usage.calls)
 
 
@@ -215,11 +215,11 @@ _REFUSAL = re.compile(
     r"|i(?: am|['’]m) (?:unable|not able) to (?:help|assist|comply|fulfil)",
     re.I,
 )
-"""How a refusal begins. It matters where a schema forces a verdict onto one; else it names the failure."""
+"""How a refusal begins. A schema can force a verdict onto a refusal."""
 
 
 def _writable(text: str) -> str:
-    """JSON can spell half of a surrogate pair, which no file takes."""
+    """JSON can contain half of a surrogate pair, which cannot be written to a file."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -235,7 +235,7 @@ class _Reply(BaseModel):
 
 
 class StepVerdict(_Reply):
-    """One step; the critique comes first, so that it is written before the verdict that it leads to."""
+    """One step; the critique comes first, so that the model reasons before its verdict."""
 
     step: int
     critique: Critique
@@ -246,8 +246,8 @@ class StepVerdict(_Reply):
         return self.verdict == "incorrect"
 
     @property
-    def said(self) -> str:
-        """What a label's evidence holds."""
+    def evidence(self) -> str:
+        """The message in a label's evidence."""
         return self.critique
 
 
@@ -268,20 +268,20 @@ class FirstErrorReply(_Reply):
         return self.first_error != -1
 
     @property
-    def said(self) -> str:
-        """What a label's evidence holds."""
+    def evidence(self) -> str:
+        """The message in a label's evidence."""
         return self.critique
 
 
 class _NamesFailure(_Reply):
-    """The kind of what is wrong, and ``none`` where nothing is."""
+    """The kind of failure, or ``none``."""
 
     failure: Literal[AgentFailure, "none"]
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if getattr(self, "wrong") != (self.failure != "none"):  # noqa: B009  (of the class beside it)
-            raise ValueError("a failure is named of a wrong step, and of no other")
+        if getattr(self, "wrong") != (self.failure != "none"):  # noqa: B009  (a field of the other base class)
+            raise ValueError("exactly the wrong steps have a failure")
         return self
 
 
@@ -289,7 +289,7 @@ class NamedStepVerdict(_NamesFailure, StepVerdict):
     """One step, with the kind of its failure."""
 
     @property
-    def said(self) -> str:
+    def evidence(self) -> str:
         """Kind and critique."""
         return f"{self.failure}: {self.critique}" if self.wrong else self.critique
 
@@ -304,7 +304,7 @@ class NamedFirstErrorReply(_NamesFailure, FirstErrorReply):
     """Reply in mode ``first-error`` that names the failure."""
 
     @property
-    def said(self) -> str:
+    def evidence(self) -> str:
         """Kind and critique."""
         return f"{self.failure}: {self.critique}" if self.wrong else self.critique
 
@@ -313,14 +313,14 @@ Vote: TypeAlias = StepVerdicts | FirstErrorReply
 
 
 class ReplyError(Exception):
-    """A reply that gives no vote; the message is the reason to count it under."""
+    """An invalid reply; the message is the reason under which it is counted."""
 
 
 def structured_output(mode: JudgeMode, *, name_failures: bool = False) -> dict[str, Any]:
-    """``extra_body`` of an ``OpenAIPolicy`` that holds the server to the reply's form.
+    """``extra_body`` of an ``OpenAIPolicy`` that makes the server enforce the reply's form.
 
-    It is the ``response_format`` ``json_schema`` of OpenAI, which vLLM, SGLang and llama.cpp know too. A
-    server may refuse it or ignore it; replies are read with the same strictness either way.
+    It is OpenAI's ``response_format`` ``json_schema``, which vLLM, SGLang and llama.cpp support too. A server
+    may refuse or ignore it; replies are parsed equally strictly either way.
     """
     form = _form(mode, name_failures=name_failures)
     schema = {"name": mode.replace("-", "_"), "strict": True, "schema": form.model_json_schema()}
@@ -336,11 +336,10 @@ def _form(mode: JudgeMode, *, name_failures: bool) -> type[Vote]:
 def read_reply(text: str, *, prompt: JudgePrompt, steps: int) -> Vote:
     """The vote in a judge's reply on a trace of ``steps`` steps.
 
-    The JSON object may be the whole reply, or its end, in a code fence or not; a reasoning part up to
-    ``</think>`` is passed over. An object with words after it is no vote: it may be quoted from a step. Where
-    the prompt asks for a box, a first error in the last ``\\boxed{}`` is read too, with the reply as its
-    critique. A refusal is no vote even where a schema has forced a verdict onto it. Raises
-    :class:`ReplyError`.
+    The JSON object may be the whole reply, or its end, in a code fence or not; reasoning up to ``</think>``
+    is skipped. An object followed by words is invalid: it may be quoted from a step. If the prompt asks for
+    a box, a first error in the last ``\\boxed{}`` is valid too, with the reply as its critique. A refusal is
+    invalid even if a schema forced a verdict onto it. Raises :class:`ReplyError`.
     """
     answer = _after_reasoning(text)
     form = _form(prompt.mode, name_failures=prompt.name_failures)
@@ -358,7 +357,7 @@ def read_reply(text: str, *, prompt: JudgePrompt, steps: int) -> Vote:
 
 
 def _after_reasoning(text: str) -> str:
-    """Without what comes before ``</think>``; nothing if the reasoning never ends."""
+    """The text after ``</think>``; empty if the reasoning never ends."""
     answer = text.rpartition("</think>")[2].strip()
     return "" if answer.startswith("<think>") else answer
 
@@ -368,8 +367,7 @@ def _candidates(text: str, answer: str, form: type[Vote]) -> Iterator[str]:
     yield answer
     if fenced := _FENCED.search(answer):
         yield fenced[1]
-    # The object that ends the reply, whatever stands before it. It begins where its form is last seen to
-    # begin: inside its strings the quotes are escaped.
+    # The object at the end of the reply begins at the last match: inside its strings the quotes are escaped.
     for opening in list(re.finditer(rf'\{{\s*"(?:{"|".join(form.model_fields)})"', answer))[-1:]:
         yield answer[opening.start() :]
 
@@ -382,7 +380,7 @@ def _parsed(text: str, form: type[Vote]) -> Vote | None:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose names occur once; JSON readers disagree on which of two values counts."""
+    """An object with distinct names; JSON parsers disagree about which of two equal names wins."""
     if len({name for name, _ in pairs}) < len(pairs):
         raise ValueError("a name occurs twice")
     return dict(pairs)

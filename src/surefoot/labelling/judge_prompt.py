@@ -1,6 +1,6 @@
-"""What a judge is shown: the steps in numbered tags, with instructions that step text cannot imitate.
+"""The prompt of a judge: the steps in numbered tags, with instructions that step text cannot imitate.
 
-The form is that of ProcessBench's critic (Zheng et al., arXiv 2412.06559): steps in tags numbered from 0, the
+The form follows ProcessBench's critic (Zheng et al., arXiv 2412.06559): steps in tags numbered from 0, the
 question for the earliest wrong one, −1 for none.
 """
 
@@ -82,7 +82,7 @@ It holds exactly one entry for each of the {steps} steps, in order."""
 _NEUTRAL = "it is not wrong but brings the solution no further"
 _NEUTRAL_RULES = "no rule says anything about it"
 _FIRST = "The {steps} steps are numbered from 0 to {last}. Find the earliest step that is wrong.\n\n"
-# No index stands in the form: small judges copy it.
+# The form contains no example index, because small judges copy it.
 _FIRST_JSON = """\
 Reply with one JSON object and nothing else, the number of that step in it, or -1 if no step is wrong:
 {{"critique": "<what you checked and found>", "first_error": <number>{failure}}}"""
@@ -99,16 +99,14 @@ class JudgePrompt:
     """Renders a trace for a judge as one user message, which every chat template takes.
 
     Problem, rules, reference answer, steps and, for a chat trace, the messages and parts between the steps
-    stand in tags with a mark that is a hash of them all and occurs in none of them. So no text inside can
-    open or close a tag. Control tokens of common chat templates (``<|im_end|>``, ``[/INST]`` ...) are shown
-    with a space after their first character; otherwise the texts are as they were, without the line ends
-    around them.
+    are in tags with a mark that is a hash of them all and occurs in none of them. So no text inside can open
+    or close a tag. Control tokens of common chat templates (``<|im_end|>``, ``[/INST]`` ...) get a space
+    after their first character; otherwise the texts are unchanged, apart from the line ends around them.
 
-    ``rules`` is a policy or specification to judge by, in place of general correctness. ``show_answer``
-    shows the problem's reference answer. ``structured`` asks for JSON; without it a first error is asked
-    for in a box, verdicts on each step in JSON all the same. ``name_failures`` asks for the kind of each
-    wrong step as well (``AGENT_FAILURES``), always in JSON. Raises ``LabelError`` for an unknown mode or
-    empty rules.
+    ``rules`` is a policy or specification to judge by, instead of general correctness. ``show_answer`` shows
+    the problem's reference answer. ``structured`` asks for JSON; without it a first error is requested in a
+    box, and verdicts on each step still in JSON. ``name_failures`` also asks for the kind of each wrong step
+    (``AGENT_FAILURES``), always in JSON. Raises ``LabelError`` for an unknown mode or empty rules.
     """
 
     mode: JudgeMode = "per-step"
@@ -125,9 +123,9 @@ class JudgePrompt:
 
     @cached_property
     def version(self) -> str:
-        """Hash of all the judge reads besides problem and trace, with ``+rules`` and ``+answer`` where shown.
+        """Hash of the prompt for a fixed example, with ``+rules`` and ``+answer`` if they are shown.
 
-        It is taken of a fixed example, so that any change of wording or form changes it.
+        Any change of wording or form changes it.
         """
         digest = content_id(*(self.render(item)[0].content for item in _examples()))[:8]
         return digest + ("+rules" if self.rules else "") + ("+answer" if self.show_answer else "")
@@ -135,7 +133,7 @@ class JudgePrompt:
     def render(self, item: ProblemTrace) -> tuple[Message, ...]:
         """The prompt for one trace with at least one step.
 
-        Raises ``LabelError`` if the reference answer is to be shown and the problem has none.
+        Raises ``LabelError`` if the reference answer should be shown and the problem has none.
         """
         blocks = [(tag, break_control_tokens(text.strip("\n"))) for tag, text in self._blocks(item)]
         mark = _mark(blocks)
@@ -145,7 +143,7 @@ class JudgePrompt:
         parts += [_RULES if self.rules else _CORRECTNESS]
         parts += [_ANSWER] * self.show_answer
         parts += [self._question(len(item.trace.steps))]
-        # In order of appearance; notes in the text say where each stood.
+        # In order of appearance; notes in the text mark their positions.
         attached = [attachment for message in item.trace.messages for attachment in message.attachments]
         content = "\n\n".join(parts)
         held = tuple(attachment.model_copy(update={"at": len(content)}) for attachment in attached)
@@ -153,7 +151,7 @@ class JudgePrompt:
 
     @property
     def boxed(self) -> bool:
-        """Whether the first error is asked for in a box."""
+        """Whether the first error is requested in a box."""
         return self.mode == "first-error" and not self.structured and not self.name_failures
 
     def _question(self, steps: int) -> str:

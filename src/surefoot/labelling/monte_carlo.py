@@ -1,7 +1,7 @@
 """Step labels by Monte Carlo rollouts (Wang et al., Math-Shepherd, arXiv 2312.08935).
 
-From a prefix the policy writes completions; how many reach the reference answer is the label's evidence.
-It estimates a *value*, the chance of success from here, not the correctness of the step.
+The policy completes a prefix several times; the number of correct completions is the label's evidence. It
+estimates a *value*, the chance of success from here, not the correctness of the step.
 """
 
 from __future__ import annotations
@@ -21,36 +21,35 @@ from surefoot.records import Evidence, StepLabel, Usage
 from surefoot.stats.intervals import wilson_interval
 
 Order = Literal["every", "until-error", "bisect"]
-"""Which prefixes are rolled out: all; one after the other up to the first bad one; by binary search."""
+"""Which prefixes are rolled out: all; in order up to the first bad one; by binary search."""
 
 OwnOutcome = Literal["same-policy", "always", "never"]
-"""Whether a trace's outcome may count as a rollout of its prefixes: by default if the completer wrote it."""
+"""Whether a trace's outcome counts as a rollout of its prefixes: by default if the same policy wrote it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MonteCarloLabeller:
     """A :class:`surefoot.protocols.Labeller` that rolls out the prefixes of traces.
 
-    ``rule`` says how many rollouts a prefix gets and what they mean
+    ``rule`` decides how many rollouts a prefix gets and turns them into a value
     (:class:`~surefoot.labelling.stopping.SoftEstimate`, ``HardEstimate``, ``SequentialTest``). ``order`` says
-    which prefixes get any:
+    which prefixes get rollouts:
 
     - ``every``: all of them.
-    - ``until-error``: in their order, up to the first bad one. Its first error is that of ``every``, but for
-      what rollouts from prefixes that it leaves out would have lent.
+    - ``until-error``: in order, up to the first bad one. It finds the same first error as ``every``, unless
+      rollouts that it does not sample would have changed a later prefix.
     - ``bisect``: binary search for the first error of a trace with a wrong answer (OmegaPRM, arXiv
-      2406.06592, section 3.2), ceil(log2 T) rounds at most for T steps, unless a lent rollout shows that a
-      prefix was good which its own had shown bad. It takes for granted that no prefix after a bad one is
-      good; so steps before the last good position are good without rollouts of their own.
+      2406.06592, section 3.2), at most ceil(log2 T) rounds for T steps, unless a borrowed rollout changes a
+      bad prefix to a good one. It assumes that no prefix after a bad one is good, so steps before the last
+      good position are good without rollouts.
 
-    Steps after the first error without rollouts of their own are unknown, or with ``after_error="wrong"``
-    have value 0. Prefixes that several traces share are rolled out once, and rollouts that pass through a
-    later prefix are lent to it; the end of a finished trace needs none, as its outcome is known. Evidence:
-    successes, trials, Wilson interval, and what the label cost; a label that reuses rollouts cost nothing.
+    Steps after the first error without rollouts are unknown, or have value 0 with ``after_error="wrong"``.
+    Prefixes that several traces share are rolled out once, and a rollout that passes through a later prefix
+    also counts there. The end of a finished trace needs no rollouts, because its outcome is known. Evidence:
+    successes, trials, Wilson interval, and the cost of the label; a label that reuses rollouts costs nothing.
 
-    Traces that share no rollout are labelled independently of each other: a server always has requests of
-    some of them, and a policy in this process gets those of all of them in one batch. The labels are the same
-    in either case.
+    Traces that cannot share rollouts are labelled concurrently: a server always has requests, and a policy in
+    this process gets the requests of all traces in one batch. The labels are the same in both cases.
     """
 
     policy: Policy
@@ -66,7 +65,7 @@ class MonteCarloLabeller:
     async def label(self, items: Sequence[ProblemTrace]) -> list[list[StepLabel]]:
         """One list per item, one label per step.
 
-        Raises ``LabelError`` for a problem without reference answer (or hidden tests) or a chat trace.
+        Raises ``LabelError`` for a problem without reference answer (or hidden tests), and for a chat trace.
         """
         for item in items:
             require_rollable(item, self.grader)
@@ -81,8 +80,8 @@ class MonteCarloLabeller:
         return [by_number[number] for number in range(len(items))]
 
     async def _label_group(self, items: Sequence[ProblemTrace], batcher: Batcher) -> list[list[StepLabel]]:
-        """Labels of traces that share rollouts. They move in rounds, so the labels do not depend on which
-        rollout comes first."""
+        """Labels of traces that share rollouts. They advance in rounds, so that the labels do not depend on
+        the order in which rollouts arrive."""
         rollouts = RolloutSampler(
             problem=items[0].problem,
             batcher=batcher,
@@ -102,21 +101,21 @@ class MonteCarloLabeller:
         return [trace.labels(charged) for trace in progress]
 
     def counts_own(self, item: ProblemTrace) -> bool:
-        """Whether the trace's outcome may stand for a rollout: is it a sample of the completer's?"""
+        """Whether the trace's outcome counts as a rollout."""
         same = item.trace.policy is not None and item.trace.policy == self.policy.name
         return self.own_outcome == "always" or (self.own_outcome == "same-policy" and same)
 
 
 def independent_groups(items: Sequence[ProblemTrace]) -> list[list[int]]:
-    """Places of ``items`` in groups that share no rollout, in the order of their first members.
+    """Indices of ``items`` in groups that share no rollouts, in the order of their first members.
 
     A rollout passes through a prefix of another trace only if both begin with the prefix that it was sampled
-    from, and so with the same first step. A first step may begin with another one's text.
+    from, and so with the same first step. The text of a first step may begin with another first step.
     """
     groups: list[list[int]] = []
     problem, first = None, ""
     begins = [(item.problem.id, item.trace.prefix(min(1, len(item.trace.steps)))) for item in items]
-    # in this order, texts that begin with another one follow it
+    # sorted, a text comes before the texts that begin with it
     for number in sorted(range(len(items)), key=lambda number: (*begins[number], number)):
         if problem != begins[number][0] or not begins[number][1].startswith(first):
             groups.append([])
@@ -126,7 +125,7 @@ def independent_groups(items: Sequence[ProblemTrace]) -> list[list[int]]:
 
 
 class _TraceProgress:
-    """The prefixes of one trace and what is known of them. A *place* is the number of a prefix's steps."""
+    """The prefixes of one trace and their rollouts. A *depth* is the number of a prefix's steps."""
 
     def __init__(
         self, item: ProblemTrace, outcome: bool | None, rollouts: RolloutSampler, labeller: MonteCarloLabeller
@@ -134,62 +133,64 @@ class _TraceProgress:
         self.item, self.outcome, self.labeller = item, outcome, labeller
         trace = item.trace
         self.count = len(trace.steps)
-        # the end of a finished trace is decided; one cut off by its length could still go on
+        # the outcome of a finished trace is known; a trace that was cut off could continue
         self.open = self.count if trace.finish_reason == "length" else max(self.count - 1, 0)
-        self.tallies = {place: rollouts.tally(trace.prefix(place)) for place in range(1, self.open + 1)}
+        self.tallies = {depth: rollouts.tally(trace.prefix(depth)) for depth in range(1, self.open + 1)}
         if self.open < self.count and labeller.counts_own(item):
             for tally in self.tallies.values():
                 tally.borrow(outcome, labeller.rule.borrowed)
 
     def next_prefixes(self) -> list[PrefixRollouts]:
-        """Prefixes to roll out next; none when the trace's labels are as known as they will be."""
-        return [self.tallies[place] for place in _next(self.labeller.order, self._known(), self.open)]
+        """Prefixes to roll out next; none if the trace's labels are final."""
+        return [self.tallies[depth] for depth in _next(self.labeller.order, self._known(), self.open)]
 
     def labels(self, charged: set[int]) -> list[StepLabel]:
-        """Labels in the order of the steps; ``charged`` holds the tallies whose cost a label has already."""
-        known = self._known()
-        last_good, first_bad = _bounds(known)
+        """Labels in the order of the steps; ``charged`` holds the tallies whose cost is already in a
+        label."""
+        decided = self._known()
+        last_good, first_bad = _bounds(decided)
         labels = []
-        for place in range(1, self.count + 1):
-            if place > self.open:
-                labels.append(self._ending(place))
+        for depth in range(1, self.count + 1):
+            if depth > self.open:
+                labels.append(self._ending(depth))
                 continue
-            tally = self.tallies[place]
+            tally = self.tallies[depth]
             usage = Usage() if id(tally) in charged else tally.usage
             charged.add(id(tally))
-            if place in known:
-                labels.append(self._from_tally(place, tally, usage))
+            if depth in decided:
+                labels.append(self._from_tally(depth, tally, usage))
             else:
-                labels.append(self._deduced(place, last_good, first_bad, usage))
+                labels.append(self._deduced(depth, last_good, first_bad, usage))
         return labels
 
-    def _deduced(self, place: int, last_good: int, first_bad: int | None, usage: Usage) -> StepLabel:
-        if place < last_good:
-            return self._label(place, 1.0, message=f"deduced: step {last_good - 1} is good", usage=usage)
-        if first_bad is None or place < first_bad:
-            return self._label(place, None, reason="not reached: an earlier estimate failed", usage=usage)
+    def _deduced(self, depth: int, last_good: int, first_bad: int | None, usage: Usage) -> StepLabel:
+        if depth < last_good:
+            return self._label(depth, 1.0, message=f"deduced: step {last_good - 1} is good", usage=usage)
+        if first_bad is None or depth < first_bad:
+            return self._label(depth, None, reason="not reached: an earlier estimate failed", usage=usage)
         if self.labeller.after_error == "wrong":
-            return self._label(place, 0.0, message=f"{AFTER_FIRST_ERROR}, step {first_bad - 1}", usage=usage)
-        return self._label(place, None, reason=AFTER_FIRST_ERROR, usage=usage)
+            return self._label(depth, 0.0, message=f"{AFTER_FIRST_ERROR}, step {first_bad - 1}", usage=usage)
+        return self._label(depth, None, reason=AFTER_FIRST_ERROR, usage=usage)
 
     def _known(self) -> dict[int, bool | None]:
-        """Whether each decided place is good; ``None`` = its rollouts failed. Includes a finished end."""
+        """Whether each decided depth is good; ``None`` = its rollouts failed. Includes the end if
+        finished."""
         rule = self.labeller.rule
-        known: dict[int, bool | None] = {}
-        for place, tally in self.tallies.items():
+        decided: dict[int, bool | None] = {}
+        for depth, tally in self.tallies.items():
             if not tally.more(rule):
                 bad = tally.unknown(rule) is not None
-                known[place] = None if bad else rule.good(tally.successes, tally.trials)
+                decided[depth] = None if bad else rule.good(tally.successes, tally.trials)
         if self.open < self.count:
-            known[self.count] = self.outcome
-        return known
+            decided[self.count] = self.outcome
+        return decided
 
-    def _from_tally(self, place: int, tally: PrefixRollouts, usage: Usage) -> StepLabel:
+    def _from_tally(self, depth: int, tally: PrefixRollouts, usage: Usage) -> StepLabel:
         rule = self.labeller.rule
         reason = tally.unknown(rule)
         borrowed = tally.borrowed_trials
         return self._label(
-            place,
+            depth,
             rule.value(tally.successes, tally.trials) if reason is None else None,
             reason=reason,
             message=f"{borrowed} of the trials were sampled from another prefix" if borrowed else None,
@@ -198,14 +199,14 @@ class _TraceProgress:
             usage=usage,
         )
 
-    def _ending(self, place: int) -> StepLabel:
+    def _ending(self, depth: int) -> StepLabel:
         if self.outcome is None:
-            return self._label(place, None, reason="the trace's own answer could not be compared", trials=0)
-        return self._label(place, float(self.outcome), successes=int(self.outcome), trials=1)
+            return self._label(depth, None, reason="the trace's own answer could not be compared", trials=0)
+        return self._label(depth, float(self.outcome), successes=int(self.outcome), trials=1)
 
     def _label(
         self,
-        place: int,
+        depth: int,
         value: float | None,
         *,
         reason: str | None = None,
@@ -216,7 +217,7 @@ class _TraceProgress:
     ) -> StepLabel:
         return StepLabel(
             trace_id=self.item.trace.id,
-            step=place - 1,
+            step=depth - 1,
             kind="value",
             value=value,
             reason=reason,
@@ -232,32 +233,32 @@ class _TraceProgress:
         )
 
 
-def _next(order: Order, known: Mapping[int, bool | None], last: int) -> list[int]:
-    """Places among 1 … ``last`` to roll out next, given what is known; see the labeller."""
+def _next(order: Order, decided: Mapping[int, bool | None], last: int) -> list[int]:
+    """Depths among 1 … ``last`` to roll out next, given the decided ones; see the labeller."""
     if order == "every":
-        return [place for place in range(1, last + 1) if place not in known]
+        return [depth for depth in range(1, last + 1) if depth not in decided]
     if order == "until-error":
-        place = next((place for place in range(1, last + 1) if not known.get(place)), 0)
-        return [place] if place and place not in known else []
-    middle = probe(known, last)
+        depth = next((depth for depth in range(1, last + 1) if not decided.get(depth)), 0)
+        return [depth] if depth and depth not in decided else []
+    middle = probe(decided, last)
     return [middle] if middle else []
 
 
-def probe(known: Mapping[int, bool | None], last: int) -> int | None:
-    """Next place of the binary search for the first error; ``None`` = found, or that place failed.
+def probe(decided: Mapping[int, bool | None], last: int) -> int | None:
+    """Next depth of the binary search for the first error; ``None`` = finished, or that prefix failed.
 
-    The prefix of ``low`` steps is good (0: the problem itself) and that of ``high`` is bad, which at first
-    is known of a whole trace by its wrong answer; of a trace that was cut off, or whose answer cannot be
-    compared, it has to be tested. From there each probe halves what lies between (OmegaPRM, arXiv
-    2406.06592, section 3.2).
+    The prefix of ``low`` steps is good (0: the problem itself) and the prefix of ``high`` steps is bad. At
+    first that is the whole trace, by its wrong answer; if the trace was cut off or its answer cannot be
+    compared, it has to be tested first. Each probe halves the interval (OmegaPRM, arXiv 2406.06592, section
+    3.2).
     """
-    low, high = _bounds(known)
-    place = max(low, last) if high is None else (low + high) // 2
-    return None if place == low or place in known else place
+    low, high = _bounds(decided)
+    depth = max(low, last) if high is None else (low + high) // 2
+    return None if depth == low or depth in decided else depth
 
 
-def _bounds(known: Mapping[int, bool | None]) -> tuple[int, int | None]:
-    """Last good place before the first bad one, and that one, if there is any."""
-    high = min((place for place, good in known.items() if good is False), default=None)
-    goods = (place for place, good in known.items() if good and (high is None or place < high))
+def _bounds(decided: Mapping[int, bool | None]) -> tuple[int, int | None]:
+    """Last good depth before the first bad one, and the first bad one, if there is any."""
+    high = min((depth for depth, good in decided.items() if good is False), default=None)
+    goods = (depth for depth, good in decided.items() if good and (high is None or depth < high))
     return max(goods, default=0), high

@@ -1,6 +1,6 @@
-"""Mutants: reference solutions with one fault, whose line is known, that their tests find.
+"""Mutants: reference solutions with one fault on a known line that fails their tests.
 
-They give exact labels for programs, as a checker does in the lab. The operators are those of mutation testing
+They give exact labels for programs, like the checker of the lab. The operators come from mutation testing
 (DeMillo, Lipton and Sayward, 1978); a mutant that passes all tests may be equivalent, and is dropped.
 """
 
@@ -50,7 +50,7 @@ class Mutant:
 
     text: str
     line: int
-    """Of the fault, from 1."""
+    """Line of the fault, from 1."""
     operator: str
     """``comparison``, ``arithmetic``, ``constant``, ``boolean``, ``deleted statement``, ``swapped
     arguments`` or ``wrong variable``."""
@@ -80,7 +80,7 @@ def mutants(prompt: str, solution: str) -> Iterator[Mutant]:
 
 
 def _nodes(tree: ast.Module, first: int) -> Iterator[ast.expr | ast.stmt]:
-    """Nodes below line ``first`` that lie in one line."""
+    """Nodes on a single line after line ``first``."""
     for node in ast.walk(tree):
         if isinstance(node, ast.expr | ast.stmt) and node.lineno > first and node.lineno == node.end_lineno:
             yield node
@@ -94,7 +94,7 @@ def _differs(text: str, tree: ast.Module) -> bool:
 
 
 def _changes(node: ast.expr | ast.stmt, tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
-    """What one node may become, by operator."""
+    """Operators and replacements of one node."""
     changed = copy.deepcopy(node)
     match changed:
         case ast.Compare(ops=[op, *others]) if type(op) in _COMPARISONS:
@@ -131,7 +131,7 @@ def _is_text(node: ast.expr) -> bool:
 
 
 def _variables(tree: ast.Module) -> list[str]:
-    """Names that the program binds: arguments and variables."""
+    """Arguments and variables of the program."""
     stored = {
         node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     }
@@ -140,18 +140,18 @@ def _variables(tree: ast.Module) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class MutantReport:
-    """What became of the mutants."""
+    """Counts of mutants."""
 
-    kept: Counter[str] = field(default_factory=Counter)
-    """By operator."""
+    usable: Counter[str] = field(default_factory=Counter)
+    """Mutants that fail a test, by operator."""
     dropped: Counter[str] = field(default_factory=Counter)
-    """By reason."""
+    """Other mutants and problems, by reason."""
 
     def summary(self) -> str:
         """One sentence."""
-        by = ", ".join(f"{count} {name}" for name, count in sorted(self.kept.items()))
+        by = ", ".join(f"{count} {name}" for name, count in sorted(self.usable.items()))
         lost = ", ".join(f"{count} {reason}" for reason, count in sorted(self.dropped.items()))
-        return f"{self.kept.total()} mutants kept ({by or 'none'}); dropped: {lost or 'nothing'}"
+        return f"{self.usable.total()} mutants kept ({by or 'none'}); dropped: {lost or 'nothing'}"
 
 
 def labelled_mutants(
@@ -165,8 +165,8 @@ def labelled_mutants(
 ) -> Iterator[LabelledTrace]:
     """Mutants of each problem's reference solution that fail its hidden tests, with exact labels.
 
-    Up to ``per_problem`` are drawn at random and run. Steps before the fault are +1, that with it -1, and
-    those after it are unknown, as after any first error. ``report`` counts them, and what was left out.
+    Up to ``per_problem`` randomly chosen mutants run. Steps before the fault are +1, the step with the fault
+    is -1, and steps after it are unknown, as after any first error. ``report`` counts the mutants.
 
     Raises:
         SandboxError: programs cannot be run.
@@ -182,7 +182,7 @@ def labelled_mutants(
         except LabelError:
             report.dropped["problems whose reference solution does not parse"] += 1
             continue
-        # by problem, so that one problem's mutants do not depend on the others
+        # seeded by problem, so that the mutants of a problem do not depend on the other problems
         sample = random.Random(f"{seed} {problem.id}").sample(candidates, min(per_problem, len(candidates)))
         items = [
             _item(problem, mutant, number, segmenter or PythonCode()) for number, mutant in enumerate(sample)
@@ -193,7 +193,7 @@ def labelled_mutants(
             elif verdict.passed:
                 report.dropped["equivalent as far as the tests tell"] += 1
             else:
-                report.kept[mutant.operator] += 1
+                report.usable[mutant.operator] += 1
                 trace = item.trace.model_copy(update={"outcome": False})
                 labels = tuple(_labels(trace, mutant, verdict.reason))
                 yield LabelledTrace(problem=problem, trace=trace, labels=labels)

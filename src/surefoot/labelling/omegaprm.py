@@ -1,7 +1,7 @@
 """Step labels by tree search (Luo et al., OmegaPRM, arXiv 2406.06592).
 
-A wrong solution is taken from a pool, its first error is found by binary search with rollouts, and the
-rollouts from the good prefixes on the way are solutions themselves: the wrong ones join the pool.
+The search takes a wrong solution from a pool and finds its first error by binary search with rollouts. The
+rollouts from the good prefixes are solutions too: the wrong ones join the pool.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from surefoot.tree import Node
 
 @dataclass(frozen=True, kw_only=True)
 class OmegaPRMLabeller:
-    """Tree search; a :class:`surefoot.protocols.Labeller` for traces, which seed their problem's tree.
+    """Tree search as a :class:`surefoot.protocols.Labeller`: traces seed the tree of their problem.
 
-    ``estimate="soft"`` labels a step with the share of right rollouts from its prefix, for probed prefixes
-    alone. ``hard`` labels it 1 if any right solution passes through its prefix, 0 if it is the first from
-    which none of the rollouts was right; so every step of a right rollout has a label, and prefixes that are
-    known to be good are not probed again. Steps after a first error have none. ``grow`` gives the trees
-    themselves, whose solutions and pairs of rival steps are training data of their own.
+    ``estimate="soft"`` labels a step with the share of correct rollouts from its prefix, for probed prefixes
+    only. ``hard`` labels it 1 if any correct solution passes through its prefix, 0 if it is the first prefix
+    from which no rollout was correct; so every step of a correct rollout has a label, and prefixes that are
+    known to be good are not probed again. Steps after a first error are unknown. ``grow`` returns the trees,
+    whose solutions and pairs of rival steps are training data too.
     """
 
     policy: Policy
@@ -64,7 +64,7 @@ class OmegaPRMLabeller:
         return self.labels(items, await self.grow(list(problems.values()), seeds))
 
     def labels(self, items: Sequence[ProblemTrace], trees: Sequence[ProblemTree]) -> list[list[StepLabel]]:
-        """What ``trees`` grown from ``items`` say of them: one list per item, one label per step."""
+        """Labels of ``items`` from the ``trees`` grown from them: one list per item, one label per step."""
         by_problem = {tree.problem.id: tree for tree in trees}
         unpaid = {name: tree.usage for name, tree in by_problem.items()}
         rows = []
@@ -81,10 +81,10 @@ class OmegaPRMLabeller:
     async def grow(
         self, problems: Sequence[Problem], seeds: Mapping[str, Sequence[Trace]] | None = None
     ) -> list[ProblemTree]:
-        """One tree per problem. ``seeds`` holds solutions by problem id; rollouts make up for missing ones.
+        """One tree per problem. ``seeds`` holds solutions by problem id; rollouts replace missing ones.
 
-        All problems are searched side by side: a policy in this process gets large batches, and one behind a
-        server is kept busy.
+        All problems are searched concurrently: a policy in this process gets large batches, and a server is
+        always busy.
         """
         batcher = Batcher(self.policy)
         return await batcher.run(
@@ -116,7 +116,7 @@ class OmegaPRMLabeller:
     def labelled_traces(self, tree: ProblemTree) -> list[LabelledTrace]:
         """The tree's solutions as traces; each node's label is on the first solution through it.
 
-        A solution without a label of its own is left out. The labels' evidence adds up to the tree's cost.
+        A solution without such a label is left out. The labels' evidence adds up to the tree's cost.
         """
         cost, done, labelled = tree.usage, {tree.tree.root}, []
         for number, (end, outcome) in enumerate(tree.solutions.items()):
@@ -140,7 +140,7 @@ class OmegaPRMLabeller:
         return labelled
 
     def pairs(self, tree: ProblemTree) -> list[StepPair]:
-        """Rival steps after one prefix whose values are known and differ, the better one first."""
+        """Pairs of steps after the same prefix with different values, the better one first."""
         rivals = []
         for node in tree.tree:
             valued = [
@@ -166,7 +166,7 @@ class OmegaPRMLabeller:
         return rivals
 
     def _value(self, node: Node[PrefixRecord]) -> tuple[float | None, str | None]:
-        """Label of the step that leads to ``node``, or why it has none."""
+        """Label of the step that leads to ``node``, or the reason why it is unknown."""
         state = node.data
         if self.estimate == "hard" and state.good:
             return 1.0, None

@@ -1,4 +1,5 @@
-"""The search for first errors in the tree of one problem: what is probed next, and what joins the pool."""
+"""The search for first errors in the tree of one problem: which prefixes to probe, and the pool of
+solutions."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from surefoot.records import Problem, Step, Trace, Usage
 from surefoot.tree import Node, StepTree
 
 Estimate: TypeAlias = Literal["soft", "hard"]
-"""soft: the share of right rollouts; hard: whether any was right."""
+"""soft: the share of correct rollouts; hard: whether any was correct."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +68,7 @@ class TreeSearch:
     def run(
         self, seeds: Sequence[Trace], outcomes: Sequence[bool | None]
     ) -> Generator[PrefixRollouts, None, None]:
-        """Yields each tally that needs rollouts; resumes when they are there (algorithm 1 of the paper).
+        """Yield each tally that needs rollouts and resume when they are complete (algorithm 1 of the paper).
 
         ``seeds`` are existing solutions, ``outcomes`` theirs.
         """
@@ -99,7 +100,7 @@ class TreeSearch:
                 self._absorb(node)
 
     def _select(self) -> WrongSolution:
-        """Removes the candidate with the highest Q + U from the pool."""
+        """Remove the candidate with the highest Q + U from the pool."""
         tree = self.tree
         total = len(tree.selected)
 
@@ -115,7 +116,7 @@ class TreeSearch:
         return candidate
 
     def _probe(self, candidate: WrongSolution) -> Node[PrefixRecord] | None:
-        """Node of the candidate's path to roll out next; ``None`` = no more, or that one failed already."""
+        """Node of the candidate's path to roll out next; ``None`` = none, or its rollouts failed."""
         ends = _ends(len(candidate.nodes), self.settings.pieces)
         verdicts: dict[int, bool | None] = {len(ends): False}
         for number, end in enumerate(ends[:-1], start=1):
@@ -128,7 +129,7 @@ class TreeSearch:
         return None if number_of_next is None else candidate.nodes[ends[number_of_next - 1] - 1]
 
     def _absorb(self, node: Node[PrefixRecord]) -> None:
-        """Take the rollouts from ``node`` into the tree, the wrong ones into the pool."""
+        """Add the rollouts from ``node`` to the tree, and the wrong ones to the pool."""
         tally = node.data.tally
         for rollout in tally.rollouts if tally is not None else ():
             completion = rollout.completion
@@ -145,7 +146,7 @@ class TreeSearch:
         *,
         ended: bool,
     ) -> Node[PrefixRecord]:
-        """Take in one solution, from ``at`` on; returns where it ends."""
+        """Add one solution below ``at`` and return its last node."""
         tree = self.tree
         end = (tree.tree.insert(steps, at=at) or [at])[-1]
         new = end not in tree.solutions
@@ -159,47 +160,47 @@ class TreeSearch:
             node.data.solutions += 1
             node.data.right += outcome
         value = at.data.value
-        # A repeated solution would be searched to the same end; one that adds no step has no first error.
+        # Searching a repeated solution gives the same result; a solution without a new step cannot err.
         if new and end is not at and not outcome and value is not None and 0 < value < 1:
             tree.pool.append(WrongSolution(state=at, nodes=tuple(path[at.depth :]), tokens=tokens))
         return end
 
 
 def _ends(steps: int, pieces: int) -> list[int]:
-    """Where the pieces of a solution end, in steps: every step if there are no more than ``pieces``."""
+    """Ends of the pieces of a solution, in steps: every step if there are at most ``pieces``."""
     count = min(steps, pieces)
     return [round(number * steps / count) for number in range(1, count + 1)]
 
 
 @dataclass(eq=False, kw_only=True)
 class PrefixRecord:
-    """What the search knows of one prefix."""
+    """Statistics of one prefix."""
 
     tally: PrefixRollouts | None = None
-    """Rollouts from here, once it was probed."""
+    """Rollouts from here, if it was probed."""
     visits: int = 0
     """N: how often a rollout from here was selected."""
     solutions: int = 0
-    """Judged solutions that pass through here or end here …"""
+    """Graded solutions that pass through here or end here …"""
     right: int = 0
-    """… and how many of them are right."""
+    """… and how many of them are correct."""
     ending: bool | None = None
     """Outcome of a solution that ends here."""
 
     @property
     def failure(self) -> str | None:
-        """What went wrong with the rollouts from here, if there are any."""
+        """Why the rollouts from here failed, if they did."""
         return None if self.tally is None else self.tally.failure
 
     @property
     def value(self) -> float | None:
-        """MC: share of the rollouts from here that are right; ``None`` = not probed, or they failed."""
+        """MC: share of correct rollouts from here; ``None`` = not probed, or they failed."""
         tally = self.tally
         return None if tally is None or tally.failure else tally.successes / tally.trials
 
     @property
     def good(self) -> bool | None:
-        """The hard estimate: whether any solution through here is right; ``None`` = not known."""
+        """The hard estimate: whether any solution through here is correct; ``None`` = unknown."""
         if self.right:
             return True
         return False if self.value is not None or self.ending is False else None
@@ -207,7 +208,7 @@ class PrefixRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class WrongSolution:
-    """A wrong solution in the pool: where its rollout began, and the nodes of the steps it added."""
+    """A wrong solution in the pool: the prefix of its rollout, and the nodes of the steps that it added."""
 
     state: Node[PrefixRecord]
     nodes: tuple[Node[PrefixRecord], ...]
@@ -216,29 +217,29 @@ class WrongSolution:
 
 @dataclass(eq=False, kw_only=True)
 class ProblemTree:
-    """The tree of one problem as the search left it."""
+    """The tree of one problem after the search."""
 
     problem: Problem
     tree: StepTree[PrefixRecord] = field(default_factory=lambda: StepTree(PrefixRecord))
     solutions: dict[Node[PrefixRecord], bool | None] = field(default_factory=dict)
-    """Where each solution ends, and its outcome, in order of appearance."""
+    """Last node and outcome of each solution, in order of appearance."""
     seeds: dict[Node[PrefixRecord], Trace] = field(default_factory=dict)
     """The seed traces among them."""
     selected: list[WrongSolution] = field(default_factory=list)
     pool: list[WrongSolution] = field(default_factory=list)
     reason: str | None = None
-    """Why nothing was searched: all rollouts of the problem right, all wrong, or a failure."""
+    """Why the search did not start: all rollouts of the problem correct, all wrong, or a failure."""
 
     @property
     def usage(self) -> Usage:
-        """All that the tree cost."""
-        # nodes cut differently on the way to the same prefix share its tally
+        """Total cost of the tree."""
+        # nodes that cut the same prefix differently share its tally
         tallies = {id(tally): tally for node in self.tree if (tally := node.data.tally) is not None}
         return sum((tally.usage for tally in tallies.values()), Usage())
 
 
 def trace_steps(trace: Trace) -> list[str]:
-    """The trace's text cut at the ends of its steps; what follows the last step belongs to it."""
+    """The trace's text cut at the ends of its steps; text after the last step belongs to it."""
     text = trace.text or ""
     ends = [trace.steps[step].end for step in range(len(trace.steps) - 1)]
     cuts = [0, *ends, len(text)] if trace.steps else [0, len(text)]
@@ -246,7 +247,7 @@ def trace_steps(trace: Trace) -> list[str]:
 
 
 def step_nodes(tree: ProblemTree, trace: Trace) -> list[Node[PrefixRecord]]:
-    """Node of the prefix that ends with each step; a step without text stays at the node before it."""
+    """Node of the prefix that ends with each step; an empty step has the node before it."""
     parts, nodes = trace_steps(trace), [tree.tree.root]
     by_length = {len(node.prefix): node for node in tree.tree.insert(parts)}
     for step in trace.steps[:-1]:

@@ -1,13 +1,13 @@
-"""Active learning: which solutions a human should label next, as priorities (highest first).
+"""Active learning: which solutions a person should label next, as priorities (highest first).
 
-Three rules. ``convincing_wrong``: wrong final answer but a high solution score, what PRM800K's phase 2 put
-first (Lightman et al., arXiv 2305.20050, section 2.4 and appendix D). ``uncertainty``: how open it is where
-the first error lies. ``disagreement``: how much several scorers differ about that place (query by committee;
+Three rules. ``convincing_wrong``: wrong final answer but a high solution score, like phase 2 of PRM800K
+(Lightman et al., arXiv 2305.20050, section 2.4 and appendix D). ``uncertainty``: entropy of the position of
+the first error. ``disagreement``: how much several scorers differ about that position (query by committee;
 Houlsby et al., arXiv 1112.5745).
 
-The last two look at the place of the first error because that is what a label of a whole solution settles.
-With scores p_1 … p_T read as "step t is right, given that all before are", it is at t with probability
-p_1 … p_(t-1) (1 - p_t), and nowhere with p_1 … p_T.
+The last two use the position of the first error because a label of a whole solution determines it. If the
+scores p_1 … p_T are the chances that step t is correct given that all earlier steps are, the first error is
+at t with probability p_1 … p_(t-1) (1 - p_t), and there is none with probability p_1 … p_T.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ QueueRule = Literal["convincing-wrong", "uncertainty", "disagreement"]
 
 @dataclass(frozen=True, kw_only=True)
 class QueueCandidate:
-    """One item that may be labelled: a solution, or alternatives of a step with a score each."""
+    """One item to label: a solution, or alternatives of a step with a score each."""
 
     item_id: int
     outcomes: tuple[bool | None, ...]
-    """Whether the final answer is right, a trace each; ``None`` = not judged."""
+    """Per trace: whether the final answer is correct; ``None`` = not graded."""
     scores: tuple[Mapping[str, Scores], ...]
-    """Per trace: step scores in [0, 1] by scorer's name; a scorer may be absent."""
+    """Per trace: step scores in [0, 1] by the scorer's name; a scorer may be absent."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Priorities:
-    """Priorities by item, and what could not be ranked."""
+    """Priorities by item, and counts of the items that could not be ranked."""
 
     values: Mapping[int, float]
     left_out: Mapping[str, int]
@@ -47,10 +47,10 @@ class Priorities:
 def priorities(
     rule: QueueRule, candidates: Sequence[QueueCandidate], *, scorer: str | None = None
 ) -> Priorities:
-    """Priorities of all candidates; an item of several traces has that of its most urgent one.
+    """Priorities of all candidates; an item of several traces has the highest of their priorities.
 
-    ``scorer`` names whose scores count for the first two rules; ``None`` = the mean over those that scored
-    every step. Raises ``LabelError`` for an unknown rule or a score outside [0, 1].
+    ``scorer`` is the scorer for the first two rules; ``None`` = the mean over the scorers that scored every
+    step. Raises ``LabelError`` for an unknown rule or a score outside [0, 1].
     """
     if rule not in _RULES:
         raise LabelError(f"unknown queue rule {rule!r}; use one of {', '.join(_RULES)}")
@@ -76,15 +76,15 @@ def priorities(
 def convincing_wrong(outcome: bool | None, scores: Sequence[Sequence[float]]) -> float:
     """Solution score, the product of step scores, plus 1 if the answer is wrong; mean over scorers.
 
-    So every wrong answer comes before all others, the most convincing first, and then the most convincing
-    of what remains (arXiv 2305.20050, section 4.2, fills its last fifth so).
+    So all wrong answers come first, the most convincing at the top, and then the most convincing of the rest
+    (arXiv 2305.20050, section 4.2, fills its last fifth like this).
     """
     score = math.fsum(math.prod(row) for row in scores) / len(scores)
     return score + 1 if outcome is False else score
 
 
 def uncertainty(outcome: bool | None, scores: Sequence[Sequence[float]]) -> float:
-    """Entropy in bits of the place of the first error, of the mean distribution over scorers."""
+    """Entropy in bits of the position of the first error, under the mean distribution over scorers."""
     del outcome
     return _entropy(_mean([first_error_chances(row) for row in scores]))
 
@@ -115,7 +115,7 @@ _NOT_SCORED = "no complete scores"
 
 
 def _whole(by_scorer: Mapping[str, Scores], scorer: str | None) -> list[list[float]]:
-    """Rows of the scorers that scored every step: unscored is not zero."""
+    """Rows of the scorers that scored every step; a missing score is not zero."""
     rows = []
     for name, row in by_scorer.items():
         if scorer not in (None, name) or not row:

@@ -1,4 +1,5 @@
-"""Rollouts from the prefixes of one problem: drawn, graded, kept by prefix, and lent to later prefixes."""
+"""Rollouts from the prefixes of one problem: sampled, graded, and counted for every prefix they pass
+through."""
 
 from __future__ import annotations
 
@@ -26,18 +27,18 @@ class GradedCompletion:
 
 @dataclass(kw_only=True)
 class PrefixRollouts:
-    """What the rollouts from one prefix have shown so far."""
+    """The rollouts from one prefix so far."""
 
     prefix: str
     rollouts: list[GradedCompletion] = field(default_factory=list)
     start: int = 0
-    """Number of the first sample to draw: those before it exist already, as traces."""
+    """Number of the first sample: earlier ones exist already, as traces."""
     borrowed_successes: int = 0
     borrowed_trials: int = 0
     """Solutions sampled from other prefixes that pass through this one and count as its rollouts."""
     usage: Usage = field(default_factory=Usage)
     error: str | None = None
-    """What went wrong when rollouts were last asked for; such a prefix is not asked for again."""
+    """Why the last request failed; a failed prefix is not requested again."""
 
     @property
     def successes(self) -> int:
@@ -48,39 +49,39 @@ class PrefixRollouts:
         return self.borrowed_trials + sum(rollout.outcome is not None for rollout in self.rollouts)
 
     @property
-    def drawn(self) -> int:
-        """Trials, and rollouts that could not be judged."""
+    def sampled(self) -> int:
+        """Trials, and rollouts that could not be graded."""
         return self.borrowed_trials + len(self.rollouts)
 
     @property
     def failure(self) -> str | None:
-        """What is wrong with the trials, whatever they are meant to decide."""
+        """Why the trials are unusable, for any rule."""
         if self.error is not None:
             return f"rollouts failed: {self.error}"
         return None if self.trials else "no rollout's answer could be compared"
 
     def borrow(self, outcome: bool | None, borrowed: Borrowed) -> None:
-        """Count a solution sampled from another prefix, if the rule allows it."""
+        """Count a solution that was sampled from another prefix, if the rule allows it."""
         if outcome is None or borrowed == "none" or (borrowed == "right" and not outcome):
             return
         self.borrowed_trials += 1
         self.borrowed_successes += outcome
 
     def more(self, rule: StoppingRule) -> int:
-        """Rollouts that ``rule`` still wants; 0 also after a failure."""
+        """Rollouts that ``rule`` still needs; 0 after a failure."""
         if self.error is not None:
             return 0
-        return rule.more(self.successes, self.trials, self.drawn)
+        return rule.more(self.successes, self.trials, self.sampled)
 
     def unknown(self, rule: StoppingRule) -> str | None:
-        """Why ``rule`` cannot decide, or ``None`` if it can despite a failure."""
-        decided = self.trials and not rule.more(self.successes, self.trials, self.drawn)
+        """Why ``rule`` cannot decide; ``None`` if it can, even after a failure."""
+        decided = self.trials and not rule.more(self.successes, self.trials, self.sampled)
         return None if decided else self.failure
 
 
 @dataclass(kw_only=True)
 class RolloutSampler:
-    """Draws rollouts of one problem through ``batcher`` and keeps them by prefix."""
+    """Samples rollouts of one problem through ``batcher``, by prefix."""
 
     problem: Problem
     batcher: Batcher
@@ -90,17 +91,17 @@ class RolloutSampler:
     seed: int
     _tallies: dict[str, PrefixRollouts] = field(default_factory=dict)
     _index: PrefixIndex | None = None
-    """Of ``_tallies``; ``None`` = some are not in it yet."""
+    """Index of ``_tallies``; ``None`` = out of date."""
 
     def tally(self, prefix: str) -> PrefixRollouts:
-        """The one tally of this prefix."""
+        """The tally of this prefix; always the same object."""
         if prefix not in self._tallies:
             self._tallies[prefix] = PrefixRollouts(prefix=prefix)
             self._index = None
         return self._tallies[prefix]
 
     async def outcomes(self, traces: Sequence[Trace]) -> list[bool | None]:
-        """Outcome of each trace; those that nobody judged are graded here."""
+        """Outcome of each trace; ungraded traces are graded here."""
         solutions = [
             Solution(text=trace.text or "", finish_reason=trace.finish_reason)
             for trace in traces
@@ -110,33 +111,32 @@ class RolloutSampler:
         return [next(graded).outcome if trace.outcome is None else trace.outcome for trace in traces]
 
     async def settle(self, tallies: Iterable[PrefixRollouts], rule: StoppingRule) -> None:
-        """Sample until ``rule`` is satisfied for each of ``tallies``, all of them at the same time.
+        """Sample until ``rule`` is satisfied for each of ``tallies``, concurrently.
 
-        Sample numbers of a prefix continue from batch to batch, so the samples do not depend on
-        where a rule stops: equal seeds give the same first n rollouts under every rule. A rollout that
-        passes through another prefix is lent to it, as far as ``rule`` lets it count. This happens when all
-        rollouts of a round are there, so what is drawn does not depend on which comes first.
+        Sample numbers of a prefix continue from batch to batch, so equal seeds give the same first n rollouts
+        under every rule. A rollout that passes through another prefix also counts there, if ``rule`` allows
+        it. This happens after a round is complete, so that the samples do not depend on the order of arrival.
         """
         waiting = list({id(tally): tally for tally in tallies}.values())
         while waiting := [tally for tally in waiting if tally.more(rule)]:
             results = await self.batcher.sample([self._request(tally, tally.more(rule)) for tally in waiting])
-            drawn = []
+            completions = []
             for tally, result in zip(waiting, results, strict=True):
                 tally.usage += result.usage
                 tally.error = result.error
                 if not result.completions and result.error is None:
-                    tally.error = "policy: no completion came"
-                drawn += [(tally, completion) for completion in result.completions]
+                    tally.error = "policy: no completion arrived"
+                completions += [(tally, completion) for completion in result.completions]
             grades = await self.grader.grade_problem(
                 self.problem,
                 [
                     Solution(
                         prefix=tally.prefix, text=completion.text, finish_reason=completion.finish_reason
                     )
-                    for tally, completion in drawn
+                    for tally, completion in completions
                 ],
             )
-            for (tally, completion), grade in zip(drawn, grades, strict=True):
+            for (tally, completion), grade in zip(completions, grades, strict=True):
                 tally.rollouts.append(GradedCompletion(completion=completion, outcome=grade.outcome))
                 self._lend(tally, tally.prefix + completion.text, grade.outcome, rule.borrowed)
 
@@ -148,7 +148,7 @@ class RolloutSampler:
         for prefix in self._index.prefixes_of(text):
             if len(prefix) <= len(lender.prefix):
                 break
-            # a solution that ends where the prefix does has drawn nothing after it
+            # a solution that ends with the prefix says nothing about its continuations
             if len(prefix) < len(text):
                 self._tallies[prefix].borrow(outcome, borrowed)
 
@@ -168,34 +168,34 @@ class RolloutSampler:
 
 
 class PrefixIndex:
-    """Finds which of ``texts`` another text begins with, in time that grows with that text alone.
+    """Finds the prefixes of a text among ``texts``; the time does not depend on their number.
 
-    In sorted order, what a text begins with stands before it, and between the two only what begins so too.
+    In sorted order a text comes after its prefixes, and only texts with the same prefix lie in between.
     """
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._sorted = sorted(set(texts))
         self._parent: list[int] = []
-        """Place of the longest other text with which each begins; -1 = there is none."""
-        for place, text in enumerate(self._sorted):
-            parent = place - 1
+        """Index of the longest proper prefix of each text; -1 = none."""
+        for index, text in enumerate(self._sorted):
+            parent = index - 1
             while parent >= 0 and not text.startswith(self._sorted[parent]):
                 parent = self._parent[parent]
             self._parent.append(parent)
 
     def prefixes_of(self, text: str) -> Iterator[str]:
-        """Those with which ``text`` begins, itself among them if it is one, the longest first."""
-        place = bisect_right(self._sorted, text) - 1
-        while place >= 0:
-            if text.startswith(self._sorted[place]):
-                yield self._sorted[place]
-            place = self._parent[place]
+        """The prefixes of ``text``, including itself, the longest first."""
+        index = bisect_right(self._sorted, text) - 1
+        while index >= 0:
+            if text.startswith(self._sorted[index]):
+                yield self._sorted[index]
+            index = self._parent[index]
 
 
 def require_rollable(item: ProblemTrace, grader: ProblemGrader) -> None:
     """Raises ``LabelError`` for a problem without reference answer or tests, or a chat trace."""
     if not grader.can_grade(item.problem):
         what = "hidden tests in meta['code']" if item.problem.answer is not None else "'answer'"
-        raise LabelError(f"problem {item.problem.id} has no {what}; rollouts cannot be judged without")
+        raise LabelError(f"problem {item.problem.id} has no {what}; rollouts cannot be graded without")
     if item.trace.text is None:
         raise LabelError(f"trace {item.trace.id} has messages; Monte Carlo rollouts continue text traces")

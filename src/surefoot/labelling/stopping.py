@@ -1,6 +1,6 @@
-"""When enough rollouts were drawn from a prefix, and what they say then.
+"""When a prefix has enough rollouts, and the value that they give it.
 
-A rule is asked again after every batch, so that no rollout is drawn whose result could not matter.
+A rule decides after every batch, so that no rollout is sampled whose result cannot matter.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Literal, Protocol
 from surefoot.errors import LabelError
 
 Borrowed = Literal["none", "right", "all"]
-"""Which solutions sampled from another prefix count as rollouts of one that they pass through.
+"""Which solutions sampled from another prefix count as rollouts of a prefix that they pass through.
 
-A sample that went through a prefix is, from there on, a sample of what follows that prefix. Such are the
-traces themselves and the rollouts from earlier prefixes.
+From that prefix on, such a solution is a sample of its continuations. Candidates are the traces themselves
+and the rollouts from earlier prefixes.
 """
 
 
 class StoppingRule(Protocol):
-    """Decides how many rollouts a prefix gets and turns their results into a value."""
+    """Decides how many rollouts a prefix gets and turns their outcomes into a value."""
 
     @property
     def name(self) -> str: ...
@@ -28,8 +28,8 @@ class StoppingRule(Protocol):
     @property
     def borrowed(self) -> Borrowed: ...
 
-    def more(self, successes: int, trials: int, drawn: int) -> int:
-        """Rollouts to draw next, 0 = decided. ``drawn`` also counts those that could not be judged."""
+    def more(self, successes: int, trials: int, sampled: int) -> int:
+        """Rollouts to sample next, 0 = decided. ``sampled`` also counts rollouts that could not be graded."""
 
     def value(self, successes: int, trials: int) -> float:
         """Estimate in [0, 1] from at least one trial."""
@@ -42,8 +42,8 @@ class StoppingRule(Protocol):
 class SoftEstimate:
     """Share of ``rollouts`` that reach the answer (Math-Shepherd, arXiv 2312.08935, eq. 4).
 
-    The number is fixed beforehand and nothing is borrowed, so the share is unbiased even where the traces
-    were chosen by their outcome.
+    The number is fixed and nothing is borrowed, so the share is unbiased even if the traces were selected by
+    their outcome.
     """
 
     rollouts: int = 8
@@ -53,8 +53,8 @@ class SoftEstimate:
     def __post_init__(self) -> None:
         _require_rollouts(self.rollouts)
 
-    def more(self, successes: int, trials: int, drawn: int) -> int:  # noqa: ARG002  (the protocol's)
-        return max(self.rollouts - drawn, 0)
+    def more(self, successes: int, trials: int, sampled: int) -> int:  # noqa: ARG002  (the protocol's)
+        return max(self.rollouts - sampled, 0)
 
     def value(self, successes: int, trials: int) -> float:
         return successes / trials
@@ -67,10 +67,10 @@ class SoftEstimate:
 class HardEstimate:
     """1 if any of ``rollouts`` reaches the answer, else 0 (Math-Shepherd, arXiv 2312.08935, eq. 3).
 
-    Drawing ends at the first success, which decides the label; a correct solution from elsewhere that passes
-    through the prefix, as the trace's own, is such a success. Rollouts come in batches of ``first``,
-    ``first``, 2 ``first``, 4 ``first`` …: a small ``first`` wastes fewer rollouts, a large one reads the
-    prefix fewer times.
+    Sampling ends at the first success, which decides the label. Any correct solution that passes through the
+    prefix is a success, such as the trace itself. Rollouts come in batches of ``first``, ``first``, 2
+    ``first``, 4 ``first`` …: a small ``first`` wastes fewer rollouts, a large one reads the prefix less
+    often.
     """
 
     rollouts: int = 8
@@ -83,10 +83,10 @@ class HardEstimate:
         if self.first < 1:
             raise LabelError(f"first must be at least 1, not {self.first}")
 
-    def more(self, successes: int, trials: int, drawn: int) -> int:  # noqa: ARG002  (the protocol's)
+    def more(self, successes: int, trials: int, sampled: int) -> int:  # noqa: ARG002  (the protocol's)
         if successes:
             return 0
-        return min(max(drawn, self.first), max(self.rollouts - drawn, 0))
+        return min(max(sampled, self.first), max(self.rollouts - sampled, 0))
 
     def value(self, successes: int, trials: int) -> float:  # noqa: ARG002  (the protocol's)
         return float(successes > 0)
@@ -101,17 +101,18 @@ class SequentialTest:
 
     After s successes in n trials the log-likelihood ratio is L = s ln(p_good / p_bad) + (n - s)
     ln((1 - p_good) / (1 - p_bad)). The prefix is good once L ≥ ln((1 - b) / a), bad once L ≤ ln(b / (1 - a)),
-    with a = ``false_good`` and b = ``false_bad``. So rollouts go where the answer is open. A prefix still
-    undecided after ``max_rollouts`` goes to the likelier side. Each batch is the fewest rollouts that could
-    decide.
+    with a = ``false_good`` and b = ``false_bad``. So uncertain prefixes get more rollouts. A prefix that is
+    still undecided after ``max_rollouts`` gets the likelier value. Each batch is the fewest rollouts that
+    could decide.
 
-    a and b are what is aimed at. Let A be the chance of calling a prefix of value ``p_bad`` good, and B that
-    of calling one of value ``p_good`` bad. A test that is never cut short has A / (1 - B) ≤ a / (1 - b),
-    B / (1 - A) ≤ b / (1 - a) and so A + B ≤ a + b (Wald 1945, section 3.2). One that ``max_rollouts`` cuts
-    short need not: with 8 rollouts the other defaults give B = 0.106, with 4 A = 0.186 and B = 0.130.
-    :meth:`chance_of_good` gives A and B as they are.
+    a and b are targets. Let A be the chance of calling a prefix of value ``p_bad`` good, and B the chance of
+    calling a prefix of value ``p_good`` bad. A test without a limit has A / (1 - B) ≤ a / (1 - b), B / (1 -
+    A) ≤ b / (1 - a) and so A + B ≤ a + b (Wald 1945, section 3.2). With the limit ``max_rollouts`` they can
+    be larger: with 8 rollouts the other defaults give B = 0.106, with 4 A = 0.186 and B = 0.130.
+    :meth:`chance_of_good` computes A and B exactly.
 
-    As the number of trials depends on their results, successes / trials is biased; the value is the decision.
+    The number of trials depends on their outcomes, so successes / trials is biased; the value is the
+    decision.
     """
 
     p_bad: float = 0.05
@@ -151,19 +152,19 @@ class SequentialTest:
     def _ratio(self, successes: int, trials: int) -> float:
         return successes * self._success + (trials - successes) * self._failure
 
-    def more(self, successes: int, trials: int, drawn: int) -> int:
+    def more(self, successes: int, trials: int, sampled: int) -> int:
         ratio = self._ratio(successes, trials)
         if not self._lower < ratio < self._upper:
             return 0
         to_good = math.ceil((self._upper - ratio) / self._success)
         to_bad = math.ceil((self._lower - ratio) / self._failure)
-        return min(to_good, to_bad, max(self.max_rollouts - drawn, 0))
+        return min(to_good, to_bad, max(self.max_rollouts - sampled, 0))
 
     def chance_of_good(self, value: float) -> float:
-        """Chance that a prefix of this value is called good, cut short or not (operating characteristic).
+        """Chance that a prefix of this value is called good (operating characteristic).
 
-        Exact, by recursion over the successes after each trial, for rollouts that are independent and can all
-        be judged. A is that of ``p_bad``, B is 1 minus that of ``p_good``.
+        Exact, by recursion over the successes after each trial, for independent rollouts that can all be
+        graded. A is ``chance_of_good(p_bad)``, B is 1 - ``chance_of_good(p_good)``.
         """
         undecided, good = {0: 1.0}, 0.0
         for trials in range(self.max_rollouts + 1):

@@ -1,9 +1,9 @@
 """Labels from rules: any :class:`surefoot.protocols.StepVerifier`, or several, as a labeller.
 
-A verifier has a ``name`` and a ``verify`` that gives one verdict per step: -1, 0 or +1, or ``None`` where it
-cannot check, always with a reason. It sees whole traces with their problems, so that it can keep a state (a
-game, a running value), run a program against the tests in ``problem.meta``, or look at the tool calls of
-``trace.messages``. It must be deterministic, bound its own time, and answer ``None`` rather than guess.
+A verifier has a ``name`` and a method ``verify`` that returns one verdict per step: -1, 0 or +1, or ``None``
+if it cannot check the step, always with a reason. It sees whole traces with their problems, so it can track
+a state (a game, a running value), run a program against the tests in ``problem.meta``, or check the tool
+calls of ``trace.messages``. It must be deterministic, bound its time, and return ``None`` rather than guess.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from surefoot.records import Evidence, StepLabel
 class VerifierLabeller:
     """A :class:`surefoot.protocols.Labeller` of kind ``correctness``.
 
-    Of several verifiers the lowest verdict counts, and those that cannot check a step abstain: -1 if any
-    says -1, else 0 if any says 0, else +1 if any says +1. If all abstain the value is ``None`` and the
-    reason holds each verifier's own. ``source`` is the verifiers' names, joined by ``+``; the evidence names
-    the verifier that decided, and its reason.
+    The lowest verdict of several verifiers counts; ``None`` abstains. If all abstain, the value is ``None``
+    and the reason lists the reasons of all. ``source`` is the verifiers' names, joined by ``+``; the evidence
+    has the deciding verifier and its reason.
     """
 
     verifiers: tuple[StepVerifier, ...]
@@ -111,11 +110,11 @@ VERIFIERS: Mapping[str, str] = MappingProxyType(
 
 
 def open_verifier(name: str, *, sandbox: str = "bubblewrap") -> StepVerifier:
-    """A verifier by its name in ``VERIFIERS``, or a class of one's own as ``module:Class``.
+    """A verifier by its name in ``VERIFIERS``, or your class as ``module:Class``.
 
-    A class with an argument ``sandbox`` is given that name, for :func:`surefoot.sandbox.open_sandbox`; others
-    are called without arguments. Raises ``LabelError`` for an unknown name, a module or class that
-    cannot be found, and a class that is no :class:`surefoot.protocols.StepVerifier`.
+    A class with an argument ``sandbox`` gets that name, for :func:`surefoot.sandbox.open_sandbox`; other
+    classes are called without arguments. Raises ``LabelError`` for an unknown name, a module or class that
+    cannot be found, and a class that is not a :class:`surefoot.protocols.StepVerifier`.
     """
     kind = class_named(name, VERIFIERS, "verifier", LabelError)
     try:
@@ -124,5 +123,5 @@ def open_verifier(name: str, *, sandbox: str = "bubblewrap") -> StepVerifier:
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise LabelError(f"verifier {name!r} cannot be opened: {error}") from error
     if not isinstance(verifier, StepVerifier):
-        raise LabelError(f"{name!r} is no verifier: it needs a 'name' and a method 'verify'")
+        raise LabelError(f"{name!r} is not a verifier: it needs a 'name' and a method 'verify'")
     return verifier

@@ -18,7 +18,14 @@ TASK = CodeTask(
     reference=PROGRAM,
 )
 EVENT = ["line", 2, 1, "a", [["m", "1"]]]
-CALL = {"test": 0, "given": "((1,), {})", "events": [EVENT], "result": "x", "shown": "1", "raised": None}
+CALL = {
+    "test": 0,
+    "arguments": "((1,), {})",
+    "events": [EVENT],
+    "result": "x",
+    "display": "1",
+    "raised": None,
+}
 
 
 def run(**changes: Any) -> Run:
@@ -49,7 +56,7 @@ def test_texts_names_and_places_are_bounded() -> None:
     forged = run(
         events=[["line", -(10**30), 10**30, "b", [["\ud800" * 900, "v" * 900]] * 40]] * 90,
         result="y",
-        shown="\x00" * 9_000,
+        display="\x00" * 9_000,
         raised=["E" * 9_000, "t" * 9_000, -(10**30)],
         test=0,
     )
@@ -62,7 +69,7 @@ def test_texts_names_and_places_are_bounded() -> None:
 
 
 def test_a_run_that_goes_on_after_the_reference_is_shown_whole() -> None:
-    longer = run(events=[EVENT, ["line", 3, 1, "c", []], ["return", 3, 1, "d", "2"]], result="y", shown="2")
+    longer = run(events=[EVENT, ["line", 3, 1, "c", []], ["return", 3, 1, "d", "2"]], result="y", display="2")
     execution = compare_executions(TASK, run(), longer)
     assert execution is not None
     [call] = execution.calls

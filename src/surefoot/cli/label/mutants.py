@@ -67,5 +67,5 @@ class Mutants(Command):
                     for label in one.labels:
                         labels.write(label)
         echo(report.summary(), err=True)
-        if not report.kept:
+        if not report.usable:
             raise LabelError(f"no mutant could be made: {report.summary()}")

@@ -69,12 +69,12 @@ class Call(BaseModel):
     """One call of the function."""
 
     test: int
-    given: str
+    arguments: str
     """``repr((args, kwargs))``."""
     events: tuple[Event, ...]
     result: str | None
     """Digest of the returned value."""
-    shown: Text | None
+    display: Text | None
     raised: Raised | None
 
     def differs(self, other: Call) -> bool:
@@ -228,10 +228,10 @@ def _compare_calls(
     return ComparedCall(
         test=_short(test),
         visibility="hidden",
-        call=_short(_as_python(function, expected.given)),
-        result=call.shown,
+        call=_short(_as_python(function, expected.arguments)),
+        result=call.display,
         raised=None if call.raised is None else _short(call.raised),
-        reference_result=expected.shown,
+        reference_result=expected.display,
         reference_raised=None if expected.raised is None else _short(expected.raised),
         rows=tuple((_display(event, budget), _display(other, budget)) for event, other in rows),
         first=next(row_of_first, None),
@@ -252,10 +252,10 @@ def _align(
     events: Sequence[Event], reference: Sequence[Event], lines: Mapping[int, int]
 ) -> list[tuple[Event | None, Event | None]]:
     """Pair events of equal kind, depth and line; the others stay single."""
-    left = [(event.kind, event.line, event.depth) for event in events]
-    right = [(event.kind, lines.get(event.line, -event.line), event.depth) for event in reference]
+    keys = [(event.kind, event.line, event.depth) for event in events]
+    reference_keys = [(event.kind, lines.get(event.line, -event.line), event.depth) for event in reference]
     rows: list[tuple[Event | None, Event | None]] = []
-    for tag, a, b, c, d in SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
+    for tag, a, b, c, d in SequenceMatcher(None, keys, reference_keys, autojunk=False).get_opcodes():
         if tag == "equal":
             rows += zip(events[a:b], reference[c:d], strict=True)
         else:

@@ -203,11 +203,11 @@ def _letter_kind(token: Token, previous: Token | None, following: Token | None) 
 
 def _resolve_word(token: Token, previous: Token, following: list[Token]) -> Token:
     """A spoken operator, ``of``, "equals", a unit, or the word itself."""
-    word, after = token.name.casefold(), following[0]
-    between_operands = previous.kind in _ENDS_OPERAND and after.kind in _STARTS_OPERAND
+    word, first = token.name.casefold(), following[0]
+    between_operands = previous.kind in _ENDS_OPERAND and first.kind in _STARTS_OPERAND
     if word in _SPOKEN and between_operands:
         return token._replace(kind="op", name=_SPOKEN[word])
-    if word == "of" and after.kind in ("num", "open") and previous.kind in ("post", "frac", "num"):
+    if word == "of" and first.kind in ("num", "open") and previous.kind in ("post", "frac", "num"):
         return token._replace(kind="of", name="of")
     if word in ("equals", "equal") and between_operands:
         return token._replace(kind="eq", name="=")

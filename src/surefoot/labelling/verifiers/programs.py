@@ -349,7 +349,7 @@ class ExecutionTraceVerifier(SandboxedVerifier):
             {
                 "program": program.text,
                 "entry_point": task.entry_point,
-                "calls": [call.given for call in references[item.problem.id].calls],
+                "calls": [call.arguments for call in references[item.problem.id].calls],
             }
             for (_, item, task), program in zip(jobs, programs, strict=True)
         ]

@@ -76,8 +76,8 @@ class Recorder:
             literal = False
         if not literal or len(self.calls) >= CALLS or self.events_left <= 0:
             return self.function(*args, **kwargs)
-        call: dict[str, Any] = {"test": self.test, "given": arguments, "events": [], "result": None}
-        call |= {"shown": None, "raised": None}
+        call: dict[str, Any] = {"test": self.test, "arguments": arguments, "events": [], "result": None}
+        call |= {"display": None, "raised": None}
         self.calls.append(call)
         base, events, texts = _depth(sys._getframe()), call["events"], [min(TEXTS, self.text_left)]
         self.text_left -= texts[0]
@@ -100,7 +100,7 @@ class Recorder:
             sys.settrace(None)
             self.text_left += max(texts[0], 0)
         text = shown(result)
-        call |= {"result": digest(text), "shown": text[:TEXT]}
+        call |= {"result": digest(text), "display": text[:TEXT]}
         return result
 
     def _local(self, frame: FrameType, events: list[Any], base: int, texts: list[int]) -> Callable[..., Any]:
