@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surefoot.tree import PrefixIndex, StepTree, shared_length
+from surefoot.tree import StepTree, TokenIndex, shared_length
 
 SOLUTIONS = st.lists(st.lists(st.sampled_from(["a\n", "b\n", "ab\n", "\n"]), max_size=5), max_size=12)
 
@@ -75,7 +75,7 @@ SEQUENCES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6).map(tup
 
 @given(SEQUENCES, st.lists(st.integers(0, 2), max_size=6).map(tuple))
 def test_the_index_finds_the_longest_beginning_and_keeps_no_beginning_of_another(sequences, asked):
-    index, kept = PrefixIndex(), {}
+    index, kept = TokenIndex(), {}
     for number, ids in enumerate(sequences):
         covered = any(other[: len(ids)] == ids for other in kept)
         assert index.covers(ids) == covered

@@ -1,4 +1,4 @@
-"""The batcher: what concurrent tasks ask of one policy and one scorer goes out together."""
+"""Batches the requests of concurrent tasks to one policy and one scorer."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ Result = TypeVar("Result")
 
 
 class Batcher:
-    """Samples and scores for concurrent tasks, in batches. It serves one event loop.
+    """Sends the requests of concurrent tasks in batches. It serves one event loop.
 
-    Samples: a policy behind a server (``overlap``, by default what the policy says, see
+    A policy behind a server (``overlap``, by default the policy's own attribute, see
     :class:`surefoot.protocols.Policy`) gets every request at once. A policy in this process answers one batch
     at a time; the first request of a batch waits ``gather_s`` seconds for others, and a batch holds at most
-    ``max_samples`` samples (a single request may be larger). Scores are computed in a thread, one batch at a
-    time, in either case.
+    ``max_samples`` samples (a single request may be larger). Scores are always computed in a thread, one
+    batch at a time.
 
-    Tasks started by :meth:`run` without ``overlap`` move in lockstep: nothing is sent until each of them
-    waits, and then all requests for scores, or if there are none all for samples, are one batch in the order
-    of the tasks. Batches are large and, for equal input, always the same, so that a seed gives the same
-    result each time.
+    Tasks started by :meth:`run` without ``overlap`` move in lockstep: when each of them waits, all requests
+    for scores, or if there are none all requests for samples, form one batch in the order of the tasks.
+    Batches are large and, for equal input, always the same, so a seed always gives the same result.
 
     An error is raised to every request of its batch. With ``isolate_errors`` the requests of a failed batch
-    are sent again one by one, so that only those fail that cause it. A batch that no task waits for any more
-    is cancelled. ``on_batch`` is called with the number of samples of each batch.
+    are sent again one by one, so that only the faulty ones fail. A batch that no task is waiting for is
+    cancelled. ``on_batch`` is called with the number of samples of each batch.
     """
 
     def __init__(
@@ -53,17 +52,17 @@ class Batcher:
         self._samples: _Queue[SampleRequest, SampleResult] = _Queue(send=self._send_samples)
         self._scores: _Queue[ProblemTrace, StepScores] = _Queue(send=self._send_scores)
         self._running = 0
-        """Tasks of :meth:`run` under way, or about to start."""
+        """Number of tasks of :meth:`run` that are running or about to start."""
         self._order: dict[asyncio.Task[Any] | None, int] = {}
-        """Place of each task of :meth:`run`; requests go out in this order, whichever came first."""
+        """Position of each task of :meth:`run`; requests are sent in this order."""
 
     async def run(
         self, tasks: Sequence[Coroutine[Any, Any, T]], *, concurrency: int | None = None
     ) -> list[T]:
-        """Results of all ``tasks``, in order; each may ask for one thing at a time.
+        """Results of all ``tasks``, in order; each may have one request at a time.
 
-        ``concurrency`` bounds how many are under way (``None`` = all). The first error cancels the others
-        and is raised.
+        ``concurrency`` bounds how many run at once (``None`` = all). The first error cancels the others and
+        is raised.
         """
         if concurrency is not None and concurrency < 1:
             for task in tasks:
@@ -104,7 +103,7 @@ class Batcher:
     async def stream(self, request: SampleRequest, on_text: Callable[[int, str], None]) -> SampleResult:
         """Completions of one request; ``on_text`` gets new text with the number of its sample.
 
-        Only a policy that streams and gets its requests at once calls ``on_text``.
+        Only a streaming policy that gets its requests at once calls ``on_text``.
         """
         if not (self.overlap and isinstance(self.policy, StreamsText)):
             [result] = await self.sample([request])
@@ -128,7 +127,7 @@ class Batcher:
         except asyncio.CancelledError:
             if request in queue.waiting:
                 queue.waiting.remove(request)
-            elif queue.batch is not None and all(request.response.done() for request in queue.in_flight):
+            elif queue.batch is not None and all(pending.response.done() for pending in queue.in_flight):
                 queue.batch.cancel()
             raise
 
@@ -144,7 +143,7 @@ class Batcher:
             self._samples.sender = asyncio.create_task(self._send(self._samples, after_s=self._gather_s))
 
     async def _send(self, queue: _Queue[Any, Any], after_s: float) -> None:
-        """Answer the requests of ``queue``, batch by batch, as long as there are some and it is time."""
+        """Answer the requests of ``queue``, batch by batch, while it is time."""
         sent = False
         try:
             await asyncio.sleep(after_s)  # let others ask first
@@ -197,9 +196,9 @@ class Batcher:
                     request.response.set_exception(error)
             return
         for request in batch:
-            request_results = [next(results) for _ in request.items]
+            of_request = [next(results) for _ in request.items]
             if not request.response.done():
-                request.response.set_result(request_results)
+                request.response.set_result(of_request)
 
     async def _send_samples(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
         if self._on_batch:
@@ -216,9 +215,7 @@ class Batcher:
         try:
             records = await asyncio.shield(thread)
         except asyncio.CancelledError:
-            await asyncio.wait(
-                [thread]
-            )  # a thread cannot be stopped, and a second one must not score concurrently
+            await asyncio.wait([thread])  # a thread cannot be stopped, and two must not score at once
             raise
         if len(records) != len(items):
             raise ScoreError(_MISCOUNT.format("scorer", len(records), len(items)))
@@ -237,7 +234,7 @@ class _Request(Generic[Item, Result]):
 
 @dataclass(kw_only=True, eq=False)
 class _Queue(Generic[Item, Result]):
-    """Requests of one kind: those that wait, and the one batch in flight."""
+    """Requests of one kind: the waiting ones, and the batch in flight."""
 
     send: Callable[[Sequence[Item]], Awaitable[list[Result]]]
     waiting: list[_Request[Item, Result]] = field(default_factory=list)

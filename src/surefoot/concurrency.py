@@ -1,4 +1,4 @@
-"""Asynchronous calls from synchronous code."""
+"""Runs coroutines from synchronous code."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ R = TypeVar("R")
 def run_sync(coroutine: Coroutine[Any, Any, R]) -> R:
     """Wait for ``coroutine`` and return its result, in a script, a REPL or a notebook alike.
 
-    ``asyncio.run`` refuses where an event loop is running already, as in a notebook's cells. There the
-    coroutine runs in a loop of its own in another thread, and this one waits. An exception is raised here.
+    ``asyncio.run`` fails if an event loop is already running, as in a notebook's cells. In that case the
+    coroutine runs in a new loop in another thread while this one waits. Its exceptions are raised here.
     """
     try:
         asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""A trace as a person reads it: its steps with their scores, coloured, and the first error marked."""
+"""Shows the steps of a trace with coloured scores and the first error."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _UNKNOWN = "#eaeef2"
 
 @dataclass(frozen=True, kw_only=True)
 class TraceView:
-    """What :func:`show` gives: text in a terminal, a coloured table in a notebook."""
+    """Result of :func:`show`: text in a terminal, a coloured table in a notebook."""
 
     title: str
     steps: tuple[str, ...]
     scores: tuple[float | None, ...]
-    """One per step; empty where nothing scored the trace."""
+    """One per step; empty for a trace without scores."""
     first_error: int | None
-    """The first step whose score lies below the threshold."""
+    """The first step with a score below the threshold."""
 
     def __str__(self) -> str:
         return printable("\n".join([self.title, *map(self._line, range(len(self.steps)))]))
@@ -66,11 +66,11 @@ class TraceView:
 def show(solution: Trace | str, scores: StepScores | None = None, *, threshold: float = 0.5) -> TraceView:
     """The steps of a trace with their ``scores``, and the first step that scores below ``threshold``.
 
-    A text is cut into steps as ``prm.score`` does it. Scores learned from Monte Carlo labels are chances of
-    success from there on, so that an early step of a hard problem may be correct and still score below ½:
-    choose the threshold on problems with known errors.
+    A text is cut into steps as in ``prm.score``. Scores learned from Monte Carlo labels predict the chance of
+    success, so a correct early step of a hard problem may score below ½: choose the threshold on problems
+    with known errors.
 
-    Raises ``ScoreError`` if the scores are of another trace or not one per step.
+    Raises ``ScoreError`` if the scores belong to another trace or are not one per step.
     """
     if isinstance(solution, str):
         name = scores.trace_id if scores else ""

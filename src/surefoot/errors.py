@@ -1,4 +1,4 @@
-"""One class per boundary that can fail. Each message names the field and the fix."""
+"""One error class per boundary. Each message names the field and the fix."""
 
 
 class SurefootError(Exception):
@@ -22,7 +22,7 @@ class PolicyError(SurefootError):
 
 
 class LabelError(SurefootError):
-    """Labels are missing, contradictory or of the wrong kind for what was asked."""
+    """Labels are missing, contradictory or of the wrong kind."""
 
 
 class CheckpointError(SurefootError):
@@ -38,7 +38,7 @@ class SchemaError(SurefootError):
 
 
 class GuardError(SurefootError):
-    """A guard's settings make no sense, or what it protects did not answer."""
+    """A guard's settings are contradictory, or the server behind it did not answer."""
 
 
 class TrainingError(SurefootError):
@@ -46,7 +46,7 @@ class TrainingError(SurefootError):
 
 
 class DeviceError(SurefootError):
-    """The device that a model is to run on is not there."""
+    """The device for a model is not available."""
 
 
 class SandboxError(SurefootError):
@@ -58,23 +58,23 @@ class MissingExtraError(SurefootError):
 
 
 class RunError(SurefootError):
-    """A run directory does not match what it is asked to continue."""
+    """A command cannot run here, or its run directory belongs to a different run."""
 
 
 class IncompleteError(SurefootError):
-    """The work ended, and what succeeded is kept, but some of it failed or is left to do."""
+    """The work ended and its results are saved, but some of it failed or is not done."""
 
 
 class StoreError(SurefootError):
-    """The database cannot be opened, or refuses what it is asked to keep or give."""
+    """The database cannot be opened, or refuses a request."""
 
 
 class NotFoundError(StoreError):
-    """There is no such thing, or not in this project."""
+    """The object does not exist, or not in this project."""
 
 
 class ConflictError(StoreError):
-    """Somebody else was first: a version, a name, a lease, or an idempotency key used for something else."""
+    """Another request was first: a version, a name, a lease, or an idempotency key with another body."""
 
 
 class ForbiddenError(StoreError):
@@ -82,12 +82,12 @@ class ForbiddenError(StoreError):
 
 
 class ExpiredKeyError(ForbiddenError):
-    """The API key is valid no more."""
+    """The API key has expired."""
 
 
 class ScopeError(ForbiddenError):
-    """The API key may not do this."""
+    """The API key lacks the scope for this request."""
 
 
 class UnavailableError(StoreError):
-    """The database failed or did not respond: nothing is wrong with the request."""
+    """The database failed or did not respond; the request itself is valid."""

@@ -1,4 +1,4 @@
-"""Optional packages: which extra brings which, and the sentence for one that is missing."""
+"""Optional packages, the extras that install them, and messages for missing ones."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def need(module: str, what: str) -> None:
 
 
 def sentence(module: str) -> str | None:
-    """``the package peft: pip install 'surefoot[train]'``; ``None`` for a package of no extra."""
+    """``the package peft: pip install 'surefoot[train]'``; ``None`` if no extra installs it."""
     top = module.partition(".")[0]
     for extra, modules in EXTRAS.items():
         if top in modules:

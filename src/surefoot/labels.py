@@ -1,7 +1,7 @@
-"""What a step label means: good or bad, what a neutral rating counts as, where the first error is.
+"""The meaning of step labels: good or bad, neutral ratings, and the first error.
 
-Published readers disagree about neutral ratings (PRM800K's 0), so every caller names its rule. A list with
-one entry per step holds ``True`` for a good step, ``False`` for a bad one and ``None`` where that is unknown.
+Published code treats neutral ratings (PRM800K's 0) in different ways, so every caller names its rule. A list
+with one entry per step holds ``True`` for a good step, ``False`` for a bad one and ``None`` if unknown.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from typing import Final, Literal
 from surefoot.records import StepLabel
 
 Neutral = Literal["good", "bad", "drop"]
-"""What a correctness label of 0 counts as; ``drop`` makes it unknown."""
+"""How to treat a correctness label of 0; ``drop`` makes it unknown."""
 
 NO_ERROR: Final = -1
-"""Stands for the index of the first error in a trace that has none, as in ProcessBench."""
+"""The index of the first error of a trace without errors, as in ProcessBench."""
 
 AFTER_FIRST_ERROR: Final = "after the first error"
-"""Reason of a label that is unknown because an earlier step is wrong: raters and rollouts stop there."""
+"""Reason of a label that is unknown because raters and rollouts stop at the first error."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelRule:
-    """When a label calls its step good."""
+    """Decides whether a label means that its step is good."""
 
     neutral: Neutral
     good_above: float | None = 0.0
     """A value label above this is good; 0 is Math-Shepherd's hard estimate (arXiv 2312.08935, equation 3).
-    ``None``: a value says nothing about the step."""
+    ``None``: a value label does not decide."""
 
     def good(self, label: StepLabel) -> bool | None:
-        """``None`` where the label does not say; :meth:`why_unknown` gives the reason.
+        """Whether the step is good; ``None`` if unknown, for the reason that :meth:`why_unknown` gives.
 
-        An advantage never does: whether a step helped does not say whether it is correct.
+        An advantage label never decides: a step that helped may still be incorrect.
         """
         if label.value is None or label.kind == "advantage":
             return None
@@ -45,7 +45,7 @@ class LabelRule:
         return label.value > 0
 
     def why_unknown(self, label: StepLabel) -> str:
-        """Why :meth:`good` is ``None``, in words that can be counted; empty if it is not."""
+        """The reason why :meth:`good` is ``None``, as one of a few texts; otherwise empty."""
         if label.value is None:
             return "label without a value"
         if self.good(label) is not None:
@@ -55,7 +55,7 @@ class LabelRule:
 
 @dataclass(frozen=True, kw_only=True)
 class BinaryLabel:
-    """All labels of one step as one: good, bad, or ``None`` with the reason."""
+    """The combined labels of one step: good, bad, or ``None`` with the reason."""
 
     good: bool | None
     reason: str = ""
@@ -64,8 +64,8 @@ class BinaryLabel:
 def binary_labels(labels: Iterable[StepLabel], steps: int, rule: LabelRule) -> list[BinaryLabel]:
     """One binary label for each of a trace's ``steps``.
 
-    Labels that ``rule`` cannot read are passed over if others of the step can be read; those must agree.
-    Labels of steps that the trace does not have are ignored.
+    If ``rule`` decides some labels of a step, these must agree, and the others are ignored. Labels of steps
+    that the trace does not have are ignored, too.
     """
     by_step: list[list[BinaryLabel]] = [[] for _ in range(steps)]
     for label in labels:
@@ -80,15 +80,15 @@ def is_neutral(label: StepLabel) -> bool:
 
 
 def improves(label: StepLabel) -> bool | None:
-    """Whether an advantage label says that the step raised the chance of success; else ``None``."""
+    """Whether the step raised the chance of success; ``None`` if the label is not an advantage."""
     return None if label.kind != "advantage" or label.value is None else label.value > 0
 
 
 def as_target(label: StepLabel, *, neutral: float | None, hard: bool = False) -> float | None:
-    """The label as a number in [0, 1], for training towards it or as a score; ``None`` if it has no value.
+    """The label as a number in [0, 1], as a training target or a score; ``None`` without a value.
 
-    Correctness +1 is 1 and -1 is 0; 0 is ``neutral``. A value is itself, or with ``hard`` 1[value > 0]. An
-    advantage A is (1 + A) / 2, so that ½ stands for a step that changes nothing.
+    Correctness +1 becomes 1, -1 becomes 0 and 0 becomes ``neutral``. A value stays as it is, or with ``hard``
+    becomes 1[value > 0]. An advantage A becomes (1 + A) / 2, so that ½ means no change.
     """
     if label.value is None:
         return None
@@ -100,7 +100,7 @@ def as_target(label: StepLabel, *, neutral: float | None, hard: bool = False) ->
 
 
 def target_is_good(target: float, *, neutral: Literal["good", "bad"]) -> bool:
-    """Whether a target of :func:`as_target` stands for a good step; ``neutral`` decides at ½."""
+    """Whether a target of :func:`as_target` means a good step; ``neutral`` decides at ½."""
     return target >= 0.5 if neutral == "good" else target > 0.5
 
 
@@ -129,9 +129,9 @@ def up_to_first_error(error: int, steps: int) -> list[float | None]:
 
 
 def _agreed(labels: Sequence[BinaryLabel]) -> BinaryLabel:
-    known = {label.good for label in labels if label.good is not None}
-    if len(known) == 1:
-        return BinaryLabel(good=known.pop())
-    if known:
+    decided = {label.good for label in labels if label.good is not None}
+    if len(decided) == 1:
+        return BinaryLabel(good=decided.pop())
+    if decided:
         return BinaryLabel(good=None, reason="labels disagree")
     return labels[0] if labels else BinaryLabel(good=None, reason="no label")

@@ -1,24 +1,24 @@
-"""Text of strangers in a terminal: shown, not obeyed."""
+"""Escapes control characters in untrusted text."""
 
 from __future__ import annotations
 
 import re
 
-_OBEYED = re.compile(
-    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f"  # C0 and C1, but line break and tab
+_CONTROL = re.compile(
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f"  # C0 and C1, except line break and tab
     "\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069"  # direction of writing, other line ends
     "\\ud800-\\udfff]"  # halves of pairs, which no stream encodes
 )
 
 
 def printable(text: str) -> str:
-    """``text`` with every character escaped that a terminal would obey instead of showing it.
+    """Escape every character that a terminal would interpret instead of showing it.
 
-    The escapes are those of JSON, in which no such character means anything: JSON stays the same JSON.
+    The escapes are JSON's, and such characters only occur in JSON strings, so JSON keeps its meaning.
     """
-    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def writable(text: str) -> str:
-    """``text`` with halves of surrogate pairs as escapes: JSON can spell them, and no file takes them."""
+    """Escape unpaired surrogates, which JSON can hold but no file encoding can write."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""The seams of the package: one method each. Everything else meets through these."""
+"""One-method protocols that the packages share, and their arguments and results."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ class Sampling:
 class SampleRequest:
     """Ask for ``n`` completions of one prompt, each continuing ``prefix``.
 
-    A ``str`` prompt is given to the model as it is; a tuple of messages goes through the chat template,
-    and ``prefix`` is then the beginning of the assistant's reply.
+    A ``str`` prompt is sent unchanged; a tuple of messages goes through the chat template, and ``prefix`` is
+    then the beginning of the assistant's reply.
     """
 
     prompt: str | tuple[Message, ...]
     prefix: str = ""
     n: int = 1
     first: int = 0
-    """Number of the first sample. Asking for samples 0-1 and then for 2-7 gives what asking for 0-7 gives."""
+    """Number of the first sample. Requests for samples 0-1 and 2-7 give the same texts as one for 0-7."""
     seed: int = 0
     sampling: Sampling = field(default_factory=Sampling)
     logprobs: bool = False
-    """Ask for ``Completion.logprobs``, which a policy gives where it can."""
+    """Ask for ``Completion.logprobs``, which some policies can return."""
 
 
 STOP_UNKNOWN = "stop_unknown"
-"""``Completion.finish_reason`` where a server does not tell its end of sequence from a stop text."""
+"""``Completion.finish_reason`` of a server that does not distinguish end of sequence from a stop text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,21 +66,21 @@ class Completion:
 
     text: str
     finish_reason: str
-    """``stop`` (end of sequence or stop text), ``length``, or what the server said."""
+    """``stop`` (end of sequence or stop text), ``length``, or the server's own word."""
     tokens: int
     """Tokens generated."""
     tool_calls: tuple[ToolCall, ...] = ()
     token_ids: tuple[int, ...] = ()
-    """The tokens as they were drawn, end of sequence included; empty where the policy does not say."""
+    """The sampled tokens, end of sequence included; empty if the policy does not return them."""
     logprobs: tuple[float, ...] = ()
-    """log π of each of ``token_ids``, in nats and before the temperature; empty where it was not asked for or
-    the policy does not say."""
+    """log π of each of ``token_ids``, in nats and before the temperature; empty if not requested or not
+    returned."""
     reasoning: Reasoning | None = None
-    """Reasoning that came apart from the text; ``tokens`` counts its tokens too."""
+    """Reasoning that is separate from the text; ``tokens`` counts its tokens, too."""
 
     @property
     def whole_text(self) -> str:
-        """The text with visible reasoning before it, in ``<think>`` tags, as models write it themselves."""
+        """The text after its visible reasoning in ``<think>`` tags, as models write it."""
         if self.reasoning is None or self.reasoning.visibility != "visible" or not self.reasoning.text:
             return self.text
         return f"<think>\n{self.reasoning.text}\n</think>\n\n{self.text}"
@@ -88,24 +88,22 @@ class Completion:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleResult:
-    """Answer to one request. On failure ``error`` names the boundary.
-
-    ``completions`` then holds what came before the failure, often nothing.
-    """
+    """Answer to one request. After a failure ``error`` names the boundary, and ``completions`` holds the
+    completions before it, often none."""
 
     completions: tuple[Completion, ...]
     usage: Usage
     error: str | None = None
     prompt_token_ids: tuple[int, ...] = ()
-    """The prompt as the policy read it, prefix included; empty where the policy does not say."""
+    """The prompt as the policy read it, prefix included; empty if the policy does not return it."""
 
 
 @runtime_checkable
 class Policy(Protocol):
-    """Writes completions. Results come in the order of the requests, one each, failures included.
+    """A language model that writes completions: one result per request, in order, failures included.
 
-    One behind a server, of which calls may overlap, says so by an attribute ``overlaps = True``; the calls of
-    others are made one after another, in large batches.
+    If calls may overlap, as at a server, it has an attribute ``overlaps = True``; otherwise calls are made
+    one after another, in large batches.
     """
 
     @property
@@ -116,37 +114,37 @@ class Policy(Protocol):
 
 @runtime_checkable
 class StreamsText(Protocol):
-    """A policy that can show text while it is written. Few can: ask with ``isinstance``."""
+    """A policy that can stream text. Not all can: check with ``isinstance``."""
 
     async def stream(self, request: SampleRequest, show: Callable[[int, str], None]) -> SampleResult:
-        """What ``sample`` gives for this request; ``show`` is given the new text of a sample as it comes.
+        """Like ``sample``, but ``show`` is called with a sample's number and its new text.
 
-        Samples are numbered from 0, and theirs may come in turns. What is shown of a sample, joined, is what
-        its text begins with; the stop text may be missing. Nothing that was shown is taken back: an error
-        after it is the result's, and the sample is then not among the completions.
+        Samples are numbered from 0, and their texts may interleave. The texts shown for a sample, joined, are
+        a prefix of its final text; the stop text may be missing. If an error follows, it is in the result,
+        and the sample is not among the completions.
         """
         ...
 
 
 @runtime_checkable
 class TakesExtraBody(Protocol):
-    """A policy that passes fields of a request on, such as ``tools``; see ``OpenAIPolicy``."""
+    """A policy that can send extra fields with its requests, such as ``tools``; see ``OpenAIPolicy``."""
 
     def with_extra_body(self, extra_body: Mapping[str, Any]) -> Policy:
-        """The same policy, which puts these fields into every request."""
+        """The same policy with these fields in every request."""
         ...
 
 
 @runtime_checkable
 class Segmenter(Protocol):
-    """Cuts text into spans ``(start, end)`` that tile it: joined, they give the text back."""
+    """Cuts text into consecutive spans ``(start, end)`` that cover all of it."""
 
     def segment(self, text: str) -> list[tuple[int, int]]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProblemTrace:
-    """A trace with the problem it answers: the unit that labellers and scorers take."""
+    """A trace with its problem: the input of labellers and scorers."""
 
     problem: Problem
     trace: Trace
@@ -161,13 +159,13 @@ class Labeller(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What a deterministic verifier says of one step."""
+    """A deterministic verifier's result for one step."""
 
     value: Literal[-1, 0, 1] | None
-    """+1 right and a step forward, 0 right without progress, -1 wrong, ``None`` = cannot be checked."""
+    """+1 correct and useful, 0 correct without progress, -1 wrong, ``None`` = cannot be checked."""
     reason: str
     execution: Execution | None = None
-    """The run that it rests on, where there is one."""
+    """The program run that the verdict is based on, if any."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", writable(self.reason))
@@ -188,21 +186,21 @@ class StepVerifier(Protocol):
 
 @runtime_checkable
 class StepScorer(Protocol):
-    """The one way to a step score, for every kind of reward model."""
+    """Scores steps; every kind of reward model implements it."""
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """What an environment answers to an action."""
+    """An environment's answer to an action."""
 
     text: str
-    """A tool's result; after a text to the user, the user's next message. Empty where there is none."""
+    """A tool's result, or the user's next message after a text to the user; may be empty."""
     error: bool = False
     """Whether the tool failed."""
     done: bool = False
-    """Whether the episode is over: no further action is taken."""
+    """Whether the episode is over."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", writable(self.text))
@@ -218,48 +216,48 @@ class Environment(Protocol):
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """What can be called, with JSON schemas."""
+        """The tools, with JSON schemas."""
         ...
 
     def reset(self, problem: Problem, seed: int = 0) -> tuple[Message, ...]:
-        """Begin an episode. Returns the messages that a run begins with, such as the rules and the request.
+        """Begin an episode and return its first messages, such as the rules and the request.
 
-        Raises ``RecordError`` for a problem of another world.
+        Raises ``RecordError`` if the problem belongs to another environment.
         """
         ...
 
     def step(self, action: ToolCall | str) -> Observation:
-        """Take a call, or a text to the user. What an agent can get wrong is an observation with ``error``,
-        such as a tool or an argument that does not exist: nothing is raised for it."""
+        """Take a tool call, or a text to the user. An agent's mistake, such as an unknown tool or argument,
+        raises nothing: the observation has ``error`` set."""
         ...
 
     def outcome(self) -> bool | None:
-        """Whether the present state solves the task; ``None`` = that cannot be told."""
+        """Whether the current state solves the task; ``None`` if it cannot be determined."""
         ...
 
 
 @runtime_checkable
 class RestorableEnvironment(Environment, Protocol):
-    """An environment whose state can be compared, and put back. Ask with ``isinstance``."""
+    """An environment whose state can be compared and restored. Check with ``isinstance``."""
 
     def state(self) -> JsonValue:
-        """What can be changed, as JSON data: equal data are equal states. What was only read, or counted on
-        the way, is no part of it."""
+        """The mutable state as JSON data: equal data are equal states. Counters and reads are not part of
+        it."""
         ...
 
     def snapshot(self) -> object:
-        """All that :meth:`restore` needs. Later steps do not change it."""
+        """Data for :meth:`restore`, which later steps do not change."""
         ...
 
     def restore(self, snapshot: object) -> None:
-        """Go back to the moment of a ``snapshot``, of this environment or of another one opened alike; it can
-        be used again."""
+        """Return to a ``snapshot`` of this environment or of another one with the same settings; a snapshot
+        can be restored several times."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One solution as a selector sees it."""
+    """A solution's data for a selector."""
 
     answer: str | None
     """Canonical final answer; equal strings are equal answers; ``None`` = no answer."""
@@ -269,14 +267,14 @@ class Candidate:
 
 @runtime_checkable
 class Selector(Protocol):
-    """Chooses among the candidates of one problem; returns the index of the chosen one."""
+    """Selects one of a problem's candidates and returns its index."""
 
     def select(self, candidates: Sequence[Candidate]) -> int: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledTrace:
-    """A trace with its problem and the labels given to its steps; a step may have none or several."""
+    """A trace with its problem and the labels of its steps; a step may have none or several."""
 
     problem: Problem
     trace: Trace

@@ -1,4 +1,4 @@
-"""What crosses a boundary: problems, traces, steps, labels, scores, usage.
+"""Records that cross boundaries: problems, traces, steps, labels, scores, usage.
 
 Every record is a frozen pydantic model with a ``schema_version``; identities are content hashes.
 Free-form ``meta`` is written as a JSON string, so that every line of a file has the same columns and
@@ -32,7 +32,7 @@ def content_id(*parts: object) -> str:
 
 
 def content_id_of(parts: Iterable[object]) -> str:
-    """``content_id(*parts)`` of parts that need not be in memory together."""
+    """``content_id(*parts)`` for parts that need not fit in memory together."""
     digest = hashlib.blake2b(b"[", digest_size=8)
     for number, part in enumerate(parts):
         digest.update(b"," * bool(number) + as_json(part).encode("utf-8", "surrogatepass"))
@@ -41,7 +41,7 @@ def content_id_of(parts: Iterable[object]) -> str:
 
 
 def id_of_json(text: bytes) -> str:
-    """The :func:`content_id` of parts of which the JSON array is ``text``, as :func:`as_json` writes it."""
+    """The :func:`content_id` of parts whose JSON array, written by :func:`as_json`, is ``text``."""
     return hashlib.blake2b(text, digest_size=8).hexdigest()
 
 
@@ -50,7 +50,7 @@ def _plain(value: object) -> object:
 
 
 as_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_plain).encode
-"""JSON text without spaces; records become objects, and what JSON does not have becomes text."""
+"""JSON text without spaces; records become objects, other types that JSON lacks become strings."""
 
 
 def now() -> datetime:
@@ -69,14 +69,14 @@ Answer = Annotated[str | None, BeforeValidator(_number_as_text)]
 
 
 def _number_no_bool(value: object) -> object:
-    """Raise ``ValueError`` for true and false, which Python takes for 1 and 0."""
+    """Raise ``ValueError`` for true and false, which Python treats as 1 and 0."""
     if isinstance(value, bool):
         raise ValueError(f"a number is needed, not {json.dumps(value)}")  # noqa: TRY004 - pydantic catches it
     return value
 
 
 Number = Annotated[float, BeforeValidator(_number_no_bool)]
-"""A finite number (records refuse NaN and infinities), and no bool."""
+"""A finite number (records refuse NaN and infinities), not a bool."""
 
 
 def _meta_from_text(value: object) -> object:
@@ -84,7 +84,7 @@ def _meta_from_text(value: object) -> object:
     try:
         json.dumps(meta, allow_nan=False, default=str)
     except (ValueError, RecursionError) as error:
-        raise ValueError("holds what JSON cannot: NaN, an infinity, or too many levels") from error
+        raise ValueError("cannot be written as JSON: NaN, an infinity, or too many levels") from error
     return meta
 
 
@@ -110,16 +110,16 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def trusted_copy(record: M, changes: dict[str, Any]) -> M:
-    """``record`` with ``changes`` that are known to be valid: nothing is checked, and what stays is shared.
+    """``record`` with ``changes`` that are known to be valid: nothing is checked, other values are shared.
 
-    ``model_copy`` copies more, which takes three times as long: for readers of millions of records.
+    For readers of millions of records: ``model_copy`` copies more, which takes three times as long.
     """
-    made = object.__new__(type(record))
-    _put_fields(made, {**record.__dict__, **changes})
-    _put_fields_set(made, record.__pydantic_fields_set__)
-    _put_extra(made, record.__pydantic_extra__)
-    _put_private(made, record.__pydantic_private__)
-    return made
+    copy = object.__new__(type(record))
+    _put_fields(copy, {**record.__dict__, **changes})
+    _put_fields_set(copy, record.__pydantic_fields_set__)
+    _put_extra(copy, record.__pydantic_extra__)
+    _put_private(copy, record.__pydantic_private__)
+    return copy
 
 
 # The setters of a model's slots, which object.__setattr__ would look up each time.
@@ -130,7 +130,7 @@ _put_fields, _put_fields_set, _put_extra, _put_private = (
 
 
 class Usage(BaseModel):
-    """Tokens spent. Policy and verifier are kept apart; ``+`` adds field by field."""
+    """Tokens spent, separately for policy and verifier; ``+`` adds field by field."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -139,7 +139,7 @@ class Usage(BaseModel):
     completion_tokens: int = 0
     """Tokens the policy wrote."""
     verifier_tokens: int = 0
-    """Tokens pushed through a reward model or judge."""
+    """Tokens read by a reward model or judge."""
     calls: int = 0
     """Requests made (batched in process, or over the network)."""
 
@@ -163,9 +163,9 @@ class Problem(Record):
     id: str = ""
     text: str = Field(min_length=1)
     answer: Answer = None
-    """Reference final answer, if known; a number is read as its text."""
+    """Reference final answer, if known; a number is converted to text."""
     source: str | None = None
-    """Data set it came from."""
+    """Data set that the problem comes from."""
     meta: Meta = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -180,11 +180,11 @@ class Problem(Record):
 
 
 TestVisibility = Literal["visible", "hidden"]
-"""Who may see a test. ``visible``: policies, and what chooses among programs; ``hidden``: graders alone."""
+"""``visible`` tests may be used by policies and to select programs; ``hidden`` tests only for grading."""
 
 
 class CodeTest(BaseModel):
-    """A test of a program: statements that raise where the program is wrong."""
+    """A test of a program: statements that raise if the program is wrong."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -194,9 +194,9 @@ class CodeTest(BaseModel):
 
 
 class CodeTask(BaseModel):
-    """What a program has to do, in ``Problem.meta["code"]``: its function, and the tests of that.
+    """A programming task in ``Problem.meta["code"]``: the function to write, and its tests.
 
-    ``Problem.text``, from which prompts are made, has no hidden test.
+    ``Problem.text``, which prompts are made from, contains only visible tests.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -205,24 +205,24 @@ class CodeTask(BaseModel):
     entry_point: str = Field(min_length=1)
     """The function that the tests call, by this name or as ``candidate``."""
     prompt: str = ""
-    """Beginning of the program, which a solution continues; empty where a solution is the whole of it."""
+    """Beginning of the program, which a solution continues; empty if a solution is a whole program."""
     setup: str = ""
-    """Trusted text that the tests need, run before them and apart from the program."""
+    """Trusted code that the tests need, run before them and separately from the program."""
     tests: tuple[CodeTest, ...] = ()
     reference: str | None = None
-    """A solution known to pass, which continues ``prompt``. Only graders may see it."""
+    """A passing solution, which continues ``prompt``. Only graders may see it."""
 
     @classmethod
     def of(cls, problem: Problem) -> CodeTask | None:
-        """That of a problem; ``None``: it has none, so its solutions are no programs.
+        """The task of a problem; ``None`` if its solutions are not programs.
 
-        Raises ``ValueError`` where ``meta["code"]`` is something else.
+        Raises ``ValueError`` if ``meta["code"]`` is invalid.
         """
         task = problem.meta.get("code")
         return None if task is None else cls.model_validate(task)
 
     def that_are(self, visibility: TestVisibility) -> tuple[CodeTest, ...]:
-        """The visible, or the hidden tests."""
+        """The tests with this visibility."""
         return tuple(test for test in self.tests if test.visibility == visibility)
 
 
@@ -230,33 +230,33 @@ ShortText = Annotated[str, Field(max_length=500)]
 
 
 class ProofTask(BaseModel):
-    """What a formal proof has to prove, in ``Problem.meta["proof"]``. A solution is the proof alone."""
+    """A theorem to prove, in ``Problem.meta["proof"]``. A solution is only the proof."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     system: Literal["rocq", "lean"]
     name: str = Field(min_length=1)
-    """Of the theorem."""
+    """Name of the theorem."""
     statement: str = Field(min_length=1)
-    """The theorem without its proof: in Rocq a sentence (``Theorem t : 1 + 1 = 2.``), in Lean all before
-    ``:= by``."""
+    """The theorem without its proof: in Rocq a sentence (``Theorem t : 1 + 1 = 2.``), in Lean everything
+    before ``:= by``."""
     preamble: str = ""
-    """What comes before it: imports and definitions."""
+    """Imports and definitions before the theorem."""
     axioms: tuple[str, ...] = ()
-    """Axioms that the proof may rest on. In Lean the three of its core library are allowed in any case."""
+    """Axioms that the proof may use. In Lean the three axioms of its core library are always allowed."""
 
     @classmethod
     def of(cls, problem: Problem) -> ProofTask | None:
-        """That of a problem; ``None``: it has none. Raises ``ValueError`` if ``meta["proof"]`` is no task."""
+        """The task of a problem, or ``None``. Raises ``ValueError`` if ``meta["proof"]`` is invalid."""
         task = problem.meta.get("proof")
         return None if task is None else cls.model_validate(task)
 
 
 Visibility = Literal["visible", "summarised", "encrypted", "withheld"]
-"""What a provider shows of its model's reasoning: all of it, a summary, an opaque blob, or nothing."""
+"""How a provider shows its model's reasoning: in full, summarised, as an opaque blob, or not at all."""
 
 StepPart = Literal["reasoning", "content", "tool_call", "message"]
-"""Where a step's span lies: in a message's reasoning, its content, one of its calls, or the whole message."""
+"""The part of a message that a step spans: its reasoning, its content, one of its calls, or all of it."""
 
 StepKind = Literal[
     "reasoning",
@@ -270,21 +270,21 @@ StepKind = Literal[
     "final_answer",
     "message",
 ]
-"""What a step is. ``edit`` and ``command`` are a coding agent's calls that change files, or run what a shell
-or interpreter runs; ``tool_call`` is any other. ``recovery`` is what an assistant writes right after an
-observation that reports an error; ``message`` is a whole assistant message, whatever it holds."""
+"""Kinds of steps. ``edit`` and ``command`` are a coding agent's calls that change files or run something in a
+shell or interpreter; ``tool_call`` is any other call. ``recovery`` is an assistant's text right after an
+observation that reports an error; ``message`` is a whole assistant message."""
 
 
 class Reasoning(BaseModel):
-    """What is known of the reasoning behind a message, or behind a text that does not contain it."""
+    """The reasoning of a message, or of a text that does not contain it, as far as it is known."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     text: str = ""
-    """The reasoning, its summary, or the provider's encrypted blob; empty where it is withheld."""
+    """The reasoning, its summary, or the provider's encrypted blob; empty if it is withheld."""
     visibility: Visibility = "visible"
     tokens: int | None = Field(default=None, ge=0)
-    """Tokens that the provider billed for it; ``None`` = not said."""
+    """Tokens that the provider billed for it, if reported."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -294,7 +294,7 @@ class Reasoning(BaseModel):
 
     @property
     def readable(self) -> str:
-        """The text, if it can be read: visible or summarised; else empty."""
+        """The text if it is visible or summarised, or an empty string."""
         return self.text if self.visibility in ("visible", "summarised") else ""
 
     def __str__(self) -> str:
@@ -303,7 +303,7 @@ class Reasoning(BaseModel):
 
 
 class Attachment(BaseModel):
-    """An image, sound or file that is part of a message: kept by reference, with the hash of its bytes."""
+    """An image, sound or file that is part of a message: a reference with the hash of its bytes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -311,11 +311,11 @@ class Attachment(BaseModel):
     uri: str | None = None
     """URL, or path relative to the file that holds the record."""
     sha256: str | None = None
-    """Of the bytes, in hexadecimal; ``None`` for a URL that was not fetched."""
+    """Hash of the bytes, in hexadecimal; ``None`` for a URL that was not downloaded."""
     media_type: str | None = None
     name: str | None = None
     at: int = Field(default=0, ge=0)
-    """Where it stands in the message's content, in characters."""
+    """Its position in the message's content, in characters."""
 
 
 class Tool(BaseModel):
@@ -342,7 +342,7 @@ class ToolCall(BaseModel):
 
 
 class Message(BaseModel):
-    """One chat message; OpenAI's own shape is read, too (:mod:`surefoot.messages`)."""
+    """One chat message; OpenAI's shape is accepted, too (:mod:`surefoot.messages`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -350,13 +350,13 @@ class Message(BaseModel):
     content: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
-    """Of a tool's message: the call that it answers."""
+    """In a tool's message: the call that it answers."""
     name: str | None = None
     reasoning: Reasoning | None = None
-    """Of an assistant's message: the reasoning before its content."""
+    """In an assistant's message: the reasoning before its content."""
     attachments: tuple[Attachment, ...] = ()
     error: bool | None = None
-    """Of a tool's message: whether the tool failed; ``None`` = not said."""
+    """In a tool's message: whether the tool failed, if reported."""
 
     @model_validator(mode="before")
     @classmethod
@@ -365,7 +365,7 @@ class Message(BaseModel):
 
     @property
     def readable_reasoning(self) -> str:
-        """The reasoning as far as it can be read; else empty."""
+        """The readable reasoning, or an empty string."""
         return self.reasoning.readable if self.reasoning else ""
 
 
@@ -379,8 +379,8 @@ class Step(BaseModel):
     message: int | None = Field(default=None, ge=0)
     """Index into ``Trace.messages``; ``None`` for a text trace."""
     part: StepPart = "content"
-    """The span counts characters of this part: of the arguments for a tool call; of the content for a whole
-    message, which it always covers."""
+    """The part that the span counts characters of: a tool call's arguments, or for a whole message its
+    content, which the span covers."""
     call: int | None = Field(default=None, ge=0)
     """Index into the message's ``tool_calls``, for the part ``tool_call``."""
     kind: StepKind = "thought"
@@ -400,22 +400,22 @@ class Trace(Record):
     tools: tuple[Tool, ...] = ()
     """Tools that the assistant could call."""
     reasoning: Reasoning | None = None
-    """Reasoning behind ``text`` that is not in it: a summary, a blob, or the number of tokens withheld.
-    Visible reasoning stands in the text, between ``<think>`` and ``</think>``."""
+    """Reasoning that ``text`` does not contain: a summary, a blob, or the number of withheld tokens. Visible
+    reasoning is part of the text, between ``<think>`` and ``</think>``."""
     steps: tuple[Step, ...] = ()
     granularity: str | None = None
     """How the steps were cut: ``part`` or ``message`` for messages, then the segmenter's name."""
     answer: Answer = None
-    """Final answer as extracted; ``None`` = none found."""
+    """Extracted final answer; ``None`` if there is none."""
     outcome: bool | None = None
-    """Whether the final answer is right; ``None`` = not judged."""
+    """Whether the final answer is correct; ``None`` = not graded."""
     policy: str | None = None
     seed: int | None = None
     sample: int = 0
     """Number of this sample among those of the same problem, policy and seed."""
     finish_reason: str | None = None
     error: str | None = None
-    """What went wrong while it was written, named for the boundary; such a trace is kept and counted."""
+    """Error during sampling, with the boundary that failed; such a trace is kept and counted."""
     usage: Usage = Usage()
     meta: Meta = Field(default_factory=dict)
 
@@ -434,7 +434,7 @@ class Trace(Record):
         return self
 
     def _cuts_text(self) -> bool:
-        """Whether the steps are spans of ``text``, one after another: the usual case, told quickly."""
+        """Whether the steps are consecutive spans of ``text``: a quick check for the usual case."""
         end = 0
         for step in self.steps:
             if step.message is not None or step.call is not None or step.part != "content":
@@ -445,21 +445,23 @@ class Trace(Record):
         return self.text is not None and end <= len(self.text)
 
     def _check_steps(self) -> None:
-        """Raise ``ValueError`` naming the first step that has no place of its own."""
+        """Raise ``ValueError`` naming the first step whose span is invalid or overlaps the step before it."""
         previous = ((-1, 1, 0), 0)
         for number, step in enumerate(self.steps):
-            where = self._place(number, step)
+            where = self._position(number, step)
             if where < previous[0]:
                 raise ValueError(f"steps[{number}] goes back to {_named(step)}")
             if step.end < step.start or step.end > len(self.part_text(step)):
                 raise ValueError(f"steps[{number}] spans [{step.start}, {step.end}) outside its text")
-            whole = where[1] == 0 or previous[0][1] == 0
-            if (where[0] == previous[0][0] and whole) or (where == previous[0] and step.start < previous[1]):
+            covers_all = where[1] == 0 or previous[0][1] == 0
+            if (where[0] == previous[0][0] and covers_all) or (
+                where == previous[0] and step.start < previous[1]
+            ):
                 raise ValueError(f"steps[{number}] starts at {step.start}, inside the step before it")
             previous = (where, step.end)
 
-    def _place(self, number: int, step: Step) -> tuple[int, int, int]:
-        """Where a step's part stands in reading order. Raises ``ValueError`` if there is no such part."""
+    def _position(self, number: int, step: Step) -> tuple[int, int, int]:
+        """Position of a step's part in reading order. Raises ``ValueError`` if that part does not exist."""
         if step.message is None:
             if self.text is None:
                 raise ValueError(f"steps[{number}].message must be set for 'messages' and absent for 'text'")
@@ -500,22 +502,22 @@ class Trace(Record):
         return message.content or "" if step.call is None else message.tool_calls[step.call].arguments
 
     def step_text(self, index: int) -> str:
-        """What step ``index`` says: the exact characters of its span.
+        """The exact characters of step ``index``.
 
-        A tool call reads ``name(arguments)``; a whole message its reasoning, content and calls, a part on a
-        line of its own.
+        A tool call reads ``name(arguments)``; a whole message reads as its reasoning, content and calls, on
+        separate lines.
         """
         step = self.steps[index]
-        own = self.part_text(step)[step.start : step.end]
+        span = self.part_text(step)[step.start : step.end]
         if step.message is None or step.part in ("content", "reasoning"):
-            return own
+            return span
         message = self.messages[step.message]
         if step.call is not None:
             return str(message.tool_calls[step.call])
-        return "\n".join(filter(None, (message.readable_reasoning, own, *map(str, message.tool_calls))))
+        return "\n".join(filter(None, (message.readable_reasoning, span, *map(str, message.tool_calls))))
 
     def calls_of(self, index: int) -> tuple[ToolCall, ...]:
-        """The tool calls that step ``index`` makes: one, none, or all those of a whole message."""
+        """The tool calls of step ``index``: one, none, or all calls of a whole message."""
         step = self.steps[index]
         if step.message is None or step.part in ("content", "reasoning"):
             return ()
@@ -545,7 +547,7 @@ def _named(step: Step) -> str:
 
 
 def _identity(message: Message) -> dict[str, Any]:
-    """The fields that count in the trace's id: four of them always, the others only if they are set."""
+    """The fields that are part of the trace's id: four of them always, the others only if they are set."""
     first = {"role", "content", "tool_calls", "tool_call_id"}
     return message.model_dump(include=first) | message.model_dump(exclude=first, exclude_defaults=True)
 
@@ -554,40 +556,40 @@ EventKind = Literal["line", "return", "exception"]
 
 
 class ExecutedLine(BaseModel):
-    """One event of a program's run: a line, what a call returned, or an exception that passed."""
+    """One event of a program's run: a line, a return, or an exception."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     event: EventKind = "line"
     line: int = Field(ge=0)
-    """Line of its program, from 1."""
+    """Line number in its program, from 1."""
     changed: tuple[tuple[ShortText, ShortText], ...] = Field(default=(), max_length=100)
-    """Local variables that the line gave another value, with that; long values are cut."""
+    """Local variables that the line changed, with their new values; long values are cut."""
     said: ShortText = ""
     """The value returned, or the type of the exception."""
 
 
 class ComparedCall(BaseModel):
-    """One call of a program's function, beside the same call of the reference."""
+    """One call of a program's function, compared with the same call of the reference."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     test: ShortText
-    """Name of the test that made it."""
+    """Name of the test that made the call."""
     visibility: TestVisibility
     """Who may see the call."""
     call: ShortText
     result: ShortText | None
-    """``None``: it raised, or was cut off."""
+    """``None`` if the call raised or was cut off."""
     raised: ShortText | None = None
     """The exception, with its text."""
     reference_result: ShortText | None
     reference_raised: ShortText | None = None
     rows: tuple[tuple[ExecutedLine | None, ExecutedLine | None], ...] = Field(default=(), max_length=200)
-    """The program's run and the reference's, side by side; ``None`` where only the other has such a line.
-    Without lines in common there is none of the reference."""
+    """The aligned runs of program and reference; ``None`` if only the other has such a line. Without common
+    lines the reference's side is empty."""
     first: int | None = None
-    """Index of the row at which they part; ``None``: they do not, or cannot be compared."""
+    """Index of the row at which they diverge; ``None`` if they do not, or cannot be compared."""
     before: int = Field(default=0, ge=0)
     """Events of the program left out before the first row."""
     after: int = Field(default=0, ge=0)
@@ -595,10 +597,10 @@ class ComparedCall(BaseModel):
 
 
 class Execution(BaseModel):
-    """A program's run beside the reference's: what a label by ``execution-trace`` rests on.
+    """A program's run compared with the reference's: the evidence of a label by ``execution-trace``.
 
-    Lines are those of :class:`surefoot.labelling.verifiers.programs.TraceProgram`. What it holds is the
-    program's own statement, so text of strangers.
+    Lines refer to :class:`surefoot.labelling.verifiers.programs.TraceProgram`. The program controls this
+    output and could have forged it, so treat it as untrusted text.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -607,7 +609,7 @@ class Execution(BaseModel):
     raised: ShortText | None = None
     """Why the program could not be loaded."""
     line: int | None = None
-    """Where that was raised."""
+    """Line that raised it."""
 
 
 ExecutionField = Annotated[
@@ -619,22 +621,22 @@ ExecutionField = Annotated[
 
 
 class Evidence(BaseModel):
-    """What a label rests on; fields that do not apply stay ``None``."""
+    """The evidence for a label; fields that do not apply stay ``None``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     successes: int | None = None
     trials: int | None = None
     interval: tuple[Number, Number] | None = None
-    """Bounds on the success rate (Wilson, 95 %), where the label rests on trials."""
+    """Bounds on the success rate (Wilson, 95 %), if the label comes from trials."""
     usage: Usage = Usage()
-    """What this label cost; nothing where it reuses work done for another."""
+    """Cost of this label; zero if it reuses work done for another label."""
     rater: str | None = None
     """Annotator (pseudonym), judge model or prover."""
     message: str | None = None
     """The verifier's reason or the judge's text."""
     execution: ExecutionField = None
-    """The run of a program, on the step that it blames, or else on the last one."""
+    """The run of a program, on the step that it blames, otherwise on the last step."""
 
 
 class StepLabel(Record):
@@ -669,7 +671,7 @@ class StepLabel(Record):
 
 
 class StepPair(Record):
-    """Two rival steps after one prefix, with their values: a preference for pairwise training."""
+    """Two alternative steps after one prefix, with their values: a preference for pairwise training."""
 
     problem_id: str
     prefix: str
@@ -682,7 +684,7 @@ class StepPair(Record):
 
     @property
     def preference(self) -> float:
-        """Chance that the better step is the better one, ½ (1 + p - q) (OmegaPRM, arXiv 2406.06592)."""
+        """Probability that ``better`` is preferred, ½ (1 + p - q) (OmegaPRM, arXiv 2406.06592)."""
         return (1 + self.better_value - self.worse_value) / 2
 
     def __str__(self) -> str:
@@ -691,9 +693,9 @@ class StepPair(Record):
 
 
 class StepScores(Record):
-    """A reward model's output for one trace: one score a step, ``None`` where there is none.
+    """A reward model's output for one trace: one score per step, ``None`` for an unscored step.
 
-    NaN and infinities are no scores, and are refused; :meth:`of_model` counts them as missing.
+    NaN and infinities are refused; :meth:`of_model` converts them to ``None``.
     """
 
     trace_id: str
@@ -704,10 +706,10 @@ class StepScores(Record):
     """Why some scores are ``None``, e.g. the trace is longer than the model's context."""
     reasons: Annotated[
         tuple[str | None, ...],
-        # A column of a Parquet file holds null in the rows that leave the field out.
+        # a column of a Parquet file holds null in rows without the field
         BeforeValidator(lambda reasons: () if reasons is None else reasons),
     ] = Field(default=(), exclude_if=lambda reasons: not reasons)
-    """Why each step has its score, of a scorer that says it, such as a verifier; empty otherwise."""
+    """The reason for each score, from scorers that give one, such as verifiers; otherwise empty."""
     usage: Usage = Usage()
 
     @model_validator(mode="after")
@@ -731,16 +733,16 @@ class StepScores(Record):
         reasons: Sequence[str | None] = (),
         usage: Usage | None = None,
     ) -> StepScores:
-        """The record of what a model computed: a score that is not finite becomes ``None``, and the reason
-        says how many there were."""
-        known = tuple(None if score is None or not math.isfinite(score) else score for score in scores)
-        if broken := known.count(None) - sum(score is None for score in scores):
-            counted = f"{broken} of {len(known)} scores were not finite (NaN or infinity)"
+        """The record of a model's output: a score that is not finite becomes ``None``, and the reason counts
+        such scores."""
+        finite = tuple(None if score is None or not math.isfinite(score) else score for score in scores)
+        if broken := finite.count(None) - sum(score is None for score in scores):
+            counted = f"{broken} of {len(finite)} scores were not finite (NaN or infinity)"
             unscored_reason = f"{unscored_reason}; {counted}" if unscored_reason else counted
         return cls(
             trace_id=trace_id,
             scorer=scorer,
-            scores=known,
+            scores=finite,
             unscored_reason=unscored_reason,
             reasons=tuple(reasons),
             usage=usage or Usage(),
@@ -748,7 +750,7 @@ class StepScores(Record):
 
     @classmethod
     def unscored(cls, trace: Trace, scorer: str, reason: str) -> StepScores:
-        """The record of a trace of which no step has a score."""
+        """The record of a trace that was not scored at all."""
         scores = (None,) * len(trace.steps)
         return cls(trace_id=trace.id, scorer=scorer, scores=scores, unscored_reason=reason)
 

@@ -1,4 +1,4 @@
-"""Step scores of a trace: whether they fit its steps, and how they become one number."""
+"""Checks of step scores against their trace, and their aggregation to one number."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import StepScores, Trace
 
 Aggregator = Literal["min", "product", "last", "mean", "sum"]
-"""Papers differ: product (Lightman et al. 2023; OmegaPRM), min (Math-Shepherd), last (Snell et al. 2024),
-mean (RLHFlow's evaluation), sum (of rewards per step, as those of implicit models; PURE names it the usual
-credit of process rewards, arXiv 2504.15275)."""
+"""Papers use product (Lightman et al. 2023; OmegaPRM), min (Math-Shepherd), last (Snell et al. 2024), mean
+(RLHFlow's evaluation), or sum (of rewards per step, such as an implicit model's; PURE, arXiv 2504.15275,
+calls it the canonical credit assignment of process rewards)."""
 
 AGGREGATORS: tuple[Aggregator, ...] = get_args(Aggregator)
 
 
 def checked_scores(scorer: StepScorer, items: Sequence[ProblemTrace]) -> list[StepScores]:
-    """What ``scorer`` says of ``items``: one record per trace, in order, with one score per step.
+    """The scores of ``items``: one record per trace, in order, with one score per step.
 
-    Nothing is asked if there are no items. Raises ``ScoreError`` if the records do not fit.
+    The scorer is not called without items. Raises ``ScoreError`` if the records do not fit the traces.
     """
     records = scorer.score_traces(items) if items else []
     if len(records) != len(items):
@@ -33,12 +33,12 @@ def checked_scores(scorer: StepScorer, items: Sequence[ProblemTrace]) -> list[St
 
 
 def require_fit(record: StepScores, trace: Trace) -> None:
-    """Raise ``ScoreError`` unless ``record`` is of ``trace`` and has one score per step."""
+    """Raise ``ScoreError`` unless ``record`` belongs to ``trace`` and has one score per step."""
     require_scores(record, trace.id, len(trace.steps))
 
 
 def require_scores(record: StepScores, trace_id: str, steps: int) -> None:
-    """Raise ``ScoreError`` unless ``record`` is of the trace of this id and has ``steps`` scores."""
+    """Raise ``ScoreError`` unless ``record`` belongs to this trace and has ``steps`` scores."""
     if record.trace_id != trace_id or len(record.scores) != steps:
         raise ScoreError(
             f"{record.scorer}: {len(record.scores)} scores of trace {record.trace_id} do not fit the "
@@ -47,63 +47,63 @@ def require_scores(record: StepScores, trace_id: str, steps: int) -> None:
 
 
 def trace_score(scores: Sequence[float | None], how: Aggregator) -> float | None:
-    """:func:`aggregate`, or ``None`` for a trace without steps or with a step that has no finite score.
+    """:func:`aggregate`, or ``None`` for a trace without steps or with an unscored step.
 
-    Unscored is not zero, and a minimum over the other steps would look better than it is. Raises
-    ``ScoreError`` if ``product`` meets a negative score.
+    Unscored is not zero, and a minimum over the other steps would be too high. Raises ``ScoreError`` if
+    ``product`` gets a negative score.
     """
-    known = complete_scores(scores)
-    return aggregate(known, how) if known else None
+    finite = complete_scores(scores)
+    return aggregate(finite, how) if finite else None
 
 
 def complete_scores(scores: Sequence[float | None]) -> list[float] | None:
     """The scores, or ``None`` if one is missing or not finite."""
-    known = [score for score in scores if score is not None and math.isfinite(score)]
-    return known if len(known) == len(scores) else None
+    finite = [score for score in scores if score is not None and math.isfinite(score)]
+    return finite if len(finite) == len(scores) else None
 
 
 def aggregate(scores: Sequence[float | None], how: Aggregator) -> float:
-    """One number for one trace from its step scores, in the order of the steps.
+    """Reduce the step scores of a trace to one number.
 
-    For scores in [0, 1], product <= min <= mean, and all rules agree on a single step. ``product`` and
-    ``min`` are unchanged by a further step scored 1; ``last``, ``mean`` and ``sum`` are not. A ``sum`` of
-    scores above 0 grows with every step, and is no probability.
+    For scores in [0, 1], product <= min <= mean, and all rules agree on a single step. An additional step
+    with score 1 changes ``last``, ``mean`` and ``sum``, but not ``product`` and ``min``. A ``sum`` of
+    positive scores grows with every step and is not a probability.
 
-    Raises ``ScoreError`` if there is no step, if a step is unscored (``None`` or NaN: unscored is not zero,
-    and a minimum over the scored ones would look better than it is), if ``product`` meets a negative score
-    (a logit or a margin, whose product means nothing), or if ``how`` is no known rule.
+    Raises ``ScoreError`` for an empty list, an unscored step (``None`` or NaN: unscored is not zero, and a
+    minimum over the other steps would be too high), an unknown rule, and a negative score (a logit or a
+    margin) for ``product``.
     """
-    known = _known(scores)
+    values = _complete(scores)
     if how == "min":
-        return min(known)
+        return min(values)
     if how == "last":
-        return known[-1]
+        return values[-1]
     if how == "mean":
-        return math.fsum(known) / len(known)
+        return math.fsum(values) / len(values)
     if how == "sum":
-        return math.fsum(known)
+        return math.fsum(values)
     if how == "product":
-        return _product(known)
+        return _product(values)
     raise ScoreError(f"unknown aggregator {how!r}; use one of {', '.join(AGGREGATORS)}")
 
 
-def _known(scores: Sequence[float | None]) -> list[float]:
+def _complete(scores: Sequence[float | None]) -> list[float]:
     if not len(scores):
         raise ScoreError("'scores' is empty: a trace without steps has no score; drop it and count it")
-    known = []
+    values = []
     for step, score in enumerate(scores):
         if score is None or math.isnan(score):
             raise ScoreError(
                 f"scores[{step}] is unscored, and unscored is not zero; drop the trace and count it"
             )
-        known.append(float(score))
-    return known
+        values.append(float(score))
+    return values
 
 
 def _product(scores: list[float]) -> float:
-    """Product in log space, so that a large factor late in the list cannot meet an early underflow.
+    """Product in log space, so that it does not underflow before a later large factor.
 
-    Rounding of ``exp`` is kept from breaking product <= min, which holds when no score exceeds 1.
+    The result is clipped to the minimum if no score exceeds 1, since ``exp`` rounds.
     """
     least = min(scores)
     if least < 0:

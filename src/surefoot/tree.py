@@ -1,4 +1,4 @@
-"""Prefixes: the step tree of a search, and an index that finds what token sequences have in common."""
+"""The step tree of a search, and an index of the common prefixes of token sequences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Tokens = tuple[int, ...]
 
 @dataclass(eq=False, kw_only=True)
 class Node(Generic[D]):
-    """A prefix: its parent's and one more step. ``data`` is the search's own."""
+    """A prefix: the parent's prefix and one more step. ``data`` belongs to the search."""
 
     text: str
     """The step that leads here; empty at the root."""
@@ -25,7 +25,7 @@ class Node(Generic[D]):
     parent: Node[D] | None
     data: D
     children: dict[str, Node[D]] = field(default_factory=dict)
-    """By the text of their step: equal steps after equal prefixes are one node."""
+    """By the text of their step; equal steps after equal prefixes share a node."""
 
     def path(self) -> list[Node[D]]:
         """Nodes from the first step to this one; empty for the root."""
@@ -45,14 +45,14 @@ class StepTree(Generic[D]):
         self.root: Node[D] = Node(text="", prefix="", depth=0, parent=None, data=make())
 
     def insert(self, steps: Sequence[str], *, at: Node[D] | None = None) -> list[Node[D]]:
-        """Nodes of ``steps`` below ``at`` (the root), one a step; those that are missing are made.
+        """The nodes of ``steps`` below ``at`` (by default the root), one per step; missing nodes are created.
 
-        Raises ``ValueError`` for an empty step, which would be its own parent's prefix.
+        Raises ``ValueError`` for an empty step, whose prefix would equal its parent's.
         """
         node, nodes = at or self.root, []
         for step in steps:
             if not step:
-                raise ValueError("a step of the tree has no text")
+                raise ValueError("a step of the tree is empty")
             child = node.children.get(step)
             if child is None:
                 child = Node(
@@ -64,7 +64,7 @@ class StepTree(Generic[D]):
         return nodes
 
     def __iter__(self) -> Iterator[Node[D]]:
-        """All nodes, parents before children, children in the order in which they were made."""
+        """All nodes, parents before children, children in order of creation."""
         waiting = [self.root]
         while waiting:
             node = waiting.pop()
@@ -72,16 +72,16 @@ class StepTree(Generic[D]):
             waiting.extend(reversed(node.children.values()))
 
 
-class PrefixIndex(Generic[V]):
-    """Values of token sequences, found by the longest common beginning; in the order of their use.
+class TokenIndex(Generic[V]):
+    """Values of token sequences, looked up by the longest common prefix, in order of use.
 
-    A sequence that another one continues says nothing of its own: it is not kept beside that one.
+    A sequence that is a prefix of another one is redundant and therefore not stored.
     """
 
     def __init__(self) -> None:
         self._sorted: list[Tokens] = []
         self._values: dict[Tokens, V] = {}
-        """In the order of use, the latest last."""
+        """In order of use, the latest last."""
 
     def __len__(self) -> int:
         return len(self._values)
@@ -90,47 +90,47 @@ class PrefixIndex(Generic[V]):
         return self._values[ids]
 
     def nearest(self, ids: Tokens) -> tuple[Tokens, int]:
-        """The sequence that shares most with ``ids``, and how many tokens that is; ``((), 0)`` if none is."""
-        place = bisect_left(self._sorted, ids)
-        # of all sequences in order, those beside the place where ids would be share most with it
-        beside = self._sorted[max(0, place - 1) : place + 1]
-        lengths = [shared_length(other, ids) for other in beside]
+        """The sequence with the longest common prefix with ``ids``, and its length; ``((), 0)`` if none."""
+        index = bisect_left(self._sorted, ids)
+        # in sorted order, the neighbours of ids have the longest common prefixes with it
+        neighbours = self._sorted[max(0, index - 1) : index + 1]
+        lengths = [shared_length(other, ids) for other in neighbours]
         if not any(lengths):
             return (), 0
-        return max(zip(beside, lengths, strict=True), key=lambda found: found[1])
+        return max(zip(neighbours, lengths, strict=True), key=lambda pair: pair[1])
 
     def use(self, ids: Tokens) -> V:
-        """The value of a sequence that is kept, which is now the one used last."""
+        """The value of a stored sequence, which becomes the most recently used."""
         value = self._values[ids] = self._values.pop(ids)
         return value
 
     def covers(self, ids: Tokens) -> bool:
-        """Whether a sequence is kept that begins with ``ids``."""
-        place = bisect_left(self._sorted, ids)
-        return place < len(self._sorted) and self._sorted[place][: len(ids)] == ids
+        """Whether a stored sequence begins with ``ids``."""
+        index = bisect_left(self._sorted, ids)
+        return index < len(self._sorted) and self._sorted[index][: len(ids)] == ids
 
     def add(self, ids: Tokens, value: V) -> V | None:
-        """Keep ``value``, of a sequence that is not covered; returns that of the sequence it continues."""
-        place = bisect_left(self._sorted, ids)
-        # its beginning is the one before its place: shorter ones went when that one came
-        before = self._sorted[place - 1] if place else None
-        dropped = self.drop(before) if before is not None and ids[: len(before)] == before else None
+        """Store a sequence that is not covered; removes its stored prefix, if any, and returns that value."""
+        index = bisect_left(self._sorted, ids)
+        # only the sequence just before it can be its prefix: adding that one removed shorter prefixes
+        previous = self._sorted[index - 1] if index else None
+        dropped = self.drop(previous) if previous is not None and ids[: len(previous)] == previous else None
         insort(self._sorted, ids)
         self._values[ids] = value
         return dropped
 
     def drop(self, ids: Tokens) -> V:
-        """Forget a sequence; returns its value."""
+        """Remove a sequence and return its value."""
         del self._sorted[bisect_left(self._sorted, ids)]
         return self._values.pop(ids)
 
     def oldest(self) -> Tokens:
-        """The sequence whose use lies back furthest. Raises ``StopIteration`` if there is none."""
+        """The least recently used sequence. Raises ``StopIteration`` for an empty index."""
         return next(iter(self._values))
 
 
 def shared_length(first: Tokens, second: Tokens) -> int:
-    """Length of the common beginning."""
+    """Length of the common prefix."""
     size = min(len(first), len(second))
     if first[:size] == second[:size]:
         return size

@@ -1,4 +1,4 @@
-"""What a command would cost, from the lengths of its inputs; no model is loaded or asked."""
+"""Predicts the tokens and time of a command from the lengths of its inputs, without a model."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from surefoot.work.cost import Rates, predict_hours
 
 T = TypeVar("T")
 
-_LOOKED_AT = 1000
-"""Items whose lengths stand for all."""
+_SAMPLE = 1000
+"""Number of items whose lengths are measured."""
 
 
 def predict_usage(
@@ -24,11 +24,11 @@ def predict_usage(
     max_tokens: int,
     prompts: int | None = None,
 ) -> Usage:
-    """Tokens of asking for ``replies`` to each item, none of them longer than ``max_tokens``.
+    """Tokens for ``replies`` of at most ``max_tokens`` tokens per item.
 
-    ``prompts`` is how often the prompt is read for an item; by default with each reply.
+    ``prompts`` is the number of times that an item's prompt is read, by default once per reply.
     """
-    stride = max(1, len(items) // _LOOKED_AT)
+    stride = max(1, len(items) // _SAMPLE)
     lengths = [len(text_of(items[at])) for at in range(0, len(items), stride)]
     each = sum(lengths) / len(lengths) / CHARACTERS_PER_TOKEN
     calls = len(items) * (replies if prompts is None else prompts)

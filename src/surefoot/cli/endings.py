@@ -1,4 +1,4 @@
-"""How work ends that machine or user do not let finish: with a sentence, and what is saved is kept."""
+"""Ends interrupted work, and work that runs out of disk or memory, with a clear message."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from typing import NoReturn
 from surefoot.errors import RunError
 
 TERMINATED = 128 + signal.SIGTERM
-"""Exit status of work that SIGTERM ended."""
+"""Exit status after SIGTERM."""
 
-_AGAIN = "then start the same command again: what is saved is kept"
+_RESUME = "then start the same command again: it resumes"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# safetensors and sqlite3 have no error numbers
+# errors of safetensors and sqlite3 lack a number
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _NO_MEMORY = re.compile(
     r"can't allocate memory|out of memory|CUBLAS_STATUS_ALLOC_FAILED|not enough memory", re.IGNORECASE
@@ -33,10 +33,10 @@ _NO_MEMORY = re.compile(
 
 @contextmanager
 def plain_endings(outputs: Sequence[Path], saves_memory: Sequence[str]) -> Iterator[None]:
-    """Turn the end of disk or memory into ``RunError``, and SIGTERM into an interrupt with exit status 143.
+    """Convert errors of a full disk or memory to ``RunError``, and SIGTERM to an exit with status 143.
 
-    ``outputs`` is what the command writes: without any there is nothing to close at SIGTERM, and a server
-    ends in its own way. ``saves_memory`` names what may need less memory.
+    SIGTERM is only handled for commands with ``outputs``; servers handle it themselves. ``saves_memory``
+    names options that reduce memory.
     """
     signals: AbstractContextManager[list[int]] = _sigterm_interrupts() if outputs else nullcontext([])
     with signals as terminated:
@@ -54,7 +54,7 @@ def plain_endings(outputs: Sequence[Path], saves_memory: Sequence[str]) -> Itera
 
 @contextmanager
 def _sigterm_interrupts() -> Iterator[list[int]]:
-    """Within it, SIGTERM is as Ctrl-C, so that what is open gets closed; the list then holds the signal."""
+    """Handle SIGTERM like Ctrl-C, so that files get closed; the list then holds the signal."""
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield received
@@ -62,20 +62,20 @@ def _sigterm_interrupts() -> Iterator[list[int]]:
     process = os.getpid()
 
     def interrupt(number: int, _frame: FrameType | None) -> NoReturn:
-        if os.getpid() != process:  # a fork has nothing to close
+        if os.getpid() != process:  # a forked child
             os._exit(128 + number)
         received.append(number)
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    previous = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield received
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _sentence(error: BaseException, outputs: Sequence[Path], saves_memory: Sequence[str]) -> str | None:
-    """What ended, and what helps; ``None`` if neither disk nor memory did. Errors may hide one another."""
+    """The message for an error of disk or memory, or for one that it was raised from; otherwise ``None``."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
@@ -94,13 +94,13 @@ def _number(error: BaseException) -> int | None:
         return error.errno
     if isinstance(error, sqlite3.Error):
         return errno.ENOSPC if error.sqlite_errorcode == sqlite3.SQLITE_FULL else None
-    if type(error).__name__ == "SafetensorError" and (found := _OS_ERROR.search(str(error))):
-        return int(found[1])
+    if type(error).__name__ == "SafetensorError" and (match := _OS_ERROR.search(str(error))):
+        return int(match[1])
     return None
 
 
 def _is_memory(error: BaseException) -> bool:
-    """Whether memory of the machine or of a device ended; torch is not loaded to find out."""
+    """Whether the memory of the machine or a device is used up; torch is not imported for this."""
     torch = sys.modules.get("torch")
     if isinstance(error, MemoryError) or (torch and isinstance(error, torch.OutOfMemoryError)):
         return True
@@ -110,17 +110,17 @@ def _is_memory(error: BaseException) -> bool:
 def _disk(error: BaseException, number: int, outputs: Sequence[Path]) -> str:
     named = getattr(error, "filename", None)
     temporary = Path(tempfile.gettempdir())
-    places = [Path(named)] if isinstance(named, str) else [*outputs, temporary]
-    free, place = min((shutil.disk_usage(folder).free, folder) for folder in map(_folder, places))
+    paths = [Path(named)] if isinstance(named, str) else [*outputs, temporary]
+    free, folder = min((shutil.disk_usage(folder).free, folder) for folder in map(_folder, paths))
     if number == errno.EFBIG:
-        return f"a file in {place} may not become larger: raise the limit (ulimit -f), {_AGAIN}"
+        return f"a file in {folder} may not become larger: raise the limit (ulimit -f), {_RESUME}"
     what = "the quota of the disk" if number == errno.EDQUOT else "the disk"
-    fix = "free some, or set TMPDIR to another directory" if place == _folder(temporary) else "free some"
-    return f"{what} of {place} is full, with {free / 1e6:.1f} MB free: {fix}, {_AGAIN}"
+    fix = "free some, or set TMPDIR to another directory" if folder == _folder(temporary) else "free some"
+    return f"{what} of {folder} is full, with {free / 1e6:.1f} MB free: {fix}, {_RESUME}"
 
 
 def _folder(path: Path) -> Path:
-    """The nearest directory that is there."""
+    """The nearest existing directory."""
     path = path.resolve()
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
@@ -128,4 +128,4 @@ def _folder(path: Path) -> Path:
 def _memory(error: BaseException, saves_memory: Sequence[str]) -> str:
     device = "the device" if "CUDA" in str(error) else "the machine"
     fix = f"try {' or '.join(saves_memory)}" if saves_memory else "free some, or use a larger machine"
-    return f"the memory of {device} is used up: {fix}, {_AGAIN}"
+    return f"the memory of {device} is used up: {fix}, {_RESUME}"

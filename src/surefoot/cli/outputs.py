@@ -1,4 +1,4 @@
-"""What a command is about to write is not written over, unless the user says so with ``--force``."""
+"""Refuses to overwrite existing outputs without ``--force``."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from pathlib import Path
 from surefoot.errors import RunError
 
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/")
-"""As it is left of a URL that was made a path."""
+"""Matches a URL that was converted to a path, which removes a slash."""
 
 
 def refuse_urls(paths: Iterable[Path]) -> None:
-    """Raise ``RunError`` for the first of ``paths`` that was meant as a URL."""
+    """Raise ``RunError`` for the first path that was meant as a URL."""
     for path in paths:
         if _URL.match(str(path)):
             raise RunError(f"{path}: outputs are local files; write one, then upload it")
 
 
 def refuse_existing(paths: Iterable[Path]) -> None:
-    """Raise ``RunError`` for the first of ``paths`` that holds something which this command did not begin.
+    """Raise ``RunError`` for the first path that exists and that this command cannot resume.
 
-    Unfinished work goes on: a file beside which ``<file>.work`` stands, and a run's directory, whose manifest
-    is compared with the command's settings where the run is opened. Devices and pipes have nothing to lose.
+    Unfinished work can be resumed: a file with a ``<file>.work`` directory, and a run directory, whose
+    manifest is compared with the command's settings later. Devices and pipes may be written.
     """
     if int(os.environ.get("RANK", "0")) > 0:
-        return  # the first of several processes has looked, and may have begun to write
+        return  # the first of several processes has checked, and may already be writing
     for path in paths:
         if path.with_name(f"{path.name}.work").is_dir():
             continue

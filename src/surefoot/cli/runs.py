@@ -22,7 +22,7 @@ R = TypeVar("R", bound=Record)
 
 
 def print_table(table: Table) -> None:
-    """A table of a report on standard output."""
+    """Print a table of a report."""
     from surefoot.stats import format_cell
 
     rows = ([format_cell(cell, table.spec) for cell in row] for row in table.rows)
@@ -38,14 +38,14 @@ def connections(policy: object) -> Callable[[], AbstractAsyncContextManager[obje
 
 @contextmanager
 def checked_options() -> Iterator[None]:
-    """Turn a value that a settings class refuses into ``RunError``, which names the option."""
+    """Convert the error of an invalid setting to ``RunError``, naming the option."""
     from pydantic import ValidationError
 
     try:
         yield
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        named = [part for part in first["loc"] if isinstance(part, str)]  # not the place in a list
+        named = [part for part in first["loc"] if isinstance(part, str)]  # without list indices
         option = f"--{named[-1]}".replace("_", "-") + ": " if named else ""
         raise RunError(f"{option}{first['msg'].removeprefix('Value error, ')}") from error
     except ValueError as error:
@@ -55,10 +55,10 @@ def checked_options() -> Iterator[None]:
 def read_table(path: str, record: type[R]) -> RecordTable[R]:
     """The valid records of a file (``-`` = standard input), on disk; bad lines are counted on standard error.
 
-    Shards, named by a pattern or a folder, are one file, and a URL is one, too. Problems and traces may be in
-    any form that ``surefoot import`` reads, which is then shown. One that comes twice, also a label or score,
-    is kept once and counted. Raises ``RecordError`` if there is no valid record, for two different ones of
-    one id, and for different scores of one trace by one scorer.
+    ``path`` may be a pattern, a folder of shards or a URL. Problems and traces may be in any format that
+    ``surefoot import`` reads; the format is then shown. Duplicates are left out and counted. Raises
+    ``RecordError`` for a file without valid records, two different records with one id, and different scores
+    of one trace by one scorer.
     """
     from surefoot.io import ReadReport, read_records
     from surefoot.io.files import needs
@@ -98,34 +98,34 @@ def _imported(path: str, record: type[R]) -> RecordTable[R] | None:
 
     if record not in (Problem, Trace):
         return None
-    said: list[str] = []
-    context = ImportContext(settings=ImportSettings(), report=ReadReport(), say=said.append)
+    notes: list[str] = []
+    context = ImportContext(settings=ImportSettings(), report=ReadReport(), say=notes.append)
     name = detect_format(path, context.settings)
     if name == RECORDS:
         return None
-    found = import_traces(path, name, context)
-    chosen = (one.problem if record is Problem else one.trace for one in found)
+    imported = import_traces(path, name, context)
+    items = (item.problem if record is Problem else item.trace for item in imported)
     path = shown(path)
-    table = open_table(path, record, records=(one for one in chosen if isinstance(one, record)))
+    table = open_table(path, record, records=(item for item in items if isinstance(item, record)))
     if table:
-        echo(f"{path} is read as {name}" + "".join(f"; {one}" for one in said), err=True)
+        echo(f"{path} is read as {name}" + "".join(f"; {note}" for note in notes), err=True)
         if context.report.bad_count:
             echo(context.report.summary(), err=True)
     return table or None
 
 
 def is_held_out(problem_id: str, share: float) -> bool:
-    """Whether a problem is among about ``share`` of all problems, chosen by their ids alone."""
+    """Whether a problem is held out: about ``share`` of all problems, selected by a hash of the id."""
     from surefoot.records import content_id
 
     return int(content_id("held out", problem_id), 16) < share * 2**64
 
 
 def pair(problems: Sequence[Problem], traces: Sequence[Trace]) -> JoinedTraces:
-    """Traces with their problems; those that have no steps yet are cut, as ``segment_trace`` cuts by default.
+    """Traces with their problems. Traces without steps are cut as ``segment_trace`` does by default.
 
-    Traces that are empty, or without a problem, are left out and counted on standard error. Raises
-    ``RecordError`` if no trace is left.
+    Empty traces and traces without a problem are skipped and counted on standard error. Raises
+    ``RecordError`` if no trace remains.
     """
     from surefoot.io.joins import join_traces
     from surefoot.segment import cut_trace
@@ -157,7 +157,7 @@ def pair(problems: Sequence[Problem], traces: Sequence[Trace]) -> JoinedTraces:
 
 
 def as_table(records: Sequence[R], name: str, record: type[R]) -> RecordTable[R]:
-    """``records`` on disk, where they are not yet."""
+    """``records`` as a table; written to disk if they are not one yet."""
     from surefoot.io.tables import RecordTable, open_table
 
     return records if isinstance(records, RecordTable) else open_table(name, record, records=records)
@@ -188,7 +188,7 @@ def labelled(
 
 
 def require_one_process(command: str) -> None:
-    """Raise ``RunError`` if this process was started with others, for a command that they cannot share."""
+    """Raise ``RunError`` if several processes were started for a command that works in one."""
     if (count := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
         raise RunError(
             f"{command} works in one process, and {count} were started: run it without torchrun or "
@@ -200,7 +200,7 @@ def require_one_process(command: str) -> None:
 def one_writer(
     out: Path, command: str, settings: Mapping[str, Any], inputs: Mapping[str, Path]
 ) -> Iterator[Run | None]:
-    """The run directory, held by the first of several processes; ``None`` in the others."""
+    """The run directory, opened by the first of several processes; ``None`` in the others."""
     from surefoot.io import Run
 
     if int(os.environ.get("RANK", "0")) > 0:
@@ -211,14 +211,13 @@ def one_writer(
 
 
 def file_inputs(**sources: str | None) -> dict[str, Path]:
-    """The files that options name, each shard apart; an option not given has none, nor has standard input,
-    which has no content to compare."""
+    """The files that options name, each shard with its own name; standard input is left out."""
     from surefoot.io.sources import files_of
 
-    found: dict[str, Path] = {}
+    inputs: dict[str, Path] = {}
     for name, source in sources.items():
         if source is None or source == "-":
             continue
         files = files_of(source)
-        found |= {name: files[0]} if len(files) == 1 else {f"{name}/{file.name}": file for file in files}
-    return found
+        inputs |= {name: files[0]} if len(files) == 1 else {f"{name}/{file.name}": file for file in files}
+    return inputs

@@ -14,7 +14,7 @@ import torch
 from transformers import DynamicCache, PreTrainedConfig
 from transformers.cache_utils import DynamicLayer
 
-from surefoot.tree import PrefixIndex, Tokens
+from surefoot.tree import TokenIndex, Tokens
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -89,7 +89,7 @@ class PrefixCache:
 
     def __init__(self, max_tokens: int) -> None:
         self.max_tokens = max_tokens
-        self._index: PrefixIndex[_CachedSequence] = PrefixIndex()
+        self._index: TokenIndex[_CachedSequence] = TokenIndex()
         self._held = 0
 
     @property

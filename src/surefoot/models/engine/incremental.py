@@ -12,7 +12,7 @@ from surefoot.models.engine.tree_attention import TokenPool
 from surefoot.models.engine.tree_plan import Slots
 from surefoot.models.scorer import Scorer, StepModel, readable
 from surefoot.policies.prefix_cache import bytes_per_token
-from surefoot.tree import PrefixIndex, Tokens
+from surefoot.tree import TokenIndex, Tokens
 
 
 def bytes_per_scored_token(trunk: PreTrainedModel) -> int | None:
@@ -35,7 +35,7 @@ class TokenCache:
 
     def __init__(self, pool: TokenPool, max_tokens: int) -> None:
         self.pool, self.max_tokens = pool, max_tokens
-        self._index: PrefixIndex[Slots] = PrefixIndex()
+        self._index: TokenIndex[Slots] = TokenIndex()
 
     def find(self, ids: Tokens) -> Slots:
         """Slots of the longest beginning of ``ids`` that is kept."""
