@@ -59,7 +59,7 @@ def test_below_a_node():
 
 def test_a_step_has_text():
     tree = StepTree(list)
-    with pytest.raises(ValueError, match="no text"):
+    with pytest.raises(ValueError, match="is empty"):
         tree.insert(["One. ", ""])
 
 
