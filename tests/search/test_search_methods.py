@@ -179,7 +179,7 @@ def test_only_a_majority_needs_no_scorer():
     [result] = searched(BestOfNSearch(n=4, rule="majority"), problems(1), policy)
     assert result.scores == ()
     assert result.chosen is not None
-    with pytest.raises(Exception, match="there is no scorer"):
+    with pytest.raises(Exception, match="needs a scorer"):
         searched(BeamSearch(), problems(1), policy)
 
 

@@ -4,8 +4,8 @@ Temperature (Guo et al., arXiv 1706.04599) divides the score's log odds by one n
 cannot correct scores that are too high or too low overall. Platt scaling (Platt 1999, "Probabilistic
 outputs for support vector machines") multiplies the log odds and adds an intercept. Neither changes the order
 of steps. Isotonic regression (Zadrozny and Elkan 2002) fits any rising function: it can straighten any
-distortion, ties scores, and needs more steps. All are fitted on one split, by name; errors reported on that
-very split says nothing.
+distortion, ties scores, and needs more steps. All are fitted on one split, by name; errors measured on
+that split say nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from sklearn.isotonic import IsotonicRegression
+from sklearn.linear_model import LogisticRegression
 
 from surefoot.errors import ScoreError
 from surefoot.io import write_json
@@ -237,40 +238,22 @@ def _fit_temperature(score: FloatArray, fact: FloatArray) -> TemperatureMap:
 
 
 def _fit_platt(score: FloatArray, fact: FloatArray) -> PlattMap:
-    """Newton's method with halved steps, as Lin, Lin and Weng 2007 (Machine Learning 68, 267-276)."""
+    """Logistic regression on the log odds; each step counts as good and as bad, weighted by its target."""
     if score.min() == score.max():
         raise ScoreError(f"all scores are {score[0]:g}: a slope cannot be fitted")
     good, bad = fact.sum(), (1 - fact).sum()
     target = fact * (good + 1) / (good + 2) + (1 - fact) / (bad + 2)
-    columns = np.stack([_log_odds(score), np.ones(len(score))])
-
-    def loss(weights: FloatArray) -> float:
-        z = weights @ columns
-        return float((np.logaddexp(0, z) - target * z).sum())
-
-    weights = np.array([0.0, math.log((good + 1) / (bad + 1))])
-    for _ in range(_NEWTON_STEPS):
-        chance = (1 + np.tanh(weights @ columns / 2)) / 2
-        gradient = columns @ (chance - target)
-        curvature = (columns * (chance * (1 - chance))) @ columns.T + _RIDGE * np.eye(2)
-        direction = -np.linalg.solve(curvature, gradient)
-        now, gain, size = loss(weights), float(gradient @ direction), 1.0
-        while loss(weights + size * direction) > now + 1e-4 * size * gain and size > _RIDGE:
-            size /= 2
-        weights = weights + size * direction
-        if -gain < _RIDGE:
-            break
-    slope, intercept = weights.tolist()
+    odds = np.tile(_log_odds(score), 2)[:, None]
+    classes, weights = np.repeat([1, 0], len(score)), np.concatenate([target, 1 - target])
+    model = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-12)
+    model.fit(odds, classes, sample_weight=weights)
+    slope, intercept = float(model.coef_[0, 0]), float(model.intercept_[0])
     if slope <= 0:
         raise ScoreError(
             f"Platt's slope is {slope:.3g} (AUC {_auc(score, fact)}): calibrated, the steps would change "
             "their order; check what the scores and labels mean"
         )
     return PlattMap(slope=slope, intercept=intercept)
-
-
-_NEWTON_STEPS = 100
-_RIDGE = 1e-12
 
 
 def _fit_isotonic(score: FloatArray, fact: FloatArray) -> IsotonicMap:
