@@ -56,11 +56,12 @@ test: setup ## run every test, the slow ones too, in a process more than there a
 test-fast: setup ## run the tests that take seconds
 	$(BIN)/python -m pytest $(XDIST) -m 'not slow' $(ARGS)
 
-check: setup ## lint, formatting, types, import ranks
+check: setup ## lint, formatting, types, import ranks, language
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/language.py
 
 sbom: setup ## write build/sbom.cdx.json, what .venv holds as CycloneDX
 	@mkdir -p build

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked_ranks import run_ranks
 from safetensors.torch import load_file
 
 pytest.importorskip("accelerate")
 
-PROGRAM = """
+IMPORTS = """
 import json, sys
 from pathlib import Path
 from accelerate.state import AcceleratorState
@@ -26,6 +23,9 @@ from surefoot.rl.config import RLConfig
 from surefoot.rl.loop import train_policy
 from surefoot.rl.task import Task
 from surefoot.segment import Line
+"""
+
+PROGRAM = """
 base, out, runs = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
 
 class Sevens:
@@ -84,46 +84,17 @@ ONE_SIDED = {
 }
 
 
-def run(base: Path, out: Path, runs: dict[str, dict], *, processes: int) -> Path:
-    """A folder of runs, one after the other in the same processes, which take seconds to start."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-    command = [sys.executable, "-c", PROGRAM, str(base), str(out), json.dumps(runs)]
-    plain = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
-    running = [
-        subprocess.Popen(
-            command,
-            env=plain
-            | (
-                address | {"WORLD_SIZE": str(processes), "RANK": str(rank), "LOCAL_RANK": str(rank)}
-                if processes > 1
-                else {}
-            ),
-        )
-        for rank in range(processes)
-    ]
-    try:
-        assert [one.wait(timeout=600) for one in running] == [0] * processes
-    finally:
-        for one in running:
-            one.kill()
-    return out
-
-
 def log(run: Path) -> dict:
     return json.loads((run / "rl.json").read_text())["log"]
 
 
 @pytest.fixture(scope="module")
-def one_process(lab_base, tmp_path_factory) -> Path:
-    return run(lab_base, tmp_path_factory.mktemp("one"), SETTINGS, processes=1)
-
-
-@pytest.fixture(scope="module")
-def two_processes(lab_base, tmp_path_factory) -> Path:
-    runs = SETTINGS | {"one-sided": ONE_SIDED}
-    return run(lab_base, tmp_path_factory.mktemp("two"), runs, processes=2)
+def folders(lab_base, tmp_path_factory) -> tuple[Path, Path]:
+    """Runs of one process, and of two."""
+    one, two = tmp_path_factory.mktemp("one"), tmp_path_factory.mktemp("two")
+    runs = json.dumps(SETTINGS), json.dumps(SETTINGS | {"one-sided": ONE_SIDED})
+    run_ranks(IMPORTS, PROGRAM, {1: (lab_base, one, runs[0]), 2: (lab_base, two, runs[1])})
+    return one, two
 
 
 def numbers(row: dict) -> dict:
@@ -134,8 +105,8 @@ def numbers(row: dict) -> dict:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
-def test_two_processes_give_the_updates_of_one(one_process, two_processes, name):
-    one, two = log(one_process / name), log(two_processes / name)
+def test_two_processes_give_the_updates_of_one(folders, name):
+    one, two = log(folders[0] / name), log(folders[1] / name)
     for mine, theirs in zip(two["updates"], one["updates"], strict=True):
         for field in ("samples", "filtered", "dropped", "unscored_steps", "usage"):
             assert mine[field] == theirs[field], field
@@ -143,14 +114,14 @@ def test_two_processes_give_the_updates_of_one(one_process, two_processes, name)
         assert mine["gradient_norm"] == pytest.approx(theirs["gradient_norm"], rel=2e-2)
         assert mine["shape"] == pytest.approx(theirs["shape"])
     assert [row["accuracy"] for row in two["evaluations"]] == [row["accuracy"] for row in one["evaluations"]]
-    weights = load_file(one_process / name / "policy" / "model.safetensors")
-    for tensor_name, tensor in load_file(two_processes / name / "policy" / "model.safetensors").items():
+    weights = load_file(folders[0] / name / "policy" / "model.safetensors")
+    for tensor_name, tensor in load_file(folders[1] / name / "policy" / "model.safetensors").items():
         assert (tensor - weights[tensor_name]).abs().max() < 5e-4, tensor_name
 
 
 @pytest.mark.slow
-def test_a_process_that_has_nothing_to_learn_from_is_not_waited_for(two_processes):
-    updates = log(two_processes / "one-sided")["updates"]
+def test_a_process_that_has_nothing_to_learn_from_is_not_waited_for(folders):
+    updates = log(folders[1] / "one-sided")["updates"]
     filtered = [row["filtered"] for row in updates]
     assert 3 in filtered, "no round in which one process alone has nothing"
     assert all(row["loss"] is None for row in updates if row["filtered"])

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked_ranks import run_ranks
 from safetensors.torch import load_file
 
 pytest.importorskip("accelerate")
 
-PROGRAM = """
+IMPORTS = """
 import json, os, sys
 from pathlib import Path
 from accelerate.state import AcceleratorState
@@ -27,6 +24,9 @@ from surefoot.training.classifier import train
 from surefoot.training.examples import Example
 from surefoot.training.implicit import train_implicit
 from surefoot.training.sft import fit_tokens
+"""
+
+PROGRAM = """
 base, out, runs = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
 examples = [
     Example(trace_id=str(n), ids=(1, *(4 + n * k % 15 for k in range(n % 7 + 2))), positions=(n % 7 + 2,),
@@ -85,64 +85,39 @@ RUNS = [
 """Folder, step at which the run is stopped, environment."""
 
 
-def run(base: Path, out: Path, runs: list[tuple[str, int | None, dict[str, str]]], *, processes: int) -> Path:
-    """A folder of runs, one after the other in the same processes, which take seconds to start."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-c", PROGRAM, str(base), str(out), json.dumps(runs)]
-    base_environment = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(processes)}
-    running = [
-        subprocess.Popen(
-            command,
-            env=base_environment
-            | (address | {"RANK": str(rank), "LOCAL_RANK": str(rank)} if processes > 1 else {}),
-        )
-        for rank in range(processes)
-    ]
-    try:
-        assert [one.wait(timeout=600) for one in running] == [0] * processes
-    finally:
-        for one in running:
-            one.kill()
-    return out
-
-
 def outcome(directory: Path) -> dict:
     return json.loads((directory / "training.json").read_text())
 
 
 @pytest.fixture(scope="module")
-def one_process(lab_base, tmp_path_factory) -> Path:
-    runs = [(name, None, {}) for name in ("plain", "plain-tokens", "plain-implicit")]
-    return run(lab_base, tmp_path_factory.mktemp("one"), runs, processes=1)
-
-
-@pytest.fixture(scope="module")
-def two_processes(lab_base, tmp_path_factory) -> Path:
-    return run(lab_base, tmp_path_factory.mktemp("two"), RUNS, processes=2)
+def folders(lab_base, tmp_path_factory) -> tuple[Path, Path]:
+    """Runs of one process, and of two."""
+    one, two = tmp_path_factory.mktemp("one"), tmp_path_factory.mktemp("two")
+    plain = [(name, None, {}) for name in ("plain", "plain-tokens", "plain-implicit")]
+    jobs = {1: (lab_base, one, json.dumps(plain)), 2: (lab_base, two, json.dumps(RUNS))}
+    run_ranks(IMPORTS, PROGRAM, jobs)
+    return one, two
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["ddp", "fsdp"])
 @pytest.mark.parametrize("kind", ["", "-tokens", "-implicit"])
-def test_two_processes_give_the_losses_of_one(one_process, two_processes, way, kind):
-    folders = one_process / f"plain{kind}", two_processes / f"{way}{kind}"
-    one, two = map(outcome, folders)
+def test_two_processes_give_the_losses_of_one(folders, way, kind):
+    single, double = folders[0] / f"plain{kind}", folders[1] / f"{way}{kind}"
+    one, two = outcome(single), outcome(double)
     assert (one["processes"], two["processes"]) == (1, 2)
     assert two["losses"] == pytest.approx(one["losses"], rel=1e-3)
     assert two["norms"] == pytest.approx(one["norms"], rel=2e-2)
     assert two["tokens"] == one["tokens"]
-    weights = load_file(folders[0] / "model.safetensors")
-    saved = load_file(folders[1] / "model.safetensors")
+    weights = load_file(single / "model.safetensors")
+    saved = load_file(double / "model.safetensors")
     assert saved.keys() == weights.keys()
     for name, tensor in saved.items():
         assert (tensor - weights[name]).abs().max() < 2e-3, name
 
 
 @pytest.mark.slow
-def test_two_processes_that_are_stopped_go_on_to_equal_numbers(two_processes):
+def test_two_processes_that_are_stopped_resume_to_equal_numbers(folders):
     for name in ("training.json", "model.safetensors", "head.safetensors"):
-        whole = (two_processes / "fsdp" / name).read_bytes()
-        assert (two_processes / "cut" / name).read_bytes() == whole, name
+        whole = (folders[1] / "fsdp" / name).read_bytes()
+        assert (folders[1] / "cut" / name).read_bytes() == whole, name
