@@ -14,7 +14,7 @@ from surefoot.models.scorer import CheckpointScorer
 from surefoot.policies import Loading, load_policy
 
 CARD = CheckpointCard(kind="prm", aggregation="min", label_source="test", base="tiny")
-OPTIONS = {"--device", "--dtype", "--attention", "--batch-tokens", "--device-map", "--tf32"}
+OPTIONS = {"--device", "--dtype", "--attention", "--batch-tokens", "--device-map"}
 
 
 def test_every_command_that_has_one_of_the_options_has_them_all():

@@ -21,7 +21,7 @@ from pydantic import (
 from surefoot.answers import AnswerStyle
 from surefoot.cli.settings import Flag, OptionGroup
 from surefoot.cli.terminal import echo
-from surefoot.errors import RunError, SandboxError
+from surefoot.errors import CheckpointError, RunError, SandboxError
 from surefoot.labels import Neutral
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.scores import Aggregator
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound=BaseModel)
 
-INPUT = Flag(transient=True)
+INPUT = Flag(transient=True, common=True)
 """A file: the manifest holds its hash, so the path does not matter."""
 
 
@@ -102,7 +102,9 @@ TracesArgument = Annotated[
 ]
 Sources = Annotated[tuple[str, ...], Flag(argument=True, metavar="NAME=FILE", transient=True)]
 Seed = Annotated[int, Field(description="Seed of everything that is random; equal seeds give equal results.")]
-MODELS = OptionGroup(title="Models in this process", transient=("batch_tokens",))
+MODELS = OptionGroup(
+    title="Models in this process", omit=("tf32",), common=("device",), transient=("batch_tokens",)
+)
 Models = Annotated[Loading, MODELS]
 TrainedModels = Annotated[Loading, AfterValidator(_in_one_piece), MODELS]
 """`auto` and `bfloat16` are for the parts that are not trained, beside an adapter or a head."""
@@ -209,12 +211,12 @@ class SettingsGroup(BaseModel):
 class PolicySettings(SettingsGroup):
     """Who writes: a model in this process, or one behind an OpenAI-compatible server."""
 
-    name: Annotated[str, Flag(name="--policy")] = Field(
+    name: Annotated[str, Flag(name="--policy", common=True)] = Field(
         default="lab",
         description="`lab`, `shop` (the lab's scripted agent), a checkpoint directory, a hub name "
         "(`owner/name@revision`), or with `--base-url` the server's name of the model.",
     )
-    base_url: tuple[str, ...] = Field(
+    base_url: Annotated[tuple[str, ...], Flag(common=True)] = Field(
         default=(),
         description="OpenAI-compatible server, such as `http://localhost:8000/v1`; its key is read from "
         "`OPENAI_API_KEY`. Several serve the same model and share the requests.",
@@ -309,6 +311,7 @@ class PRMSettings(SettingsGroup):
 
     def open(self, loading: Loading) -> CheckpointScorer:
         """The reward model. Raises ``CheckpointError``."""
+        require_checkpoints(self.names)
         from surefoot.models.loading import load_prm
 
         names = one_or_all(self.names)
@@ -321,7 +324,8 @@ class PRMSettings(SettingsGroup):
         )
 
     def files(self) -> dict[str, Path]:
-        """What identifies it, for a run's manifest."""
+        """Files that identify it, for a run's manifest."""
+        require_checkpoints(self.names)
         from surefoot.models.loading import identifying_files
 
         return identifying_files(one_or_all(self.names))
@@ -407,6 +411,16 @@ def open_engine(name: str, workers: int, loading: Loading = LOADING) -> Engine |
         on_gpu = loading.device.startswith("cuda") or loading.device_map is not None
         return RayEngine(workers, gpus=float(on_gpu))
     return Processes(workers) if workers > 1 else None
+
+
+def require_checkpoints(names: Sequence[str]) -> None:
+    """Raise ``CheckpointError`` for a directory that does not exist, before torch is imported."""
+    from surefoot.io.hub import is_hub_name
+
+    for name in names:
+        remote = ":" in name or is_hub_name(name)  # a URL, a training-free score of a model, a hub name
+        if not remote and not Path(name).is_dir():
+            raise CheckpointError(f"{name} is not a surefoot checkpoint: surefoot.json is missing")
 
 
 def one_or_all(names: Sequence[str]) -> str | Sequence[str]:

@@ -95,6 +95,8 @@ class Score(Command):
 
     def run(self) -> None:
         """Score, and show or write."""
+        if not self.dry_run:
+            o.require_checkpoints(self.models)
         if self.problem is not None:
             self._show(self.load(), self.problem)
         else:

@@ -39,6 +39,7 @@ DatabaseName = Annotated[
 DEFAULT_DATABASE = "surefoot.db"
 
 _SERVER = OptionGroup(
+    common=("host", "port"),
     names={
         "limits.max_body_bytes": "--max-body",
         "limits.timeout_s": "--request-timeout",
@@ -48,7 +49,9 @@ _SERVER = OptionGroup(
     },
     omit=("limits.max_json_depth", "limits.keep_alive_s"),
 )
-_GATEWAY = OptionGroup(names={"offered": "--offer"}, omit=("extract", "overlap", "gather_s", "guard"))
+_GATEWAY = OptionGroup(
+    common=("strategy",), names={"offered": "--offer"}, omit=("extract", "overlap", "gather_s", "guard")
+)
 _GUARD = OptionGroup(
     title="Guard of tool calls",
     names={

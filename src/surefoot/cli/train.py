@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 TRAINING = OptionGroup(
     title="Training",
     names={"lora.rank": "--lora", "lora.targets": "--lora-target"},
+    common=("epochs", "batch_size", "learning_rate", "lora.rank"),
     transient=("microbatch_tokens", "gradient_checkpointing", "checkpoint_every"),  # beyond rounding
 )
 

@@ -146,7 +146,6 @@ class SearchCommand(SearchSettings):
 
         from surefoot.cli.runs import file_inputs, read_table
         from surefoot.records import Problem
-        from surefoot.search.caches import remembering_policy, remembering_scorer
         from surefoot.search.method import SearchResult, run_search
         from surefoot.search.saved_tree import save_tree
         from surefoot.work import FunctionJob, Pieces, map_resumable, progress_bars
@@ -155,6 +154,8 @@ class SearchCommand(SearchSettings):
         problems = read_table(self.problems, Problem)
         inputs = file_inputs(problems=self.problems) | (self.reward.files() if self.reward else {})
         config = self.resolved() | {"search": repr(search)}
+        from surefoot.search.caches import remembering_policy, remembering_scorer  # imports torch
+
         policy = self.policy.open(chat=self.prompt.chat, loading=self.loading)
         size = _PIECE * self.in_flight
         order = {problem.id: index for index, problem in enumerate(problems)}
