@@ -1,7 +1,7 @@
 """Public data sets and logs of other programs, one file per format; ``FORMATS`` lists all by name.
 
-A reader rejects a bad row, or with a ``report`` skips and counts it; a writer counts what its format cannot
-hold.
+A reader raises ``RecordError`` for a bad row, or with a ``report`` skips and counts it. Labels of rows
+without a timestamp get the time of reading as ``created``. A writer counts items that its format cannot hold.
 """
 
 import lazy_loader

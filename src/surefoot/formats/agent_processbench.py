@@ -49,10 +49,7 @@ def read_agent_processbench(path: Path | str, *, report: ReadReport | None = Non
     ``trace.id`` is ``data_source:query_index:sample_index``, as in the benchmark's own predictions;
     ``outcome`` is the final label (0 = unknown), ``problem.source`` the subset.
     ``meta["agent_processbench"]`` holds fields without a place in a record (``ground_truth``,
-    ``tool_metrics``, the indices). Rows have no timestamps, so all labels get the time of reading as
-    ``created``.
-
-    Raises ``RecordError`` for a bad row unless a ``report`` counts it.
+    ``tool_metrics``, the indices).
     """
     builder = TraceBuilder("")
     return read_rows(path, _Row, lambda _, row: _labelled_run(row, builder), report)
@@ -192,8 +189,7 @@ class _JudgedRow(FileRow):
 def read_agent_judgements(path: Path | str, *, report: ReadReport | None = None) -> Iterator[JudgedRun]:
     """Human labels of AgentProcessBench and stored labels of judges, one run per row.
 
-    Ids are those of :func:`read_agent_processbench`; steps are the labelled messages in order. Raises
-    ``RecordError`` for a bad row unless a ``report`` counts it.
+    Ids are as in :func:`read_agent_processbench`; steps are the labelled messages in order.
     """
     created = now()
     return read_rows(path, _JudgedRow, lambda _, row: _judged(row, created), report)
@@ -236,8 +232,7 @@ def read_agent_predictions(
     """The labels of each run, in the form that the benchmark's own script writes for its judge.
 
     The script labels every assistant message, so the n-th label belongs to step n. The judge is the rater,
-    and its explanation of a step the evidence. Raises ``RecordError`` for a bad row unless a ``report``
-    counts it.
+    and its explanation of a step the evidence.
     """
     created = now()
     return read_rows(path, _PredictedRow, lambda _, row: _predicted(row, created), report)

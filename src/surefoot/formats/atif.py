@@ -45,8 +45,8 @@ def read_atif(path: Path | str, context: ImportContext) -> Iterator[ImportedTrac
     """One trace per trajectory, without the turns that were copied from another one for context."""
 
     def build(number: int, row: Any) -> Iterator[ImportedTrace]:
-        for place, trajectory in _trajectories(str(number), row):
-            yield _trace(place, trajectory, context)
+        for where, trajectory in _trajectories(str(number), row):
+            yield _trace(where, trajectory, context)
 
     return context.rows(raw_rows(path), build)
 
@@ -58,10 +58,10 @@ def write_atif(original: Path, path: Path, results: Mapping[str, TraceResults]) 
     """
     changed, rows = 0, []
     for number, row in readable_rows(original):
-        for place, trajectory in _trajectories(str(number), row) if _has_steps(row) else ():
-            if place in results:
-                check_origin(original, f"trajectory {place}", trajectory["steps"], results[place])
-                _annotate(trajectory, results[place])
+        for where, trajectory in _trajectories(str(number), row) if _has_steps(row) else ():
+            if where in results:
+                check_origin(original, f"trajectory {where}", trajectory["steps"], results[where])
+                _annotate(trajectory, results[where])
                 changed += 1
         rows.append(row)
     write_like_original(path, rows)

@@ -31,9 +31,6 @@ def read_bigbench_mistake(path: Path | str, *, report: ReadReport | None = None)
     ``problem.answer`` is the target, ``trace.answer`` the chain's answer, ``outcome`` whether they are equal
     apart from white space. A correct answer may follow a mistake, and a wrong one an unmarked chain. The
     labels' source is the data set's name, because people marked most tasks but a rule marked most Dyck words.
-    Rows have no timestamps, so all labels get the time of reading as ``created``.
-
-    Raises ``RecordError`` for a bad row unless a ``report`` counts it.
     """
     builder = TraceBuilder("\n")
     return read_rows(path, _MistakeRow, lambda _, row: _labelled(row, builder), report)

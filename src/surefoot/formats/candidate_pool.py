@@ -69,8 +69,6 @@ def read_candidate_pool(path: Path | str, *, report: ReadReport | None = None) -
     A text with step scores is cut at blank lines; it is left out, and counted, if the numbers of steps and
     scores then differ. A whole response is one step, and its logit becomes a score by the logistic function,
     which keeps the order. A trace's ``sample`` is its position in the row.
-
-    Raises ``RecordError`` for a bad row unless a ``report`` counts it.
     """
     return read_rows(path, _PoolRow, lambda _, row: _pool(row), report)
 

@@ -34,8 +34,6 @@ def read_humaneval(path: Path | str, *, report: ReadReport | None = None) -> Ite
 
     The docstring's examples are the visible tests. If ``check`` consists of assertions, each is a hidden
     test, else the whole function is one. Some hidden tests repeat an example, as in the data set.
-
-    Raises ``RecordError`` for a bad row unless a ``report`` counts it.
     """
     return read_rows(path, _CheckRow, lambda _, row: _humaneval_problem(row), report)
 
@@ -60,10 +58,8 @@ class _MBPPRow(FileRow):
 
 
 def read_mbpp(path: Path | str, *, report: ReadReport | None = None) -> Iterator[Problem]:
-    """Problems of MBPP. The text shows the first of ``test_list``, which is visible; the others are hidden.
-
-    Raises ``RecordError`` for a bad row unless a ``report`` counts it.
-    """
+    """Problems of MBPP. The text shows the first of ``test_list``, which is visible; the others are
+    hidden."""
     return read_rows(path, _MBPPRow, lambda _, row: _mbpp_problem(row), report)
 
 

@@ -28,7 +28,7 @@ ROW_ERRORS = (RecordError, ValueError, AttributeError, LookupError, TypeError, A
 
 
 class ImportSettings(BaseModel):
-    """Columns of a table by what they hold; those not named are guessed, and the guess is shown.
+    """Columns of a table by what they hold; all others are guessed, and the guess is shown.
 
     A name with dots goes down: ``response.text``. Logs and batch outputs have fixed fields.
     """
@@ -134,7 +134,7 @@ def row_note(name: str, number: int, row: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class TraceResults:
-    """Labels and scores of one trace, to be written back beside the original."""
+    """Labels and scores of one trace, to be written back into a copy of the original."""
 
     trace: Trace
     labels: Sequence[StepLabel]

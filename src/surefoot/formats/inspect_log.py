@@ -1,7 +1,7 @@
 """Logs of Inspect (inspect_ai, log version 2): ``.eval``, a zip with one file per sample, and ``.json``.
 
 A sample is a problem (``input``, ``target``) and a run (``messages``); its first score is the outcome. The
-tools are those of its first model call. Inspect itself is not needed.
+tools come from its first model call. Inspect itself is not needed.
 """
 
 from __future__ import annotations

@@ -91,7 +91,6 @@ def read_label_studio(path: Path | str, *, report: ReadReport | None = None) -> 
     names: correct, neutral, wrong and their usual synonyms; unknown.
 
     ``trace.meta["ignored"]`` counts skipped annotations and all other results.
-    Raises ``RecordError`` for a bad task unless a ``report`` counts it.
     """
     builder = TraceBuilder("\n")
     return read_rows(path, _Task, lambda _, task: _labelled(task, builder), report)

@@ -55,9 +55,7 @@ def read_math_aps(
     space before it. In the tree form ``separator`` is inserted before each step but the first.
 
     ``meta["roots"]`` holds the values of the bare question, which is not a step. The data has no counts of
-    rollouts. Rows have no timestamps, so all labels get the time of reading as ``created``.
-
-    Raises ``RecordError`` for a bad row unless a ``report`` counts it.
+    rollouts.
     """
     builder = TraceBuilder(separator)
     return expand_rows(path, _SearchTreeRow, lambda number, row: _traces(number, row, builder), report)

@@ -1,6 +1,6 @@
 """Trajectories of OpenHands (arXiv 2407.16741): lists of events, alone or in rows of an evaluation.
 
-Both generations of events are read: those that name themselves ``action`` or ``observation``, and those of
+Both generations of events are read: events named ``action`` or ``observation``, and events of
 the later SDK with a ``kind``. Events without information about the process, such as changes of the agent's
 state, are skipped.
 """
@@ -81,9 +81,9 @@ def write_openhands(original: Path, path: Path, results: Mapping[str, TraceResul
     """
     rows = [(number, row) for number, row in raw_rows(original) if not isinstance(row, ValueError)]
     runs = {str(number): _events_of(run) for number, run in _runs(rows)}
-    for place, result in results.items():
-        events = runs.get(place) or []
-        check_origin(original, f"run {place}", events, result)
+    for where, result in results.items():
+        events = runs.get(where) or []
+        check_origin(original, f"run {where}", events, result)
         for step in result.steps:
             numbers = result.note["events"][step["message"]]
             number = numbers[step["call"]] if step.get("call") is not None else numbers[0]

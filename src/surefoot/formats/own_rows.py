@@ -213,7 +213,7 @@ class _Columns:
         return trace.model_copy(update={"id": f"{name}-{trace.sample}" if several else name})
 
     def _guess(self, row: Mapping[str, Any]) -> dict[str, str]:
-        """The columns so far, or those of the settings, and what this row adds."""
+        """The columns so far, or the columns of the settings, and the new ones of this row."""
         previous = self._columns
         columns = dict(previous or self._named(row))
         used = set(columns.values())

@@ -96,8 +96,6 @@ def read_prm800k(
     session's, ``trace.answer`` the text after ``# Answer`` in the last step. ``meta`` holds ``branch``
     (``main`` or ``alternative``), the record's flags, and ``rows``: the flags of each label's completion.
     ``separator`` is inserted between steps.
-
-    Raises ``RecordError`` for a bad record unless a ``report`` counts it.
     """
     return expand_rows(path, _SessionRow, lambda _, record: _traces(record, separator), report)
 

@@ -61,10 +61,7 @@ def read_prm800k_steps(
     The same response may be rated in several rows (it was sampled twice); its step then has all those labels,
     whether or not they agree. ``meta["rows"]`` holds, for each label, the row's number and the fields without
     a place in a label, including the machine-written ``error_reason`` of some exports. A row's ``answer``
-    becomes ``trace.answer`` of the trace that ends with it. Rows have no timestamps, so all labels get the
-    time of reading as ``created``.
-
-    Raises ``RecordError`` for a bad row unless a ``report`` counts it.
+    becomes ``trace.answer`` of the trace that ends with it.
     """
     problems: dict[str, _Tree] = defaultdict(dict)
     for number, row in read_rows(path, _StepRow, lambda number, row: (number, row), report):

@@ -40,9 +40,7 @@ def read_prmbench(path: Path | str, *, report: ReadReport | None = None) -> Iter
     process, ``modified_steps`` and ``error_steps``. Some rows name error steps that the process does not
     have; as in the benchmark's own evaluation, these are ignored. In the classes ``redundency`` and
     ``circular``, −1 means that the step repeats or is circular, not necessarily false. The reason is the
-    evidence of each −1. Rows have no timestamps, so all labels get the time of reading as ``created``.
-
-    Raises ``RecordError`` for a bad row unless a ``report`` counts it.
+    evidence of each −1.
     """
     builder = TraceBuilder("\n")
     return read_rows(path, _PRMBenchRow, lambda _, row: _modified(row, builder), report)

@@ -24,10 +24,7 @@ class _GSM8KRow(FileRow):
 
 
 def read_gsm8k(path: Path | str, *, report: ReadReport | None = None) -> Iterator[Problem]:
-    """Problems with their final answer (without commas); ``meta["solution"]`` is the worked solution.
-
-    Raises ``RecordError`` for a bad row unless a ``report`` counts it.
-    """
+    """Problems with their final answer (without commas); ``meta["solution"]`` is the worked solution."""
     return read_rows(path, _GSM8KRow, lambda _, row: _gsm8k_problem(row), report)
 
 
@@ -66,10 +63,7 @@ class _MATH500Row(FileRow):
 
 
 def read_math500(path: Path | str, *, report: ReadReport | None = None) -> Iterator[Problem]:
-    """Problems with answers; ``meta`` holds level, subject, unique_id and solution where the row has them.
-
-    Raises ``RecordError`` for a bad row unless a ``report`` counts it.
-    """
+    """Problems with answers; ``meta`` holds level, subject, unique_id and solution where the row has them."""
     return read_rows(path, _MATH500Row, lambda _, row: _math500_problem(row), report)
 
 

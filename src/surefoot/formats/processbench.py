@@ -53,10 +53,7 @@ def read_processbench(path: Path | str, *, report: ReadReport | None = None) -> 
     """Solutions with one label per step: +1 before the first error, −1 there, unknown after it.
 
     ``trace.id`` and ``meta["id"]`` are the record's id (a repeated id gets a number), ``trace.policy`` the
-    generator, ``outcome`` whether the final answer is correct (which is possible despite an error). Records
-    have no timestamps, so all labels get the time of reading as ``created``.
-
-    Raises ``RecordError`` for a bad row unless a ``report`` counts it.
+    generator, ``outcome`` whether the final answer is correct (which is possible despite an error).
     """
     builder = TraceBuilder("\n\n")
     return read_rows(path, _ProcessBenchRow, lambda _, row: _labelled(row, builder), report)
@@ -102,8 +99,8 @@ def _rows(items: Iterable[LabelledTrace], rule: LabelRule, report: WriteReport) 
             report.dropped[f"traces: {reason}"] += 1
             continue
         if error is not None and error != NO_ERROR:
-            after = sum(label.good is not None for label in labels[error + 1 :])
-            report.dropped.update({f"signs: {AFTER_FIRST_ERROR}": after} if after else {})
+            later = sum(label.good is not None for label in labels[error + 1 :])
+            report.dropped.update({f"signs: {AFTER_FIRST_ERROR}": later} if later else {})
         report.written += 1
         row = {
             "id": trace.meta.get("id", trace.id) if item.problem.source == _NAME else trace.id,

@@ -56,6 +56,8 @@ RECORDS: Final = "records"
 
 Item = Problem | ProblemTrace | LabelledTrace
 Detector = Callable[[Mapping[str, Any]], bool]
+DatasetReader = Callable[..., Iterator[Item]]
+LogReader = Callable[[Path | str, ImportContext], Iterator[ImportedTrace]]
 WriteBack = Callable[[Path, Path, Mapping[str, TraceResults]], int]
 
 _JSON = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
@@ -67,16 +69,16 @@ class Format:
 
     detect: Detector | None = None
     """Whether a file with this first row has the format; ``None`` if its rows look like another format's."""
-    read_dataset: Callable[..., Iterator[Item]] | None = None
+    read_dataset: DatasetReader | None = None
     """Reader of a data set; takes a path and ``report``."""
-    read_log: Callable[[Path | str, ImportContext], Iterator[ImportedTrace]] | None = None
+    read_log: LogReader | None = None
     write: Callable[..., WriteReport] | None = None
     """Writer of labelled traces to a path."""
     two_signs: bool = False
     """Whether labels can only be good or bad; ``write`` then also takes ``neutral`` and ``threshold``."""
     write_back: WriteBack | None = None
     """Copies the original with results, by their place; returns the number of traces written."""
-    place: Callable[[Mapping[str, Any]], str] = lambda note: str(note["row"])
+    place: Callable[[Mapping[str, Any]], str] = str
     """The place of a trace in its original, from its import note."""
     endings: tuple[str, ...] = _JSON
     """Endings of files that ``write_back`` writes."""
@@ -113,104 +115,60 @@ def _is_stepwise(row: Mapping[str, Any]) -> bool:
     return "prompt" in row and isinstance(completions, list) and isinstance(labels, list)
 
 
+def _log(detect: Detector, read: LogReader, write_back: WriteBack, place: str, *endings: str) -> Format:
+    """A log; ``place`` is a template over the import note."""
+
+    def place_of(note: Mapping[str, Any]) -> str:
+        return place.format(**{"sample": 0, **note})
+
+    endings = endings or _JSON
+    return Format(detect=detect, read_log=read, write_back=write_back, place=place_of, endings=endings)
+
+
+def _dataset(detect: Detector | None, read: DatasetReader, **fields: Any) -> Format:
+    return Format(detect=detect, read_dataset=read, **fields)
+
+
 FORMATS: Mapping[str, Format] = MappingProxyType(
     {
-        "inspect": Format(
-            detect=is_inspect_log,
-            read_log=read_inspect_log,
-            write_back=write_inspect_log,
-            place=lambda note: str(note["sample"]),
-            endings=(".eval", ".json"),
+        "inspect": _log(is_inspect_log, read_inspect_log, write_inspect_log, "{sample}", ".eval", ".json"),
+        "atif": _log(is_atif, read_atif, write_atif, "{trajectory}"),
+        "tau-bench": _log(is_tau_bench, read_tau_bench, write_own_rows, "{row}"),
+        "tau2": _log(is_tau2, read_tau2, write_tau2, "{simulation}"),
+        "swe-agent": _log(is_swe_agent, read_swe_agent, write_swe_agent, "{run}", ".traj", *_JSON),
+        "openhands": _log(is_openhands, read_openhands, write_openhands, "{run}"),
+        "otel": _log(is_otel_spans, read_otel_spans, write_otel_events, "{conversation}"),
+        "batch": _log(is_batch_output, read_batch_output, write_batch_output, "{row}/{choice}"),
+        "agent-processbench": _dataset(
+            _has("messages", "step_labels", "final_label"), read_agent_processbench
         ),
-        "atif": Format(
-            detect=is_atif,
-            read_log=read_atif,
-            write_back=write_atif,
-            place=lambda note: str(note["trajectory"]),
+        "bigbench-mistake": _dataset(_has("input", "steps", "mistake_index"), read_bigbench_mistake),
+        "gsm8k": _dataset(_is_gsm8k, read_gsm8k),
+        "gsm8k-solutions": _dataset(None, read_gsm8k_solutions),
+        "mbpp-check": _dataset(_is_mbpp_check, read_mbpp_check),
+        "humaneval": _dataset(_has("task_id", "prompt", "entry_point", "test"), read_humaneval),
+        "label-studio": _dataset(_is_label_studio, read_label_studio, write=write_label_studio),
+        "math500": _dataset(_is_math500, read_math500),
+        "math-aps": _dataset(_has("question", "reasoning_steps"), read_math_aps),
+        "math-shepherd": _dataset(
+            _is_math_shepherd, read_math_shepherd, write=write_math_shepherd, two_signs=True
         ),
-        "tau-bench": Format(detect=is_tau_bench, read_log=read_tau_bench, write_back=write_own_rows),
-        "tau2": Format(
-            detect=is_tau2,
-            read_log=read_tau2,
-            write_back=write_tau2,
-            place=lambda note: str(note["simulation"]),
+        "mbpp": _dataset(_has("task_id", "text", "code", "test_list"), read_mbpp),
+        "prm800k": _dataset(_has("labeler", "question", "label"), read_prm800k),
+        "prm800k-steps": _dataset(
+            _has("instruction", "responses", "next_response", "rating"), read_prm800k_steps
         ),
-        "swe-agent": Format(
-            detect=is_swe_agent,
-            read_log=read_swe_agent,
-            write_back=write_swe_agent,
-            place=lambda note: str(note["run"]),
-            endings=(".traj", *_JSON),
-        ),
-        "openhands": Format(
-            detect=is_openhands,
-            read_log=read_openhands,
-            write_back=write_openhands,
-            place=lambda note: str(note["run"]),
-        ),
-        "otel": Format(
-            detect=is_otel_spans,
-            read_log=read_otel_spans,
-            write_back=write_otel_events,
-            place=lambda note: str(note["conversation"]),
-        ),
-        "batch": Format(
-            detect=is_batch_output,
-            read_log=read_batch_output,
-            write_back=write_batch_output,
-            place=lambda note: f"{note['row']}/{note['choice']}",
-        ),
-        "agent-processbench": Format(
-            detect=_has("messages", "step_labels", "final_label"), read_dataset=read_agent_processbench
-        ),
-        "bigbench-mistake": Format(
-            detect=_has("input", "steps", "mistake_index"), read_dataset=read_bigbench_mistake
-        ),
-        "gsm8k": Format(detect=_is_gsm8k, read_dataset=read_gsm8k),
-        "gsm8k-solutions": Format(read_dataset=read_gsm8k_solutions),
-        "mbpp-check": Format(detect=_is_mbpp_check, read_dataset=read_mbpp_check),
-        "humaneval": Format(
-            detect=_has("task_id", "prompt", "entry_point", "test"), read_dataset=read_humaneval
-        ),
-        "label-studio": Format(
-            detect=_is_label_studio, read_dataset=read_label_studio, write=write_label_studio
-        ),
-        "math500": Format(detect=_is_math500, read_dataset=read_math500),
-        "math-aps": Format(detect=_has("question", "reasoning_steps"), read_dataset=read_math_aps),
-        "math-shepherd": Format(
-            detect=_is_math_shepherd,
-            read_dataset=read_math_shepherd,
-            write=write_math_shepherd,
-            two_signs=True,
-        ),
-        "mbpp": Format(detect=_has("task_id", "text", "code", "test_list"), read_dataset=read_mbpp),
-        "prm800k": Format(detect=_has("labeler", "question", "label"), read_dataset=read_prm800k),
-        "prm800k-steps": Format(
-            detect=_has("instruction", "responses", "next_response", "rating"),
-            read_dataset=read_prm800k_steps,
-        ),
-        "prmbench": Format(
-            detect=_has("modified_question", "modified_process", "error_steps"), read_dataset=read_prmbench
-        ),
-        "prmbench-controls": Format(read_dataset=read_prmbench_controls),
-        "processbench": Format(
-            detect=_has("generator", "problem", "steps", "final_answer_correct", "label"),
-            read_dataset=read_processbench,
+        "prmbench": _dataset(_has("modified_question", "modified_process", "error_steps"), read_prmbench),
+        "prmbench-controls": _dataset(None, read_prmbench_controls),
+        "processbench": _dataset(
+            _has("generator", "problem", "steps", "final_answer_correct", "label"),
+            read_processbench,
             write=write_processbench,
             two_signs=True,
         ),
-        "stepwise": Format(
-            detect=_is_stepwise, read_dataset=read_stepwise, write=write_stepwise, two_signs=True
-        ),
-        "who-and-when": Format(
-            detect=_has("history", "mistake_agent", "mistake_step"), read_dataset=read_who_and_when
-        ),
-        "rows": Format(
-            detect=lambda _: True,
-            read_log=read_own_rows,
-            write_back=write_own_rows,
-            place=lambda note: f"{note['row']}/{note.get('sample', 0)}",
-        ),
+        "stepwise": _dataset(_is_stepwise, read_stepwise, write=write_stepwise, two_signs=True),
+        "who-and-when": _dataset(_has("history", "mistake_agent", "mistake_step"), read_who_and_when),
+        "rows": _log(lambda _: True, read_own_rows, write_own_rows, "{row}/{sample}"),
     }
 )
 """All formats; detectors are tried in this order, so the most general one is last."""
@@ -321,7 +279,7 @@ def write_labelled(
             if neutral is None and any(map(is_neutral, item.labels)):
                 raise RecordError(
                     f"there are neutral labels (0), as of trace {item.trace.id}, which {name} does not have; "
-                    "say what they become with --neutral good, bad or drop"
+                    "choose with --neutral good, bad or drop"
                 )
             yield item
 
@@ -329,7 +287,7 @@ def write_labelled(
 
 
 def export_results(original: Path, path: Path, results: Iterable[TraceResults]) -> tuple[str, int]:
-    """Write labels and scores back beside the traces of ``original``; returns format and traces written.
+    """Write labels and scores back into a copy of ``original``; returns format and traces written.
 
     Raises ``RecordError`` for traces that were not imported, or from files of several formats, and for a
     ``path`` with an ending that the format does not use.
@@ -348,7 +306,9 @@ def export_results(original: Path, path: Path, results: Iterable[TraceResults]) 
     if not by_format:
         raise RecordError("no trace has a label or a score; give the files that were made from these traces")
     if len(by_format) > 1:
-        raise RecordError(f"the traces come from files of {', '.join(by_format)}; give those of one file")
+        raise RecordError(
+            f"the traces come from files of {', '.join(by_format)}; give the traces of one file"
+        )
     [(name, by_place)] = by_format.items()
     endings = FORMATS[name].endings
     if not path.name.endswith(endings):

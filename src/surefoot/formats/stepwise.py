@@ -38,8 +38,7 @@ def read_stepwise(
 ) -> Iterator[LabelledTrace]:
     """Traces with one correctness label per completion, +1 or −1; ``source`` names the data set.
 
-    ``separator`` is inserted between steps. Rows have no timestamps, so all labels get the time of reading as
-    ``created``.
+    ``separator`` is inserted between steps.
 
     Raises ``RecordError`` for a bad row unless a ``report`` counts it; labels must be booleans.
     """

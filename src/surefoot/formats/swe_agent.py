@@ -61,9 +61,9 @@ def write_swe_agent(original: Path, path: Path, results: Mapping[str, TraceResul
     """
     rows = list(readable_rows(original))
     runs = {f"{number}/{sample}": run for number, row in rows for sample, run in enumerate(_attempts(row))}
-    for place, result in results.items():
-        run = runs.get(place, {})
-        check_origin(original, f"run {place}", run.get("trajectory"), result)
+    for where, result in results.items():
+        run = runs.get(where, {})
+        check_origin(original, f"run {where}", run.get("trajectory"), result)
         for step in result.steps:
             turn = run["trajectory"][result.note["turns"][step["message"]]]
             turn.setdefault(RESULTS_KEY, []).append(step)

@@ -39,10 +39,7 @@ def read_who_and_when(path: Path | str, *, report: ReadReport | None = None) -> 
 
     Entries of agents become assistant messages with the agent as ``name`` (:func:`agent_name` removes what
     the hand-crafted runs add to it); entries of the person who asks become user messages. A file may be a
-    single object, as in the data set. Rows have no timestamps, so labels get the time of reading as
-    ``created``.
-
-    Raises ``RecordError`` for a bad row unless a ``report`` counts it.
+    single object, as in the data set.
     """
     created = now()
     return read_rows(path, _Row, lambda _, row: _labelled_run(row, created), report)

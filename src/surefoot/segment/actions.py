@@ -1,4 +1,4 @@
-"""What a coding agent's call does, by the names that agents give their tools."""
+"""Whether a coding agent's call edits files or runs a command, by the usual names of tools."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHELLS: Final = {
 _COMMANDS: Final = ("command", "cmd", "code", "script")
 """Arguments that hold what a shell runs; a tool called ``run`` may do something else."""
 _EDITORS: Final = {"file_editor", "str_replace_based_edit_tool", "str_replace_editor", "text_editor"}
-"""Tools of which an argument ``command`` says what they do."""
+"""Tools with an argument ``command`` that names the operation."""
 _EDITS: Final = {
     "append", "apply_patch", "create", "create_file", "delete_file", "edit", "edit_file", "insert",
     "insert_edit_into_file", "multi_edit", "multiedit", "replace_in_file", "search_replace", "str_replace",
@@ -34,19 +34,19 @@ def action_kind(call: ToolCall) -> Literal["edit", "command", "tool_call"]:
     """``edit`` for a call that changes files, ``command`` for what a shell or interpreter runs, else neither.
 
     A line of ``bash`` that begins with an edit of SWE-agent's (``edit 3:4``, ``create a.py``) is an edit.
-    Other commands can change files, too: they are called what the agent called them.
+    Other commands may also change files; they stay commands, as the agent named them.
     """
     name = call.name.lower()
     if name in _SHELLS:
-        given = _arguments(call)
-        line = next((given[one] for one in _COMMANDS if given.get(one)), None)
+        arguments = _arguments(call)
+        line = next((arguments[key] for key in _COMMANDS if arguments.get(key)), None)
         if line is None:
             return "tool_call"
         words = line.split(maxsplit=2)[:2] if name == "bash" and isinstance(line, str) else []
         return "edit" if words and _is_edit(words[0], words[1:]) else "command"
     if name in _EDITORS:
         return "tool_call" if _arguments(call).get("command") == "view" else "edit"
-    return "edit" if name in _EDITS and any(one in _arguments(call) for one in _PLACES) else "tool_call"
+    return "edit" if name in _EDITS and any(key in _arguments(call) for key in _PLACES) else "tool_call"
 
 
 def _is_edit(word: str, rest: list[str]) -> bool:
@@ -57,7 +57,7 @@ def _is_edit(word: str, rest: list[str]) -> bool:
 
 def _arguments(call: ToolCall) -> Mapping[str, Any]:
     try:
-        given = from_json(call.arguments)
+        arguments = from_json(call.arguments)
     except ValueError:
         return {}
-    return given if isinstance(given, Mapping) else {}
+    return arguments if isinstance(arguments, Mapping) else {}

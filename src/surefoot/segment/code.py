@@ -36,7 +36,8 @@ class PythonCode:
     """Steps of a Python program, or of the rest of one: an indented body that a policy was asked to complete.
 
     A step has whole lines, so statements on one line share a step. ``else:``, ``except …:`` and the like go
-    with what follows them, decorators and comments with what they stand above, a docstring with its function.
+    with what follows them, decorators and comments with the statement below them, a docstring with its
+    function.
 
     Raises:
         SegmentError: ``unit`` is unknown.
@@ -108,7 +109,7 @@ def _other(language: str) -> ParsedCode | None:
 
 
 def code_spans(text: str, segmenter: object) -> Sequence[Span]:
-    """Where ``text`` is code by what ``segmenter`` takes it for: all of it, its fences, or nowhere."""
+    """Where ``text`` is code according to ``segmenter``: everywhere, in its fences, or nowhere."""
     if isinstance(segmenter, PythonCode):
         return [(0, len(text))]
     return list(fences(text)) if isinstance(segmenter, ProseAndCode) else []
@@ -128,7 +129,7 @@ def parses(text: str) -> bool:
 def parse(text: str) -> ast.Module:
     """The syntax tree of a program. Raises ``SyntaxError``, also for one too deep or with bad characters."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an invalid escape is the writer's affair
+        warnings.simplefilter("ignore")  # such as invalid escapes
         try:
             return ast.parse(text)
         except (ValueError, RecursionError, MemoryError) as error:
@@ -146,7 +147,7 @@ def _longest_prefix(lines: Sequence[str], tries: int = 64) -> tuple[int, list[as
         if not count or budget < 0:
             break
         try:
-            # The rest of a body gets a head in a line of its own.
+            # An indented body is parsed under an extra first line.
             tree = parse(f"if True:\n{program}" if rest_of_body else program)
         except SyntaxError as error:
             count = min(count - 1, (error.lineno or 1) - 1 - rest_of_body)
@@ -154,7 +155,7 @@ def _longest_prefix(lines: Sequence[str], tries: int = 64) -> tuple[int, list[as
         if not rest_of_body:
             return count, tree.body
         ast.increment_lineno(tree, -1)
-        inside = [one for head in tree.body[:1] if isinstance(head, ast.If) for one in head.body]
+        inside = [node for head in tree.body[:1] if isinstance(head, ast.If) for node in head.body]
         return count, [*inside, *tree.body[1:]]
     return 0, []
 
@@ -167,7 +168,7 @@ class _Cutter:
         self.first_lines: set[int] = set()
         """Counted from 1."""
         self._end = 0
-        """Last line of what was passed."""
+        """Last line of the statements so far."""
 
     def top(self, suite: Sequence[ast.stmt]) -> None:
         """Cut a program. It begins with a step in any case."""
@@ -177,17 +178,17 @@ class _Cutter:
             self._suite(suite, joins_head=True)
 
     def _functions(self, suite: Sequence[ast.stmt]) -> None:
-        before: ast.stmt | None = None
+        previous: ast.stmt | None = None
         for statement in suite:
-            if before is not None and (_defines(before) or _defines(statement)):
+            if previous is not None and (_defines(previous) or _defines(statement)):
                 self._cut_after_end(statement)
-            elif before is None and _defines(statement) and self._end:
+            elif previous is None and _defines(statement) and self._end:
                 self._cut_above(statement)
             if isinstance(statement, ast.ClassDef):
                 self._end = _head_end(statement)
                 self._functions(statement.body)
             self._end = _last_line(statement)
-            before = statement
+            previous = statement
 
     def _suite(
         self,
@@ -198,22 +199,22 @@ class _Cutter:
         doc: bool = False,
     ) -> None:
         """Cut one suite: ``joins_head``, its first step begins before it; ``after_head``, right below it."""
-        before: ast.stmt | None = None
+        previous: ast.stmt | None = None
         for statement in suite:
-            if doc and before is None and _is_text(statement):
+            if doc and previous is None and _is_text(statement):
                 self._end = _last_line(statement)
                 doc = False
                 continue
-            whole = self.unit == "block" and not _is_compound(statement)
-            if before is not None:
-                if not whole or _is_compound(before):
+            joined = self.unit == "block" and not _is_compound(statement)
+            if previous is not None:
+                if not joined or _is_compound(previous):
                     self._cut_after_end(statement)
-            elif after_head and not whole:
+            elif after_head and not joined:
                 self._cut_above(statement)
             elif not after_head and not joins_head:
                 self._cut_after_end(statement)
             self._inside(statement)
-            before = statement
+            previous = statement
 
     def _inside(self, statement: ast.stmt) -> None:
         end = _last_line(statement)
@@ -235,7 +236,7 @@ class _Cutter:
         self._end = max(self._end, end)
 
     def _cut_after_end(self, statement: ast.stmt) -> None:
-        """Begin a step on the line after what was passed, unless ``statement`` shares that line."""
+        """Begin a step on the next line, unless ``statement`` begins on the line that just ended."""
         if _first_line(statement) > self._end:
             self.first_lines.add(self._end + 1)
 
@@ -251,7 +252,7 @@ class _Cutter:
 
 def _first_line(statement: ast.stmt) -> int:
     decorators: Sequence[ast.expr] = getattr(statement, "decorator_list", ())
-    return min([statement.lineno, *(one.lineno for one in decorators)])
+    return min([statement.lineno, *(node.lineno for node in decorators)])
 
 
 def _last_line(node: ast.AST) -> int:

@@ -50,8 +50,8 @@ _STATEMENTS = ("statement", "declaration", "definition", "_item", "command", "cl
 class ParsedCode:
     """Steps of a program in one of :data:`LANGUAGES`: each statement with the comments above it.
 
-    A step has whole lines, so statements on one line share a step, and a brace that closes goes with what it
-    closes, unless ``else`` and the like follow it. What does not parse is cut as far as the grammar recovers.
+    A step has whole lines, so statements on one line share a step, and a closing brace goes with its
+    block, unless ``else`` and the like follow it. What does not parse is cut as far as the grammar recovers.
 
     Raises:
         SegmentError: the language is unknown.
@@ -78,14 +78,14 @@ class ParsedCode:
         comments: set[int] = set()
         for node in _nodes(tree.root_node):
             row = node.start_point.row
-            before = rows[row].encode("utf-8", "surrogatepass")[: node.start_point.column]
-            if before.strip(b" \t}"):
+            indent = rows[row].encode("utf-8", "surrogatepass")[: node.start_point.column]
+            if indent.strip(b" \t}"):
                 continue
             if node.type.endswith("comment"):
                 comments.add(row)
             elif _is_step(node):
                 cuts.add(row)
-        for row in sorted(comments, reverse=True):  # a comment goes with what it stands above
+        for row in sorted(comments, reverse=True):  # a comment goes with the statement below it
             if row + 1 in cuts and not rows[row].strip().startswith("}"):
                 cuts.discard(row + 1)
                 cuts.add(row)

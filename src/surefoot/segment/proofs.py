@@ -21,7 +21,7 @@ class RocqSentences:
     """A step is a sentence of Rocq (formerly Coq), which ends with a period before white space.
 
     Bullets and ``{`` go with the sentence after them, ``}`` with the one before. Periods in comments and
-    strings end nothing, nor do the two of ``..``; three are those of a sentence with ``Proof with``.
+    strings end nothing, nor do the two of ``..``; three end a sentence after ``Proof with``.
     """
 
     def segment(self, text: str) -> list[Span]:

@@ -56,7 +56,7 @@ class Marker:
     """Each match of the regular expression ``pattern`` begins a step ("before") or ends one ("after").
 
     With "before", text ahead of the first marker joins the first step, so that the step of the k-th marker
-    is step k. To give such text a step of its own, use "after" with a lookahead: ``(?=Step)``.
+    is step k. To make such text a separate step, use "after" with a lookahead: ``(?=Step)``.
 
     Raises:
         SegmentError: ``pattern`` is empty or no regular expression.
@@ -99,8 +99,8 @@ class Marker:
         return tile(text, list(outside(starts, blocked))[1:])
 
 
-# As a whole word at the beginning of a sentence. The list is that of common splitters of long reasoning,
-# without words that open ordinary sentences as well ("so", "now", "first").
+# Whole words at the beginning of a sentence. Common splitters of long reasoning use them; words that also
+# open ordinary sentences ("so", "now", "first") are left out.
 _TURN = re.compile(
     r"(?:(?:oh|but|or|and|so|ah|no)[,\s]\s{0,4}){0,3}(?:wait|alternatively|hmm+|hold on|actually"
     r"|on second thought|let me (?:re)?(?:check|verify|consider|think|try|compute|calculate|do this)"
@@ -232,8 +232,8 @@ def _abbreviates(text: str, stop: re.Match[str]) -> bool:
     at = stop.start()
     if stop.group() != ".":
         return False
-    before = _WORD_BEFORE.search(text, max(0, at - 16), at)
-    word = before.group() if before else ""
+    match = _WORD_BEFORE.search(text, max(0, at - 16), at)
+    word = match.group() if match else ""
     if word.lower() in _ABBREVIATIONS or word in _TITLES:
         return True
     following = VISIBLE.search(text, stop.end())

@@ -1,4 +1,4 @@
-"""Spans that tile a text, what they never cut (code, LaTeX), and the token at which each ends."""
+"""Spans that tile a text and never cut code or LaTeX, and the token at which each ends."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def line_start(text: str, at: int) -> int:
 def own_lines(text: str, span: Span) -> str:
     """A step's text from the beginning of its line on, without the line breaks and blank lines around it.
 
-    Indentation that another way of cutting left in the step before is put back. White space at the end of the
+    Indentation that another segmenter left in the previous step is restored. White space at the end of the
     last line stays.
     """
     step = text[line_start(text, span[0]) : span[1]]
@@ -137,7 +137,7 @@ def token_positions(
             padding) are passed over.
         spans: steps [S], counted from ``base``, in order.
         base: character of ``text`` at which the trace's own text begins.
-        whole: ``offsets`` are those of all the text, none cut off at its end.
+        whole: ``offsets`` cover the whole text, without truncation.
 
     Returns:
         One index into ``offsets`` a span [S]. Takes O(T + S log T + length of the spans).

@@ -55,11 +55,11 @@ def segment_trace(
     """Copy of ``trace`` (same ``id``) with its steps filled in, in place of any it had.
 
     A step never crosses a part. Reasoning is cut into thoughts (:class:`Thoughts`). Of the rest, a text is
-    cut at blank lines, or at line ends if it has no blank line; the content of an assistant message is one
+    cut at blank lines, or at line ends if there are none; the content of an assistant message is one
     step, and each of its calls is one. ``segmenter`` cuts texts, contents and reasoning instead. With
     ``granularity="message"`` each assistant message is one step and ``segmenter`` is not used on messages.
     The messages of other roles are observations or instructions, not steps; encrypted and withheld reasoning
-    has no steps.
+    gives no steps.
 
     Raises:
         SegmentError: the spans do not tile the text.
@@ -81,10 +81,10 @@ def cut_trace(trace: Trace, name: str | None = None, granularity: Granularity = 
     Without a name, the content of a chat's only answer is cut as a text would be: such a chat is a solution,
     not an agent's run. Raises ``SegmentError`` for an unknown name.
     """
-    said = [message for message in trace.messages if message.role == "assistant"]
+    answers = [message for message in trace.messages if message.role == "assistant"]
     cut = segmenter(name) if name else None
-    if cut is None and len(said) == 1 and not said[0].tool_calls and granularity == "part":
-        cut = _default(said[0].content or "")
+    if cut is None and len(answers) == 1 and not answers[0].tool_calls and granularity == "part":
+        cut = _default(answers[0].content or "")
     return segment_trace(trace, cut, granularity)
 
 
@@ -109,7 +109,7 @@ def _cut(
     """Spans that tile ``text``, none across the border of reasoning. Raises ``SegmentError``."""
     steps: list[tuple[Span, StepKind]] = []
     for start, inner, end, reasoning in _pieces(text):
-        # The tags are no steps of their own: they go with the first and the last step of their part.
+        # The tags belong to the first and the last step of their part.
         cutter = for_reasoning if reasoning else segmenter
         part = text[inner[0] : inner[1]]
         spans, code = _tiles(part, cutter, trace_id), code_spans(part, cutter)
@@ -166,7 +166,7 @@ def _tiles(text: str, segmenter: Segmenter, trace_id: str) -> Sequence[Span]:
     """Spans of one part. Raises ``SegmentError`` unless they tile it."""
     spans = segmenter.segment(text)
     ends = [0, *(end for _, end in spans)]
-    tiles = all(start == before <= end for (start, end), before in zip(spans, ends, strict=False))
+    tiles = all(start == previous <= end for (start, end), previous in zip(spans, ends, strict=False))
     if not tiles or (ends[-1] != len(text) if spans else bool(text.strip())):
         raise SegmentError(f"{segmenter!r} returned spans that do not tile the text of trace {trace_id}")
     return spans
@@ -221,7 +221,7 @@ def _step(message: int, span: Span, part: StepPart, kind: StepKind) -> Step:
 
 
 def _ends_turn(messages: Sequence[Message], number: int) -> bool:
-    """Whether nobody but the user speaks next."""
+    """Whether the user speaks next, or the run ends."""
     return number + 1 == len(messages) or messages[number + 1].role == "user"
 
 
@@ -268,7 +268,7 @@ class Block:
     role: str | None = None
 
     def __str__(self) -> str:
-        """Text and calls, a call on a line of its own."""
+        """Text and calls, each call on a separate line."""
         return "\n".join(filter(None, (self.text, *map(str, self.calls))))
 
 
@@ -284,11 +284,11 @@ def trace_blocks(trace: Trace) -> Iterator[Block]:
             yield Block(kind="between", text=trace.reasoning.text)
         yield from _spans(trace, trace.text, list(enumerate(trace.steps)), None)
         return
-    own: dict[int | None, list[tuple[int, Step]]] = {}
+    by_message: dict[int | None, list[tuple[int, Step]]] = {}
     for index, step in enumerate(trace.steps):
-        own.setdefault(step.message, []).append((index, step))
+        by_message.setdefault(step.message, []).append((index, step))
     for number, message in enumerate(trace.messages):
-        yield from _message_blocks(trace, number, message, own.get(number, []))
+        yield from _message_blocks(trace, number, message, by_message.get(number, []))
 
 
 def _message_blocks(
@@ -309,17 +309,17 @@ def _message_blocks(
             role=message.role,
         )
         return
-    parts = {part: [one for one in steps if one[1].part == part] for part in ("reasoning", "content")}
+    parts = {part: [pair for pair in steps if pair[1].part == part] for part in ("reasoning", "content")}
     if message.readable_reasoning:
         yield from _spans(trace, message.readable_reasoning, parts["reasoning"], number)
     yield from _spans(trace, message.content or "", parts["content"], number)
     of_call = {step.call: index for index, step in steps if step.part == "tool_call"}
-    for place, call in enumerate(message.tool_calls):
+    for number_of_call, call in enumerate(message.tool_calls):
         yield Block(
-            kind=trace.steps[of_call[place]].kind if place in of_call else "between",
+            kind=trace.steps[of_call[number_of_call]].kind if number_of_call in of_call else "between",
             text="",
             calls=(call,),
-            step=of_call.get(place),
+            step=of_call.get(number_of_call),
             message=number,
             role=message.role,
         )
@@ -342,8 +342,7 @@ def _spans(
     for index, step in steps:
         if text[end : step.start].strip():
             yield Block(kind=outside, text=text[end : step.start], message=message, role=role)
-        shown = text[step.start : step.end]
-        yield Block(kind=step.kind, text=shown, step=index, message=message, role=role)
+        yield Block(kind=step.kind, text=text[step.start : step.end], step=index, message=message, role=role)
         end = step.end
     if text[end:].strip():
         yield Block(kind=outside, text=text[end:], message=message, role=role)
