@@ -14,7 +14,7 @@ from annotation_site import SCRIPT, Browser
 from inspection_site import Inspection, add_labels, open_inspection
 
 from surefoot.io import read_records
-from surefoot.records import StepLabel, Trace
+from surefoot.records import Problem, StepLabel, Trace
 from surefoot.server.pages.formats import EXPORTS
 
 
@@ -37,10 +37,9 @@ def send(
     content: bytes,
     *,
     name: str = "x.json",
-    form: str = "label-studio",
     **more: Any,
 ) -> Any:
-    fields = {**browser.fields(f"{base}/formats"), "format": form, **more}
+    fields = {**browser.fields(f"{base}/formats"), **more}
     return browser.client.post(f"{base}/formats", data=fields, files={"file": (name, content)})
 
 
@@ -90,7 +89,7 @@ def test_archives_hold_what_the_command_line_reads(found: Inspection, tmp_path: 
 def test_prm800k_comes_in(found: Inspection, admin: Browser) -> None:
     row = {"instruction": "q?", "responses": ["a"], "next_response": SCRIPT, "rating": -1}
     packed = gzip.compress((json.dumps(row) + "\nnot json\n").encode())
-    answer = send(admin, found.base, packed, name="x.jsonl.gz", form="prm800k-steps")
+    answer = send(admin, found.base, packed, name="x.jsonl.gz")
     assert "<h1>Imported in part</h1>" in answer.text
     assert "1 rows read, 1 skipped" in answer.text
     (problem,) = found.db.traces.problems(found.room.project, text="q?")
@@ -132,8 +131,7 @@ def test_names_that_look_like_paths_are_refused(
 def test_files_that_are_none(
     found: Inspection, admin: Browser, content: bytes, name: str, status: int
 ) -> None:
-    form = "inspect" if name.endswith(".eval") else "label-studio"
-    assert send(admin, found.base, content, name=name, form=form).status_code == status
+    assert send(admin, found.base, content, name=name).status_code == status
 
 
 def test_a_file_that_is_too_large_at_its_end_keeps_nothing(
@@ -144,34 +142,37 @@ def test_a_file_that_is_too_large_at_its_end_keeps_nothing(
     rows = [{"question": f"What is {n}?", "answer": f"It is.\n#### {n}"} for n in range(700)]
     good = "\n".join(json.dumps(row) for row in rows)
     bad = json.dumps({"question": "a" * 501, "answer": "#### 1"})
-    answer = send(admin, found.base, f"{good}\n{bad}".encode(), name="late.jsonl", form="gsm8k")
+    answer = send(admin, found.base, f"{good}\n{bad}".encode(), name="late.jsonl")
     assert answer.status_code == 400
     assert "late.jsonl: line 701: field" in answer.text
     assert len(found.db.traces.problems(found.room.project, limit=5_000)) == before
-    assert send(admin, found.base, good.encode(), name="good.jsonl", form="gsm8k").status_code == 200
+    assert send(admin, found.base, good.encode(), name="good.jsonl").status_code == 200
     assert len(found.db.traces.problems(found.room.project, limit=5_000)) == before + 700
 
 
 @pytest.mark.parametrize(
-    ("content", "name", "form"),
+    ("content", "name"),
     [
-        (b"not packed", "mine.json.gz", "label-studio"),
-        (b"not packed", "mine.jsonl.gz", "rows"),
-        (b"nothing", "mine.parquet", "rows"),
-        (b"nothing", "mine.json", "inspect"),
-        (b"\xff\xfe,\n", "mine.csv", "rows"),
-        (b"PK\x03\x04 broken PK\x05\x06" + b"\0" * 18, "mine.eval", "inspect"),
-        (b"{}\n", "mine.jsonl", "prm800k"),
-        (b"", "mine.jsonl", "gsm8k"),
-        (b"[" * 50_000, "mine.json", "atif"),
-        (b"1", "mine.json", "otel"),
-        (b"1", "mine.json", "batch"),
+        (b"not packed", "mine.json.gz"),
+        (b"not packed", "mine.jsonl.gz"),
+        (b"nothing", "mine.parquet"),
+        (b"nothing", "mine.json"),
+        (b"\xff\xfe,\n", "mine.csv"),
+        (b"PK\x03\x04 broken PK\x05\x06" + b"\0" * 18, "mine.eval"),
+        (b"{}\n", "mine.jsonl"),
+        (b"", "mine.jsonl"),
+        (b"[" * 50_000, "mine.json"),
+        (b"1", "mine.json"),
+        (b'{"schema_version": "ATIF-1", "agent": 1, "steps": 1}', "mine.json"),
+        (b'{"resourceSpans": 1}', "mine.json"),
+        (b'{"custom_id": 1, "response": 1}', "mine.json"),
+        (b'{"labeler": 1, "question": 1, "label": 1}', "mine.jsonl"),
     ],
 )
 def test_errors_name_the_file_as_the_user_does(
-    found: Inspection, admin: Browser, content: bytes, name: str, form: str
+    found: Inspection, admin: Browser, content: bytes, name: str
 ) -> None:
-    answer = send(admin, found.base, content, name=name, form=form)
+    answer = send(admin, found.base, content, name=name)
     assert answer.status_code == 400
     assert name in answer.text
     assert "tmp" not in answer.text
@@ -181,12 +182,12 @@ def test_only_administrators_import_and_only_with_the_forms_secret(found: Inspec
     assert '<form method="post" action="' + found.base not in found.viewer.get(f"{found.base}/formats").text
     fields = admin.fields(f"{found.base}/formats")
     files = {"file": ("x.json", b"[]")}
-    bare = admin.client.post(f"{found.base}/formats", data={"format": "label-studio"}, files=files)
+    bare = admin.client.post(f"{found.base}/formats", data={}, files=files)
     assert bare.status_code == 403
     foreign = found.viewer.client.post(f"{found.base}/formats", data=fields, files=files)
     assert foreign.status_code == 403
-    assert send(admin, found.base, b"[]", form="../x").status_code == 400
-    assert admin.client.post(f"{found.base}/formats", data={**fields, "format": "gsm8k"}).status_code == 400
+    assert send(admin, found.base, b"[]").status_code == 400
+    assert admin.client.post(f"{found.base}/formats", data=fields).status_code == 400
 
 
 @pytest.mark.parametrize("name", ["x", "..%2f..%2fetc%2fpasswd", "labels.csv"])
@@ -196,7 +197,7 @@ def test_there_is_no_other_export(found: Inspection, name: str) -> None:
 
 def test_files_of_ones_own_are_imported(found: Inspection, admin: Browser) -> None:
     row = {"problem": "What is 20 + 2?", "response": "20 + 2 = 22\n\nThe answer is 22.", "answer": 22}
-    page = send(admin, found.base, json.dumps(row).encode(), name="own.jsonl", form="rows").text
+    page = send(admin, found.base, json.dumps(row).encode(), name="own.jsonl").text
     assert "<h1>Imported</h1>" in page
     [stored] = [
         Trace.model_validate_json(line)
@@ -204,7 +205,7 @@ def test_files_of_ones_own_are_imported(found: Inspection, admin: Browser) -> No
         if "20 + 2 = 22" in line
     ]
     assert [stored.step_text(0), stored.step_text(1)] == ["20 + 2 = 22\n\n", "The answer is 22."]
-    wrong = send(admin, found.base, b'{"a": 1}\n', name="own.jsonl", form="rows")
+    wrong = send(admin, found.base, b'{"a": 1}\n', name="own.jsonl")
     assert wrong.status_code == 400
     assert "name its column with --text-field" in wrong.text
 
@@ -213,6 +214,29 @@ def test_an_archive_is_bounded_by_what_it_unpacks_to(found: Inspection, admin: B
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("samples/1_epoch_1.json", " " * 1_000_000)
-    answer = send(admin, found.base, packed.getvalue(), name="x.eval", form="inspect")
+    answer = send(admin, found.base, packed.getvalue(), name="x.eval")
     assert answer.status_code == 400
     assert "x.eval: its samples unpack to 1,000,000 bytes" in answer.text
+
+
+def test_several_files_are_imported_by_what_they_hold(found: Inspection, admin: Browser) -> None:
+    fields = admin.fields(f"{found.base}/formats")
+    gsm8k = json.dumps({"question": "What is 3 + 4?", "answer": "It is 7.\n#### 7"}).encode()
+    steps = json.dumps({"instruction": "q2?", "responses": [], "next_response": "a", "rating": 1}).encode()
+    files = [("file", ("a.jsonl", gsm8k)), ("file", ("b.jsonl", steps))]
+    page = admin.client.post(f"{found.base}/formats", data=fields, files=files).text
+    assert "<b>a.jsonl</b> as gsm8k: 1 rows read, 0 skipped" in page
+    assert "<b>b.jsonl</b> as prm800k-steps: 1 rows read, 0 skipped" in page
+    assert found.db.traces.problems(found.room.project, text="What is 3 + 4?")
+
+
+def test_records_belong_on_the_page_of_files(found: Inspection, admin: Browser) -> None:
+    before = len(found.db.traces.problems(found.room.project, limit=5_000))
+    fields = admin.fields(f"{found.base}/formats")
+    gsm8k = json.dumps({"question": "What is 5 + 4?", "answer": "It is 9.\n#### 9"}).encode()
+    records = Problem(text="new").model_dump_json().encode()
+    files = [("file", ("a.jsonl", gsm8k)), ("file", ("mine.jsonl", records))]
+    answer = admin.client.post(f"{found.base}/formats", data=fields, files=files)
+    assert answer.status_code == 400
+    assert "&#39;mine.jsonl&#39; has surefoot records" in answer.text
+    assert len(found.db.traces.problems(found.room.project, limit=5_000)) == before

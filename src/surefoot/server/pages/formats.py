@@ -1,4 +1,4 @@
-"""Export and import in other formats: stepwise rows, Label Studio, Parquet, archives of records."""
+"""Export in other formats, and import of files whose format is detected from their content."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fastapi.responses import FileResponse, Response
 from starlette.background import BackgroundTask
 
 from surefoot.errors import NotFoundError, StoreError
-from surefoot.formats import FORMATS, write_labelled
+from surefoot.formats import FORMATS, RECORDS, detect_format, write_labelled
 from surefoot.formats.label_studio import LABELLING_CONFIG
 from surefoot.io import write_records
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace
@@ -28,7 +28,7 @@ from surefoot.server.store.transfer import import_format
 
 router = APIRouter()
 
-_ENDINGS = (".json", ".jsonl", ".json.gz", ".jsonl.gz", ".csv", ".parquet", ".eval")
+_ENDINGS = (".json", ".jsonl", ".json.gz", ".jsonl.gz", ".csv", ".parquet", ".eval", ".traj")
 
 
 @twin(router, "/projects/{project_id:number}/formats")
@@ -41,7 +41,6 @@ def formats_page(request: Request, place: ReaderPlace) -> Response:
             {"name": name, "what": what, "link": f"/projects/{place.id}/formats/{quote(name)}"}
             for name, what in EXPORTS.items()
         ],
-        "imports": sorted(FORMATS),
         "endings": _ENDINGS,
         "labelling_config": LABELLING_CONFIG,
         "last": [
@@ -76,23 +75,27 @@ def export(place: ReaderPlace, name: str) -> Response:
 
 @router.post("/projects/{project_id:number}/formats")
 def upload(request: Request, place: AdminPlace, form: UploadForm) -> Response:
-    """Import one file in another format."""
+    """Import files of any format that ``detect_format`` recognises."""
     pages = pages_of(request)
-    source = form.choice("format", sorted(FORMATS))
+    files = []
     with uploads(form, pages.settings.max_upload_bytes) as saved:
-        paths = saved.save("file", _ENDINGS)
-        if len(paths) != 1:
-            raise StoreError("choose one file")
-        report, added = import_format(pages.db, place.id, source, paths[0])
-        saved.report(report)
+        paths = {path: detect_format(path) for path in saved.save("file", _ENDINGS)}
+        if not paths:
+            raise StoreError("choose at least one file")
+        for path, source in paths.items():
+            if source == RECORDS:
+                raise StoreError(
+                    f"'{saved.named(path.name)}' has surefoot records; upload it on the page Files"
+                )
+        for path, source in paths.items():
+            report, added = import_format(pages.db, place.id, source, path)
+            saved.report(report)
+            read = {"good": report.good, "bad": report.bad_count, "reasons": report.bad}
+            files.append({"name": saved.named(path.name), "format": source, "read": read, "added": added})
     items = pages.db.items.add_solutions(place.id) if form.ticked("make_items") else []
-    pages.db.projects.audit("import", place.visitor.user_id, place.id, format=source, items=len(items))
-    data = {
-        "format": source,
-        "read": {"good": report.good, "bad": report.bad_count, "reasons": report.bad},
-        "added": added,
-        "items": len(items),
-    }
+    formats = sorted(set(paths.values()))
+    pages.db.projects.audit("import", place.visitor.user_id, place.id, formats=formats, items=len(items))
+    data = {"files": files, "items": len(items)}
     return show(request, place, "formats_imported.html", data, extra={"query": ""})
 
 

@@ -55,19 +55,19 @@ def page_budget() -> Iterator[None]:
 
 _GAP_AFTER = re.compile(r"[ \t]{0,80}\n?[ \t]{0,80}")
 _GAP_BEFORE = re.compile(r"[ \t]{0,80}\n?[ \t]{0,80}\Z")
-_ELEMENTS: Final = frozenset(
-    """
-    math menclose mfrac mi mmultiscripts mn mo mover mpadded mphantom mroot mrow mspace msqrt mstyle
-    msub msubsup msup mtable mtd mtext mtr munder munderover
-    """.split()
-)
-_ATTRIBUTES: Final = frozenset(
-    """
-    accent accentunder columnalign columnlines columnspacing depth display displaystyle fence form
-    height linethickness lspace mathvariant maxsize minsize movablelimits notation rowlines
-    rowspacing rspace scriptlevel separator stretchy symmetric voffset width
-    """.split()
-)
+# fmt: off
+_ELEMENTS: Final = frozenset((
+    "math", "menclose", "mfrac", "mi", "mmultiscripts", "mn", "mo", "mover", "mpadded", "mphantom",
+    "mroot", "mrow", "mspace", "msqrt", "mstyle", "msub", "msubsup", "msup", "mtable", "mtd", "mtext",
+    "mtr", "munder", "munderover",
+))
+_ATTRIBUTES: Final = frozenset((
+    "accent", "accentunder", "columnalign", "columnlines", "columnspacing", "depth", "display",
+    "displaystyle", "fence", "form", "height", "linethickness", "lspace", "mathvariant", "maxsize",
+    "minsize", "movablelimits", "notation", "rowlines", "rowspacing", "rspace", "scriptlevel",
+    "separator", "stretchy", "symmetric", "voffset", "width",
+))
+# fmt: on
 _VALUE = re.compile(r"[\w .,%+-]{1,60}", re.ASCII)
 
 
