@@ -181,7 +181,7 @@ _SPELLINGS = (
     (re.compile(r"\\[dt]frac(?![a-zA-Z])"), r"\\frac"),
     (re.compile(r"\{,\}"), ","),
 )
-# "2**10" is a power: next to emphasis there is no digit, letter or bracket
+# "2**10" is a power: emphasis never touches a digit, letter or bracket
 _EMPHASIS = re.compile(r"(?<![\w)\]}])(\*\*|__)(?=[^\s*_])([^*]+?)(?<=\S)\1(?![\w(\[{\\])")
 _BOLD = re.compile(r"\\(?:mathbf|boldsymbol|bm|textbf|mathrm|text|textrm|mbox)\s*\{([^{}]*)\}")
 _TEXT = re.compile(r"\\(?:text|textbf|textrm|textit|textnormal|mathrm|mbox|operatorname)\s*\{([^{}]*)\}")
@@ -397,7 +397,7 @@ def _significant(words: list[str]) -> frozenset[str]:
         over = f"/{_measure(words[2]) or _singular(words[2])}" if rate else ""
         return frozenset({measure + ("" if "^" in measure else power) + over})
     folded = [word.casefold() for word in words]
-    end = next((place for place, word in enumerate(folded) if word in _PREPOSITIONS), len(folded))
+    end = next((index for index, word in enumerate(folded) if word in _PREPOSITIONS), len(folded))
     return frozenset(_singular(word) for word in folded[:end] if word not in _FILLERS)
 
 

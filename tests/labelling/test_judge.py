@@ -804,7 +804,7 @@ def test_wrong_options_are_one_sentence(files, words, message):
 def test_rules_that_are_no_text(files):
     (files / "rules.txt").write_bytes(b"\xff\xfe\x00")
     result = command(files, f"--rules={files / 'rules.txt'}", ok=False)
-    assert "is no UTF-8 text" in str(result.exception)
+    assert "is not UTF-8 text" in str(result.exception)
 
 
 def test_problems_without_an_answer_are_skipped_only_where_it_is_shown(files):

@@ -49,9 +49,9 @@ class AnswerChecker:
     - ``exact``: the same characters, white space at both ends apart.
 
     A quantity is a number (``1,234.5``, ``3/4``, ``\\frac{3}{4}``, ``0.\\overline{3}``) and perhaps a unit. A
-    unit that only one side gives is no difference: ``18 dollars`` equals ``18``; two that differ are one:
-    ``5 cm`` is not ``5 m``, and nothing is converted. ``50%`` equals ``0.5`` and also ``50``; ``2 dozen``
-    equals ``24`` and also ``2``.
+    unit on one side only is ignored: ``18 dollars`` equals ``18``. Different units are unequal: ``5 cm`` is
+    not ``5 m``, and nothing is converted. ``50%`` equals ``0.5`` and also ``50``; ``2 dozen`` equals ``24``
+    and also ``2``.
 
     Symbolic comparison runs in separate processes limited to ``timeout_s`` seconds a pair and ``memory_mb``
     MiB (where the platform can limit memory), which are started when first needed and replaced after a
@@ -134,8 +134,8 @@ class AnswerChecker:
         """The same checker for one request, whose symbolic comparisons take at most ``seconds`` in all.
 
         Memory, workers and ``failures`` are shared; workers go first to the ``caller`` whose requests have
-        used them least. Once the budget is spent, answers are told apart as text,
-        quantities and words alone; each that needs algebra is a failure ``budget``.
+        used them least. Once the budget is spent, answers are only compared as text, quantities and words; an
+        answer that needs algebra is a failure ``budget``.
         """
         other = object.__new__(type(self))  # copy() would make another checker, as pickle does
         vars(other).update(vars(self))
@@ -185,20 +185,20 @@ class AnswerChecker:
             return verdict, ""
         if max(len(answer), len(reference)) > MAX_CHARS:
             return None, "too_long"
-        (left, unit), (right, other_unit) = split_unit(answer), split_unit(reference)
+        (body, unit), (other_body, other_unit) = split_unit(answer), split_unit(reference)
         if not units_agree(unit, other_unit):
             return False, ""
-        reply = self._ask({"answer": left, "reference": right})
+        reply = self._ask({"answer": body, "reference": other_body})
         return reply.answer, reply.failure or ""
 
     def _compare_numbers(self, answer: str, reference: str) -> tuple[bool | None, str]:
-        right = read_quantity(reference)
-        if right is None:
+        expected = read_quantity(reference)
+        if expected is None:
             return None, "reference_not_a_number"
-        left = read_quantity(answer)
-        if left is None or not units_agree(left.unit, right.unit):
+        number = read_quantity(answer)
+        if number is None or not units_agree(number.unit, expected.unit):
             return False, ""
-        pairs = [(x, y) for x in left.readings(right) for y in right.readings(left)]
+        pairs = [(x, y) for x in number.readings(expected) for y in expected.readings(number)]
         return any(self.close_numbers(x, y) for x, y in pairs), ""
 
     def close_numbers(self, x: Fraction, y: Fraction) -> bool:
@@ -245,8 +245,8 @@ def compare_plain(answer: str, reference: str) -> bool | None:
     x, y = read_quantity(answer), read_quantity(reference)
     if x is not None and y is not None:
         return same_quantity(x, y)
-    left, right = plain_words(answer), plain_words(reference)
-    return None if left is None or right is None else left == right
+    words, other_words = plain_words(answer), plain_words(reference)
+    return None if words is None or other_words is None else words == other_words
 
 
 def plain_words(answer: str) -> str | None:

@@ -50,8 +50,7 @@ def extract_answer(
     - phrase: after the last "answer is" or "answer:", to the end of the sentence or line.
     - last_number: the last number, with sign, thousands separators, decimals, fraction and percent sign.
 
-    Reasoning is no answer: only what follows the last ``</think>`` is read, and nothing of a text that is
-    still inside ``<think>``.
+    Text inside ``<think>`` is ignored: only the text after the last ``</think>`` counts.
 
     The time taken is linear in the length of ``text``. Raises ``AnswerError`` for an unknown style.
     """
@@ -78,7 +77,7 @@ _THOUGHT_END = "</think>"
 
 
 def _boxed(text: str) -> ExtractedAnswer | None:
-    """One pass with a stack: searching the closing brace of each box anew would be quadratic."""
+    """One pass with a stack; searching the closing brace of each box would take quadratic time."""
     boxes: list[tuple[int, int, int, bool]] = []
     opened: list[tuple[bool, int]] = []
     for match in _BRACES.finditer(text):

@@ -20,14 +20,14 @@ _CLOSING = re.compile(r"\s*\W*\s*I hope (?:it|this) is correct\W*", re.IGNORECAS
 
 @dataclass(frozen=True, kw_only=True)
 class Solution:
-    """A solution as it is graded: what was written, and what it continues."""
+    """A solution to grade: a completion and its prefix."""
 
     text: str
     """The completion."""
     prefix: str = ""
-    """What was given to it: its answers are not its own."""
+    """The text that the completion continues: answers in it are not the policy's."""
     finish_reason: str | None = None
-    """Why it ended; ``None`` = not known, taken for the writer's own end."""
+    """Why it ended; ``None`` = unknown, treated as a natural end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class ProblemGrader(Protocol):
     """Decides the outcome of solutions of one problem: by its reference answer, or by running its tests."""
 
     def can_grade(self, problem: Problem) -> bool:
-        """Whether the problem has what it takes."""
+        """Whether this grader can grade solutions of the problem."""
         ...
 
     async def grade_problem(self, problem: Problem, solutions: Sequence[Solution]) -> list[Grade]:
@@ -90,7 +90,7 @@ def final_answer(solution: Solution, styles: Sequence[AnswerStyle]) -> str | Non
 
     - An explicit answer (every style but ``last_number``) counts if its statement ends in the completion.
     - One in the prefix counts if the solution was finished there: it ends the prefix, and the completion adds
-      no word and ended by itself. A policy that is given a finished solution says nothing more.
+      no word and ended naturally. A policy adds nothing to a finished solution.
     - The last number counts if it is in the completion, and the completion was not cut off.
     - Of a text that was cut off, an explicit answer counts if it is closed: "The answer is 1" may be the
       beginning of "The answer is 18."

@@ -23,8 +23,8 @@ def group_equal(answers: Sequence[str | None], checker: AnswerChecker) -> list[s
     The classes depend on the set of the answers and not on their order, and so does the member that stands
     for a class: one without a unit, then the shortest. ``None`` stays ``None``.
 
-    - Answers of one value are first told apart by :meth:`AnswerChecker.fingerprint`; only those that share it
-      are compared. One that cannot be computed is compared as text, and costs one failure.
+    - Answers are first sorted by :meth:`AnswerChecker.fingerprint`; only answers that share it are compared.
+      An answer without a fingerprint is compared as text, and counts as one failure.
     - Of one value, answers whose units share a word are equal. One without a unit joins them if there is one
       class of such answers; of several ("5", "5 cm", "5 m") it is not clear which.
     - "50%" equals "0.5"; where that is not among the answers, it equals "50".
@@ -73,7 +73,8 @@ def _read(text: str) -> _Entry:
 
 
 def _numbers(entries: Sequence[_Entry], checker: AnswerChecker) -> list[list[_Entry]]:
-    """Classes of the numeric method: a tolerance is no equivalence, so neighbours within it are chained."""
+    """Classes of the numeric method: neighbours within the tolerance are chained, so that it is
+    transitive."""
     numbers = [(entry.quantity.value, entry) for entry in entries if entry.quantity is not None]
     texts: dict[str, list[_Entry]] = {}
     for entry in entries:
@@ -122,10 +123,10 @@ def _split_by_unit(members: Sequence[_Entry]) -> list[list[_Entry]]:
     for entry in members:
         if not entry.unit:
             continue
-        meeting = [one for one in classes if one[0] & entry.unit]
-        classes = [one for one in classes if not one[0] & entry.unit]
-        words = entry.unit.union(*(one[0] for one in meeting))
-        classes.append((set(words), [entry, *(old for one in meeting for old in one[1])]))
+        joined = [group for group in classes if group[0] & entry.unit]
+        classes = [group for group in classes if not group[0] & entry.unit]
+        words = entry.unit.union(*(group[0] for group in joined))
+        classes.append((set(words), [entry, *(member for group in joined for member in group[1])]))
     parts = [part for _, part in classes]
     bare = [entry for entry in members if not entry.unit]
     if not bare:
@@ -134,8 +135,8 @@ def _split_by_unit(members: Sequence[_Entry]) -> list[list[_Entry]]:
 
 
 def _join_factors(classes: list[list[_Entry]]) -> None:
-    """Merge each class of percentages alone into that of the number without the sign, if there is one."""
-    for members in [one for one in classes if all(entry.is_factor for entry in one)]:
+    """Merge each class that has only percentages into the class of the same number without the sign."""
+    for members in [group for group in classes if all(entry.is_factor for entry in group)]:
         numbers = {entry.quantity.number for entry in members if entry.quantity is not None}
         for target in classes if len(numbers) == 1 else ():
             if target is not members and numbers & _bare_numbers(target):

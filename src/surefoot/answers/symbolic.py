@@ -33,7 +33,7 @@ def load_mathematics() -> Callable[[dict[str, str]], bool | str]:
 
     @lru_cache(maxsize=_PARSED)
     def read(text: str) -> list[Any]:
-        # No time limits of its own anywhere below: they rest on SIGALRM, and the parent holds the clock.
+        # math-verify's time limits use SIGALRM, so they are off here: the parent process keeps the time.
         latex = text if "$" in text else f"${text}$"
         trees: list[Any] = parse(latex, extraction_config=[LatexExtractionConfig()], parsing_timeout=None)
         if all(isinstance(item, str) for item in trees):

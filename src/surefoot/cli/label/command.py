@@ -1,9 +1,9 @@
-"""What every labelling command does around its labeller: pieces, budget, summary of the costs."""
+"""What the labelling commands share: inputs, pieces, budget, summary of the costs."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 
 class LabelCommand(Command):
-    """Traces, their problems, and a file for what is written of them."""
+    """Traces, their problems, and an output file."""
 
     traces: o.TracesArgument
     problems: o.Problems
     out: o.Out = "-"
 
     def items(self) -> JoinedTraces:
-        """Traces with their problems; what cannot be used is counted on standard error."""
+        """Traces with their problems; unusable ones are reported on stderr."""
         from surefoot.cli.runs import pair, read_table
         from surefoot.records import Problem, Trace
 
         return pair(read_table(self.problems, Problem), read_table(self.traces, Trace))
 
     def labeller(self) -> AbstractContextManager[Labeller]:
-        """Who labels, ready to. It is opened in each process that does."""
+        """The labeller, opened in each process that labels."""
         raise NotImplementedError
 
     def write_labels(
@@ -54,12 +54,11 @@ class LabelCommand(Command):
         retry_failed: bool = False,
         **inputs: str | None,
     ) -> None:
-        """Label ``items``, and report at the end what it cost, earlier starts included.
+        """Label ``items``, and report the total cost, including interrupted runs.
 
-        A piece of work is ``size`` traces; with a ``policy`` at a server, the neighbouring traces of one
-        problem, which share rollouts, and many pieces are under way at once. Raises ``PolicyError`` when
-        every request fails, as when the server is down: finished pieces are kept, and the same command
-        resumes.
+        A piece of work is ``size`` traces. With a ``policy`` behind a server it is the neighbouring traces
+        of one problem, which share rollouts, and many pieces run concurrently. Raises ``PolicyError`` if
+        every request fails: finished pieces are saved, and the same command resumes.
         """
         from surefoot.cli.runs import file_inputs
         from surefoot.work import Here, map_resumable
@@ -111,7 +110,7 @@ class LabelJob(Job[StepLabel]):
             )
 
     def failed(self, labels: Sequence[StepLabel]) -> str | None:
-        """Why no request for these labels succeeded, if some were made and none did."""
+        """Why all requests for these labels failed, if they did."""
         tried = [label for label in labels if label.evidence.usage.calls]
         # an unusable reply has cost tokens; a request that failed has not
         if tried and all(label.value is None and not label.evidence.usage.tokens for label in tried):
@@ -124,39 +123,40 @@ class LabelJob(Job[StepLabel]):
 
 
 def with_answer(items: JoinedTraces) -> JoinedTraces:
-    """Items whose problem has a reference answer; the others are counted on standard error."""
-    known = items.where(lambda item: item.problem.answer is not None)
-    if len(known) < len(items):
-        echo(f"{len(items) - len(known)} traces skipped: their problem has no 'answer'", err=True)
-    return known
+    """Items whose problem has a reference answer; the others are reported on stderr."""
+    return _usable(items, lambda item: item.problem.answer is not None, "'answer'")
 
 
 def with_tests(items: JoinedTraces) -> JoinedTraces:
-    """Items whose problem has hidden tests of a program; the others are counted on standard error."""
+    """Items whose problem has hidden tests of a program; the others are reported on stderr."""
     from surefoot.labelling.verifiers.programs import has_hidden_tests
 
-    known = items.where(lambda item: has_hidden_tests(item.problem))
-    if len(known) < len(items):
-        echo(f"{len(items) - len(known)} traces skipped: their problem has no hidden tests", err=True)
-    return known
+    return _usable(items, lambda item: has_hidden_tests(item.problem), "hidden tests")
+
+
+def _usable(items: JoinedTraces, test: Callable[[ProblemTrace], bool], need: str) -> JoinedTraces:
+    usable = items.where(test)
+    if len(usable) < len(items):
+        echo(f"{len(items) - len(usable)} traces skipped: their problem has no {need}", err=True)
+    return usable
 
 
 class Tally:
-    """Labels written, those without a value by reason, and their cost."""
+    """Counts of labels, of labels without a value by reason, and of tokens."""
 
     def __init__(self) -> None:
         self.labels, self.tokens = 0, 0
         self.unknown: Counter[str] = Counter()
 
     def add(self, label: StepLabel) -> None:
-        """Count this one too."""
+        """Count ``label``."""
         self.labels += 1
         self.tokens += label.evidence.usage.tokens
         if label.value is None:
             self.unknown[label.reason or ""] += 1
 
     def report(self) -> None:
-        """Show the summary. Raises ``LabelError`` if no step got a value: the file holds reasons only."""
+        """Show the summary. Raises ``LabelError`` if no step got a value."""
         echo(self.summary(), err=True)
         if self.labels and self.unknown.total() == self.labels:
             reason, count = self.unknown.most_common(1)[0]

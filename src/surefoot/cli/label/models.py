@@ -1,4 +1,4 @@
-"""``surefoot label judge`` and ``surefoot label critiques``: what language models write about steps."""
+"""``surefoot label judge`` and ``surefoot label critiques``: language models review steps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class CriticSettings(o.PolicySettings):
-    """The language model that is asked."""
+    """The language model that reviews."""
 
     name: Annotated[str, Flag(name="--policy")] = Field(
         description="The language model: a checkpoint directory, a hub name, or the server's name of it."
@@ -40,8 +40,8 @@ class CriticSettings(o.PolicySettings):
 class Judge(LabelCommand):
     """Label steps by asking a language model for a critique (LLM as a judge).
 
-    The labels say whether a step is correct (+1), neutral (0) or wrong (-1). Replies that are refused, cut
-    off or not in the requested form are counted and give no label.
+    The labels say whether a step is correct (+1), neutral (0) or wrong (-1). Refused, truncated or
+    malformed replies are counted and ignored.
 
     Example: `surefoot label judge traces.jsonl --problems problems.jsonl --policy Qwen/Qwen3-8B
     --base-url http://localhost:8000/v1 --out labels.jsonl`
@@ -57,10 +57,10 @@ class Judge(LabelCommand):
     )
     show_answer: bool = Field(default=False, description="Show the judge the problem's reference answer.")
     name_failures: bool = Field(
-        default=False, description="Have the judge name the kind of each wrong step of an agent."
+        default=False, description="Let the judge name the kind of failure of each wrong step of an agent."
     )
     structured: bool | None = Field(
-        default=None, description="Hold the server to a JSON schema; by default with `--base-url`."
+        default=None, description="Make the server enforce a JSON schema; by default with `--base-url`."
     )
     temperature: float | None = Field(
         default=None, ge=0, description="0 is greedy; by default 0 for one vote and 1 for several."
@@ -78,17 +78,15 @@ class Judge(LabelCommand):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.structured and not self.policy.base_url:
-            raise ValueError(
-                "'structured' needs 'base_url': nothing in this process holds a model to a schema"
-            )
+            raise ValueError("'structured' needs 'base_url': only a server can enforce a schema")
         return self
 
     def outputs(self) -> list[Path]:
-        """The labels; a prediction writes none."""
+        """The labels; a dry run writes nothing."""
         return [] if self.dry_run else super().outputs()
 
     def run(self) -> None:
-        """Ask, and write labels, or predict."""
+        """Write the judge's labels, or predict their cost."""
         items = self.items()
         if self.dry_run:
             self._predict(items)
@@ -149,7 +147,7 @@ class Judge(LabelCommand):
         try:
             rules = self.rules.read_text(encoding="utf-8") if self.rules is not None else None
         except UnicodeDecodeError as error:
-            raise LabelError(f"--rules {self.rules} is no UTF-8 text: {error}") from error
+            raise LabelError(f"--rules {self.rules} is not UTF-8 text: {error}") from error
         return JudgePrompt(
             mode=self.mode,
             rules=rules,
@@ -162,8 +160,8 @@ class Judge(LabelCommand):
 class Critiques(LabelCommand):
     """Let a language model criticise each step of traces, to train a verifier (`surefoot train verifier`).
 
-    Critiques are written as they come. Which of them can be read and agree with labels is decided when a
-    verifier is trained. If the command is stopped, the same command resumes.
+    All critiques are written; training filters those that can be parsed and agree with labels. If the
+    command is stopped, the same command resumes.
 
     Example: `surefoot label critiques traces.jsonl --problems problems.jsonl --policy Qwen/QwQ-32B
     --base-url http://localhost:8000/v1 --out critiques.jsonl`
@@ -179,7 +177,7 @@ class Critiques(LabelCommand):
     retry_failed: o.RetryFailed = False
 
     def run(self) -> None:
-        """Ask, and write critiques."""
+        """Write critiques."""
         from surefoot.cli.runs import connections, file_inputs
         from surefoot.training.critiques import TraceCritiques, sample_critiques
         from surefoot.work import FunctionJob, Here, Pieces, map_resumable

@@ -26,7 +26,7 @@ class Mutants(Command):
         description="File of problem records with tests and reference solutions, or `-` for standard input."
     )
     out: o.OutDirectory = Field(description="Directory for traces and labels.")
-    per_problem: int = Field(default=10, ge=1, description="Most mutants of one problem, drawn at random.")
+    per_problem: int = Field(default=10, ge=1, description="Most mutants of one problem, chosen at random.")
     segment: o.Segment = "python"
     sandbox: o.SandboxName = "bubblewrap"
     seed: o.Seed = 0
@@ -50,7 +50,7 @@ class Mutants(Command):
         report = MutantReport()
         self.out.mkdir(parents=True, exist_ok=True)
         with open_sandbox(self.sandbox) as sandbox:
-            made: Iterator[LabelledTrace] = labelled_mutants(
+            mutants: Iterator[LabelledTrace] = labelled_mutants(
                 problems,
                 sandbox,
                 per_problem=self.per_problem,
@@ -62,9 +62,9 @@ class Mutants(Command):
                 record_writer(self.out / "traces.jsonl", Trace) as traces,
                 record_writer(self.out / "labels.jsonl", StepLabel) as labels,
             ):
-                for one in made:
-                    traces.write(one.trace)
-                    for label in one.labels:
+                for mutant in mutants:
+                    traces.write(mutant.trace)
+                    for label in mutant.labels:
                         labels.write(label)
         echo(report.summary(), err=True)
         if not report.usable:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class RolloutSettings(Command):
-    """Who completes prefixes, how, and at what cost."""
+    """The policy that completes prefixes, its sampling, and the budget."""
 
     policy: o.PolicySettings = o.PolicySettings()
     prompt: PromptFormat = PromptFormat()
@@ -47,7 +47,7 @@ class RolloutSettings(Command):
     rates: o.CostRates = Rates()
 
     def predict(self, items: Sequence[ProblemTrace], build: Callable[[Policy, Grader], Labeller]) -> None:
-        """Show what labelling ``items`` would cost."""
+        """Print the predicted cost of labelling ``items``."""
         from surefoot.cli.dry_run import say_hours
         from surefoot.labelling.dry_run import predict
 
@@ -56,12 +56,12 @@ class RolloutSettings(Command):
         say_hours(prediction.usage, self.rates)
 
     def open_policy(self) -> Policy:
-        """Who completes."""
+        """The policy that completes prefixes."""
         return self.policy.open(chat=self.prompt.chat, loading=self.loading)
 
 
 class EstimateSettings(o.SettingsGroup):
-    """How many rollouts a prefix gets, and what they mean."""
+    """The number of rollouts of a prefix, and the value that they give it."""
 
     kind: Annotated[Literal["soft", "hard", "sequential"], Flag(name="--estimate")] = Field(
         default="soft",
@@ -97,7 +97,8 @@ class EstimateSettings(o.SettingsGroup):
         )
 
     def report(self) -> None:
-        """State the error rates of a sequential test, which ``rollouts`` may raise above ``error_rate``."""
+        """Print the exact error rates of a sequential test, which ``rollouts`` may raise above
+        ``error_rate``."""
         from surefoot.labelling.stopping import SequentialTest
 
         rule = self.rule()
@@ -105,7 +106,7 @@ class EstimateSettings(o.SettingsGroup):
             good, bad = rule.chance_of_good(self.p_bad), 1 - rule.chance_of_good(self.p_good)
             echo(
                 f"sequential test of at most {self.rollouts} rollouts: calls {good:.1%} of prefixes of value "
-                f"{self.p_bad:g} good, and {bad:.1%} of those of value {self.p_good:g} bad "
+                f"{self.p_bad:g} good, and {bad:.1%} of prefixes of value {self.p_good:g} bad "
                 f"(aim: {self.error_rate:.1%})",
                 err=True,
             )
@@ -115,9 +116,9 @@ class MonteCarlo(RolloutSettings, LabelCommand):
     """Label steps by Monte Carlo rollouts from their prefixes (Math-Shepherd; binary search of OmegaPRM).
 
     The labels are values (chance of the correct answer from here), with successes and trials as evidence.
-    Traces whose problem has no `answer` are counted and left out. With `--environment` the traces are runs of
-    an agent, and the policy goes on from the state after each message; the environment must be one that can
-    be put back. `--dry-run` predicts the cost. If the command is stopped, the same command resumes.
+    Traces whose problem has no `answer` are counted and left out. With `--environment` the traces are
+    agent runs, and the policy continues from the state after each message; the environment must be able to
+    restore its state. `--dry-run` predicts the cost. If the command is stopped, the same command resumes.
 
     Example: `surefoot label mc traces.jsonl --problems problems.jsonl --rollouts 8 --max-tokens 96
     --out labels.jsonl`
@@ -170,7 +171,7 @@ class MonteCarlo(RolloutSettings, LabelCommand):
         return self
 
     def outputs(self) -> list[Path]:
-        """The labels; a prediction writes none."""
+        """The labels; a dry run writes nothing."""
         return [] if self.dry_run else super().outputs()
 
     def run(self) -> None:
@@ -194,7 +195,7 @@ class MonteCarlo(RolloutSettings, LabelCommand):
 
     @contextmanager
     def labeller(self) -> Iterator[Labeller]:
-        """Who completes prefixes, and grades the completions."""
+        """The labeller, with its policy and grader."""
         if self.environment is not None:
             from surefoot.labelling.run_rollouts import RunMonteCarloLabeller
             from surefoot.policies import load_environment
@@ -235,7 +236,7 @@ class MonteCarlo(RolloutSettings, LabelCommand):
 
 
 class GrownTree(Record):
-    """What the search of one problem yields: a line of ``trees.jsonl``."""
+    """The tree of one problem: a line of ``trees.jsonl``."""
 
     problem_id: str
     traces: tuple[Trace, ...]
@@ -243,7 +244,7 @@ class GrownTree(Record):
     pairs: tuple[StepPair, ...]
     selections: int
     reason: str | None
-    """Why nothing was searched."""
+    """Why the search did not start."""
     usage: Usage
 
 
@@ -279,7 +280,7 @@ class Tree(RolloutSettings):
     retry_failed: o.RetryFailed = False
 
     def outputs(self) -> list[Path]:
-        """The four files, unless some trees are grown already and the command resumes."""
+        """The four files, unless the command resumes."""
         names = () if self.dry_run or (self.out / "trees.jsonl.work").is_dir() else _FILES
         return [self.out / name for name in names]
 
@@ -364,7 +365,7 @@ def _grown(labeller: OmegaPRMLabeller, grown: ProblemTree) -> GrownTree:
 
 
 def _failure(trees: Sequence[GrownTree]) -> str | None:
-    """Why no request for these trees succeeded, if some were made and none did."""
+    """Why all requests for these trees failed, if they did."""
     tried = [tree for tree in trees if tree.usage.calls]
     if tried and all(not tree.usage.tokens for tree in tried):
         return tried[-1].reason

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class Verify(LabelCommand):
     """Label steps by rule: equations, programs that are run, tool calls, the lab's checker, or your own.
 
-    The labels are of kind correctness, with the verifier's reason as evidence. What a verifier cannot check
-    has no value, and a reason.
+    The labels are of kind correctness, with the verifier's reason as evidence. Steps that
+    a verifier cannot check stay unlabelled, with a reason.
 
     Example: `surefoot label verify traces.jsonl --problems problems.jsonl --verifier arithmetic -o l.jsonl`
     """
@@ -40,12 +40,12 @@ class Verify(LabelCommand):
         "`shop`, `tool-calls`, `visible-tests` or `module:Class`; the lowest verdict counts.",
     )
     tool_rules: tuple[ToolRule, ...] = Field(
-        default=TOOL_RULES, description="Rules of `tool-calls`, which say -1 where one is broken."
+        default=TOOL_RULES, description="Rules of `tool-calls`; a step that breaks one is -1."
     )
     tool_policy: Annotated[str | None, o.INPUT] = Field(
         default=None,
-        description="JSON file of what `tool-calls` forbids (`forbidden`, `clauses`, `repeatable`, "
-        "`read_only`), beside what a problem has in `meta.tool_policy`.",
+        description="JSON file with a policy for `tool-calls` (`forbidden`, `clauses`, `repeatable`, "
+        "`read_only`), in addition to a problem's `meta.tool_policy`.",
     )
     environment: o.EnvironmentName = None
     gold_order: bool = Field(
@@ -57,8 +57,8 @@ class Verify(LabelCommand):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        given = self.tool_policy is not None or self.tool_rules != TOOL_RULES
-        if given and "tool-calls" not in self.verifier:
+        tool_options = self.tool_policy is not None or self.tool_rules != TOOL_RULES
+        if tool_options and "tool-calls" not in self.verifier:
             raise ValueError("'tool_rules' and 'tool_policy' belong to --verifier tool-calls")
         if (self.environment is not None or self.gold_order) and "state-replay" not in self.verifier:
             raise ValueError("'environment' and 'gold_order' belong to --verifier state-replay")
@@ -117,7 +117,7 @@ class LabelExpert(LabelCommand):
         "may differ (tolerance 0.2).",
     )
     disagreement: Literal["unknown", "wrong"] = Field(
-        default="unknown", description="What the first step that no expert took is."
+        default="unknown", description="Label of the first step that no expert took."
     )
 
     @model_validator(mode="after")
@@ -132,7 +132,7 @@ class LabelExpert(LabelCommand):
 
     @contextmanager
     def labeller(self) -> Iterator[Labeller]:
-        """Who compares; expert traces that are of no use are counted on standard error."""
+        """The labeller. Unusable expert traces are reported on stderr."""
         from surefoot.cli.runs import read_table
         from surefoot.labelling.expert import ExpertLabeller, expert_traces
         from surefoot.records import Trace
@@ -158,7 +158,7 @@ class LabelExpert(LabelCommand):
 
 
 class LabelConsensus(Command):
-    """Keep what several sources of labels agree on, and count what they do not.
+    """Keep the labels on which several labellers agree, and count the others.
 
     The default is the published filter (arXiv 2501.07301): a trace is kept if all sources have the same
     first error, or none has an error. Labels of traces without any consensus are not written.
@@ -185,10 +185,10 @@ class LabelConsensus(Command):
         default=0.0, description="A value label above this is good; 0 = any rollout succeeded."
     )
     neutral: Neutral = Field(
-        default="drop", description="What a label of 0 is: good, bad, or no vote (`drop`)."
+        default="drop", description="How to read a label of 0: good, bad, or abstain (`drop`)."
     )
     report: Annotated[Path | None, Flag(output=True)] = Field(
-        default=None, description="JSON file for what was kept and dropped, and why."
+        default=None, description="JSON file with the counts of kept and dropped traces, and the reasons."
     )
 
     @model_validator(mode="after")
@@ -211,23 +211,23 @@ class LabelConsensus(Command):
         combiner = Combiner(tables, rule=rule, good_above=self.good_above, neutral=self.neutral)
         strays = {name: len(table) for name, table in tables.items()}
 
-        def combined() -> Iterator[StepLabel]:
+        def consensus() -> Iterator[StepLabel]:
             for item in items:
                 steps = len(item.trace.steps)
-                found = {
+                labels = {
                     name: [label for label in table.find(item.trace.id) if label.step < steps]
                     for name, table in tables.items()
                 }
-                for name, some in found.items():
-                    strays[name] -= len(some)
-                labels = combiner.combine(item, found)
-                if any(label.value is not None for label in labels):
-                    yield from labels
+                for name, of_trace in labels.items():
+                    strays[name] -= len(of_trace)
+                combined = combiner.combine(item, labels)
+                if any(label.value is not None for label in combined):
+                    yield from combined
 
-        write_records(self.out if self.out == "-" else Path(self.out), combined(), record=StepLabel)
+        write_records(self.out if self.out == "-" else Path(self.out), consensus(), record=StepLabel)
         for name, count in strays.items():
             if count:
-                echo(f"{count} labels of {name} skipped: they are of no step of a usable trace", err=True)
+                echo(f"{count} labels of {name} skipped: they belong to no step of a usable trace", err=True)
         report = combiner.report()
         if self.report:
             write_json(self.report, report.as_json())
@@ -263,7 +263,8 @@ class ValueCommand(LabelCommand):
         command: str,
         make: Callable[[Sequence[LabelledTrace], Mapping[str, float]], list[list[StepLabel]]],
     ) -> None:
-        """Write what ``make`` gives for the traces with values and the problems' success rates."""
+        """Write the labels that ``make`` computes from the traces with values and the problems' success
+        rates."""
         from surefoot.cli.runs import file_inputs, labelled, read_table
         from surefoot.labelling.advantage import start_values
         from surefoot.records import Problem, StepLabel, Trace
@@ -308,8 +309,8 @@ class Advantage(ValueCommand):
     """Label steps by advantage: the chance of success after a step less the chance before it.
 
     A prover that takes the best of K samples costs nothing more: its values are 1 - (1 - value)^K (Setlur et
-    al., arXiv 2410.08146). Without `--start` the first step of a trace has no label. Do not give samples that
-    were chosen by outcome, since their success rate differs.
+    al., arXiv 2410.08146). Without `--start` the first step of a trace stays unlabelled. Do not give samples
+    that were chosen by outcome, since their success rate differs.
 
     Example: `surefoot label advantage traces.jsonl --problems problems.jsonl --labels values.jsonl
     --best-of 4 --start traces.jsonl --out advantages.jsonl`
@@ -333,8 +334,8 @@ class RelativeProgress(ValueCommand):
     """Label steps good or bad by relative progress: the chance of success after a step over that before it.
 
     A step is +1 where the ratio is at least `--threshold`, else -1; after a step of value 0 all are -1
-    (GenPRM, Zhao et al., arXiv 2504.00891). Without `--start` the first step of a trace has no label, unless
-    its value is 0. Do not give samples that were chosen by outcome, since their success rate differs.
+    (GenPRM, Zhao et al., arXiv 2504.00891). Without `--start` the first step of a trace stays unlabelled,
+    unless its value is 0. Do not give samples that were chosen by outcome, since their success rate differs.
 
     Example: `surefoot label progress traces.jsonl --problems problems.jsonl --labels values.jsonl
     --start traces.jsonl --out labels.jsonl`
