@@ -136,7 +136,7 @@ def test_links_to_files_and_headings_resolve(page: Path) -> None:
     assert list(broken_links(page)) == []
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md", ROOT / "LOG.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
 def test_no_page_holds_two_versions_of_a_passage(page: Path) -> None:
     assert not re.findall(r"^(?:<{7}|={7}|>{7})(?: .*)?$", page.read_text(encoding="utf-8"), re.M)
 
