@@ -130,7 +130,7 @@ def test_a_stored_pool_is_graded_and_its_drops_are_said(tmp_path: Path):
     ended = good("evaluate", "best-of-n", "--pool", pool, "--bootstrap", "100", "--out", tmp_path / "out")
     assert "left out: 5 stored candidates: not as many steps" in ended.err
     assert "5 of 10 stated verdicts differ from the grading here" in ended.err
-    assert "no pool of scored candidates" in ended.err, "the bad row"
+    assert "not a pool of scored candidates" in ended.err, "the bad row"
     assert "unknown: tokens of the policy; 10 of 10 traces" in ended.err
     data = json.loads((tmp_path / "out/best_of_n.json").read_text())
     curves = {curve["name"]: curve["accuracy"]["2"]["value"] for curve in data["curves"]}
