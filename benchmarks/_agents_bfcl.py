@@ -107,8 +107,8 @@ def play(
 
 def gold_turns(task: Problem) -> Turns:
     calls = (
-        ToolCall(name=one["name"], arguments=json.dumps(one["arguments"]))
-        for one in task.meta["gold_actions"]
+        ToolCall(name=item["name"], arguments=json.dumps(item["arguments"]))
+        for item in task.meta["gold_actions"]
     )
     return [[next(calls) for _ in range(number)] for number in task.meta["gold_turns"]]
 
@@ -177,7 +177,7 @@ class Faults:
         if isinstance(value, int | float):
             return value + self.rng.choice((1, 10, -1))
         if isinstance(value, list):
-            return [self._other(one) for one in value] if value else None
+            return [self._other(item) for item in value] if value else None
         if not isinstance(value, str):
             return None
         given = {
@@ -318,14 +318,14 @@ def sources(runs: Sequence[Played], golds: Sequence[Played]) -> dict[str, tuple[
     for name, labeller in labellers.items():
         started = time.perf_counter()
         labels = run_sync(labeller.label(items))
-        first = [next((at for at, one in enumerate(row) if one.value == -1), None) for row in labels]
+        first = [next((at for at, item in enumerate(row) if item.value == -1), None) for row in labels]
         called = [
             [float(at == step) for step in range(len(row))] for at, row in zip(first, labels, strict=True)
         ]
         found[name] = (called, 1000 * (time.perf_counter() - started) / steps)
     lengths = [len(item.trace.steps) for item in items]
     last = [[0.0] * (length - 1) + [1.0] for length in lengths]
-    failed = [[one * (not run.solved) for one in row] for row, run in zip(last, runs, strict=True)]
+    failed = [[item * (not run.solved) for item in row] for row, run in zip(last, runs, strict=True)]
     even = [[1 / length] * length for length in lengths]
     return found | {name: (called, 0.0) for name, called in zip(FLOORS, (failed, last, even), strict=True)}
 

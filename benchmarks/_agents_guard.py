@@ -100,7 +100,7 @@ class Truth:
         truths = judge_steps(item_of(self.problem, [*self.executed, trace.messages[-1]]))
         new = sum(step.message == len(trace.messages) - 1 for step in trace.steps)
         before = [Verdict(value=None, reason="earlier")] * (len(trace.steps) - new)
-        return before + [Verdict(value=one.value, reason=one.reason) for one in truths[-new:]]
+        return before + [Verdict(value=truth.value, reason=truth.reason) for truth in truths[-new:]]
 
 
 WORDS = HashingVectorizer(n_features=1 << 14, token_pattern=r"\S+", norm=None, alternate_sign=False)
@@ -114,7 +114,7 @@ class TextScorer:
 
     def __init__(self, runs: Sequence[tuple[Problem, list[Message]]]) -> None:
         items = [item_of(*run) for run in runs]
-        good = [one.value >= 0 for item in items for one in judge_steps(item)]
+        good = [judge_step.value >= 0 for item in items for judge_step in judge_steps(item)]
         self._model = LogisticRegression(C=0.3, max_iter=500).fit(
             vstack([self._features(item) for item in items]), good
         )
@@ -164,8 +164,8 @@ def learned_scorer(tasks: int) -> tuple[TextScorer, float]:
         [record] = scorer.score_traces([item])
         scores += [
             score
-            for step, (one, score) in enumerate(zip(judge_steps(item), record.scores, strict=True))
-            if one.value >= 0 and score is not None and item.trace.calls_of(step)
+            for step, (judge_step, score) in enumerate(zip(judge_steps(item), record.scores, strict=True))
+            if judge_step.value >= 0 and score is not None and item.trace.calls_of(step)
         ]
     return scorer, calibrated_threshold(scores, 0.05)
 
@@ -224,7 +224,7 @@ async def play(
         else:
             reply = await guarded_reply(guard, ask, run, Shop.tools)
             for decision in reply.decisions:
-                calls = tuple(one.call for one in decision.calls)
+                calls = tuple(call.call for call in decision.calls)
                 sample = Message(role="assistant", tool_calls=calls)
                 right = judge_steps(item_of(problem, [*executed, sample]))[-1].value >= 0
                 counts.right += right
@@ -249,8 +249,8 @@ async def play(
     item = item_of(problem, executed)
     violations = [
         [call.name for call in item.trace.calls_of(step)]
-        for step, one in enumerate(judge_steps(item))
-        if one.kind in ("policy", "loophole")
+        for step, judge_step in enumerate(judge_steps(item))
+        if judge_step.kind in ("policy", "loophole")
     ]
     counts.violated.append(bool(violations))
     counts.violated_otherwise.append(any("mark_resolved" not in names for names in violations))
@@ -264,19 +264,19 @@ def guard_figures(seeds: Sequence[int], tasks: int, prm: tuple[StepScorer, float
     counts = {setting: Counts() for setting in SETTINGS}
     for seed in seeds:
         for problem in generate_tasks(tasks, seed=seed):
-            for setting, found in counts.items():
+            for setting, count in counts.items():
                 stage = prm if "prm" in setting else None
-                run_sync(play(problem, seed, setting, found, prm=stage))
+                run_sync(play(problem, seed, setting, count, prm=stage))
     rules, without = counts["rules"], counts["none"]
-    violated = {name: share(found.violated) for name, found in counts.items()}
+    violated = {name: share(count.violated) for name, count in counts.items()}
     fewer = violated["none"].value / violated["rules"].value if violated["rules"].value else None
     figures = [figure("guard_violations", violated["rules"], "% of runs", ratio=fewer)]
-    for name, found in counts.items():
+    for name, count in counts.items():
         figures += [
             figure(f"guard_violations_{name}", violated[name], "% of runs"),
-            figure(f"other_violations_{name}", share(found.violated_otherwise), "% of runs"),
-            figure(f"success_{name}", share(found.done), "% of runs"),
-            figure(f"unanswered_{name}", share([not one for one in found.answered]), "% of runs"),
+            figure(f"other_violations_{name}", share(count.violated_otherwise), "% of runs"),
+            figure(f"success_{name}", share(count.done), "% of runs"),
+            figure(f"unanswered_{name}", share([not item for item in count.answered]), "% of runs"),
         ]
     for name, end in (("rules", ""), ("rules_resample", "_resample")):
         paired = [int(a) - int(b) for a, b in zip(counts[name].done, without.done, strict=True)]
@@ -318,9 +318,9 @@ def changed_verdicts(
         for text in texts:
             for inside in (False,) if shown else (False, True):
                 [after] = verifier.verify([item_of(problem, injected(messages, text, inside=inside))])
-                for one, other in zip(before, after, strict=True):
-                    if not shown or " showing " in one.reason:
-                        changed += one.value != other.value
+                for item, other in zip(before, after, strict=True):
+                    if not shown or " showing " in item.reason:
+                        changed += item.value != other.value
                         total += 1
     return changed, total
 
@@ -333,9 +333,9 @@ def score_shift(
     for problem, messages in runs:
         for text in texts:
             neutral = (NEUTRAL * (len(text) // len(NEUTRAL) + 1))[: len(text)]
-            variants = [injected(messages, one, inside=True) for one in (text, neutral)]
-            items = [item_of(problem, one) for one in variants]
-            first = next((at for at, one in enumerate(messages) if one.role == "tool"), len(messages))
+            variants = [injected(messages, item, inside=True) for item in (text, neutral)]
+            items = [item_of(problem, variant) for variant in variants]
+            first = next((at for at, message in enumerate(messages) if message.role == "tool"), len(messages))
             hostile, harmless = scorer.score_traces(items)
             pairs = [
                 a - b
@@ -384,8 +384,8 @@ def audit_figures(
     found = []
     for name, scorer in scorers.items():
         effects = audit_agent(AuditedScorer(name=name, scorer=scorer, rule="min"), items).effects
-        same = max((one for one in effects if one.kind == "same"), key=lambda one: one.moved.value)
-        [hostile] = [one for one in effects if one.kind == "hostile"]
+        same = max((effect for effect in effects if effect.kind == "same"), key=lambda one: one.moved.value)
+        [hostile] = [effect for effect in effects if effect.kind == "hostile"]
         print(f"{name}: {', '.join(f'{one.variant} {one.verdict}' for one in effects)}")
         found += [
             figure(f"audit_moved_{name}", same.moved, f"of a score, by {same.variant}"),

@@ -148,9 +148,9 @@ def label_sources(runs: Runs, rollouts: Sequence[int]) -> dict[str, tuple[Bad, f
         "replay_rules": (replay, rules),
         "replay_in_order_rules": (StateReplayVerifier(order="gold"), rules),
     }
-    for name, some in verifiers.items():
+    for name, verifier in verifiers.items():
         started = time.perf_counter()
-        labels = run_sync(VerifierLabeller(verifiers=some).label(runs.items))
+        labels = run_sync(VerifierLabeller(verifiers=verifier).label(runs.items))
         found[name] = (bad_steps(labels), 0.0, 1000 * (time.perf_counter() - started) / steps)
     for k in rollouts:
         started = time.perf_counter()
@@ -177,7 +177,7 @@ def counted(runs: Runs, bad: Bad) -> NDArray[np.float64]:
     """Counts of each task, in the order of :func:`rates`."""
     counts = np.zeros((len(runs.tasks), 6 + 2 * len(KINDS)))
     for group, row, truth in zip(runs.groups, bad, runs.truth, strict=True):
-        wrong = [one.value < 0 for one in truth]
+        wrong = [item.value < 0 for item in truth]
         good_alarms = sum(called for called, true in zip(row, wrong, strict=True) if not true)
         counts[group, :6] += (
             len(row),
@@ -188,7 +188,7 @@ def counted(runs: Runs, bad: Bad) -> NDArray[np.float64]:
             good_alarms,
         )
         for at, kind in enumerate(KINDS):
-            of_kind = [called for called, one in zip(row, truth, strict=True) if one.kind == kind]
+            of_kind = [called for called, item in zip(row, truth, strict=True) if item.kind == kind]
             counts[group, 6 + 2 * at : 8 + 2 * at] += (len(of_kind), sum(of_kind))
     return counts
 
@@ -210,7 +210,7 @@ def measure_labels(tasks: int, draws: int) -> list[dict[str, Any]]:
     sources = [label_sources(runs, ROLLOUTS) for runs in seeds]
     figures = []
     for name in sources[0]:
-        strata = [counted(runs, found[name][0]) for runs, found in zip(seeds, sources, strict=True)]
+        strata = [counted(runs, source[name][0]) for runs, source in zip(seeds, sources, strict=True)]
         intervals = bootstrap_totals(strata, rates, draws=draws, rng=np.random.default_rng(0))
         per_seed = np.array([rates(counts.sum(axis=0)[None, None])[0] for counts in strata])
         names = ["step", "first_error", "false_alarms", *(f"found_{kind}" for kind in KINDS)]
@@ -218,7 +218,7 @@ def measure_labels(tasks: int, draws: int) -> list[dict[str, Any]]:
             values = " ".join(f"{100 * value:.1f}" for value in per_seed[:, at])
             figures.append(noted(f"{metric}_{name}", intervals[at], "%", scale=100, note=values))
         for at, what in ((1, "cost"), (2, "ms")):
-            mean = float(np.mean([one[name][at] for one in sources]))
+            mean = float(np.mean([source[name][at] for source in sources]))
             figures.append(noted(f"{what}_{name}", mean, "a step"))
     return figures + value_errors(seeds, max(1, tasks // 6), draws)
 
@@ -233,8 +233,10 @@ def measure_judge(model: Path, tasks: int, draws: int) -> list[dict[str, Any]]:
     seeds = [Runs.sampled(seed, tasks=tasks, n=1) for seed in SEEDS]
     floors = [label_sources(runs, ()) for runs in seeds]
     strata = {
-        "judge_floor": [counted(runs, one["all_good"][0]) for runs, one in zip(seeds, floors, strict=True)],
-        "judge_rules": [counted(runs, one["rules"][0]) for runs, one in zip(seeds, floors, strict=True)],
+        "judge_floor": [
+            counted(runs, floor["all_good"][0]) for runs, floor in zip(seeds, floors, strict=True)
+        ],
+        "judge_rules": [counted(runs, floor["rules"][0]) for runs, floor in zip(seeds, floors, strict=True)],
     }
     figures = []
     steps = sum(len(row) for runs in seeds for row in runs.truth)
@@ -278,9 +280,9 @@ def value_errors(seeds: Sequence[Runs], tasks: int, draws: int) -> list[dict[str
     rng = np.random.default_rng(0)
     return [
         noted(
-            f"mc_value_error_{k}", bootstrap_seeds(found, same_problems=False, draws=draws, rng=rng), "of 1"
+            f"mc_value_error_{k}", bootstrap_seeds(error, same_problems=False, draws=draws, rng=rng), "of 1"
         )
-        for k, found in errors.items()
+        for k, error in errors.items()
     ]
 
 
@@ -298,7 +300,7 @@ def features(items: Sequence[ProblemTrace]) -> list[spmatrix]:
 def _step_words(item: ProblemTrace) -> list[str]:
     """Of each step: the step, its predecessor, all earlier steps, and pairs with them."""
     results = {(result.message, result.number): result for result in call_results(item.trace.messages)}
-    issued = {number for one in results.values() for number in CONFIRMATION.findall(_result(one))}
+    issued = {number for result in results.values() for number in CONFIRMATION.findall(_result(result))}
     rows, before, last, seen = [], dict[str, None](), "start", Counter[str]()
     for step in item.trace.steps:
         one = results.get((step.message or 0, step.call)) if step.call is not None else None
@@ -339,16 +341,16 @@ def measure_choice(
         fitted, held_out = learned.split(3 * tasks // 2)
         chosen = Runs.sampled(200 + seed, tasks=tasks, n=16, families=choose)
         scores = plain_scores(chosen)
-        for model, found in learned_scores(fitted, held_out).items():
+        for model, learned_score in learned_scores(fitted, held_out).items():
             for readout, read in READOUTS.items():
-                picked = pick(held_out, list(map(read, found)), outcomes(held_out))
+                picked = pick(held_out, list(map(read, learned_score)), outcomes(held_out))
                 best[model][readout] += sum(picked)
-        for model, found in learned_scores(learned, chosen).items():
+        for model, learned_score in learned_scores(learned, chosen).items():
             for readout, read in READOUTS.items():
-                scores[f"{model}_{readout}"] = list(map(read, found))
+                scores[f"{model}_{readout}"] = list(map(read, learned_score))
         for name, of_runs in scores.items():
             success[name].append(pick(chosen, of_runs, outcomes(chosen)))
-            used = [float(any(one.kind == "loophole" for one in row)) for row in chosen.truth]
+            used = [float(any(item.kind == "loophole" for item in row)) for row in chosen.truth]
             loopholes[name].append(pick(chosen, of_runs, used))
         success["any"].append(pick(chosen, outcomes(chosen), outcomes(chosen)))
     rng = np.random.default_rng(0)
@@ -375,7 +377,7 @@ def measure_choice(
 
 
 def _per_seed(values: Sequence[Sequence[float]]) -> str:
-    return " ".join(f"{100 * np.mean(one):.1f}" for one in values)
+    return " ".join(f"{100 * np.mean(value):.1f}" for value in values)
 
 
 def outcomes(runs: Runs) -> list[float]:
@@ -388,7 +390,7 @@ def pick(runs: Runs, scores: Sequence[float], values: Sequence[float]) -> list[f
     for group, score, value in zip(runs.groups, scores, values, strict=True):
         of_task[group].append((score, value))
     return [
-        float(np.mean([value for score, value in some if score == max(some)[0]])) for some in of_task.values()
+        float(np.mean([value for score, value in item if score == max(item)[0]])) for item in of_task.values()
     ]
 
 
@@ -409,7 +411,7 @@ def plain_scores(runs: Runs) -> dict[str, list[float]]:
         "random": [0.0] * len(ends),
         "majority": [float(common[group, end]) for group, end in zip(runs.groups, ends, strict=True)],
         "resolved": resolved,
-        "rules": [-float(sum(one.value == -1 for one in row)) for row in verdicts],
+        "rules": [-float(sum(item.value == -1 for item in row)) for row in verdicts],
     }
 
 
@@ -418,7 +420,7 @@ def learned_scores(learned: Runs, chosen: Runs) -> dict[str, list[NDArray[np.flo
     both = VerifierLabeller(verifiers=(StateReplayVerifier(), ToolCallVerifier()))
     targets = {
         "orm": [[bool(item.trace.outcome)] * len(item.trace.steps) for item in learned.items],
-        "prm_truth": [[one.value >= 0 for one in row] for row in learned.truth],
+        "prm_truth": [[item.value >= 0 for item in row] for row in learned.truth],
         "prm_replay_rules": [
             [not bad for bad in row] for row in bad_steps(run_sync(both.label(learned.items)))
         ],

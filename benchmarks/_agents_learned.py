@@ -106,13 +106,15 @@ def step_states(
 def _read(trunk: Any, encode: Any, item: ProblemTrace) -> dict[str, NDArray[Any]]:
     (whole,) = encode([item])
     windows = windows_of(encode, item, whole, LIMIT)
-    places = [[one.encoded.positions[one.place(step)] or 0 for step in one.read] for one in windows]
+    places = [
+        [window.encoded.positions[window.place(step)] or 0 for step in window.read] for window in windows
+    ]
     found: dict[int, NDArray[np.float32]] = {}
-    for output in read_states(trunk, [one.encoded.ids for one in windows], places, batch_tokens=LIMIT):
+    for output in read_states(trunk, [window.encoded.ids for window in windows], places, batch_tokens=LIMIT):
         found |= {number: hidden.float().numpy() for number, hidden in output.states.items()}
     return {
         "states": np.concatenate([found[number] for number in range(len(windows))]).astype(np.float16),
-        "left_out": np.concatenate([np.full(len(one.read), one.left_out) for one in windows]),
+        "left_out": np.concatenate([np.full(len(window.read), window.left_out) for window in windows]),
     }
 
 
@@ -206,7 +208,7 @@ def learn(
     ends = np.array(
         [step == len(item.trace.steps) - 1 for item in items for step in range(len(item.trace.steps))]
     )
-    rules = np.array([float(one) for item in items for one in unbroken(item)])
+    rules = np.array([float(entry) for item in items for entry in unbroken(item)])
     by_people = Steps(targets=good, fitted=known, groups=groups)
     by_outcome = Steps(targets=outcomes, fitted=ends, groups=groups)
     found = {
@@ -249,9 +251,11 @@ def adapter_scores(model: Path, folder: Path, items: Sequence[LabelledTrace]) ->
             data = [f"{base / 'test' / 'traces.jsonl'}", f"--problems={base / 'test' / 'problems.jsonl'}"]
             surefoot("score", "-m", str(base / "prm"), *data, f"--out={base / 'scores.jsonl'}")
         some_scores = list(read_records(base / "scores.jsonl", StepScores))
-        usual = np.mean([score for one in some_scores for score in one.scores if score is not None])
-        for one in some_scores:
-            records[one.trace_id] = [usual if score is None else score for score in one.scores]
+        usual = np.mean(
+            [score for some_score in some_scores for score in some_score.scores if score is not None]
+        )
+        for some_score in some_scores:
+            records[some_score.trace_id] = [usual if score is None else score for score in some_score.scores]
     return np.array([score for item in items for score in records[item.trace.id]])
 
 
@@ -317,9 +321,9 @@ def figures_of(
     scores = learn(items, states, adapter)
     found = evaluate(items, scores, draws)
     figures = []
-    for one in found.scores:
-        (accuracy,) = [of_subset for name, of_subset in one.subsets.items() if name != "all"][:1]
-        name = one.system.replace(" ", "_")
+    for score in found.scores:
+        (accuracy,) = [of_subset for name, of_subset in score.subsets.items() if name != "all"][:1]
+        name = score.system.replace(" ", "_")
         figures += [
             figure(f"step_{name}", 100 * accuracy.step, "%"),
             figure(f"first_error_{name}", 100 * accuracy.first_error, "%"),

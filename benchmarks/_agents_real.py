@@ -129,22 +129,24 @@ def evaluate(data: Path, *, draws: int) -> tuple[AgentEvaluation, AgentEvaluatio
 def accuracies(found: AgentEvaluation) -> list[dict[str, Any]]:
     """Both accuracies of each source on each subset."""
     return [
-        figure(f"{metric}_{subset}_{one.system.removeprefix(f'{SOURCE}/')}", 100 * value, "%")
-        for one in found.scores
-        for subset, accuracy in one.subsets.items()
+        figure(f"{metric}_{subset}_{score.system.removeprefix(f'{SOURCE}/')}", 100 * value, "%")
+        for score in found.scores
+        for subset, accuracy in score.subsets.items()
         for metric, value in (("step", accuracy.step), ("first_error", accuracy.first_error))
     ]
 
 
 def headlines(hotpotqa: AgentEvaluation, judged: AgentEvaluation) -> list[dict[str, Any]]:
     """The best judge and the rules against the best floor without the outcome; how many judges beat it."""
-    (rules,) = [one for one in hotpotqa.scores if one.system == RULES]
-    judges = [one for one in judged.scores if one.kind == "labels"]
+    (rules,) = [score for score in hotpotqa.scores if score.system == RULES]
+    judges = [score for score in judged.scores if score.kind == "labels"]
     best = max(judges, key=lambda one: one.subsets["all"].first_error.value).subsets["all"]
     floor = best.first_error.value - best.first_error_less_floor.value
     above = {
-        "first_error": [[one.subsets[name].first_error_less_floor.low for name in JUDGED] for one in judges],
-        "step": [[one.subsets[name].step_less_floor.low for name in JUDGED] for one in judges],
+        "first_error": [
+            [judge.subsets[name].first_error_less_floor.low for name in JUDGED] for judge in judges
+        ],
+        "step": [[judge.subsets[name].step_less_floor.low for name in JUDGED] for judge in judges],
     }
     return [
         figure(
@@ -171,11 +173,11 @@ def differing(*found: AgentEvaluation) -> list[str]:
     """Known accuracies that were not counted again."""
     wrong = []
     for evaluation in found:
-        for one in evaluation.scores:
-            for subset, accuracy in one.subsets.items():
+        for score in evaluation.scores:
+            for subset, accuracy in score.subsets.items():
                 counted = tuple(round(100 * x.value, 1) for x in (accuracy.step, accuracy.first_error))
-                if counted != KNOWN.get((subset, one.system), counted):
-                    wrong.append(f"{one.system} on {subset}: {counted}")
+                if counted != KNOWN.get((subset, score.system), counted):
+                    wrong.append(f"{score.system} on {subset}: {counted}")
     return wrong
 
 
@@ -185,9 +187,9 @@ def airline_tools(clone: Path) -> tuple[Tool, ...]:
     for file in sorted((clone / "tau_bench" / "envs" / "airline" / "tools").glob("[a-z]*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef) and node.name == "get_info":
-                (given,) = [one.value for one in node.body if isinstance(one, ast.Return) and one.value]
+                (given,) = [item.value for item in node.body if isinstance(item, ast.Return) and item.value]
                 found.append(ast.literal_eval(given)["function"])
-    return tuple(Tool(name=one["name"], parameters=json.dumps(one["parameters"])) for one in found)
+    return tuple(Tool(name=item["name"], parameters=json.dumps(item["parameters"])) for item in found)
 
 
 def rewards(data: Path, *, draws: int, tools: tuple[Tool, ...] = ()) -> list[dict[str, Any]]:
@@ -195,9 +197,9 @@ def rewards(data: Path, *, draws: int, tools: tuple[Tool, ...] = ()) -> list[dic
     context = ImportContext(settings=ImportSettings(), report=ReadReport())
     found = import_traces(data / "tau_bench_gpt4o_airline.json.gz", "tau-bench", context)
     items = [
-        ProblemTrace(problem=one.problem, trace=cut_trace(one.trace.model_copy(update={"tools": tools})))
-        for one in found
-        if one.problem is not None and one.trace is not None
+        ProblemTrace(problem=item.problem, trace=cut_trace(item.trace.model_copy(update={"tools": tools})))
+        for item in found
+        if item.problem is not None and item.trace is not None
     ]
     traces = [item.trace for item in items]
     verdicts = ToolCallVerifier(policy=AIRLINE).verify(items)
@@ -247,7 +249,7 @@ def _gold_share(trace: Trace) -> float:
         (call.name, json.loads(call.arguments)) for message in trace.messages for call in message.tool_calls
     ]
     gold = trace.meta["gold_actions"]
-    return sum((one["name"], one["arguments"]) in made for one in gold) / len(gold) if gold else 1.0
+    return sum((item["name"], item["arguments"]) in made for item in gold) / len(gold) if gold else 1.0
 
 
 def real_figures(quick: bool, data: Path, tau_bench: Path | None) -> list[dict[str, Any]]:
@@ -256,8 +258,8 @@ def real_figures(quick: bool, data: Path, tau_bench: Path | None) -> list[dict[s
     tools = airline_tools(tau_bench) if tau_bench else ()
     hotpotqa, judged = evaluate(data, draws=draws)
     wrong = differing(hotpotqa, judged)
-    for one in wrong:
-        print(f"not as known: {one}", file=sys.stderr)
+    for item in wrong:
+        print(f"not as known: {item}", file=sys.stderr)
     return [
         *headlines(hotpotqa, judged),
         *rewards(data, draws=draws, tools=tools),

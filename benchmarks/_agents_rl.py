@@ -113,7 +113,7 @@ def curve(method: str, seed: int, rate: float, directory: Path) -> Curve:
 
 def average(curves: Sequence[Curve]) -> Curve:
     """Mean of curves with the same abscissae."""
-    return {at: float(np.mean([one[at] for one in curves])) for at in curves[0]}
+    return {at: float(np.mean([curve[at] for curve in curves])) for at in curves[0]}
 
 
 def end(of: Curve) -> float:
@@ -138,7 +138,7 @@ def rl_figures(quick: bool) -> list[dict[str, Any]]:
         for rate in RATES:
             with tempfile.TemporaryDirectory() as runs:
                 by_rate[rate] = [curve(method, seed, rate, Path(runs) / str(seed)) for seed in seeds]
-            print(method, rate, [round(end(one), 2) for one in by_rate[rate]], flush=True)
+            print(method, rate, [round(end(item), 2) for item in by_rate[rate]], flush=True)
         rate = max(by_rate, key=lambda one: float(np.mean(list(average(by_rate[one]).values()))))
         chosen[method] = (rate, by_rate[rate])
     outcome = chosen["outcome"][1]
@@ -149,7 +149,7 @@ def rl_figures(quick: bool) -> list[dict[str, Any]]:
     }
     best = max(ratios, key=lambda method: ratios[method] or 0.0)
     single = [advance(*pair) for pair in zip(outcome, chosen[best][1], strict=True)]
-    reached = [one for one in single if one is not None]
+    reached = [item for item in single if item is not None]
     figures: list[dict[str, Any]] = [
         {
             "name": "turn_credit_samples_to_outcome_end",
@@ -161,7 +161,7 @@ def rl_figures(quick: bool) -> list[dict[str, Any]]:
         }
     ]
     for method, (_, curves) in chosen.items():
-        ends = [100 * end(one) for one in curves]
+        ends = [100 * end(curve) for curve in curves]
         figures.append(
             {
                 "name": f"final_success_{method}",

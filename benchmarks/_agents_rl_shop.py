@@ -208,11 +208,11 @@ class StateValues:
     def __init__(self, items: Sequence[ProblemTrace]) -> None:
         sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         for item in items:
-            for shown in {_known(message) for message in item.trace.messages if message.role == "user"}:
-                sums[shown][0] += bool(item.trace.outcome)
-                sums[shown][1] += 1
+            for entry in {_known(message) for message in item.trace.messages if message.role == "user"}:
+                sums[entry][0] += bool(item.trace.outcome)
+                sums[entry][1] += 1
         self.mean = float(np.mean([bool(item.trace.outcome) for item in items]))
-        self.values = {shown: (won + 2 * self.mean) / (n + 2) for shown, (won, n) in sums.items()}
+        self.values = {entry: (won + 2 * self.mean) / (n + 2) for entry, (won, n) in sums.items()}
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """The last turn, which nothing is observed after, has the outcome."""
@@ -223,7 +223,7 @@ class StateValues:
 
     def _row(self, item: ProblemTrace) -> list[float]:
         shown = [_known(message) for message in item.trace.messages if message.role == "user"][1:]
-        row = [self.values.get(one, self.mean) for one in shown]
+        row = [self.values.get(item, self.mean) for item in shown]
         return row if len(row) == len(item.trace.steps) else [*row, float(item.trace.outcome is True)]
 
 
@@ -298,11 +298,11 @@ def trained(
 def behaviour(model: LlamaForCausalLM) -> dict[str, float]:
     """Shares of sampled episodes, in percent."""
     items = episodes(model, generate_tasks(EVALUATED, seed=3000), 4, seed=7)
-    kinds = [{one.kind for one in judge_menu(item)} for item in items]
+    kinds = [{entry.kind for entry in judge_menu(item)} for item in items]
     return {
         "success": 100 * float(np.mean([item.trace.outcome is True for item in items])),
-        "loopholes": 100 * float(np.mean(["loophole" in one for one in kinds])),
-        "against_policy": 100 * float(np.mean([bool(one & {"loophole", "policy"}) for one in kinds])),
+        "loopholes": 100 * float(np.mean(["loophole" in kind for kind in kinds])),
+        "against_policy": 100 * float(np.mean([bool(kind & {"loophole", "policy"}) for kind in kinds])),
     }
 
 
@@ -330,10 +330,10 @@ def shop_rl_figures(quick: bool) -> list[dict[str, Any]]:
                 trained(method, start, scorers[at] if scorers else None, rate, seed, updates)
                 for at, (seed, start) in enumerate(zip(seeds, starts, strict=True))
             ]
-            print(method, rate, [round(end(one.curve), 2) for one in found[rate]], flush=True)
+            print(method, rate, [round(end(item.curve), 2) for item in found[rate]], flush=True)
         best = max(rates_of(found), key=lambda pair: pair[1])[0]
-        rates[method], curves[method] = best, [one.curve for one in found[best]]
-        ends[method] = [behaviour(one.model) for one in found[best]]
+        rates[method], curves[method] = best, [item.curve for item in found[best]]
+        ends[method] = [behaviour(item.model) for item in found[best]]
         print(method, ends[method], flush=True)
     return [*_samples(curves, rates), *_behaviour(ends)]
 
@@ -341,7 +341,7 @@ def shop_rl_figures(quick: bool) -> list[dict[str, Any]]:
 def rates_of(found: dict[float, list[Trained]]) -> list[tuple[float, float]]:
     """Each learning rate with the mean success over its curves."""
     return [
-        (rate, float(np.mean([list(one.curve.values()) for one in runs]))) for rate, runs in found.items()
+        (rate, float(np.mean([list(run.curve.values()) for run in runs]))) for rate, runs in found.items()
     ]
 
 
@@ -352,7 +352,7 @@ def _samples(curves: dict[str, list[Curve]], rates: dict[str, float]) -> list[di
     }
     best = max(ratios, key=lambda method: ratios[method] or 0.0)
     single = [advance(*pair) for pair in zip(outcome, curves[best], strict=True)]
-    reached = [one for one in single if one is not None]
+    reached = [item for item in single if item is not None]
     main = {
         "name": "shop_samples_to_outcome_end",
         "value": ratios[best],
@@ -379,7 +379,7 @@ def _behaviour(ends: dict[str, list[dict[str, float]]]) -> list[dict[str, Any]]:
     figures = []
     for method, of_seeds in ends.items():
         for name in of_seeds[0]:
-            values = [one[name] for one in of_seeds]
+            values = [of_seed[name] for of_seed in of_seeds]
             made = figure(f"shop_{name}_{method}", float(np.mean(values)), "% of episodes")
             figures.append({**made, "low": min(values), "high": max(values)})
     return figures

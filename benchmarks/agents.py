@@ -126,8 +126,8 @@ def main() -> None:
             continue
         seconds[name] = round(time.perf_counter() - started, 1)
         figures += found
-        for one in found:
-            print(shown(one), flush=True)
+        for item in found:
+            print(shown(item), flush=True)
     if not figures:
         parser.error("nothing could be measured")
     if options.json:

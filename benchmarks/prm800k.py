@@ -243,7 +243,10 @@ def main() -> None:
             material = load_material(
                 options.data,
                 size,
-                lambda items: [len(one.ids) for one in encode_traces(tokenizer, Encoding(), _pairs(items))],
+                lambda items: [
+                    len(encode_trace.ids)
+                    for encode_trace in encode_traces(tokenizer, Encoding(), _pairs(items))
+                ],
             )
         logging.info("%d training traces; left out: %s", len(material.train), dict(material.left_out))
         trained = {"frozen": train_frozen(run, material.train, options.model, options.dtype)}
@@ -583,17 +586,17 @@ def figure(
         "ratio": ratios.value,
         "low": ratios.low,
         "high": ratios.high,
-        "arms": {arm: asdict(found) for arm, found in own.items()},
-        "differences": {pair: asdict(found) for pair, found in differences.items()},
+        "arms": {arm: asdict(item) for arm, item in own.items()},
+        "differences": {pair: asdict(difference) for pair, difference in differences.items()},
     }
 
 
 def report(figures: list[Figure], setting: dict[str, object], path: Path | None) -> None:
     """Print the figures, and write JSON if asked."""
-    for one in figures:
-        print(one["name"])
+    for figure in figures:
+        print(figure["name"])
         for kind in ("arms", "differences"):
-            found = one[kind]
+            found = figure[kind]
             assert isinstance(found, dict)  # noqa: S101  (for the type checker)
             for name, values in found.items():
                 print(f"    {name:18} {values['value']:6.3f} [{values['low']:.3f}, {values['high']:.3f}]")

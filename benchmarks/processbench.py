@@ -51,7 +51,7 @@ KNOWN: Mapping[tuple[str, str], float] = MappingProxyType(
 def evaluate(data: Path, *, draws: int, rules: Sequence[str | float] = RULES) -> ProcessBenchEvaluation:
     """All verifiers under each rule."""
     subsets = {name: list(read_processbench(data / "processbench" / file)) for name, file in FILES.items()}
-    items = [ProblemTrace(problem=i.problem, trace=i.trace) for found in subsets.values() for i in found]
+    items = [ProblemTrace(problem=i.problem, trace=i.trace) for subset in subsets.values() for i in subset]
     path = data / "calib" / "fover_processbench_scores.jsonl.gz"
     systems = open_systems({SOURCE: str(path)}, items, Path())
     return evaluate_processbench(processbench_cases(subsets), systems, rules=rules, draws=draws)
