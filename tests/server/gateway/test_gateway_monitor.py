@@ -163,17 +163,5 @@ def test_withheld_answers_are_no_scores_before_or_after_a_restart(tmp_path):
     assert vars(again)["_reference"] == vars(monitor)["_reference"] == [0.9] * 16
 
 
-def test_steps_that_a_client_gave_are_not_counted_as_drawn(tmp_path):
-    """Three good steps and a bad one are given; from the bad one on, everything that is drawn is bad."""
-    with open_database(tmp_path / "store.db") as db:
-        with served(ScriptedPolicy(lambda request, sample: "still bad"), LineScorer(), db=db) as found:
-            body = {"problem": "p", "steps": ["a\n", "b\n", "c\n", "bad\n"], "resample": True, "seed": 1}
-            assert ask(f"{found.url}/verify", json_of(body))[1]["resampled"]["kept_steps"] == 3
-        counts = {one.name: one.value for one in db.gateway.counters()}
-    assert counts["scores"] == 4 + 1  # those given, and the one that was drawn
-    assert counts["accepted"] == 0
-    assert counts["accepted_of"] == 1 + 1  # the verdict, and the step
-
-
 def json_of(body):
     return json.dumps(body).encode()

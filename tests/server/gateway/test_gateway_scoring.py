@@ -149,31 +149,16 @@ def test_a_model_that_computes_nan_is_never_accepted_and_raises_the_alarm(lab_ba
     assert "surefoot_unscored_steps_total 6.0" in metrics
 
 
-def test_verify_writes_a_bad_solution_anew_from_its_first_bad_step(scripted):
-    body = {"problem": "p", "steps": ["line 0 good\n", "line 1 bad\n", "wrong"], "resample": True, "seed": 2}
+def test_a_verdict_is_recorded_with_the_solution(scripted):
+    body = {"problem": "p", "steps": ["line 0 good\n", "line 1 bad\n", "wrong"]}
     status, answer = post(f"{scripted.url}/verify", body)
     assert status == 200
-    made = answer["resampled"]
-    assert made["kept_steps"] == 1
-    assert made["solution"] == "line 0 good\nline 1 good\nline 2 good\nThe answer is 7"
-    assert (made["answer"], made["value"]) == ("7", 0.9)
-    assert answer["usage"]["verifier_tokens"] > made["surefoot"]["searches"][0]["usage"]["verifier_tokens"]
     record = scripted.db.gateway.get(answer["id"])
-    assert (record.endpoint, record.decision, record.strategy) == ("/v1/verify", "reject", "accept-reject")
-    given, anew = record.candidates
-    assert (given.trace.text, given.choice, given.chosen) == ("".join(body["steps"]), None, False)
-    assert given.scores.scores == (0.9, 0.1, 0.9)
-    assert (anew.trace.text, anew.choice, anew.chosen) == (made["solution"], 0, True)
-    best = post(f"{scripted.url}/verify", {**body, "surefoot": {"strategy": "best-of-2"}})[1]["resampled"]
-    assert best["solution"] == made["solution"]
-    again = post(f"{scripted.url}/verify", body)[1]
-    assert again["resampled"] == made
-    short = post(f"{scripted.url}/verify", {**body, "max_tokens": 2})[1]["resampled"]
-    assert (short["solution"], short["finish_reason"]) == ("line 0 good\nline 1 ", "length")
-    accepted = post(f"{scripted.url}/verify", {**body, "steps": ["good"]})[1]
-    assert accepted["resampled"] is None
-    refused = post(f"{scripted.url}/verify", {**body, "surefoot": {"strategy": "plain"}})
-    assert refused[0] == 400
+    assert (record.endpoint, record.decision, record.strategy) == ("/v1/verify", "reject", "")
+    [solution] = record.candidates
+    assert (solution.trace.text, solution.choice, solution.chosen) == ("".join(body["steps"]), None, False)
+    assert solution.scores.scores == (0.9, 0.1, 0.9)
+    assert record.usage.verifier_tokens == answer["usage"]["verifier_tokens"] > 0
 
 
 def test_scores_of_many_clients_go_out_together():

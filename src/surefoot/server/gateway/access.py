@@ -83,7 +83,10 @@ class KeyAuth:
             raise ApiError(
                 403, f"key {key.name!r} has the role {key.role}, which does not allow this", code="role"
             )
-        require_key_scope(key, scope)
+        try:
+            require_scope(key.name, key.scopes, scope)
+        except ScopeError as error:
+            raise ApiError(403, str(error), code="missing_scope") from error
         self._check_rate(key)
         return key
 
@@ -142,15 +145,6 @@ def require_scope(name: str, scopes: Sequence[KeyScope] | None, scope: KeyScope 
     its role, which is checked elsewhere."""
     if scope is not None and scopes is not None and scope not in scopes:
         raise ScopeError(f"key {name!r} lacks the scope '{scope}'; it has {', '.join(scopes)}")
-
-
-def require_key_scope(key: AuthorizedKey | None, scope: KeyScope | None) -> None:
-    """Raise :class:`ApiError` 403 for a key without ``scope``. Requests without a key are not limited."""
-    try:
-        if key is not None:
-            require_scope(key.name, key.scopes, scope)
-    except ScopeError as error:
-        raise ApiError(403, str(error), code="missing_scope") from error
 
 
 class TokenBucket:
@@ -288,11 +282,6 @@ def _declared_length(scope: Scope) -> int:
         if name == b"content-length" and value.isdigit():
             return int(value)
     return 0
-
-
-async def body_size(request: Request) -> int:
-    """Bytes of the body."""
-    return len(await request.body())
 
 
 async def require_shallow(request: Request, limits: Limits) -> None:

@@ -252,11 +252,10 @@ class Generator:
             stop=plan.stop,
             stream_mode=plan.strategy.stream_mode,
             on_text=show,
-            start="".join(plan.initial_steps),
         )
         if not plan.strategy.needs_scorer:
             session.scorer = None
-        space = Continuation(
+        space = Space(
             plan.problem,
             session,
             steps=plan.steps,
@@ -264,7 +263,6 @@ class Generator:
             grader=grader,
             seed=choice_seed(plan.seed, number),
         )
-        space.begin(plan.initial_steps)
         try:
             leaves = await search.explore(space)
         finally:
@@ -278,22 +276,6 @@ class Generator:
         if choice.chosen is None and choice.error is not None:
             raise policy_failure(choice.error)
         return choice
-
-
-class Continuation(Space):
-    """A space whose solutions all begin with the same steps."""
-
-    _start: Prefix | None = None
-
-    def begin(self, steps: Sequence[str]) -> None:
-        """Let solutions begin with ``steps``."""
-        if steps:
-            self._start = self.tree.insert(list(steps))[-1]
-
-    @property
-    def root(self) -> Prefix:
-        """Where searches begin."""
-        return self._start or self.tree.root
 
 
 def _check_complete(result: SampleResult, n: int) -> None:

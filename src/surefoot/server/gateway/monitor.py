@@ -74,7 +74,7 @@ class Observations:
             self.count("unparsed", best.trace.answer is None)
         if best.scores is None:
             return
-        scores = best.scores.scores[max(len(plan.initial_steps), choice.first_step) :]
+        scores = best.scores.scores[choice.first_step :]
         if not choice.abstained:
             self.score(scores)
         self.count("unscored", None in scores)

@@ -30,7 +30,6 @@ from surefoot.server.gateway.schemas import (
     ChatRequest,
     CompletionRequest,
     GenerationRequest,
-    SamplingRequest,
     StrategyOptions,
 )
 from surefoot.server.gateway.settings import GatewaySettings, Limits
@@ -139,8 +138,6 @@ class Plan:
     n: int = 1
     seed: int = 0
     stop: tuple[str, ...] = ()
-    initial_steps: tuple[str, ...] = ()
-    """Steps that the solution begins with."""
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     """Fields that are passed on to the policy's server."""
     messages: tuple[Message, ...] = ()
@@ -190,7 +187,7 @@ class Planner:
         question = users[-1] if users else ""
         if not question.strip():
             raise ApiError(400, "messages: there is no user message with text", param="messages")
-        plan = self._plan(request, question, self.prompt_of(messages, question), messages)
+        plan = self._plan(request, question, self._prompt(messages, question), messages)
         extra = self._tools(request, plan.strategy)
         return replace(plan, extra_body=extra, tools=_tools_of(extra["tools"])) if extra else plan
 
@@ -226,7 +223,7 @@ class Planner:
         ]
         return [self.policy, DEFAULT, *usable]
 
-    def prompt_of(self, messages: Sequence[Message], problem: str) -> str | tuple[Message, ...]:
+    def _prompt(self, messages: Sequence[Message], problem: str) -> str | tuple[Message, ...]:
         """The policy's prompt. Without a chat template only a single user message is possible."""
         if self.settings.chat:
             return tuple(messages)
@@ -238,19 +235,18 @@ class Planner:
             raise ApiError(400, message, param="messages", code="no_chat_template")
         return self.settings.template.replace("{problem}", problem)
 
-    def plan(
+    def _plan(
         self,
-        request: SamplingRequest,
-        options: StrategyOptions,
-        strategy: Strategy,
-        *,
-        problem: Problem,
+        request: GenerationRequest,
+        problem: str,
         prompt: str | tuple[Message, ...],
-        n: int = 1,
-        **fields: Any,
+        messages: tuple[Message, ...] = (),
     ) -> Plan:
-        """The plan for ``problem`` with the policy's ``prompt``; ``fields`` are other fields of the plan."""
-        settings = self.settings
+        options, settings, n = request.options, self.settings, request.n or 1
+        strategy = self.strategy(request.model, options)
+        if options.abstain_below is not None and strategy is PLAIN:
+            message = "abstain_below: the plain strategy computes no scores; choose another"
+            raise ApiError(400, message, param="abstain_below", code="unsupported")
         self._check_counts(n, strategy)
         max_tokens = self._max_tokens(request)
         sampling = Sampling(
@@ -266,37 +262,15 @@ class Planner:
             prompt=FixedPrompt(prompt=prompt),
         )
         return Plan(
-            problem=problem,
+            problem=Problem(text=options.problem or problem),
             strategy=strategy,
             steps=steps,
             max_tokens=max_tokens,
             n=n,
             seed=secrets.randbelow(2**31) if request.seed is None else request.seed,
-            aggregation=options.aggregation or self.aggregation,
-            **fields,
-        )
-
-    def _plan(
-        self,
-        request: GenerationRequest,
-        problem: str,
-        prompt: str | tuple[Message, ...],
-        messages: tuple[Message, ...] = (),
-    ) -> Plan:
-        options, settings = request.options, self.settings
-        strategy = self.strategy(request.model, options)
-        if options.abstain_below is not None and strategy is PLAIN:
-            message = "abstain_below: the plain strategy computes no scores; choose another"
-            raise ApiError(400, message, param="abstain_below", code="unsupported")
-        return self.plan(
-            request,
-            options,
-            strategy,
-            problem=Problem(text=options.problem or problem),
-            prompt=prompt,
-            messages=messages,
-            n=request.n or 1,
             stop=request.stops,
+            messages=messages,
+            aggregation=options.aggregation or self.aggregation,
             abstain_below=settings.abstain_below if options.abstain_below is None else options.abstain_below,
         )
 
@@ -344,7 +318,7 @@ class Planner:
             )
             raise ApiError(400, message, param="strategy", code="too_many_candidates")
 
-    def _max_tokens(self, request: SamplingRequest) -> int:
+    def _max_tokens(self, request: GenerationRequest) -> int:
         limit = self.limits.max_tokens
         max_tokens = min(self.limits.default_tokens, limit)
         for name in ("max_tokens", "max_completion_tokens"):

@@ -53,7 +53,7 @@ class LogEntry:
         self,
         *,
         usage: Usage,
-        generation: Generation | None,
+        generation: Generation | None = None,
         observations: Observations,
         client_candidate: GatewayCandidate | None = None,
         decision: Decision | None = None,

@@ -15,7 +15,7 @@ from surefoot.server.gateway.plan import StreamMode
 class RequestSession(Batcher):
     """A :class:`surefoot.batching.Batcher` for one request, which passes on to ``shared``.
 
-    **Length.** No solution gets longer than ``max_tokens`` tokens after ``start``, in any number of steps.
+    **Length.** No solution gets longer than ``max_tokens`` tokens, in any number of steps.
     **Stop texts.** A solution ends at the start of the first text of ``stop``, also across steps;
     :meth:`visible` is the part of a solution before it. **Streaming.** ``on_text`` receives text as soon as
     it is certain to be in the answer; see :data:`StreamMode`.
@@ -30,11 +30,10 @@ class RequestSession(Batcher):
         stop: Sequence[str] = (),
         stream_mode: StreamMode = "end",
         on_text: Callable[[str], None] | None = None,
-        start: str = "",
     ) -> None:
         super().__init__(shared.policy, shared.scorer, overlap=True)
         self._shared, self._separator, self._max_tokens = shared, separator, max_tokens
-        self._stop, self._stream_mode, self._on_text, self._start = tuple(stop), stream_mode, on_text, start
+        self._stop, self._stream_mode, self._on_text = tuple(stop), stream_mode, on_text
         self._lengths: dict[str, int] = {}
         """Tokens of each solution, finished or not, by its text."""
         self._stopped: dict[str, int] = {}
@@ -65,8 +64,7 @@ class RequestSession(Batcher):
         if sent is None:
             [result] = await self.sample([request])
             return result
-        after = max(len(request.prefix), len(self._start))
-        texts = [_CertainText(request.prefix, self._stop, after) for _ in range(request.n)]
+        texts = [_CertainText(request.prefix, self._stop) for _ in range(request.n)]
         response = await self._shared.stream(
             sent, lambda number, new: on_text(number, texts[number].add(new))
         )
@@ -113,12 +111,12 @@ class RequestSession(Batcher):
         if completion.finish_reason == STOP_UNKNOWN and not is_step:
             completion = replace(completion, finish_reason="stop")
         whole = request.prefix + completion.text
-        at = _first_stop(whole, self._stop, after=max(len(request.prefix), len(self._start)))
+        at = _first_stop(whole, self._stop, after=len(request.prefix))
         if at is not None:
             text = whole[len(request.prefix) : max(at, len(request.prefix))]
             completion = replace(completion, text=text, finish_reason="stop", token_ids=(), logprobs=())
             whole = request.prefix + text
-            self._stopped.setdefault(whole, max(at, len(self._start)))
+            self._stopped.setdefault(whole, at)
         self._lengths.setdefault(whole, self._lengths.get(request.prefix, 0) + completion.tokens)
         if not is_step or at is not None or not completion.text.endswith(self._separator):
             self._ends.append(whole)
@@ -144,14 +142,14 @@ class RequestSession(Batcher):
 class _CertainText:
     """The certain part of a solution that is being written."""
 
-    def __init__(self, text: str, stops: Sequence[str], after: int) -> None:
-        self._text, self._stops, self._after = text, stops, after
+    def __init__(self, text: str, stops: Sequence[str]) -> None:
+        self._text, self._stops = text, stops
         self._end: int | None = None
 
     def add(self, new: str) -> str:
         """The certain text once ``new`` is added: up to the first stop text that ends in it."""
         if self._end is None:
-            after = max(self._after, len(self._text))
+            after = len(self._text)
             self._text += new
             self._end = _first_stop(self._text, self._stops, after=after)
         partial = _partial_stop(self._text, self._stops)

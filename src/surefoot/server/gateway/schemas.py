@@ -105,26 +105,16 @@ class ChatMessage(RequestModel):
 StopText = Annotated[str, Field(min_length=1, max_length=200)]
 
 
-class SamplingRequest(RequestModel):
-    """Sampling options."""
+class GenerationRequest(RequestModel):
+    """Fields of all generating endpoints."""
 
+    model: str = Field(max_length=300)
+    """The policy's name, a strategy, ``surefoot`` (the server's default), or ``POLICY/STRATEGY``."""
     seed: int | None = Field(default=None, ge=-(2**63), le=2**63 - 1)
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
     max_tokens: int | None = Field(default=None, ge=1)
     surefoot: StrategyOptions | None = None
-
-    @property
-    def options(self) -> StrategyOptions:
-        """Field ``surefoot``, or its defaults."""
-        return self.surefoot or StrategyOptions()
-
-
-class GenerationRequest(SamplingRequest):
-    """Fields of all generating endpoints."""
-
-    model: str = Field(max_length=300)
-    """The policy's name, a strategy, ``surefoot`` (the server's default), or ``POLICY/STRATEGY``."""
     n: int | None = Field(default=None, ge=1)
     stop: StopText | Annotated[list[StopText], Field(max_length=16)] | None = None
     metadata: dict[str, Any] | None = None
@@ -138,6 +128,11 @@ class GenerationRequest(SamplingRequest):
     min_p: float | None = None
     repetition_penalty: float | None = None
     repeat_penalty: float | None = None
+
+    @property
+    def options(self) -> StrategyOptions:
+        """Field ``surefoot``, or its defaults."""
+        return self.surefoot or StrategyOptions()
 
     @property
     def stops(self) -> tuple[str, ...]:

@@ -1,14 +1,9 @@
-"""``/v1/score`` and ``/v1/verify``: solutions that clients send.
-
-``/v1/score`` gives their step scores; ``/v1/verify`` accepts a solution, rejects it with its first bad step,
-or writes it anew from there.
-"""
+"""``/v1/score`` and ``/v1/verify``: step scores and verdicts for solutions that clients send."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
@@ -16,26 +11,17 @@ from pydantic import Field, model_validator
 
 from surefoot.errors import ScoreError, SegmentError
 from surefoot.protocols import ProblemTrace
-from surefoot.records import Message, Problem, Step, StepScores, Trace, Usage
+from surefoot.records import Problem, Step, StepScores, Trace, Usage
 from surefoot.scores import Aggregator, aggregate, complete_scores
 from surefoot.segment import segment_trace, segmenter
-from surefoot.server.gateway.access import body_size, require_key_scope
 from surefoot.server.gateway.admission import Slot
 from surefoot.server.gateway.errors import ApiError, declared
 from surefoot.server.gateway.gateway import Gateway
-from surefoot.server.gateway.generation import Generation
 from surefoot.server.gateway.monitor import Observations
-from surefoot.server.gateway.plan import DEFAULT, Plan, UsageMeter
+from surefoot.server.gateway.plan import UsageMeter
 from surefoot.server.gateway.records import Decision, GatewayCandidate
 from surefoot.server.gateway.request_log import LogEntry, new_id
-from surefoot.server.gateway.responses import extension
-from surefoot.server.gateway.schemas import (
-    Extension,
-    RequestModel,
-    ResponseModel,
-    SamplingRequest,
-    TokenUsage,
-)
+from surefoot.server.gateway.schemas import RequestModel, ResponseModel, TokenUsage
 
 MAX_STEPS = 2000
 """Steps of one solution."""
@@ -48,11 +34,11 @@ class SolutionInput(RequestModel):
     steps: list[Annotated[str, Field(min_length=1)]] | None = Field(
         default=None, min_length=1, max_length=MAX_STEPS
     )
-    """Exact pieces of the solution, each including the white space that ends it."""
+    """Exact pieces of the solution, each with the white space that ends it."""
     solution: str | None = Field(default=None, min_length=1)
     segment: str | None = Field(default=None, max_length=20)
-    """How ``solution`` is cut: blank-line, line, sentence, thoughts, turns, step-k, ki, python,
-    python-blocks, python-functions, prose-and-code; by blank line or line if not given."""
+    """How to cut ``solution``: blank-line, line, sentence, thoughts, turns, step-k, ki, python,
+    python-blocks, python-functions, prose-and-code; by default blank lines or lines."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -60,74 +46,66 @@ class SolutionInput(RequestModel):
         return self
 
     def refuse_contradictions(self) -> None:
-        """Raise ``ValueError`` unless one solution is given."""
+        """Raise ``ValueError`` unless exactly one solution is given."""
         if (self.steps is None) == (self.solution is None):
             raise ValueError("give either 'steps' or 'solution'")
         if self.segment is not None and self.steps is not None:
             raise ValueError("'segment' is for a 'solution'; 'steps' are cut already")
+
+    def item(self) -> ProblemTrace:
+        """The problem and its trace with steps. Raises :class:`ApiError`."""
+        problem = Problem(text=self.problem)
+        if self.steps is not None:
+            spans, at = [], 0
+            for text in self.steps:
+                spans.append(Step(start=at, end=at + len(text)))
+                at += len(text)
+            trace = Trace(problem_id=problem.id, text="".join(self.steps), steps=tuple(spans))
+            return ProblemTrace(problem=problem, trace=trace)
+        how = None
+        if self.segment is not None:
+            if self.segment.startswith("regex:"):  # a client's pattern could take forever
+                message = "segment: patterns are not accepted here; send 'steps'"
+                raise ApiError(400, message, param="segment")
+            try:
+                how = segmenter(self.segment)
+            except SegmentError as error:
+                raise ApiError(400, f"segment: {error}", param="segment") from error
+        trace = segment_trace(Trace(problem_id=problem.id, text=self.solution or ""), how)
+        if not trace.steps:
+            raise ApiError(400, "solution: is empty", param="solution")
+        return _bounded(problem, trace, "solution")
 
 
 class ScoreItem(SolutionInput):
     """A problem with a solution, or with a ``trace``: an agent's run with its messages, tools and steps."""
 
     trace: Trace | None = None
-    """A trace record; messages may be in OpenAI's shape. Without steps it is cut into its parts."""
+    """A trace record; messages may be in OpenAI's format. Without steps it is segmented."""
 
     def refuse_contradictions(self) -> None:
-        """Raise ``ValueError`` unless one solution or trace is given."""
+        """Raise ``ValueError`` unless exactly one solution or trace is given."""
         if self.trace is None:
             super().refuse_contradictions()
         elif self.steps is not None or self.solution is not None or self.segment is not None:
             raise ValueError("give one of 'steps', 'solution' and 'trace'")
 
-
-def trace_of_item(item: ScoreItem) -> ProblemTrace:
-    """The trace of an item. Raises :class:`ApiError`."""
-    if item.trace is None:
-        return trace_of_solution(item)
-    problem = Problem(text=item.problem)
-    trace = item.trace if item.trace.steps else segment_trace(item.trace)
-    if not trace.steps:
-        raise ApiError(400, "trace: has no steps", param="trace")
-    _require_few_steps(trace, "trace")
-    return ProblemTrace(problem=problem, trace=trace.model_copy(update={"problem_id": problem.id}))
+    def item(self) -> ProblemTrace:
+        """See the base class."""
+        if self.trace is None:
+            return super().item()
+        problem = Problem(text=self.problem)
+        trace = self.trace if self.trace.steps else segment_trace(self.trace)
+        if not trace.steps:
+            raise ApiError(400, "trace: has no steps", param="trace")
+        return _bounded(problem, trace.model_copy(update={"problem_id": problem.id}), "trace")
 
 
-def trace_of_solution(solution: SolutionInput) -> ProblemTrace:
-    """The trace of a solution. Raises :class:`ApiError`."""
-    problem = Problem(text=solution.problem)
-    if solution.steps is None:
-        return segmented_solution(problem, solution.solution or "", solution.segment)
-    spans, at = [], 0
-    for text in solution.steps:
-        spans.append(Step(start=at, end=at + len(text)))
-        at += len(text)
-    trace = Trace(problem_id=problem.id, text="".join(solution.steps), steps=tuple(spans))
-    return ProblemTrace(problem=problem, trace=trace)
-
-
-def segmented_solution(problem: Problem, solution: str, segment: str | None = None) -> ProblemTrace:
-    """A solution cut into steps. Raises :class:`ApiError` if there is none, or ``segment`` is unknown."""
-    how = None
-    if segment is not None:
-        if segment.startswith("regex:"):  # a client's pattern could take forever
-            raise ApiError(400, "segment: patterns are not accepted here; send 'steps'", param="segment")
-        try:
-            how = segmenter(segment)
-        except SegmentError as error:
-            raise ApiError(400, f"segment: {error}", param="segment") from error
-    trace = segment_trace(Trace(problem_id=problem.id, text=solution), how)
-    if not trace.steps:
-        raise ApiError(400, "solution: is empty", param="solution")
-    _require_few_steps(trace, "solution")
-    return ProblemTrace(problem=problem, trace=trace)
-
-
-def _require_few_steps(trace: Trace, field: str) -> None:
-    """Raises :class:`ApiError` for more steps than a client may send as ``steps``."""
+def _bounded(problem: Problem, trace: Trace, field: str) -> ProblemTrace:
     if len(trace.steps) > MAX_STEPS:
         message = f"{field}: has {len(trace.steps)} steps, at most {MAX_STEPS} here; cut it less finely"
         raise ApiError(400, message, param=field)
+    return ProblemTrace(problem=problem, trace=trace)
 
 
 SCORING_ERRORS = declared(400, 401, 403, 404, 413, 429, 500, 502, 503, 504)
@@ -137,7 +115,7 @@ class ScoreRequest(RequestModel):
     """Body of ``/v1/score``."""
 
     model: str | None = Field(default=None, max_length=300)
-    """The reward model's name; ``null`` = the server's."""
+    """The reward model's name; ``null``: the server's."""
     items: list[ScoreItem] = Field(min_length=1)
     aggregation: Aggregator | None = None
 
@@ -146,23 +124,23 @@ class ScoredSolution(ResponseModel):
     """Scores of one item."""
 
     steps: list[str]
-    """The steps as text."""
+    """Texts of the steps."""
     scores: list[float | None]
-    """One a step; ``null`` = not scored."""
+    """One per step; ``null`` = not scored."""
     value: float | None
-    """The scores as one number; ``null`` where one is missing."""
+    """Aggregated score; ``null`` if a step was not scored."""
     unscored_reason: str | None
 
 
 class ScorerUsage(ResponseModel):
-    """What scoring cost."""
+    """Usage of the reward model."""
 
     verifier_tokens: int
     calls: int
 
 
 class ScoreResponse(ResponseModel):
-    """Answer of ``/v1/score``: one result an item, in order."""
+    """Answer of ``/v1/score``: one result per item, in order."""
 
     model: str
     aggregation: Aggregator
@@ -170,26 +148,12 @@ class ScoreResponse(ResponseModel):
     usage: ScorerUsage
 
 
-class VerifyRequest(SolutionInput, SamplingRequest):
-    """Body of ``/v1/verify``; what is sampled is the rest of a rejected solution."""
+class VerifyRequest(SolutionInput):
+    """Body of ``/v1/verify``."""
 
     model: str | None = Field(default=None, max_length=300)
     threshold: float | None = Field(default=None, ge=0, le=1)
-    """A step below it is bad; ``null`` = the server's."""
-    resample: bool = False
-    """Write a rejected solution anew from its first bad step; ``surefoot.strategy`` says how."""
-
-
-class Resampled(ResponseModel):
-    """The solution that was written anew."""
-
-    solution: str
-    """All of it, including the steps that were kept."""
-    kept_steps: int
-    answer: str | None
-    value: float | None
-    finish_reason: str
-    surefoot: Extension
+    """Steps below it are bad; ``null``: the server's threshold."""
 
 
 class VerifyResponse(ResponseModel):
@@ -200,7 +164,7 @@ class VerifyResponse(ResponseModel):
     created: int
     model: str
     decision: Decision
-    """unscored: no step is known to be bad, but some have no score."""
+    """unscored: all scores reach the threshold, but some steps were not scored."""
     first_bad_step: int | None
     """Counted from 0."""
     threshold: float
@@ -208,32 +172,31 @@ class VerifyResponse(ResponseModel):
     scores: list[float | None]
     value: float | None
     unscored_reason: str | None
-    resampled: Resampled | None
     usage: TokenUsage
 
 
 def score_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
-    """The scoring and the verifying interface."""
+    """The endpoints for scores and verdicts."""
     router = APIRouter(route_class=route_class, tags=["score"])
 
     @router.post("/v1/score", response_model=ScoreResponse, responses=SCORING_ERRORS)
     async def score(request: Request, body: ScoreRequest) -> Response:
         """Score each step of each solution."""
-        require_scorer(gateway, body.model)
+        scorer = require_scorer(gateway, body.model)
         if len(body.items) > gateway.limits.max_items:
             message = f"items: there are {len(body.items)}, at most {gateway.limits.max_items} here"
             raise ApiError(400, message, param="items")
-        caller, size = request.state.caller, await body_size(request)
+        caller, size = request.state.caller, len(await request.body())
 
         def response(items: Sequence[ProblemTrace], records: Sequence[StepScores]) -> Response:
             how = body.aggregation or gateway.aggregation
             usage = sum((record.usage for record in records), Usage())
             answer = ScoreResponse(
-                model=gateway.planner.scorer or "",
+                model=scorer,
                 aggregation=how,
                 results=[
                     ScoredSolution(
-                        steps=[item.trace.step_text(step) for step in range(len(item.trace.steps))],
+                        steps=_texts(item),
                         scores=list(record.scores),
                         value=value_of(record, how),
                         unscored_reason=record.unscored_reason,
@@ -245,7 +208,7 @@ def score_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
             return Response(answer.model_dump_json(), media_type="application/json")
 
         async def work(slot: Slot) -> Response:
-            items = await gateway.compute(caller, size, lambda: [trace_of_item(item) for item in body.items])
+            items = await gateway.compute(caller, size, lambda: [item.item() for item in body.items])
             records = await gateway.run_in_slot(slot, lambda: gateway.score(items))
             return await gateway.compute(caller, size, lambda: response(items, records))
 
@@ -253,41 +216,29 @@ def score_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
 
     @router.post("/v1/verify", response_model=VerifyResponse, responses=SCORING_ERRORS)
     async def verify(request: Request, body: VerifyRequest) -> VerifyResponse:
-        """Accept a solution or find its first bad step; with `resample`, write it anew from there."""
-        if body.resample:  # it writes
-            require_key_scope(request.state.key, "chat")
+        """Accept a solution, or find its first bad step."""
         scorer = require_scorer(gateway, body.model)
-        problem = Problem(text=body.problem)
         threshold = gateway.settings.threshold if body.threshold is None else body.threshold
-        resampling = _resampling(gateway, body, problem, threshold) if body.resample else None
-        if resampling is not None:
-            resampling = replace(resampling, caller=request.state.caller)
-        texts: dict[str, Any] = {
-            "problem": True,
-            "steps": True,
-            "solution": True,
-            "model": True,
-            "surefoot": {"problem"},
-        }
+        texts = {"problem", "steps", "solution", "model"}
         entry = LogEntry(
             id=new_id("verify"),
             endpoint=request.url.path,
             model=scorer,
-            strategy=resampling.strategy.name if resampling else "",
+            strategy="",
             policy=gateway.policy.name,
             scorer=scorer,
-            problem=problem,
+            problem=Problem(text=body.problem),
             key=request.state.key,
             parameters=body.model_dump(mode="json", exclude_none=True, exclude=texts),
         )
-        meter = resampling.meter if resampling else UsageMeter()
-        caller, size = request.state.caller, await body_size(request)
+        meter = UsageMeter()
+        caller, size = request.state.caller, len(await request.body())
 
         async def work(slot: Slot) -> VerifyResponse:
-            item = await gateway.compute(caller, size, lambda: trace_of_solution(body))
+            item = await gateway.compute(caller, size, body.item)
             with gateway.failures_recorded(entry, meter):
                 return await gateway.run_in_slot(
-                    slot, lambda: _verify(gateway, body, item, threshold, resampling, meter, entry)
+                    slot, lambda: _verify(gateway, item, threshold, meter, entry)
                 )
 
         return await gateway.serve(request, work)
@@ -296,7 +247,7 @@ def score_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
 
 
 def require_scorer(gateway: Gateway, model: str | None) -> str:
-    """Name of the reward model. Raises :class:`ApiError` if there is none, or not this one."""
+    """Name of the reward model. Raises :class:`ApiError` if the server has another one, or none."""
     name = gateway.planner.scorer
     if name is None:
         raise ApiError(400, "this server has no reward model", code="no_scorer")
@@ -307,29 +258,27 @@ def require_scorer(gateway: Gateway, model: str | None) -> str:
 
 
 def value_of(record: StepScores, how: Aggregator) -> float | None:
-    """The step scores as one number, ``None`` where one is missing."""
+    """The aggregated score, ``None`` if a step was not scored."""
     try:
         return aggregate(record.scores, how)
     except ScoreError:
         return None
 
 
+def _texts(item: ProblemTrace) -> list[str]:
+    return [item.trace.step_text(step) for step in range(len(item.trace.steps))]
+
+
 async def _verify(
-    gateway: Gateway,
-    body: VerifyRequest,
-    item: ProblemTrace,
-    threshold: float,
-    resampling: Plan | None,
-    meter: UsageMeter,
-    entry: LogEntry,
+    gateway: Gateway, item: ProblemTrace, threshold: float, meter: UsageMeter, entry: LogEntry
 ) -> VerifyResponse:
-    """The verdict, and perhaps a new solution, once their record is kept."""
+    """The verdict, once its record is stored."""
     [record] = await gateway.score([item])
     meter.usage += record.usage
     bad = (step for step, score in enumerate(record.scores) if score is not None and score < threshold)
     first_bad = next(bad, None)
     complete = complete_scores(record.scores) is not None
-    decision: Decision = "unscored"  # accepted is only what has a score for every step
+    decision: Decision = "unscored"  # only a solution with a score for every step is accepted
     if first_bad is not None:
         decision = "reject"
     elif complete:
@@ -338,26 +287,16 @@ async def _verify(
     observations.score(record.scores)
     observations.count("unscored", not complete)
     observations.count("accepted", decision == "accept")
-    generation = None
-    if resampling is not None and first_bad is not None:
-        good = tuple(item.trace.step_text(step) for step in range(first_bad))
-        # the steps that are kept do not count against the number of steps
-        steps = replace(resampling.steps, max_steps=resampling.steps.max_steps + first_bad)
-        resampling = replace(resampling, initial_steps=good, steps=steps)
-        generation = await gateway.generator.generate(resampling)
-        for choice in generation.choices:
-            observations.add_choice(resampling, choice)
-    usage = record.usage + (generation.usage if generation else Usage())
     value = value_of(record, gateway.aggregation)
     candidate = GatewayCandidate(trace=item.trace, chosen=False, choice=None, score=value, scores=record)
-    answer = entry.success(
-        usage=usage,
-        generation=generation,
-        client_candidate=candidate,
-        observations=observations,
-        decision=decision,
+    await gateway.record(
+        entry.success(
+            usage=record.usage,
+            client_candidate=candidate,
+            observations=observations,
+            decision=decision,
+        )
     )
-    await gateway.record(answer)
     gateway.metrics.verdicts.labels(decision).inc()
     gateway.monitor.add(observations)
     return VerifyResponse(
@@ -367,43 +306,9 @@ async def _verify(
         decision=decision,
         first_bad_step=first_bad,
         threshold=threshold,
-        steps=[item.trace.step_text(step) for step in range(len(item.trace.steps))],
+        steps=_texts(item),
         scores=list(record.scores),
         value=value,
         unscored_reason=record.unscored_reason,
-        resampled=_resampled(gateway, body, generation, first_bad or 0) if generation else None,
-        usage=TokenUsage.of(usage),
+        usage=TokenUsage.of(record.usage),
     )
-
-
-def _resampled(gateway: Gateway, body: VerifyRequest, generation: Generation, kept_steps: int) -> Resampled:
-    [choice] = generation.choices
-    return Resampled(
-        solution=choice.text,
-        kept_steps=kept_steps,
-        answer=choice.best.trace.answer if choice.best is not None else None,
-        value=choice.value,
-        finish_reason=choice.finish_reason,
-        surefoot=extension(generation, body.options.candidates or gateway.settings.candidates),
-    )
-
-
-def _resampling(gateway: Gateway, body: VerifyRequest, problem: Problem, threshold: float) -> Plan:
-    """How to continue from the first bad step; the steps before it are not yet in it. Raises
-    :class:`ApiError`."""
-    planner, options = gateway.planner, body.options
-    options = options.model_copy(
-        update={
-            "strategy": options.strategy or "accept-reject",
-            "threshold": threshold if options.threshold is None else options.threshold,
-        }
-    )
-    strategy = planner.strategy(DEFAULT, options)
-    if strategy.search is None:
-        raise ApiError(400, "the plain strategy cannot continue from a step", param="strategy")
-    if options.abstain_below is not None:
-        message = "abstain_below: nothing is withheld here; 'resampled.value' says what it is worth"
-        raise ApiError(400, message, param="abstain_below", code="unsupported")
-    asked = options.problem or problem.text
-    prompt = planner.prompt_of([Message(role="user", content=asked)], asked)
-    return planner.plan(body, options, strategy, problem=problem, prompt=prompt)
