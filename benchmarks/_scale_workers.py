@@ -222,11 +222,11 @@ def disturb(out: Path, moments: list[float], kills: dict[str, Callable[[], bool]
 
 
 def worker_processes() -> list[psutil.Process]:
-    """The actors of all Ray nodes of this machine."""
+    """The busy workers of all Ray nodes of this machine."""
     return [
         process
         for process in psutil.process_iter(["name", "cmdline"])
-        if any("ray::_Worker" in part for part in process.info["cmdline"] or ())
+        if any("ray::_do_piece" in part for part in process.info["cmdline"] or ())
     ]
 
 

@@ -24,9 +24,6 @@
   done the work of one, in the local pool and on Ray, the start of either left out; each worker has one
   thread. The outputs have to be the same bytes. Medians of three rounds, with their range; ``_apart`` is what
   the machine gives two commands that share nothing, each with the whole job.
-- ``thousand_workers``: the Ray engine's scheduling on a simulated cluster of 1,000 workers, a twentieth of
-  which are five times slower, and which die every four hours each; the share of what they could do that they
-  do, with the minute in which they start, at 100 pieces a worker. Other clusters and pieces are beside it.
 - ``rows_vs_trl``: labels of PRM800K's sessions read in a CPU second, into validated traces and labels;
   the rival is TRL's script (``--trl-script``), from JSON to its data set, in the same run. The worse of two
   shapes: phase 1, which TRL's script reads, has 57 labels a session, and the whole set about 11.
@@ -62,7 +59,6 @@ from typing import Any
 import _scale_choose as choosing
 import _scale_growth as growth_of
 import _scale_reading as reading
-import _scale_simulation as simulation
 import _scale_vllm as real_servers
 import _scale_workers as workers
 from openai import AsyncOpenAI
@@ -365,23 +361,6 @@ def killed_cluster(quick: bool) -> list[dict[str, Any]]:
     ]
 
 
-def thousand_workers(quick: bool) -> list[dict[str, Any]]:
-    """Virtual time of simulated clusters."""
-    figures, wrong = [], 0
-    for name, world in simulation.WORLDS.items():
-        done = [simulation.simulate(world, seed=seed) for seed in range(1 if quick else 3)]
-        share = [one.efficiency for one in done]
-        figures.append(figure(name, sum(share) / len(share), "of capacity", low=min(share), high=max(share)))
-        wrong += sum(one.lost_or_doubled for one in done)
-        cpu_ms = 1000 * sum(one.cpu_s for one in done) / sum(one.calls for one in done)
-        print(
-            f"  {done[0].makespan_s:.0f} s, of which the last {done[0].tail_s:.0f} without new pieces; "
-            f"{done[0].deaths} deaths, {done[0].calls - world.pieces} pieces done again; "
-            f"{cpu_ms:.3f} ms of CPU a call"
-        )
-    return [*figures, figure("lost_or_doubled_by_a_thousand", wrong, "pieces")]
-
-
 def rows_vs_trl(quick: bool, data: Path | None = None, script: Path | None = None) -> list[dict[str, Any]]:
     """Reading sessions of both phases, in turns with TRL's script."""
     if script is None:
@@ -451,7 +430,6 @@ FIGURES = (
     choose_at_n,
     two_workers,
     killed_cluster,
-    thousand_workers,
     rows_vs_trl,
 )
 

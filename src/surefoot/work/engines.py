@@ -174,7 +174,7 @@ class Processes:
                     number = lost.pop() if lost else following(len(underway))
                     if number is None:
                         break
-                    underway[pool.submit(_do_piece, packed, number)] = number
+                    underway[pool.submit(_do_packed_piece, packed, number)] = number
                 if not underway:
                     return
                 done, _ = wait(underway, return_when=FIRST_COMPLETED)
@@ -201,7 +201,7 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-_current: tuple[bytes, WorkerTask, Opened] | None = None
+_current: tuple[object, WorkerTask, Opened] | None = None
 _open = ExitStack()
 
 
@@ -219,13 +219,19 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _do_piece(packed: bytes, number: int) -> PieceDone:
+def do_piece_here(key: object, load: Callable[[], WorkerTask], number: int) -> PieceDone:
+    """Do one piece in a worker process, which keeps the job with this ``key`` open for the next piece."""
     global _current
-    if _current is None or _current[0] != packed:
+    if _current is None or _current[0] != key:
         _current = None
         _open.close()
-        task: WorkerTask = pickle.loads(packed)  # noqa: S301 - from the process that started this one
+        task = load()
         os.environ["OMP_NUM_THREADS"] = str(task.threads)
-        _current = packed, task, _open.enter_context(open_job(task.job))
+        os.chdir(task.directory)
+        _current = key, task, _open.enter_context(open_job(task.job))
     _, task, opened = _current
     return do_piece(task, opened, number)
+
+
+def _do_packed_piece(packed: bytes, number: int) -> PieceDone:
+    return do_piece_here(packed, lambda: pickle.loads(packed), number)  # noqa: S301 - from our own parent

@@ -1,42 +1,30 @@
-"""An engine of actors on a Ray cluster (extra ``ray``)."""
+"""An engine that runs pieces as tasks of a Ray cluster (extra ``ray``)."""
 
 from __future__ import annotations
 
-import logging
-import os
-from collections import Counter, deque
+import secrets
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from surefoot.errors import RunError
 from surefoot.extras import need
-from surefoot.work.engines import Next, RunPieces, available_cores
-from surefoot.work.jobs import Job, Opened, PieceDone, Pieces, WorkerTask, do_piece, open_job
+from surefoot.work.engines import Next, RunPieces, available_cores, do_piece_here
+from surefoot.work.jobs import Job, PieceDone, Pieces, WorkerTask
 
 if TYPE_CHECKING:
     from ray import ObjectRef
 
-_LOG = logging.getLogger("surefoot.work")
-_SHORT_S = 2.0
-"""If pieces take less than this, a second one waits at each worker, so that it is never idle. A longer piece
-does not wait at a worker, which may turn out to be a slow one."""
-_WAIT_S = 60.0
-"""Seconds without any worker after which a warning is logged."""
-
 
 class RayEngine:
-    """``workers`` actors on the cluster that ``RAY_ADDRESS`` names, or on this machine if it is not set.
+    """At most ``workers`` tasks at once, on the cluster that ``RAY_ADDRESS`` names or on this machine.
 
-    Each actor has ``cpus`` and ``gpus`` of a node. Workers receive piece numbers and read their items from
+    Each task has ``cpus`` and ``gpus`` of a node. Tasks receive piece numbers and read their items from
     files, so all nodes must share the folders of the inputs and of temporary files (``TMPDIR``). They return
-    their records to this process, which alone writes. Ray restarts a worker that died, on another node if its
-    own is gone. Other workers do its pieces, so a cluster that has become too small for all workers continues
-    with those that fit.
-
-    The work is given up when ``max_deaths`` workers have died in the same piece. Among a thousand workers
-    that live half an hour each, some piece meets three or four deaths by chance.
+    their records to this process, which is the only one that writes. Ray reuses a worker process for the next
+    task, so the job's models are loaded once per process. It repeats a task whose worker or node died, and
+    the work is given up when ``max_deaths`` workers have died in the same piece.
     """
 
     in_flight = 1
@@ -56,141 +44,38 @@ class RayEngine:
         import ray
         from ray.exceptions import RayError, RayTaskError
 
-        first = following(0)
-        if first is None:
-            return
         if not ray.is_initialized():
             ray.init(log_to_driver=False, include_dashboard=False)
-        actor: Any = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_restarts=-1)(_Worker)
-        calls = _Calls([actor.remote(task) for _ in range(self.workers)], self.max_deaths)
-        waiting = [first]
+        run = ray.remote(
+            num_cpus=self.cpus,
+            num_gpus=self.gpus,
+            max_retries=self.max_deaths - 1,
+            max_calls=0,  # a process with a GPU would otherwise end after one task
+        )(_do_piece)
+        key, stored = secrets.token_hex(8), ray.put(task)
+        running: dict[ObjectRef[PieceDone], int] = {}
         try:
             while True:
-                while calls.free:
-                    number = waiting.pop() if waiting else following(calls.pieces)
-                    if number is None:
-                        break
-                    calls.start(number)
-                if calls.free and not calls.pieces:
+                while len(running) < self.workers and (number := following(len(running))) is not None:
+                    running[run.remote(key, stored, number)] = number
+                if not running:
                     return
-                refs = list(calls.underway)
-                ready, _ = ray.wait(refs, num_returns=1, timeout=_WAIT_S)
-                if not ready and not calls.pieces:
-                    _LOG.warning("no worker for %.0f s; waiting for the cluster to have room", _WAIT_S)
-                all_ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
-                for ref in all_ready:
-                    try:
-                        done: PieceDone | None = ray.get(ref)
-                    except RayTaskError as error:
-                        raise error.cause from None
-                    except RayError as error:  # the worker or its node died
-                        waiting += calls.died(ref, error)
-                        continue
-                    calls.finished(ref, done)
-                    if done is not None:
-                        yield done
-        finally:
-            for worker in calls.actors:
-                ray.kill(worker)
-
-
-class _Calls:
-    """Calls of the actors. A dead worker gets no pieces until it answers a call of ``ready``.
-
-    Ray could repeat a dead worker's calls, but if the cluster has no room for the worker any more, they would
-    wait forever.
-    """
-
-    def __init__(self, actors: list[Any], max_deaths: int) -> None:
-        self.actors = actors
-        self._max_deaths = max_deaths
-        self.free: deque[int] = deque()
-        """Workers, once for each piece that they can accept."""
-        self.underway: dict[ObjectRef[PieceDone | None], tuple[int, int | None]] = {}
-        """Worker and piece, oldest first; without a piece the worker is getting ready."""
-        self.pieces = 0
-        """Number of pieces under way."""
-        self._slots: Counter[int] = Counter()
-        """For each worker: the pieces that it can accept, and those under way."""
-        self._dead: set[int] = set()
-        self._deaths: Counter[int] = Counter()
-        for worker in range(len(actors)):
-            self._prepare(worker)
-
-    def start(self, number: int) -> None:
-        """Have a free worker do this piece."""
-        worker = self.free.popleft()
-        self.underway[self.actors[worker].do.remote(number)] = worker, number
-        self.pieces += 1
-
-    def finished(self, ref: ObjectRef[PieceDone | None], done: PieceDone | None) -> None:
-        """Note that a call succeeded."""
-        worker, number = self._remove(ref)
-        if worker in self._dead:
-            self._revive(worker)
-            return
-        self._slots[worker] -= number is not None
-        more = (2 if done is not None and done.seconds < _SHORT_S else 1) - self._slots[worker]
-        self.free.extend([worker] * more)
-        self._slots[worker] += more
-
-    def died(self, ref: ObjectRef[PieceDone | None], error: Exception) -> list[int]:
-        """The pieces to repeat because the worker of this call is dead.
-
-        Raises ``RunError`` if too many died in the same piece: the oldest, as a worker does one at a time.
-        """
-        worker, number = self.underway[ref]
-        if number is None:
-            raise RunError(f"a worker could not be started: {error}") from error
-        if worker not in self._dead:
-            self._dead.add(worker)
-            self.free = deque(other for other in self.free if other != worker)
-            self._slots[worker] = 0
-            oldest = next(piece for busy, piece in self.underway.values() if busy == worker)
-            if oldest is not None:
-                self._deaths[oldest] += 1
-                if self._deaths[oldest] == self._max_deaths:
+                [ref], _ = ray.wait(list(running), num_returns=1)
+                number = running.pop(ref)
+                try:
+                    piece: PieceDone = ray.get(ref)
+                except RayTaskError as error:
+                    raise error.cause from None
+                except RayError as error:
                     raise RunError(
-                        f"workers died {self._max_deaths} times in piece {oldest} (out of memory?); use "
-                        "fewer --workers on a node, and start the same command again"
+                        f"workers died {self.max_deaths} times in piece {number} (out of memory?); use fewer "
+                        "--workers on a node, and start the same command again"
                     ) from error
-        self._remove(ref)
-        self._revive(worker)
-        return [number]
-
-    def _remove(self, ref: ObjectRef[PieceDone | None]) -> tuple[int, int | None]:
-        worker, number = self.underway.pop(ref)
-        self.pieces -= number is not None
-        return worker, number
-
-    def _revive(self, worker: int) -> None:
-        """Once every call of a dead worker has ended, wait until Ray has started it again."""
-        if all(busy != worker for busy, _ in self.underway.values()):
-            self._dead.discard(worker)
-            self._prepare(worker)
-
-    def _prepare(self, worker: int) -> None:
-        ready = self.actors[worker].ready.options(max_task_retries=-1)
-        self.underway[ready.remote()] = worker, None
+                yield piece
+        finally:
+            for ref in running:
+                ray.cancel(ref, force=True)
 
 
-class _Worker:
-    """One process of the cluster, with the job opened in it."""
-
-    def __init__(self, task: WorkerTask) -> None:
-        self._task = task
-        self._stack = ExitStack()  # open as long as this worker lives
-        self._opened: Opened | None = None
-
-    def ready(self) -> None:
-        self._open()
-
-    def do(self, number: int) -> PieceDone:
-        return do_piece(self._task, self._open(), number)
-
-    def _open(self) -> Opened:
-        if self._opened is None:
-            os.environ["OMP_NUM_THREADS"] = str(self._task.threads)
-            os.chdir(self._task.directory)
-            self._opened = self._stack.enter_context(open_job(self._task.job))
-        return self._opened
+def _do_piece(key: str, task: WorkerTask, number: int) -> PieceDone:
+    return do_piece_here(key, lambda: task, number)
