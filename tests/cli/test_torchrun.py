@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import refused
+from command_line import good, refused
 from safetensors.torch import load_file
 
 from surefoot.io import write_records
@@ -58,7 +58,7 @@ def run(*words: str | Path) -> None:
 
 @pytest.mark.slow
 def test_two_processes_of_torchrun_share_the_gradient_and_one_writes(training, tmp_path):
-    run(sys.executable, "-m", "surefoot", "train", *training, "--out", tmp_path / "one")
+    good("train", *training, "--out", tmp_path / "one")
     run(*TORCHRUN, "-m", "surefoot", "train", *training, "--out", tmp_path / "two")
     one, two = (json.loads((tmp_path / name / "training.json").read_text()) for name in ("one", "two"))
     assert (one["processes"], two["processes"]) == (1, 2)
