@@ -92,8 +92,7 @@ def test_an_id_that_comes_again_is_a_trace_of_its_own(tmp_path: Path):
     assert [item.trace.id for item in items] == ["gsm8k-7", "gsm8k-7#1", "gsm8k-7#2"]
     write_processbench(items, tmp_path / "o.json", neutral="drop")
     back = json.loads((tmp_path / "o.json").read_text())
-    assert back == rows
-    assert [list(row) for row in back] == [list(row) for row in rows]
+    assert back == [{name: row[name] for name in ROW} for row in rows]
 
 
 def labelled(*steps: float | None, outcome: bool | None = True, kind: str = "correctness") -> LabelledTrace:

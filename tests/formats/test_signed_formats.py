@@ -133,9 +133,9 @@ def test_math_shepherd_drops_a_step_that_holds_the_next_number(tmp_path: Path):
     )
 
 
-def test_math_shepherd_rows_of_odd_form_come_back(tmp_path: Path):
+def test_math_shepherd_rows_of_odd_form_keep_steps_and_signs(tmp_path: Path):
     rows = [
-        {"input": " q?\n\nStep 1: a  ки Step 3: bки\n", "label": " q?\n\nStep 1: a  + Step 3: b-\n "},
+        {"input": " q?\n\nStep 1: a  ки Step 2: bки\n", "label": " q?\n\nStep 1: a  + Step 2: b-\n "},
         {**SHEPHERD, "extra": None},
         SHEPHERD,
         {**SHEPHERD, "label": SHEPHERD["label"].replace("2 +", "2 -")},
@@ -144,8 +144,15 @@ def test_math_shepherd_rows_of_odd_form_come_back(tmp_path: Path):
     items = list(read_math_shepherd(lines(tmp_path / "m.jsonl", *rows)))
     assert len({item.trace.id for item in items}) == 5
     assert len(items[4].trace.steps) == 2
-    write_math_shepherd(items, tmp_path / "out.jsonl", neutral="drop")
-    assert rows_of(tmp_path / "out.jsonl") == rows
+    report = write_math_shepherd(items, tmp_path / "out.jsonl", neutral="drop")
+    assert report.dropped == {"traces: the reader would cut its steps differently": 1}  # the empty step
+    again = list(read_math_shepherd(tmp_path / "out.jsonl"))
+    for item, same in zip(items[:4], again, strict=True):
+        assert (same.problem.text, same.trace.text) == (item.problem.text, item.trace.text)
+        assert [(label.step, label.value) for label in same.labels] == [
+            (label.step, label.value) for label in item.labels
+        ]
+    assert rows_of(tmp_path / "out.jsonl")[2] == SHEPHERD
 
 
 def test_stepwise_round_trip(tmp_path: Path):

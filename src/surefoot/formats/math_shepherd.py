@@ -6,22 +6,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from surefoot.errors import RecordError
-from surefoot.formats.rows import (
-    FileRow,
-    TraceBuilder,
-    WriteReport,
-    form_note,
-    in_form,
-    read_rows,
-    step_parts,
-    write_rows,
-)
+from surefoot.formats.rows import FileRow, TraceBuilder, WriteReport, read_rows, step_parts, write_rows
 from surefoot.io.files import ReadReport
 from surefoot.labels import BinaryLabel, LabelRule, Neutral, binary_labels
 from surefoot.protocols import LabelledTrace
@@ -30,9 +21,7 @@ from surefoot.records import Problem, StepLabel
 TAG = "ки"
 _FIRST = "Step 1: "
 _NAME = "math-shepherd"
-_FIELDS = ("input", "label", "task")
 _ANSWER = "The answer is: "
-_SPACES_KEY = "spaces"
 _MARKS = {True: "+", False: "-", None: ""}
 
 
@@ -82,7 +71,7 @@ def write_math_shepherd(
     return report
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _TaggedText:
     """The parts of a row: question, steps without surrounding white space, and a mark per step."""
 
@@ -90,25 +79,21 @@ class _TaggedText:
     steps: tuple[str, ...]
     marks: tuple[str, ...]
     """``+``, ``-``, or empty for a step without a tag."""
-    spaces: tuple[str, ...]
-    """White space around the question, around the mark of each step, and at the end of ``label``."""
+
+    def render(self) -> tuple[str, str]:
+        """``input`` and ``label``, with the usual white space."""
+        pairs = list(zip(self.steps, self.marks, strict=True))
+        text = "\n".join(f"{step} {TAG}" if mark else step for step, mark in pairs)
+        label = "\n".join(f"{step} {mark}" if mark else step for step, mark in pairs)
+        return f"{self.question} {text}", f"{self.question} {label}"
 
 
 def _labelled(row: _MathShepherdRow, builder: TraceBuilder) -> LabelledTrace:
     tagged = _parse(row.input, row.label)
     problem = Problem(text=tagged.question, source=_NAME)
     _, mark, answer = tagged.steps[-1].rpartition(_ANSWER)
-    usual = _render(_usual(tagged.question, tagged.steps, tagged.marks)) == (row.input, row.label)
-    trace = builder.trace(
-        problem,
-        tagged.steps,
-        answer=answer if mark else None,
-        meta={
-            **({} if row.task is None else {"task": row.task}),
-            **({} if usual else {_SPACES_KEY: list(tagged.spaces)}),
-            **form_note(_NAME, row, _FIELDS),
-        },
-    )
+    meta = {} if row.task is None else {"task": row.task}
+    trace = builder.trace(problem, tagged.steps, answer=answer if mark else None, meta=meta)
     labels = tuple(
         StepLabel(
             trace_id=trace.id,
@@ -141,37 +126,30 @@ def _rows(
             report.dropped["traces: no step has a sign"] += 1
             continue
         tagged = _tagged(item, [_MARKS[sign.good] for sign in signs[:end]])
-        text, label = _render(tagged)
+        text, label = tagged.render()
         if not _reads_back(tagged, text, label):
             report.dropped["traces: the reader would cut its steps differently"] += 1
             continue
         _count_unsigned(signs, end, report)
         report.written += 1
-        row = {"input": text, "label": label, "task": trace.meta.get("task", task)}
-        yield in_form(_NAME, row, trace.meta)
+        yield {"input": text, "label": label, "task": trace.meta.get("task", task)}
 
 
 def _tagged(item: LabelledTrace, marks: list[str]) -> _TaggedText:
-    """The row's parts as they were read, if all steps are present, else with ``Step i:`` and usual spaces."""
-    parts = step_parts(item.trace)
-    spaces = item.trace.meta.get(_SPACES_KEY)
-    if isinstance(spaces, list) and len(spaces) == 3 + 2 * len(marks) == 3 + 2 * len(parts):
-        return _TaggedText(
-            question=item.problem.text, steps=tuple(parts), marks=tuple(marks), spaces=tuple(spaces)
-        )
-    lines = [
+    """The row's parts, each step with its ``Step i:``."""
+    parts = step_parts(item.trace)[: len(marks)]
+    steps = [
         (part if part.startswith(f"Step {index}:") else f"Step {index}: {part}").strip()
-        for index, part in enumerate(parts[: len(marks)], start=1)
+        for index, part in enumerate(parts, start=1)
     ]
-    return _usual(item.problem.text.strip(), lines, marks)
+    return _TaggedText(item.problem.text.strip(), tuple(steps), tuple(marks))
 
 
 def _reads_back(tagged: _TaggedText, text: str, label: str) -> bool:
     try:
-        parsed = _parse(text, label)
+        return _parse(text, label) == tagged
     except RecordError:
         return False
-    return (parsed.question, parsed.steps, parsed.marks) == (tagged.question, tagged.steps, tagged.marks)
 
 
 def _count_unsigned(signs: list[BinaryLabel], end: int, report: WriteReport) -> None:
@@ -182,56 +160,23 @@ def _count_unsigned(signs: list[BinaryLabel], end: int, report: WriteReport) -> 
         report.dropped[f"steps: after the last one with a sign ({signs[end].reason})"] += len(signs) - end
 
 
-def _usual(question: str, steps: Sequence[str], marks: Sequence[str]) -> _TaggedText:
-    """A row with the usual white space: a space before each tag, a line break after it."""
-    spaces = ["", " "]
-    for mark in marks:
-        spaces += [" " if mark else "", "\n"]
-    return _TaggedText(
-        question=question, steps=tuple(steps), marks=tuple(marks), spaces=(*spaces[:-1], "", "")
-    )
-
-
-def _render(row: _TaggedText) -> tuple[str, str]:
-    """``input`` and ``label``."""
-    lead, gap, *spaces, end = row.spaces
-    text, label = [lead, row.question, gap], [lead, row.question, gap]
-    for number, (step, mark) in enumerate(zip(row.steps, row.marks, strict=True)):
-        space, line_break = spaces[2 * number : 2 * number + 2]
-        last = number == len(row.steps) - 1
-        text += [step, space, TAG if mark else "", line_break]
-        label += [step, space, mark, end if last else line_break]
-    return "".join(text), "".join(label)
-
-
 def _parse(text: str, label: str) -> _TaggedText:
     """Take a row apart; a line that begins with the number of the next step begins an untagged step.
 
     Raises ``RecordError`` if ``label`` does not follow ``text``, or without a question.
     """
-    pieces, signs, ends = _align(text, label)
+    pieces, signs = _align(text, label)
     start = pieces[0].rfind(_FIRST)
-    head = pieces[0][: max(start, 0)]
-    question = head.strip()
+    question = pieces[0][: max(start, 0)].strip()
     if not question:
         raise RecordError(f"field 'input': no question before '{_FIRST.strip()}'")
-    lead = head[: len(head) - len(head.lstrip())]
-    spaces = [lead, head[len(lead) + len(question) :]]
     steps: list[str] = []
     marks: list[str] = []
     for piece, sign in zip([pieces[0][start:], *pieces[1:]], signs, strict=True):
         chunks = _chunks(piece, len(steps) + 1)
-        for number, chunk in enumerate(chunks, start=1):
-            step = chunk.strip()
-            leading = chunk[: len(chunk) - len(chunk.lstrip())] if step else ""
-            spaces[-1] += leading
-            trailing = chunk[len(leading) + len(step) :]
-            tagged = number == len(chunks)
-            spaces += [trailing, ""] if tagged else ["", trailing]
-            steps.append(step)
-            marks.append(sign if tagged else "")
-    spaces[-1] = ends[0]
-    return _TaggedText(question=question, steps=tuple(steps), marks=tuple(marks), spaces=(*spaces, ends[1]))
+        steps += [chunk.strip() for chunk in chunks]
+        marks += [*[""] * (len(chunks) - 1), sign]
+    return _TaggedText(question, tuple(steps), tuple(marks))
 
 
 def _chunks(piece: str, number: int) -> list[str]:
@@ -246,12 +191,9 @@ def _chunks(piece: str, number: int) -> list[str]:
         piece = piece[cut + 1 :]
 
 
-def _align(text: str, label: str) -> tuple[list[str], list[str], tuple[str, str]]:
-    """Text of each tagged piece, its sign, and the ends of both texts.
-
-    Signs are located by position, because steps may contain ``+`` and ``-``.
-    """
-    *pieces, text_end = text.split(TAG)
+def _align(text: str, label: str) -> tuple[list[str], list[str]]:
+    """Text of each tagged piece and its sign, located by position: steps may contain ``+`` and ``-``."""
+    *pieces, end = text.split(TAG)
     signs: list[str] = []
     position = 0
     for piece in pieces:
@@ -261,7 +203,6 @@ def _align(text: str, label: str) -> tuple[list[str], list[str], tuple[str, str]
             raise RecordError(f"field 'label': does not follow 'input' near character {position}")
         signs.append(sign)
         position += 1
-    label_end = label[position:]
-    if not pieces or text_end.strip() or label_end.strip():
+    if not pieces or end.strip() or label[position:].strip():
         raise RecordError(f"field 'input': its text does not end with the tag '{TAG}'")
-    return pieces, signs, (text_end, label_end)
+    return pieces, signs

@@ -5,9 +5,9 @@ Each step offers completions, one of which (or the labeller's own) was chosen an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import takewhile
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Required
 
@@ -18,7 +18,7 @@ from surefoot.errors import RecordError
 from surefoot.formats.rows import SEPARATOR_KEY, Finite, expand_rows
 from surefoot.io.files import ReadReport
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Evidence, Problem, Step, StepLabel, Trace, as_json, id_of_json, trusted_copy
+from surefoot.records import Evidence, Problem, Step, StepLabel, Trace, content_id, trusted_copy
 
 _ANSWER_MARK = "# Answer"
 
@@ -139,25 +139,23 @@ def _traces(record: _SessionRow, separator: str) -> Iterator[LabelledTrace]:
         )
     traces = PathTraces(problem, separator=separator, created=_time(timestamp), rater=rater)
     meta, texts = _meta(record), [offer.text for offer in path]
-    session = as_json([rater, timestamp, problem.id])[1:-1]
 
-    def trace(offers: list[_Offer], branch: str, identity: str) -> LabelledTrace:
+    def trace(offers: list[_Offer], branch: str, place: list[int] | None) -> LabelledTrace:
         last = offers[-1]
         return traces.labelled(
-            texts[: last.step],
-            last.text,
+            [*texts[: last.step], last.text],
             [_rated(offer, steps[offer.step], branch) for offer in offers],
             branch=branch,
-            identity=f"{session},{identity}",
+            identity=(rater, timestamp, problem.id, place),
             answer=_answer(last.text),
             finish_reason=label.get("finish_reason"),
-            meta=dict(meta),
+            meta=meta,
         )
 
     if path:
-        yield trace(path, "main", "null")
+        yield trace(path, "main", None)
     for offer in alternatives:
-        yield trace([offer], "alternative", f"[{offer.step},{offer.number}]")
+        yield trace([offer], "alternative", [offer.step, offer.number])
 
 
 def _walk(steps: list[_SessionStep], pre_generated: list[str]) -> tuple[list[_Offer], list[_Offer]]:
@@ -239,17 +237,17 @@ def _meta(record: _SessionRow) -> dict[str, Any]:
 
 
 class PathTraces:
-    """Builds the labelled traces of one tree of PRM800K, whose prefixes they share.
+    """Builds the labelled traces of one tree of PRM800K.
 
-    Spans and text of a prefix, and the fields that all traces and all labels have in common, are built once.
-    The other fields were validated with the rows, so a trace costs no further validation.
-    """
+    The fields that all traces and all labels have in common are validated once. The others were validated
+    with the rows, so a trace costs no further validation: a file has millions of completions."""
 
     def __init__(
         self, problem: Problem, *, separator: str, created: datetime, rater: str | None = None
     ) -> None:
         """``separator`` is inserted between steps and belongs to the step before it."""
         self._problem, self._separator = problem, separator
+        self._spans: dict[tuple[int, int], Step] = {}
         self._trace = Trace(problem_id=problem.id, text="")
         self._label = StepLabel(
             trace_id="",
@@ -260,46 +258,34 @@ class PathTraces:
             evidence=Evidence(rater=rater),
             created=created,
         )
-        self._prefix: list[str] = []
-        self._steps: list[Step] = []
-        self._text = ""
-        self._json, self._json_ends = b"", [0]
-        """The prefix as JSON, with a comma after each part, and the length of each number of parts."""
 
     def labelled(
         self,
-        prefix: list[str],
-        last: str,
+        parts: list[str],
         rated: Sequence[RatedStep],
         *,
         branch: str,
-        identity: str,
+        identity: Sequence[object],
         answer: str | None,
         finish_reason: str | None,
-        meta: dict[str, Any],
+        meta: Mapping[str, Any],
     ) -> LabelledTrace:
-        """The path of ``prefix`` and ``last``, with the labels of ``rated``.
-
-        ``identity`` distinguishes equal paths: items of a JSON array, as ``as_json`` writes them, which
-        become part of the id. ``meta`` is JSON without NaN; it is stored in the trace.
-        """
-        self._follow(prefix)
-        depth = len(prefix)
-        start = self._steps[depth - 1].end if depth else 0
-        # content_id("prm800k", branch, …, [*prefix, last]), without encoding the prefix again
-        head, tail = f'["prm800k","{branch}",{identity},[', f"{as_json(last)}]]"
-        trace_id = id_of_json(head.encode() + self._json[: self._json_ends[depth]] + tail.encode())
-        meta["branch"], meta["rows"] = branch, [step.row for step in rated]
-        meta[SEPARATOR_KEY] = self._separator
+        """The path of ``parts``, with the labels of ``rated``; ``identity`` distinguishes equal paths."""
+        trace_id = content_id("prm800k", branch, *identity, parts)
         trace = trusted_copy(
             self._trace,
             {
                 "id": trace_id,
-                "text": self._text[:start] + last,
-                "steps": (*self._steps[:depth], _span(start, start + len(last))),
+                "text": self._separator.join(parts),
+                "steps": self._steps(parts),
                 "answer": answer,
                 "finish_reason": finish_reason,
-                "meta": meta,
+                "meta": {
+                    **meta,
+                    "branch": branch,
+                    "rows": [step.row for step in rated],
+                    SEPARATOR_KEY: self._separator,
+                },
             },
         )
         labels = [
@@ -316,24 +302,11 @@ class PathTraces:
         ]
         return LabelledTrace(problem=self._problem, trace=trace, labels=tuple(labels))
 
-    def _follow(self, prefix: list[str]) -> None:
-        """Make the cached path begin with ``prefix``."""
-        if self._prefix[: len(prefix)] == prefix:
-            return
-        pairs = zip(prefix, self._prefix, strict=False)
-        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        del self._prefix[shared:], self._steps[shared:], self._json_ends[shared + 1 :]
-        end = self._steps[-1].end if shared else 0
-        new = [part + self._separator for part in prefix[shared:]]
-        self._prefix += prefix[shared:]
-        self._text = "".join([self._text[:end], *new])
-        for text in new:
-            self._steps.append(_span(end, end + len(text)))
-            end += len(text)
-        encoded = [f"{as_json(part)},".encode() for part in prefix[shared:]]
-        self._json = b"".join([self._json[: self._json_ends[-1]], *encoded])
-        for part in encoded:
-            self._json_ends.append(self._json_ends[-1] + len(part))
+    def _steps(self, parts: list[str]) -> tuple[Step, ...]:
+        """Spans of the steps; equal ones are one object, because traces share their prefixes."""
+        *inner, last = map(len, parts)
+        ends = accumulate([*(length + len(self._separator) for length in inner), last], initial=0)
+        return tuple(self._spans.setdefault(pair, _span(*pair)) for pair in pairwise(ends))
 
 
 _EMPTY_SPAN = Step(start=0, end=0)

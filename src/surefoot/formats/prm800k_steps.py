@@ -14,7 +14,7 @@ from surefoot.formats.prm800k import PathTraces, RatedStep, Rating
 from surefoot.formats.rows import FileRow, read_rows
 from surefoot.io.files import ReadReport
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Problem, as_json, now
+from surefoot.records import Problem, now
 
 _Prefix = tuple[str, ...]
 
@@ -126,11 +126,10 @@ def _trace(
     ]
     answers = [row.answer for _, row in end.rows if row.answer is not None]
     return traces.labelled(
-        list(end.prefix),
-        end.text,
+        list(end.path),
         rated,
         branch=branch,
-        identity=as_json(["steps", problem.id])[1:-1],
+        identity=("steps", problem.id),
         answer=answers[0] if answers else None,
         finish_reason="solution" if any(row.is_solution for _, row in end.rows) else None,
         meta={},

@@ -15,8 +15,6 @@ from surefoot.formats.rows import (
     WriteReport,
     expand_rows,
     first_error_values,
-    form_note,
-    in_form,
     read_rows,
     step_parts,
     write_rows,
@@ -35,7 +33,6 @@ from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, StepScores, Trace
 
 _NAME = "processbench"
-_FIELDS = ("id", "generator", "problem", "steps", "final_answer_correct", "label")
 _MOST_STEPS: Final = 100_000
 """Bound on the steps that a row of scores may declare, since each step without a score becomes a ``None``."""
 
@@ -85,7 +82,7 @@ def _labelled(row: _ProcessBenchRow, builder: TraceBuilder) -> LabelledTrace:
         id=builder.numbered(row.id),
         outcome=row.final_answer_correct,
         policy=row.generator,
-        meta={"id": row.id, **form_note(_NAME, row, _FIELDS)},
+        meta={"id": row.id},
     )
 
 
@@ -102,7 +99,7 @@ def _rows(items: Iterable[LabelledTrace], rule: LabelRule, report: WriteReport) 
             later = sum(label.good is not None for label in labels[error + 1 :])
             report.dropped.update({f"signs: {AFTER_FIRST_ERROR}": later} if later else {})
         report.written += 1
-        row = {
+        yield {
             "id": trace.meta.get("id", trace.id) if item.problem.source == _NAME else trace.id,
             "generator": trace.policy if trace.policy is not None else "unknown",
             "problem": item.problem.text,
@@ -110,7 +107,6 @@ def _rows(items: Iterable[LabelledTrace], rule: LabelRule, report: WriteReport) 
             "final_answer_correct": trace.outcome,
             "label": error,
         }
-        yield in_form(_NAME, row, trace.meta)
 
 
 def _not_writable(trace: Trace, labels: Sequence[BinaryLabel], error: int | None) -> str:

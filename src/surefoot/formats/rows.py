@@ -19,8 +19,6 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
-    ModelWrapValidatorHandler,
-    PrivateAttr,
     TypeAdapter,
     ValidationError,
     model_validator,
@@ -44,8 +42,6 @@ Row = tuple[int, Any]
 
 RECORD_BYTES = 500
 """Approximate memory of a step, a message or a label, without its text."""
-FORM_KEY = "form"
-"""``Trace.meta`` entry with the fields of a row that differ from the format's usual ones."""
 SEPARATOR_KEY = "separator"
 """``Trace.meta`` entry with the text that a reader inserted between steps, so that a writer can remove it."""
 
@@ -247,16 +243,6 @@ class FileRow(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True, allow_inf_nan=False)
 
-    _order: tuple[str, ...] = PrivateAttr(default=())
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _note_order(cls, data: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        row = handler(data)
-        if isinstance(data, dict):
-            row._order = tuple(data)
-        return row
-
     @model_validator(mode="after")
     def _check_extra(self) -> Self:
         for name, value in (self.model_extra or {}).items():
@@ -265,11 +251,6 @@ class FileRow(BaseModel):
             except ValueError as error:
                 raise ValueError(f"'{name}' {error}") from error
         return self
-
-    @property
-    def order(self) -> tuple[str, ...]:
-        """Names of all fields of the row, in its order."""
-        return self._order
 
 
 class TraceBuilder:
@@ -414,22 +395,3 @@ def _write(stream: IO[bytes] | gzip.GzipFile, rows: Iterable[Mapping[str, Any]],
         separator = b",\n"
     if array:
         stream.write(b"]\n")
-
-
-def form_note(name: str, row: FileRow, usual: Sequence[str]) -> dict[str, Any]:
-    """``Trace.meta`` entry for a row of format ``name`` whose fields, or their order, are not the ``usual``.
-
-    It holds the names of all fields and the content of the unknown ones, so that a writer can restore them.
-    """
-    if row.order == tuple(usual):
-        return {}
-    return {FORM_KEY: {"format": name, "fields": list(row.order), "extra": dict(row.model_extra or {})}}
-
-
-def in_form(name: str, row: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
-    """``row`` with the fields and the order that ``meta`` notes for the format ``name``, if it does."""
-    note = meta.get(FORM_KEY)
-    if not isinstance(note, dict) or note.get("format") != name:
-        return dict(row)
-    fields = {**note["extra"], **row}
-    return {field: fields[field] for field in note["fields"] if field in fields}

@@ -12,8 +12,6 @@ from surefoot.formats.rows import (
     FileRow,
     TraceBuilder,
     WriteReport,
-    form_note,
-    in_form,
     read_rows,
     step_parts,
     write_rows,
@@ -22,9 +20,6 @@ from surefoot.io.files import ReadReport
 from surefoot.labels import LabelRule, Neutral, binary_labels
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem
-
-_NAME = "stepwise"
-_FIELDS = ("prompt", "completions", "labels")
 
 
 class _StepwiseRow(FileRow):
@@ -67,8 +62,7 @@ def _labelled(row: _StepwiseRow, source: str, builder: TraceBuilder) -> Labelled
         raise RecordError(f"field 'labels': {len(row.labels)} for {len(row.completions)} completions")
     problem = Problem(text=row.prompt, source=source)
     values = [1.0 if good else -1.0 for good in row.labels]
-    meta = form_note(_NAME, row, _FIELDS)
-    return builder.labelled(problem, row.completions, values, source=source, meta=meta)
+    return builder.labelled(problem, row.completions, values, source=source)
 
 
 def _rows(items: Iterable[LabelledTrace], rule: LabelRule, report: WriteReport) -> Iterator[dict[str, Any]]:
@@ -87,9 +81,8 @@ def _rows(items: Iterable[LabelledTrace], rule: LabelRule, report: WriteReport) 
             report.dropped[f"steps: from one without a sign on ({signs[end].reason})"] += len(signs) - end
         parts = step_parts(item.trace)
         report.written += 1
-        row = {
+        yield {
             "prompt": "\n".join([item.problem.text, *parts[:start]]),
             "completions": parts[start:end],
             "labels": labels,
         }
-        yield in_form(_NAME, row, item.trace.meta)
