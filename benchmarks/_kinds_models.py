@@ -65,7 +65,6 @@ FORMAT = VerifierFormat(
     question=critic.QUESTION,
     yes=(critic.YES,),
     no=(critic.NO,),
-    rechecks=(),
 )
 
 

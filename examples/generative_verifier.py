@@ -41,7 +41,6 @@ FORMAT = VerifierFormat(
     question=critic.QUESTION,
     yes=(critic.YES,),
     no=(critic.NO,),
-    rechecks=(),
 )
 
 

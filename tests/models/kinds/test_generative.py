@@ -144,28 +144,6 @@ def test_a_policy_that_fails_is_counted() -> None:
     assert found.invalid == {"request failed: server: gone": 2}
 
 
-def test_rounds_check_again_with_another_phrase_each() -> None:
-    form = VerifierFormat()
-    asked: list[SampleRequest] = []
-
-    def answer(request: SampleRequest, _sample: int) -> str:
-        asked.append(request)
-        done = sum(phrase in request.prefix for phrase in form.rechecks)
-        return f"\nround {done}: {GOOD} {GOOD} {GOOD if done < 2 else BAD}\nIs the solution correct? Yes"
-
-    reader = ScriptedReader(lambda _: 1.0)
-    found = GenerativeVerifier(ScriptedPolicy(answer), reader, rounds=3)
-    (verification,) = asyncio.run(found.verify([item()]))
-    (chain,) = verification.chains
-    assert chain.verdicts == (True, True, False)
-    assert len(asked) == 3
-    first, second = form.rechecks[:2]
-    assert asked[1].prefix == f"{form.opening}\nround 0: {GOOD} {GOOD} {GOOD}{first}"
-    assert asked[2].prefix == f"{asked[1].prefix}\nround 1: {GOOD} {GOOD} {GOOD}{second}"
-    assert reader.seen[0].prefix.startswith(asked[2].prefix + "\nround 2:")
-    assert len(set(form.rechecks)) == 3
-
-
 def test_equal_prompts_are_verified_once_and_paid_once() -> None:
     found = verifier([f"{GOOD} {GOOD} {GOOD}"])
     first, second = found.score_traces([item(), item()])
@@ -186,7 +164,6 @@ def test_it_can_be_called_inside_a_running_loop() -> None:
     ("settings", "message"),
     [
         ({"chains": 0}, "chains must be"),
-        ({"rounds": 5}, "rounds from 1 to 4"),
         ({"chains": 2, "sampling": Sampling(temperature=0.0)}, "would be equal"),
     ],
 )

@@ -179,7 +179,7 @@ def logits(ids: list[int]) -> list[list[float]]:
         (lambda body: pooling(body, lambda ids: [[4.2] for _ in ids]), r"outside \[0, 1\]"),
         (lambda body: pooling(body, lambda ids: [[math.nan] for _ in ids]), r"outside \[0, 1\]"),
         (lambda _body: Reply(payload={"data": [{"index": 0, "probs": [0.5]}]}), "data.0.data"),
-        (lambda _body: Reply(payload={"data": []}), "came for 1 prompts"),
+        (lambda _body: Reply(payload={"data": []}), "came for 2 prompts"),
         (lambda _body: Reply(payload="<html>"), "Invalid JSON"),
         (lambda _body: Reply(status=404, payload="Not Found"), "status 404: Not Found"),
         (lambda _body: Reply(status=503, payload="busy"), "status 503: busy"),
@@ -191,8 +191,8 @@ def test_the_check_refuses_a_server_that_answers_otherwise(encoder, answer, mess
 
 
 def test_the_check_refuses_the_wrong_number_of_gateway_scores() -> None:
-    reply = Reply(payload={"results": [{"scores": [0.5]}]})
-    with serve(lambda _body: reply) as server, pytest.raises(ScoreError, match="1 scores came for 2 steps"):
+    reply = Reply(payload={"results": [{"scores": [0.5]}, {"scores": [0.5]}]})
+    with serve(lambda _body: reply) as server, pytest.raises(ScoreError, match="1 scores came for 3 steps"):
         scorer(GatewayScore(), server.url)
 
 

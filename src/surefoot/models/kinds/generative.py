@@ -41,9 +41,9 @@ class VerificationChain:
     """One valid critique with its answer to the question."""
 
     text: str
-    """All rounds, up to the last verdict."""
+    """Up to the last verdict."""
     verdicts: tuple[bool, ...]
-    """Of the last round; one a step up to the first incorrect one."""
+    """One per step up to the first incorrect one."""
     score: float
     """P(yes) / (P(yes) + P(no)), in [0, 1]."""
 
@@ -84,9 +84,7 @@ class GenerativeVerifier(CheckpointScorer):
     steps after it, which the chain does not look at, 0 as well, for the prefix that they end is wrong. So the
     rule ``last`` gives ThinkPRM's score, and the first step below ½ is the first error that most chains name.
 
-    **Scaling.** ``chains`` are sampled in parallel and averaged (ThinkPRM: temperature 0.6). With ``rounds``
-    above 1 each chain is checked again in sequence, each round begun by another phrase of the format; the
-    verdicts are the last round's, the question comes after all rounds.
+    **Scaling.** ``chains`` are sampled in parallel and averaged (ThinkPRM: temperature 0.6).
 
     **Failures.** A chain that is cut off, has no verdict on some step, or no odds does not count: it is
     recorded in ``invalid`` by reason, over all calls, and never scored. A trace without a valid chain has no
@@ -108,25 +106,23 @@ class GenerativeVerifier(CheckpointScorer):
         *,
         form: VerifierFormat | None = None,
         chains: int = 1,
-        rounds: int = 1,
         sampling: Sampling | None = None,
         seed: int = 0,
         tokenizer: PreTrainedTokenizerBase | None = None,
         card: CheckpointCard | None = None,
     ) -> None:
-        """``sampling`` defaults to 8192 tokens a round, greedy for one chain and temperature 0.6 for more.
+        """``sampling`` defaults to 8192 tokens, greedy for one chain and temperature 0.6 for more.
 
         With ``tokenizer`` a chat format is rendered here and sent as text (to a server in ``completions``
         mode, which must not add special tokens). Raises ``ScoreError`` for fewer than one
-        chain, several at temperature 0, or more rounds than the format has phrases for.
+        chain, or several at temperature 0.
         """
         self.policy, self.reader, self.form = policy, reader, form or VerifierFormat()
-        self.chains, self.rounds, self.seed, self.tokenizer = chains, rounds, seed, tokenizer
+        self.chains, self.seed, self.tokenizer = chains, seed, tokenizer
         sampling = sampling or Sampling(temperature=0.6 if chains > 1 else 0.0, max_tokens=8192)
         self.sampling = replace(sampling, stop=self.form.stop)
-        most = len(self.form.rechecks) + 1
-        if chains < 1 or not 1 <= rounds <= most:
-            raise ScoreError(f"chains must be at least 1 and rounds from 1 to {most}, not {chains}, {rounds}")
+        if chains < 1:
+            raise ScoreError(f"chains must be at least 1, not {chains}")
         if chains > 1 and self.sampling.temperature == 0:
             raise ScoreError(f"{chains} chains at temperature 0 would be equal; raise the temperature")
         renderer = tokenizer or getattr(policy, "tokenizer", None)  # a policy in this process has one
@@ -199,32 +195,17 @@ class GenerativeVerifier(CheckpointScorer):
         return render_chat(self.tokenizer, prompt)
 
     async def _write(self, jobs: list[Job]) -> list[Draft]:
-        """All rounds of all chains; those that fail are counted in their job and left out."""
+        """All valid critiques; the others are counted in their job."""
         requests = [self._request(job.prompt, self.form.opening, n=self.chains) for job in jobs]
+        samples = await self.policy.sample(requests) if requests else []
         drafts = []
-        for job, result in zip(jobs, await self._sample(requests), strict=True):
-            texts = job.texts(result, self.chains)
-            drafts += [Draft(job, number, self.form.opening, text) for number, text in texts.items()]
-        for phrase in self.form.rechecks[: self.rounds - 1]:
-            for draft in drafts:
-                draft.prefix += self.form.body(draft.text).rstrip() + phrase
-            requests = [self._request(d.job.prompt, d.prefix, first=d.number) for d in drafts]
-            going = []
-            for draft, result in zip(drafts, await self._sample(requests), strict=True):
-                for text in draft.job.texts(result, 1).values():
-                    draft.text = text
-                    going.append(draft)
-            drafts = going
-        return [draft for draft in drafts if self._read(draft)]
-
-    def _read(self, draft: Draft) -> bool:
-        """Take the verdicts of the last round, or count why there are none."""
-        try:
-            draft.critique = self.form.read(draft.text, draft.job.steps)
-        except CritiqueError as error:
-            draft.job.invalid[str(error)] += 1
-            return False
-        return True
+        for job, result in zip(jobs, samples, strict=True):
+            for text in job.texts(result, self.chains):
+                try:
+                    drafts.append(Draft(job, self.form.opening, self.form.read(text, job.steps)))
+                except CritiqueError as error:
+                    job.invalid[str(error)] += 1
+        return drafts
 
     async def _answer(self, jobs: list[Job], drafts: list[Draft]) -> list[list[VerificationChain]]:
         """Ask the question after each critique; one list of chains a job."""
@@ -232,20 +213,15 @@ class GenerativeVerifier(CheckpointScorer):
         chains: list[list[VerificationChain]] = [[] for _ in jobs]
         for draft, odds in zip(drafts, await self.reader.read(requests), strict=True):
             draft.job.usage += Usage(verifier_tokens=odds.usage.tokens, calls=odds.usage.calls)
-            if odds.score is None or draft.critique is None:
+            if odds.score is None:
                 draft.job.invalid[f"no odds: {odds.reason}"] += 1
                 continue
             chain = VerificationChain(text=draft.whole, verdicts=draft.critique.verdicts, score=odds.score)
             chains[draft.job.number].append(chain)
         return chains
 
-    def _request(self, prompt: Prompt, prefix: str, *, n: int = 1, first: int = 0) -> SampleRequest:
-        return SampleRequest(
-            prompt=prompt, prefix=prefix, n=n, first=first, seed=self.seed, sampling=self.sampling
-        )
-
-    async def _sample(self, requests: list[SampleRequest]) -> list[SampleResult]:
-        return await self.policy.sample(requests) if requests else []
+    def _request(self, prompt: Prompt, prefix: str, *, n: int = 1) -> SampleRequest:
+        return SampleRequest(prompt=prompt, prefix=prefix, n=n, seed=self.seed, sampling=self.sampling)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,7 +278,6 @@ def load_verifier(
     trust_remote_code: bool = False,
     batch_size: int = 64,
     chains: int = 1,
-    rounds: int = 1,
     sampling: Sampling | None = None,
     seed: int = 0,
 ) -> GenerativeVerifier:
@@ -321,7 +296,6 @@ def load_verifier(
         TransformersYesNo(model, checkpoint.tokenizer, question=form.closing, yes=form.yes, no=form.no),
         form=form,
         chains=chains,
-        rounds=rounds,
         sampling=sampling,
         seed=seed,
         card=checkpoint.card,
@@ -340,31 +314,29 @@ class Job:
         self.invalid: Counter[str] = Counter()
         self.usage = Usage()
 
-    def texts(self, result: SampleResult, asked: int) -> dict[int, str]:
-        """Finished completions by their number; the rest is counted."""
+    def texts(self, result: SampleResult, requested: int) -> list[str]:
+        """Finished completions; the others are counted."""
         self.usage += Usage(verifier_tokens=result.usage.tokens, calls=result.usage.calls)
-        if missing := asked - len(result.completions):
+        if missing := requested - len(result.completions):
             self.invalid["request failed" + (f": {result.error}" if result.error else "")] += missing
-        finished = {}
-        for number, completion in enumerate(result.completions):
+        finished = []
+        for completion in result.completions:
             if completion.finish_reason == "length":
                 self.invalid["cut off at max_tokens"] += 1
             else:
-                finished[number] = completion.text
+                finished.append(completion.text)
         return finished
 
 
-@dataclass
+@dataclass(frozen=True)
 class Draft:
-    """A chain that is being written: ``prefix`` is in place, ``text`` is the newest round."""
+    """A critique that waits for the question's answer."""
 
     job: Job
-    number: int
-    prefix: str
-    text: str
-    critique: Critique | None = None
+    opening: str
+    critique: Critique
 
     @property
     def whole(self) -> str:
-        """All rounds up to the last verdict."""
-        return self.prefix + (self.critique.text if self.critique else self.text)
+        """The text up to the last verdict."""
+        return self.opening + self.critique.text

@@ -79,12 +79,6 @@ class VerifierFormat(BaseModel):
     yes: tuple[str, ...] = (" Yes",)
     no: tuple[str, ...] = (" No",)
     """Spellings whose probabilities are added: ThinkPRM has one of each; a tokenizer may need others."""
-    rechecks: tuple[str, ...] = (
-        "\n\nLet me double check",
-        "\n\nLet's verify again",
-        "\n\nDid I miss something?",
-    )
-    """What begins the second, third and fourth round of sequential checking."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -139,20 +133,14 @@ class VerifierFormat(BaseModel):
         pattern = re.escape(heading).replace(re.escape("{number}"), r"\d+")
         return re.sub(rf"\A(?:\s*(?:\#{{1,6}}\s*)?{pattern})+", "", text).strip()
 
-    def body(self, text: str) -> str:
-        """What stands before the end of the critique and the question, where a model wrote them itself."""
-        for mark in self.stop[1:]:
-            text = text.split(mark)[0]
-        return text
-
     def read(self, text: str, steps: int) -> Critique:
-        """The verdicts in a critique of ``steps`` steps; what follows the last of them is cut off.
+        """The verdicts in a critique of ``steps`` steps; text after the last of them is cut off.
 
-        Verdicts count in their order; boxes that hold something else (an answer that the
-        critique repeats) and verdicts on steps that are not there say nothing. Raises :class:`CritiqueError`
-        if some step has none.
+        Verdicts count in their order. Other boxes (an answer that the critique repeats) and verdicts on steps
+        that do not exist are ignored. Raises :class:`CritiqueError` if a step lacks a verdict.
         """
-        text = self.body(text)
+        for mark in self.stop[1:]:  # the model may write the end and the question itself
+            text = text.split(mark)[0]
         matches = list(re.finditer(f"{re.escape(self.incorrect)}|{re.escape(self.correct)}", text))
         verdicts = [match[0] == self.correct for match in matches[:steps]]
         if False in verdicts:

@@ -26,7 +26,7 @@ from surefoot.models.kinds.generative import FAMILY as GENERATIVE
 from surefoot.models.kinds.generative import GenerativeVerifier
 from surefoot.models.kinds.verifier_format import VerifierFormat
 from surefoot.models.kinds.yes_no import OpenAIYesNo
-from surefoot.models.remote.scorer import RemoteScorer, self_test, server_root
+from surefoot.models.remote.scorer import RemoteScorer, server_root
 from surefoot.models.remote.wires import GatewayScore, NextTokenScore, VllmPooling, Wire
 from surefoot.models.scorer import CheckpointScorer
 from surefoot.policies.openai import OpenAIPolicy
@@ -67,7 +67,7 @@ def open_server(
     A gateway of this package scores without further help. For vLLM and SGLang the family decides which tokens
     are sent and how the response is read. The family is the argument, or follows from the served model's name
     or files. The tokenizer is the argument, or the one at the path that the server reports for its model. The
-    family's interfaces are tried in turn; the first that passes :func:`self_test` is used.
+    family's interfaces are tried in turn; the first whose scores pass :meth:`RemoteScorer.check` is used.
 
     With the family ``generative`` (or ThinkPRM, whose format is the default) the model behind an
     OpenAI-compatible server writes ``chains`` critiques per trace, and the odds of yes come from its log
@@ -91,15 +91,11 @@ def open_server(
     failures = []
     for name, wire in wires(model, served):
         try:
-            scorer = RemoteScorer(
+            return RemoteScorer(
                 wire, base_url=address.root, name=Path(served.id).name, card=model.family.CARD
             )
         except ScoreError as error:
             failures.append(f"{name}: {str(error).split(': ', 1)[-1]}")
-            continue
-        if not (problems := self_test(scorer)):
-            return scorer
-        failures.append(f"{name}: {problems[0]}")
     raise CheckpointError(
         f"{address.root} does not give step scores of family {model.family.CARD.family!r}: "
         f"{'; '.join(failures)}; "
@@ -199,7 +195,7 @@ def check_server(
     tokenizer: str | Path | None = None,
     reference: StepScorer | None = None,
 ) -> str:
-    """The interface of a running server that passes :func:`surefoot.models.remote.scorer.self_test`.
+    """The interface of a running server that passes :meth:`RemoteScorer.check`.
 
     Raises ``CheckpointError`` if none does, if scores differ from the scores of ``reference``, or if the
     server returns a row for every token instead of each step's tag. vLLM did that before its fix of September
@@ -208,8 +204,10 @@ def check_server(
     scorer = open_server(url, family=model.family.CARD.family, tokenizer=tokenizer)
     if not isinstance(scorer, RemoteScorer):
         raise CheckpointError(f"{url} does not give step scores itself")
-    if problems := self_test(scorer, reference=reference):
-        raise CheckpointError(f"{url}: {problems[0]}")
+    try:
+        scorer.check(reference)
+    except ScoreError as error:
+        raise CheckpointError(str(error)) from error
     wire, tag = scorer.wire, model.family.step_tag_id(model.tokenizer)
     if isinstance(wire, VllmPooling) and wire.rows == "tokens" and tag is not None:
         raise CheckpointError(

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from surefoot.errors import ScoreError
 from surefoot.models.card import SERVER, CheckpointCard
-from surefoot.models.remote.wires import ItemScores, Wire, WireError
+from surefoot.models.remote.wires import GatewayScore, ItemScores, Scores, Wire, WireError
 from surefoot.models.scorer import CheckpointScorer
 from surefoot.policies.http_client import CallError, RemoteServer
 from surefoot.protocols import ProblemTrace, StepScorer
@@ -21,10 +21,12 @@ _BAD_REQUEST = {400, 413, 422}
 class RemoteScorer(CheckpointScorer):
     """A :class:`surefoot.protocols.StepScorer` over HTTP.
 
-    **Check.** The constructor scores one small trace and checks the response: one result per item, one score
-    per step, in [0, 1]. With ``reference``, a scorer of the same model in this process, the scores must also
-    equal its scores within ``tolerance``. A server with any other response (another pooling type, raw logits,
-    an older version) is refused.
+    **Check.** The constructor scores two small traces with a common prefix and checks the response: one
+    result per item, one score per step, in [0, 1]. Unless the server is a gateway, which may serve any
+    scorer, their common steps must have equal scores, because a causal model does not see later steps. With
+    ``reference``, a scorer of the same weights in this process, the scores must equal its scores within
+    ``tolerance``. A server with any other response (another pooling type, raw logits, an older version) is
+    refused.
 
     **Failures.** Connection errors, timeouts and the statuses 408, 409, 429 and 5xx are retried
     ``max_retries`` times with exponential backoff, or after ``Retry-After``. If the server refuses a batch,
@@ -71,23 +73,29 @@ class RemoteScorer(CheckpointScorer):
         self.check(reference, tolerance)
 
     def check(self, reference: StepScorer | None = None, tolerance: float = 0.01) -> None:
-        """Score one small trace and check the response. Raises ``ScoreError``."""
-        item = _probe()
+        """Score two small traces with a common prefix and check the response. Raises ``ScoreError``."""
+        items = [_probe(_STEPS), _probe(_STEPS[:2])]
         try:
-            [(scores, _, _)] = self._request([item])
+            answers = self._request(items)
         except (CallError, WireError) as error:
             raise ScoreError(f"{self._url} is not a scoring server of this kind: {error}") from error
-        if None in scores:
-            raise ScoreError(f"{self._url} does not score all steps of a short trace: {scores}")
+        served = [answer.scores for answer in answers]
+        if any(None in scores for scores in served):
+            raise ScoreError(f"{self._url} does not score all steps of a short trace: {_shown(served[0])}")
+        if not isinstance(self.wire, GatewayScore) and _differ(served[0][:2], served[1], tolerance):
+            raise ScoreError(
+                f"{self._url}: later steps change the scores of earlier ones: {_shown(served[1])} alone, "
+                f"{_shown(served[0])} with one more step after them; the server does not read each step at "
+                "its own token"
+            )
         if reference is None:
             return
-        [expected] = reference.score_traces([item])
-        pairs = list(zip(scores, expected.scores, strict=True))
-        if any(a is None or b is None or abs(a - b) > tolerance for a, b in pairs):
-            raise ScoreError(
-                f"{self._url} gives {scores} where the reference in this process gives {expected.scores}; "
-                "model, encoding, column or pooling differ"
-            )
+        for scores, record in zip(served, reference.score_traces(items), strict=True):
+            if _differ(scores, record.scores, tolerance):
+                raise ScoreError(
+                    f"{self._url} gives {_shown(scores)} where the same weights in this process give "
+                    f"{_shown(record.scores)}: model, encoding, column or pooling differ"
+                )
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """Scores in order, one record each. Raises ``ScoreError`` for a trace without steps."""
@@ -133,47 +141,20 @@ def server_root(url: str) -> str:
     return url.rstrip("/").removesuffix("/v1")
 
 
-def self_test(
-    scorer: RemoteScorer, *, reference: StepScorer | None = None, tolerance: float = 0.01
-) -> list[str]:
-    """Problems with a server's scores; empty if there are none.
-
-    Two traces with a common prefix are scored. Each must have one score per step, and the common steps must
-    have equal scores, because a causal model does not see later steps. A server that pools over all tokens,
-    or reads the wrong ones, fails here. With ``reference``, a scorer of the same weights in this process, the
-    scores must equal its scores within ``tolerance``.
-    """
-    items = [_probe(_STEPS), _probe(_STEPS[:2])]
-    records = scorer.score_traces(items)
-    for record in records:
-        if None in record.scores:
-            return [record.unscored_reason or "a step is unscored"]
-    long, short = ([float(score or 0.0) for score in record.scores] for record in records)
-    problems = []
-    if any(abs(a - b) > tolerance for a, b in zip(long, short, strict=False)):
-        problems.append(
-            f"later steps change the scores of earlier ones: {_shown(short)} alone, {_shown(long)} with one "
-            "more step after them; the server does not read each step at its own token"
-        )
-    if reference is not None:
-        for served, record in zip((long, short), reference.score_traces(items), strict=True):
-            if any(b is None or abs(a - b) > tolerance for a, b in zip(served, record.scores, strict=True)):
-                problems.append(
-                    f"the server gives {_shown(served)} where the same weights in this process give "
-                    f"{_shown(record.scores)}: model, tokens, head or pooling differ"
-                )
-                break
-    return problems
+def _differ(scores: Scores, expected: Scores, tolerance: float) -> bool:
+    return any(
+        a is None or b is None or abs(a - b) > tolerance for a, b in zip(scores, expected, strict=True)
+    )
 
 
-def _shown(scores: Sequence[float | None]) -> str:
+def _shown(scores: Scores) -> str:
     return ", ".join("none" if score is None else f"{score:.4f}" for score in scores)
 
 
 _STEPS = ("7 + 3 = 0\n", "Answer: 0\n", "0 = 0\n")
 
 
-def _probe(steps: Sequence[str] = _STEPS[:2]) -> ProblemTrace:
+def _probe(steps: Sequence[str]) -> ProblemTrace:
     """A solution in the lab's words, which are plain English to any other model."""
     problem = Problem(text="Start with 7. Add 3.", answer="0")
     spans, at = [], 0
