@@ -9,7 +9,7 @@ import pytest
 
 from surefoot.records import Message, ToolCall, Trace
 from surefoot.segment import segment_trace
-from surefoot.segment.actions import action_kind
+from surefoot.segment.traces import action_kind
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from surefoot.formats.imports import (
     ImportContext,
     ImportedTrace,
     TraceResults,
-    check_assistant,
     check_origin,
     readable_rows,
     record_tools,
@@ -89,8 +88,7 @@ def _trace(place: str, row: Mapping[str, Any], context: ImportContext) -> Import
             turn_rows = _turn_messages(turn)
             rows += turn_rows
             turns += [number] * len(turn_rows)
-    messages = context.messages(rows)
-    check_assistant(messages)
+    messages = context.chat(rows)
     agent = row.get("agent") or {}
     extra = row.get("extra") or {}
     problem = Problem(text=task_of(messages), source=agent.get("name"))

@@ -6,7 +6,7 @@ input, whose rows have the same ``custom_id``. A row may also be a body alone (a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,8 +21,10 @@ from surefoot.formats.imports import (
     row_note,
     rows_with_results,
     task_of,
+    with_reasoning_tokens,
 )
 from surefoot.formats.rows import raw_rows, write_rows
+from surefoot.messages import messages_of_items
 from surefoot.records import Problem, Trace, Usage
 
 _NAME: Final = "batch"
@@ -111,82 +113,33 @@ def _traces(
             yield ImportedTrace(problem=problem, trace=Trace(text=choice["text"], **fields))
             continue
         answer = choice.get("messages") or [choice.get("message") or {}]
-        answer = _with_reasoning_tokens(
-            answer, details.get("reasoning_tokens") if len(choices) == 1 else None
-        )
-        messages = (*prompt, *context.messages(answer))
+        tokens = details.get("reasoning_tokens") if len(choices) == 1 else None
+        messages = (*prompt, *with_reasoning_tokens(context.messages(answer), tokens))
         yield ImportedTrace(problem=problem, trace=Trace(messages=messages, tools=tools, **fields))
 
 
 def _response_messages(items: Any, instructions: str | None = None) -> list[dict[str, Any]]:
-    """Convert a request's ``input`` or a response's ``output`` of OpenAI's Responses API to chat messages.
-
-    Unlike :func:`surefoot.messages.messages_of_items` it takes every call and output of the provider's own
-    tools and skips unknown items, because a saved response cannot be corrected.
-    """
-    messages: list[dict[str, Any]] = []
-    if instructions:
-        messages.append({"role": "system", "content": instructions})
+    """Convert a request's ``input`` or a response's ``output`` of OpenAI's Responses API to chat messages."""
+    messages = [{"role": "system", "content": instructions}] if instructions else []
     if isinstance(items, str):
         return [*messages, {"role": "user", "content": items}]
-    for item in items or ():
-        _add_item(messages, item)
-    return messages
+    return [*messages, *messages_of_items(filter(None, map(_function_item, items or ())))]
 
 
-def _add_item(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> None:
+def _function_item(item: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """An item; calls and outputs of the provider's own tools as those of functions; ``None`` for unknown
+    types."""
     kind = item.get("type", "message")
     if kind == "message":
-        role = item.get("role", "assistant")
-        last = messages[-1] if messages and role == "assistant" else {}
-        if last.get("role") == "assistant" and last.get("content") is None and "tool_calls" not in last:
-            last["content"] = item.get("content")  # the answer after the reasoning
-        else:
-            messages.append({"role": role, "content": item.get("content")})
-    elif kind.endswith("_output"):
-        output = item.get("output")
-        messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
-    elif kind == "reasoning":
-        messages.append({"role": "assistant", "content": None, "reasoning": _item_reasoning(item)})
-    elif kind.endswith("_call"):
-        if not messages or messages[-1]["role"] != "assistant":
-            messages.append({"role": "assistant", "content": None})
+        return {"role": "assistant", **item}
+    if kind.endswith("_output"):
+        return {**item, "type": "function_call_output"}
+    if kind.endswith("_call"):
         arguments = item.get("arguments", item.get("input", item.get("action")))
-        call = {
-            "id": item.get("call_id") or item.get("id"),
-            "name": item.get("name") or kind,
-            "arguments": "{}" if arguments is None else arguments,
-        }
-        messages[-1].setdefault("tool_calls", []).append(call)
-
-
-def _item_reasoning(item: Mapping[str, Any]) -> dict[str, Any]:
-    def joined(parts: Iterable[Mapping[str, Any]] | None) -> str:
-        return "\n\n".join(str(part.get("text", "")) for part in parts or ())
-
-    if text := joined(item.get("content")):
-        return {"text": text, "visibility": "visible"}
-    if summary := joined(item.get("summary")):
-        return {"text": summary, "visibility": "summarised"}
-    if blob := item.get("encrypted_content"):
-        return {"text": blob, "visibility": "encrypted"}
-    return {"text": "", "visibility": "withheld"}
-
-
-def _with_reasoning_tokens(messages: list[dict[str, Any]], tokens: int | None) -> list[dict[str, Any]]:
-    """The messages with the number of reasoning tokens; reasoning without any text is withheld."""
-    if not tokens:
-        return messages
-    if any(message.get(name) for message in messages for name in ("reasoning_content", "reasoning_details")):
-        return messages
-    reasoned = [message for message in messages if message.get("reasoning")] or messages[:1]
-    reasoning = reasoned[0].get("reasoning") or {"text": "", "visibility": "withheld"}
-    if len(reasoned) > 1 or not isinstance(reasoning, Mapping):
-        return messages
-    return [
-        {**message, "reasoning": {**reasoning, "tokens": tokens}} if message is reasoned[0] else message
-        for message in messages
-    ]
+        call_id = item.get("call_id") or item.get("id")
+        name = item.get("name") or kind
+        return {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}
+    return item if kind == "reasoning" else None
 
 
 def _usage(usage: Mapping[str, Any]) -> Usage:

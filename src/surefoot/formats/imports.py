@@ -16,7 +16,7 @@ from surefoot.io.atomic import write_json
 from surefoot.io.files import ReadReport
 from surefoot.labels import LabelRule, binary_labels
 from surefoot.messages import StoreAttachment, message_fields, messages_of, tool_fields
-from surefoot.records import Message, Problem, StepLabel, StepScores, Tool, Trace, content_id
+from surefoot.records import Message, Problem, Reasoning, StepLabel, StepScores, Tool, Trace, content_id
 
 IMPORT_KEY: Final = "import"
 """``Trace.meta`` entry with the format that a trace came from, and its place in the file."""
@@ -86,6 +86,12 @@ class ImportContext:
             messages += [record_message(message, self.keep) for message in messages_of(row)]
         return tuple(messages)
 
+    def chat(self, rows: Iterable[Mapping[str, Any]]) -> tuple[Message, ...]:
+        """:meth:`messages` of a whole conversation. Raises ``RecordError`` without an assistant message."""
+        messages = self.messages(rows)
+        check_assistant(messages)
+        return messages
+
 
 def record_message(row: Mapping[str, Any], store: StoreAttachment | None = None) -> Message:
     """A message in any supported shape, without its unknown fields. Raises ``ValueError``."""
@@ -104,6 +110,20 @@ def check_assistant(messages: Sequence[Message]) -> None:
     if not any(message.role == "assistant" for message in messages):
         roles = ", ".join(dict.fromkeys(message.role for message in messages)) or "none"
         raise RecordError(f"no message is from the assistant (roles: {roles})")
+
+
+def with_reasoning_tokens(messages: tuple[Message, ...], tokens: int | None) -> tuple[Message, ...]:
+    """The messages of one response with its number of reasoning tokens; without any text it is withheld.
+
+    If several messages have reasoning, the share of each is unknown, and they stay as they are.
+    """
+    reasoned = [message for message in messages if message.reasoning] or messages[:1]
+    if not tokens or len(reasoned) != 1:
+        return messages
+    [message] = reasoned
+    reasoning = message.reasoning or Reasoning(text="", visibility="withheld")
+    fields = message.model_dump() | {"reasoning": reasoning.model_dump() | {"tokens": tokens}}
+    return tuple(Message.model_validate(fields) if each is message else each for each in messages)
 
 
 def task_of(messages: Sequence[Message]) -> str:

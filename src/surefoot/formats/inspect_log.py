@@ -24,7 +24,6 @@ from surefoot.formats.imports import (
     ImportContext,
     ImportedTrace,
     TraceResults,
-    check_assistant,
     check_origin,
     record_tools,
     task_of,
@@ -197,8 +196,7 @@ def _trace(sample: Any, context: ImportContext) -> ImportedTrace:
     attachments = sample.get("attachments") or {}
     unpacked = RowSize(FileLimits.from_environment())
     rows = [_resolved(row, attachments, unpacked) for row in sample["messages"]]
-    messages = context.messages(_message_row(row) for row in rows)
-    check_assistant(messages)
+    messages = context.chat(_message_row(row) for row in rows)
     target, prompt = sample.get("target"), sample.get("input")
     answer = target if isinstance(target, str) else "; ".join(map(str, target or ()))
     output = sample.get("output") or {}

@@ -19,7 +19,6 @@ from surefoot.formats.imports import (
     ImportContext,
     ImportedTrace,
     TraceResults,
-    check_assistant,
     check_origin,
     record_tools,
     task_of,
@@ -114,8 +113,7 @@ def _trace(number: int, row: Any, context: ImportContext) -> ImportedTrace:
     for index, event in enumerate(events):
         if isinstance(event, Mapping):
             chat.add(index, event)
-    messages = context.messages(chat.messages)
-    check_assistant(messages)
+    messages = context.chat(chat.messages)
     if len(messages) != len(chat.events):
         raise RecordError("a message holds the results of several calls, which events never do")
     metadata, instance = row.get("metadata") or {}, row.get("instance") or {}

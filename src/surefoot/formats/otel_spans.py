@@ -27,6 +27,7 @@ from surefoot.formats.imports import (
     check_assistant,
     record_tools,
     task_of,
+    with_reasoning_tokens,
 )
 from surefoot.formats.rows import raw_rows, rejection, write_rows
 from surefoot.io.files import shortened
@@ -36,6 +37,10 @@ _ENVELOPES: Final = {"resourceSpans", "resource_spans"}
 _INDEXED: Final = re.compile(r"^.+?\.\d+\..+$")
 _FAMILIES = ("llm.input_messages", "llm.output_messages", "llm.tools", "gen_ai.prompt", "gen_ai.completion")
 """Attributes whose names contain indices: ``llm.tools.0.tool.json_schema``."""
+_REASONING_TOKENS: Final = (
+    "gen_ai.usage.reasoning.output_tokens",
+    "llm.token_count.completion_details.reasoning",
+)
 _MAX_PARTS: Final = 32
 """Parts of an attribute's name; each costs one level of nesting."""
 
@@ -172,8 +177,8 @@ def _traces(
 ) -> Iterator[ImportedTrace]:
     conversations: list[_Conversation] = []
     for span in sorted(chats, key=lambda span: span.start):
-        prompt, answer = context.messages(span.input), context.messages(span.output)
-        answer = tuple(_with_reasoning_tokens(message, span) for message in answer)
+        prompt = context.messages(span.input)
+        answer = with_reasoning_tokens(context.messages(span.output), span.number(*_REASONING_TOKENS))
         chat = next((chat for chat in conversations if chat.continues(prompt)), None)
         if chat is None:
             chat = _Conversation()
@@ -225,18 +230,6 @@ def _trace(trace_id: str, otel_id: str, chat: _Conversation) -> ImportedTrace:
         },
     )
     return ImportedTrace(problem=problem, trace=trace)
-
-
-def _with_reasoning_tokens(message: Message, span: _Span) -> Message:
-    """The message with its number of reasoning tokens; reasoning without any text is withheld."""
-    names = ("gen_ai.usage.reasoning.output_tokens", "llm.token_count.completion_details.reasoning")
-    tokens = span.number(*names)
-    if not tokens:
-        return message
-    reasoning = (
-        message.reasoning.model_dump() if message.reasoning else {"text": "", "visibility": "withheld"}
-    )
-    return Message.model_validate(message.model_dump() | {"reasoning": reasoning | {"tokens": tokens}})
 
 
 def _add_last_results(chat: _Conversation, tool_spans: Sequence[_Span], context: ImportContext) -> None:

@@ -18,7 +18,6 @@ from surefoot.formats.imports import (
     ImportContext,
     ImportedTrace,
     TraceResults,
-    check_assistant,
     check_origin,
     readable_rows,
     task_of,
@@ -92,8 +91,7 @@ def _trace(
         turn_rows = _turn_messages(number, turn, message)
         rows += turn_rows
         turns += [number] * len(turn_rows)
-    messages = context.messages(rows)
-    check_assistant(messages)
+    messages = context.chat(rows)
     if len(messages) != len(turns):
         raise RecordError("a message of 'history' holds the results of several calls, which turns never do")
     info = run.get("info") or {}

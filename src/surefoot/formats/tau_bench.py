@@ -18,7 +18,6 @@ from surefoot.formats.imports import (
     ImportContext,
     ImportedTrace,
     TraceResults,
-    check_assistant,
     check_origin,
     readable_rows,
     row_note,
@@ -94,8 +93,7 @@ def _tau_trace(number: int, row: Any, context: ImportContext) -> ImportedTrace:
     if not isinstance(row, Mapping) or not isinstance(row.get("traj"), list):
         raise RecordError("a run of tau-bench has its messages in 'traj'")
     task = (row.get("info") or {}).get("task") or {}
-    messages = context.messages(row["traj"])
-    check_assistant(messages)
+    messages = context.chat(row["traj"])
     problem = Problem(text=task.get("instruction") or task_of(messages), source=_TAU)
     gold = [
         {"name": action["name"], "arguments": action.get("kwargs") or {}}
@@ -135,8 +133,7 @@ def _tau2_trace(number: int, row: Any, simulation: Any, context: ImportContext) 
     policy = simulation.get("policy") or world.get("policy")
     if policy and rows[0].get("role") != "system":
         rows, numbers = [{"role": "system", "content": policy}, *rows], [None, *numbers]
-    messages = context.messages(rows)
-    check_assistant(messages)
+    messages = context.chat(rows)
     task_id = simulation.get("task_id")
     task: Mapping[str, Any] = next((task for task in row.get("tasks") or () if task.get("id") == task_id), {})
     criteria = task.get("evaluation_criteria") or {}

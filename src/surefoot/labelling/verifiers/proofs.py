@@ -119,7 +119,7 @@ class RocqVerifier(ProofVerifier):
 
     def find_command(self, proof: str) -> Fault | None:
         """Commands of Rocq begin with a capital letter or an attribute, tactics never do."""
-        from surefoot.segment.proofs import RocqSentences
+        from surefoot.segment.segmenters import RocqSentences
 
         for start, end in RocqSentences().segment(proof):
             sentence = _without_comments(proof[start:end])
