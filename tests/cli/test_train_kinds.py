@@ -324,7 +324,7 @@ def test_critiques_are_filtered_and_counted(files, lab_items, tmp_path):
     write_records(tmp_path / "c.jsonl", [*rows, strays], record=TraceCritiques)
     ended = good(*verifier(files, tmp_path / "c.jsonl", tmp_path / "v", "--epochs", 1, "--no-balance"))
     assert "2 critiques skipped: their 'trace_id' is in no usable trace" in ended.err
-    assert "1 traces have no critique" in ended.err
+    assert "1 traces without a critique" in ended.err
     counted = json.loads((tmp_path / "v" / "done" / "train.json").read_text())["data"]["dropped"]
     assert {"verdict is wrong", "unreadable: a verdict is missing", "repeated"} <= set(counted)
     assert f"left out: {counted['repeated']} repeated" in ended.err

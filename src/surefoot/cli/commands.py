@@ -120,5 +120,5 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
 )
 """Each command with its settings class (``module:Class`` below ``surefoot.cli``) and its line of help.
 
-The order is that of ``--help``.
+``--help`` lists them in this order.
 """

@@ -28,7 +28,7 @@ class Execute(Command):
     """Run programs: what each returns becomes its answer, and the visible tests it passes its score.
 
     Programs that return the same on the same inputs have the same answer, so `surefoot select` and
-    `evaluate best-of-n` vote among them as among numbers. Inputs are those of the visible tests and
+    `evaluate best-of-n` vote among them as among numbers. Inputs come from the visible tests and
     variations of them, or values of the annotated types. Hidden tests are run for `--grade` alone, which
     fills in outcomes. Traces of one problem must lie together, as `sample` writes them. Programs run in a
     sandbox.
@@ -46,7 +46,7 @@ class Execute(Command):
     grade: bool = Field(default=False, description="Fill in outcomes by the hidden tests.")
     errors: Errors = Field(
         default="abstain",
-        description="Whether a program that raises, or returns nothing, on some input has no answer "
+        description="Whether a program that fails or returns nothing on some input has no answer "
         "(abstain), or has that as part of its answer (vote).",
     )
     inputs: int = Field(default=INPUTS, ge=1, le=1000, description="Inputs on which programs are compared.")
@@ -90,45 +90,45 @@ class Execute(Command):
         from surefoot.labelling import observe_programs
         from surefoot.labelling.verifiers.programs import grade_traces
 
-        found = observe_programs(sandbox, items, inputs=self.inputs, seed=self.seed)
+        behaviours = observe_programs(sandbox, items, inputs=self.inputs, seed=self.seed)
         graded = grade_traces(sandbox, items) if self.grade else [None] * len(items)
         return [
             self._with(item.trace, behaviour, None if verdict is None else verdict.passed)
-            for item, behaviour, verdict in zip(items, found, graded, strict=True)
+            for item, behaviour, verdict in zip(items, behaviours, graded, strict=True)
         ]
 
     def _with(self, trace: Trace, behaviour: Behaviour | None, passed: bool | None) -> Trace:
         if behaviour is None:
             return trace
-        said = {"passed": behaviour.visible_passed, "of": behaviour.visible, "clean": behaviour.clean}
-        changes = {"answer": behaviour.answer(self.errors), "meta": trace.meta | {"executed": said}}
+        result = {"passed": behaviour.visible_passed, "of": behaviour.visible, "clean": behaviour.clean}
+        changes = {"answer": behaviour.answer(self.errors), "meta": trace.meta | {"executed": result}}
         return trace.model_copy(update=changes | ({"outcome": passed} if self.grade else {}))
 
 
 def _counted(trace: Trace) -> Iterator[str]:
-    said = trace.meta.get("executed")
-    if said is None:
-        yield "traces that are no programs, unchanged"
+    result = trace.meta.get("executed")
+    if result is None:
+        yield "traces without a program, unchanged"
         return
     yield "programs"
-    if said["clean"]:
+    if result["clean"]:
         yield "that return something on every input"
-    if said["of"] and said["passed"] == said["of"]:
+    if result["of"] and result["passed"] == result["of"]:
         yield "that pass all visible tests"
-    if not said["of"]:
-        yield "whose problem has no visible test"
+    if not result["of"]:
+        yield "without visible tests"
     if trace.outcome:
         yield "that are right"
 
 
 def _scores(traces: Sequence[Trace]) -> Iterator[StepScores]:
-    """The share of visible tests at each step, so that every way to make one number of them gives it."""
+    """The share of visible tests as the score of every step, so that every aggregation gives this share."""
     from surefoot.records import StepScores
 
     for trace in traces:
-        said = trace.meta.get("executed") or {"of": 0}
-        if not said["of"]:
+        result = trace.meta.get("executed") or {"of": 0}
+        if not result["of"]:
             yield StepScores.unscored(trace, SCORER, "no visible test")
         else:
-            share = said["passed"] / said["of"]
+            share = result["passed"] / result["of"]
             yield StepScores(trace_id=trace.id, scorer=SCORER, scores=(share,) * len(trace.steps))

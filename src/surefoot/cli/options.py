@@ -1,4 +1,4 @@
-"""Settings that several commands share, and what they open."""
+"""Settings that several commands share, and functions that open models, verifiers and engines from them."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def split_commas(value: Any) -> Any:
 
 
 def unescaped(text: str) -> str:
-    r"""``\n`` and ``\t`` as the characters that they stand for, since a shell passes them on as they are."""
+    r"""Replace ``\n`` and ``\t`` by the characters, because a shell passes them on literally."""
     return text.replace(r"\n", "\n").replace(r"\t", "\t")
 
 
-def separator(given: str | None, scorer: StepScorer | None) -> str:
-    """The text that ends a step: the one given, else that of the reward model's training data."""
-    if given is not None:
-        return unescaped(given)
+def separator(text: str | None, scorer: StepScorer | None) -> str:
+    """The text that ends a step, by default the separator of the reward model's training data."""
+    if text is not None:
+        return unescaped(text)
     return getattr(getattr(scorer, "card", None), "separator", None) or "\n"
 
 
@@ -107,7 +107,7 @@ MODELS = OptionGroup(
 )
 Models = Annotated[Loading, MODELS]
 TrainedModels = Annotated[Loading, AfterValidator(_in_one_piece), MODELS]
-"""`auto` and `bfloat16` are for the parts that are not trained, beside an adapter or a head."""
+"""`auto` and `bfloat16` apply to frozen weights; adapters and heads are trained in float32."""
 Segment = Annotated[
     str,
     Field(
@@ -209,7 +209,7 @@ class SettingsGroup(BaseModel):
 
 
 class PolicySettings(SettingsGroup):
-    """Who writes: a model in this process, or one behind an OpenAI-compatible server."""
+    """The policy: a model in this process, or one behind an OpenAI-compatible server."""
 
     name: Annotated[str, Flag(name="--policy", common=True)] = Field(
         default="lab",
@@ -332,7 +332,7 @@ class PRMSettings(SettingsGroup):
 
 
 class JudgeSettings(SettingsGroup):
-    """Who judges steps: a reward model, or verifiers that go by rule."""
+    """The judge of steps: a reward model, or verifiers that check by rule."""
 
     names: Annotated[tuple[str, ...], Flag(name="--prm", short="-m")] = Field(
         default=(),
@@ -376,7 +376,7 @@ class JudgeSettings(SettingsGroup):
             yield self.prm.open(loading) if self.prm else None
 
     def files(self) -> dict[str, Path]:
-        """What identifies the reward model, for a run's manifest."""
+        """Files that identify the reward model, for a run's manifest."""
         return self.prm.files() if self.prm else {}
 
 
@@ -397,9 +397,9 @@ def open_verifiers(
         opened = [
             opened_before.get(name) or open_verifier(name, sandbox=sandbox) for name in dict.fromkeys(names)
         ]
-        for one in opened:
-            if isinstance(one, AbstractContextManager):
-                stack.enter_context(one)
+        for verifier in opened:
+            if isinstance(verifier, AbstractContextManager):
+                stack.enter_context(verifier)
         yield VerifierLabeller(verifiers=tuple(opened))
 
 
@@ -424,7 +424,7 @@ def require_checkpoints(names: Sequence[str]) -> None:
 
 
 def one_or_all(names: Sequence[str]) -> str | Sequence[str]:
-    """One name alone, several as they are: an ensemble has more than one."""
+    """A single name itself; several names, an ensemble, as they are."""
     return names[0] if len(names) == 1 else names
 
 
@@ -450,7 +450,7 @@ VerifierFormatFile = Annotated[
 
 
 def verifier_format(path: Path | None) -> VerifierFormat:
-    """The texts of ``--format``, ThinkPRM's without. Raises ``RunError`` for a file that is none."""
+    """The texts in the file of ``--format``, by default ThinkPRM's. Raises ``RunError``."""
     from surefoot.models.kinds.verifier_format import VerifierFormat
 
     return VerifierFormat() if path is None else settings_file("--format", path, VerifierFormat)

@@ -206,7 +206,7 @@ def _path(command: type[BaseModel], key: str, *, table: bool) -> tuple[str, ...]
     names = [option.path for option in options if option.names and _key(option.names[0]) == key]
     paths = [*fields, *names] if table else [*names, *fields]
     if not paths:
-        raise RunError(f"there is no setting {key!r}; choose {', '.join(command.model_fields)}")
+        raise RunError(f"unknown setting {key!r}; choose {', '.join(command.model_fields)}")
     return paths[0]
 
 
@@ -240,7 +240,7 @@ def _with_defaults(kind: Any, default: Any, settings: Mapping[str, Any]) -> dict
     """``settings`` completed by those values of the instance ``default`` that differ from its class."""
     fields = {field.name: field for field in settings_fields(kind)}
     if unknown := [name for name in settings if name not in fields]:
-        raise RunError(f"there is no setting {unknown[0]!r}; choose {', '.join(fields)}")
+        raise RunError(f"unknown setting {unknown[0]!r}; choose {', '.join(fields)}")
     result: dict[str, Any] = {}
     for name, field in fields.items():
         value = field.default if default is None else getattr(default, name)

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Quickstart(Command):
-    """Do the whole main job on the embedded small world: sample, label, train, choose, compare, report.
+    """Run the whole pipeline on the built-in lab: sample, label, train, select, compare, report.
 
-    Takes some minutes on two cores, without network or GPU. Stop it whenever you like; the same command
-    resumes where it was. Ends with `summary.json` and `report.html` in the run directory.
+    Takes a few minutes on two cores, without network or GPU. If the command is stopped, the same command
+    resumes. Ends with `summary.json` and `report.html` in the run directory.
 
     Example: `surefoot quickstart --out runs/quickstart`
     """
@@ -31,7 +31,7 @@ class Quickstart(Command):
     sizes: Annotated[QuickstartConfig, OptionGroup(omit=("training",))] = QuickstartConfig()
 
     def run(self) -> None:
-        """Do or finish the run, and print its summary."""
+        """Start or resume the run, and print its summary."""
         from surefoot.io import Run
         from surefoot.quickstart import Summary, run_quickstart
         from surefoot.work import Processes, progress_bars
@@ -60,7 +60,7 @@ def _print(summary: Summary, out: Path) -> None:
         ),
     )
     echo_table(
-        "PRM and ORM by every rule, with 95 % intervals; level: the difference includes 0",
+        "PRM and ORM by every rule, with 95 % intervals",
         *rule_table(summary),
     )
     for finding in summary.findings:

@@ -26,7 +26,7 @@ _PAGE = {
     "expert-iteration": "imitate",
     "serve-config": "serve",
 }
-"""Pages of top-level commands that have no page of their own."""
+"""Pages of top-level commands that share another command's page."""
 _SHARED = 3
 """Commands that an option must be in to be described in ``options.md``."""
 _GENERATED = re.compile(r"^## (?!Settings$).*", re.M | re.S)

@@ -73,7 +73,7 @@ class Score(Command):
     windows: bool | None = Field(
         default=None,
         description="Read a trace that is longer than the model's context in windows, each with the task and "
-        "the latest steps; if not given, as the model was trained. `reasons` say what was left out.",
+        "the latest steps; if not given, as the model was trained. `reasons` tell how much was left out.",
     )
     workers: o.Workers = 1
     engine: o.EngineName = "local"

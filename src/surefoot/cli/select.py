@@ -103,7 +103,7 @@ class Select(Command):
                 "extract answers"
             )
         if scores is not None and scored < len(traces):
-            echo(f"{len(traces) - scored} traces have no score and are chosen last", err=True)
+            echo(f"{len(traces) - scored} traces are unscored and chosen last", err=True)
         out = self.out if self.out == "-" else Path(self.out)
         write_records(out, (trace for name in chosen for trace in traces.find(name)), record=Trace)
         _table(graded, self.rule)

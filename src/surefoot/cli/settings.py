@@ -173,7 +173,7 @@ class Option:
 class Command(BaseModel):
     """Settings of one command, and the work it does with them."""
 
-    # only one of some sixty commands runs, so the others need no validator
+    # building validators for some sixty commands of which one runs would be slow
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, defer_build=True)
 
     def run(self) -> None:

@@ -50,7 +50,7 @@ Progress = Callable[[int, int, float], None]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingResult:
-    """What is reported of a training."""
+    """Figures of a training run for its report."""
 
     losses: Sequence[float]
     tokens: int
@@ -59,7 +59,7 @@ class TrainingResult:
 
 
 class TrainCommand(Command):
-    """What all kinds have: data, a directory for the checkpoint, a model to start from."""
+    """Settings of all kinds: data, directory of the checkpoint, model to start from."""
 
     problems: o.Problems
     out: o.OutDirectory = Field(description="Directory for the checkpoint.")
@@ -73,7 +73,7 @@ class TrainCommand(Command):
     def train(
         self, kind: str, work: Callable[[Progress], TrainingResult], items: str, **inputs: str | None
     ) -> None:
-        """Do ``work`` in the run directory ``out``, unless it is done there, and report the result.
+        """Run ``work`` in the run directory ``out``, unless it is finished, and report the result.
 
         ``items`` is the hash of the training data, which may have come through a pipe. Raises ``RunError`` if
         ``out`` holds a run with other settings or inputs.
@@ -137,7 +137,7 @@ class ClassifierCommand(TrainCommand):
         return CheckpointCard(encoding=encoding, base=self.base, frozen_trunk=training.freeze_trunk, **facts)
 
     def split(self, items: LabelledTraces) -> tuple[LabelledTraces, LabelledTraces | None]:
-        """Training items, and those of the held-out problems, which are chosen by their ids alone.
+        """Split the items into training and held-out problems, by the problems' ids.
 
         Raises ``RunError`` if problems are to be held out and none, or every one, is.
         """
@@ -158,7 +158,7 @@ class ClassifierCommand(TrainCommand):
     def examples(
         self, model: RewardModel, items: LabelledTraces, targets: StepTargets | OutcomeTargets
     ) -> ExampleSet[Example]:
-        """The items as the model reads them, encoded once for all starts."""
+        """The items as token ids, encoded once and reused when a run resumes."""
         from surefoot.training.example_file import stored_examples
 
         return stored_examples(self.out / _EXAMPLES, model.tokenizer, model.card.encoding, items, targets)
@@ -171,17 +171,19 @@ class ClassifierCommand(TrainCommand):
         held_out: LabelledTraces | None,
         targets: StepTargets | OutcomeTargets,
     ) -> Callable[[Progress], TrainingResult]:
-        """What trains the model of ``card``."""
+        """A function that trains the model of ``card``."""
 
         def work(progress: Progress) -> TrainingResult:
             from surefoot.models.kinds.classifier import RewardModel
             from surefoot.training.classifier import train
 
             model = RewardModel.initialise(o.lab_trunk(self.base), card, loading=self.loading)
-            found = data(model)
+            examples = data(model)
             validation = self.examples(model, held_out, targets).examples if held_out else ()
-            report_dropped(found.dropped, found.first)
-            log = train(model, found.examples, training, self.out, validation=validation, progress=progress)
+            report_dropped(examples.dropped, examples.first)
+            log = train(
+                model, examples.examples, training, self.out, validation=validation, progress=progress
+            )
             shutil.rmtree(self.out / _EXAMPLES, ignore_errors=True)
             remarks = []
             if log.best:
@@ -189,7 +191,7 @@ class ClassifierCommand(TrainCommand):
             if log.stopped:
                 remarks.append(log.stopped)
             return TrainingResult(
-                losses=log.losses, tokens=log.tokens, dropped=found.dropped, remarks=remarks
+                losses=log.losses, tokens=log.tokens, dropped=examples.dropped, remarks=remarks
             )
 
         return work
@@ -198,9 +200,9 @@ class ClassifierCommand(TrainCommand):
 class TrainPRM(ClassifierCommand):
     """Train a process reward model: one score per step.
 
-    The labels say what it learns: correctness, values, or advantages (a score s then means 2 s - 1). If the
-    command is stopped, the same command resumes from the last checkpoint. On several processes: `accelerate
-    launch -m surefoot train prm ...`
+    The model learns the kind of its labels: correctness, values, or advantages (a score s then means 2 s
+    - 1). If the command is stopped, the same command resumes from the last checkpoint. On several processes:
+    `accelerate launch -m surefoot train prm ...`
 
     Example: `surefoot train prm t.jsonl --problems p.jsonl --labels l.jsonl --out prm`
     """
@@ -286,7 +288,7 @@ class TrainPRM(ClassifierCommand):
     def _pairs(
         self, model: RewardModel, path: str, held_out: LabelledTraces | None
     ) -> ExampleSet[PairExample]:
-        """The pairs of a file, without those of held-out problems."""
+        """The pairs of a file, without held-out problems."""
         from surefoot.cli.runs import read_table
         from surefoot.records import Problem, StepPair
         from surefoot.segment import segmenter
@@ -355,7 +357,7 @@ class TrainImplicit(TrainCommand):
     )
     beta: float = Field(default=0.05, gt=0, description="Reward per nat of log-ratio.")
     read: Literal["step", "prefix"] = Field(
-        default="step", description="Score a step by its own reward, or by that of everything so far."
+        default="step", description="Score a step by its own reward, or by the reward of the whole prefix."
     )
     copy_reference: bool = Field(
         default=True, description="Copy the reference into the checkpoint instead of noting its name."
@@ -497,7 +499,7 @@ class TrainVerifier(TrainCommand):
 
 
 def report_dropped(dropped: Mapping[str, int], first: Mapping[str, str] | None = None) -> None:
-    """Count on standard error what is not trained on, with the first record of each reason if known."""
+    """Report on standard error how many items were left out, by reason, with the first one if known."""
     for reason, count in dropped.items():
         where = f", first in {first[reason]}" if first else ""
         echo(f"left out: {count} {reason}{where}", err=True)
@@ -522,7 +524,7 @@ def _kinds_and_sources(labels: Iterable[StepLabel]) -> tuple[set[LabelKind], str
 
 
 def _critiques_of(items: Sequence[LabelledTrace], critiques: Sequence[TraceCritiques]) -> list[list[str]]:
-    """The critiques of each item; those of unknown traces, and traces without any, are counted."""
+    """The critiques of each item. Critiques of unknown traces and traces without critiques are counted."""
     of_trace: dict[str, list[str]] = {item.trace.id: [] for item in items}
     strays = 0
     for record in critiques:
@@ -533,5 +535,5 @@ def _critiques_of(items: Sequence[LabelledTrace], critiques: Sequence[TraceCriti
     if strays:
         echo(f"{strays} critiques skipped: their 'trace_id' is in no usable trace", err=True)
     if bare := sum(not texts for texts in of_trace.values()):
-        echo(f"{bare} traces have no critique", err=True)
+        echo(f"{bare} traces without a critique", err=True)
     return [of_trace[item.trace.id] for item in items]

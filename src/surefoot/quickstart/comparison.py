@@ -1,4 +1,4 @@
-"""PRM against ORM against majority vote on the same stored samples, with the step-level truth beside it."""
+"""PRM against ORM against majority vote on the same stored samples, and the step-level truth."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def compare(
 def accuracy_curves(scored: ScoredTraces, sizes: Sequence[int], *, seed: int) -> dict[str, FloatArray]:
     """Expected accuracy ``[problems, sizes]`` of pass@N, majority, every scorer by each of ``RULES``.
 
-    Rules are called like ``prm best-of-N min``; those of ``READINGS`` stand there under their names, too.
+    Rules are called like ``prm best-of-N min``; the rules in ``READINGS`` also appear under their own names.
     """
     unscored = scored.pools(*READINGS["prm"])
     curves = {

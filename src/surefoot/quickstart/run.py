@@ -89,7 +89,7 @@ def _sample(context: _Context, split: Literal["train", "test"], n: int, seed: in
 def _label(
     context: _Context, problems: list[Problem], traces: list[Trace]
 ) -> dict[str, list[list[StepLabel]]]:
-    """Monte Carlo labels, and the exact ones beside them; both in the order of ``traces``."""
+    """Monte Carlo labels and exact labels, both in the order of ``traces``."""
     config = context.config
     job = RolloutJob(rollouts=config.rollouts, seed=config.seed, max_tokens=config.max_tokens)
     size = config.shard * config.train_samples

@@ -1,4 +1,4 @@
-"""What ``summary.json`` holds, and what it says in sentences."""
+"""The fields of ``summary.json`` and its findings in sentences."""
 
 from __future__ import annotations
 
@@ -92,9 +92,9 @@ class RuleComparison(_Part):
 
     @property
     def verdict(self) -> str:
-        """``PRM`` or ``ORM`` is ahead, or they are ``level``: the difference's interval includes 0."""
+        """``PRM`` or ``ORM`` is better, or the difference is ``not significant``: its interval includes 0."""
         if self.difference.includes(0):
-            return "level"
+            return "not significant"
         return "PRM" if self.difference.value > 0 else "ORM"
 
 
@@ -124,7 +124,7 @@ class Summary(_Part):
     prm_against_orm: dict[str, RuleComparison]
     """By rule, as ``RULES`` has them."""
     best_rules: BestRuleComparison | None
-    """``None`` if one half has no problem."""
+    """``None`` if one half is empty."""
     policy: dict[str, Number]
     label_noise: dict[str, Number]
     steps: dict[str, StepQuality]
@@ -153,14 +153,14 @@ def findings(summary: Summary) -> list[str]:
         f"The policy answers {summary.policy['accuracy']:.1%} of the problems correctly; "
         f"{summary.policy['lucky_fraction']:.1%} of its correct answers rest on a wrong step.",
         f"Monte Carlo labels find {noise['recall']:.1%} of the wrong prefixes, and {noise['precision']:.1%} "
-        "of what they call wrong is wrong; they place the first error correctly in "
+        "of the prefixes that they call wrong are wrong; they place the first error correctly in "
         f"{noise['first_error_accuracy']:.1%} of the traces.",
     ]
     for first, second in PAIRS[:3]:
         gap = summary.differences.get(f"{first} - {second} @ {top}")
         if gap:
-            one, other = _SELECTORS[first], _SELECTORS[second]
-            sentences.append(f"Best of {top} by the {one} {_against(gap)} the {other}: {gap:+.1p}.")
+            models = f"the {_SELECTORS[first]} {_against(gap)} the {_SELECTORS[second]}"
+            sentences.append(f"Best of {top}: {models}: {gap:+.1p}.")
     growth = summary.differences.get(f"gap prm - orm, @ {top} less @ 4")
     if growth:
         sentences.append(
@@ -179,25 +179,27 @@ def findings(summary: Summary) -> list[str]:
 
 
 def _by_rule(summary: Summary, top: int) -> str:
-    """Under which rules the PRM is ahead, level and behind."""
-    groups: dict[str, list[str]] = {"PRM": [], "level": [], "ORM": []}
+    """The rules under which the PRM is better, worse, or not significantly different."""
+    groups: dict[str, list[str]] = {"PRM": [], "not significant": [], "ORM": []}
     for rule, comparison in summary.prm_against_orm.items():
         groups[comparison.verdict].append(rule)
     parts = [
         f"{text} by {', '.join(rules)}"
         for text, rules in (
-            ("the PRM is ahead", groups["PRM"]),
-            ("the two are level", groups["level"]),
-            ("the ORM is ahead", groups["ORM"]),
+            ("the PRM is better", groups["PRM"]),
+            ("no significant difference", groups["not significant"]),
+            ("the ORM is better", groups["ORM"]),
         )
         if rules
     ]
-    return f"Both read the same way, at N={top}: {'; '.join(parts)}."
+    return f"Both by the same rule, at N={top}: {'; '.join(parts)}."
 
 
 def _best(best: BestRuleComparison, top: int) -> str:
     prm, orm = (" and ".join(dict.fromkeys(names)) for names in (best.prm_rules, best.orm_rules))
-    verdict = "they are level" if best.verdict == "level" else f"the {best.verdict} is ahead"
+    verdict = (
+        "no significant difference" if best.verdict == "not significant" else f"the {best.verdict} is better"
+    )
     return (
         f"Each by its best rule, chosen on the other half of the test problems, at N={top}: "
         f"PRM {best.prm:.1%} ({prm}), ORM {best.orm:.1%} ({orm}); {verdict}: {best.difference:+.1p}."
@@ -206,7 +208,7 @@ def _best(best: BestRuleComparison, top: int) -> str:
 
 def _against(gap: Interval) -> str:
     if gap.includes(0):
-        return "is level with"
+        return "does not differ significantly from"
     return "beats" if gap.value > 0 else "loses to"
 
 
