@@ -1,4 +1,4 @@
-"""``surefoot serve``: the gateway and the pages over one database, and who may use them."""
+"""``surefoot serve``: the gateway and the pages with one database, their keys and accounts."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Serve(Command):
     )
     extract: Annotated[tuple[AnswerStyle, ...], BeforeValidator(o.split_commas), Flag(comma=True)] = Field(
         default=("boxed", "hash", "phrase", "last_number"),
-        description="Where the final answer is; the first of these styles that finds one counts.",
+        description="Styles of final answers; the first style that finds an answer counts.",
     )
     monitor: Annotated[MonitorSettings, _MONITOR] = MonitorSettings()
 
@@ -198,7 +198,7 @@ class AddKey(Command):
     Example: `surefoot serve keys add grader --scope score --expires 30d`
     """
 
-    name: Annotated[str, Flag(argument=True)] = Field(description="Who gets it.")
+    name: Annotated[str, Flag(argument=True)] = Field(description="Name of the key.")
     database: DatabaseName = DEFAULT_DATABASE
     role: Role = Field(
         default="client",
@@ -208,7 +208,8 @@ class AddKey(Command):
         default=None, ge=1, description="Requests per minute; the server's limit if not given."
     )
     user: str | None = Field(
-        default=None, description="Account whose labels are made with it; it has no more rights."
+        default=None,
+        description="Account whose labels are made with it; the key never has more rights than the account.",
     )
     project: int | None = Field(default=None, ge=1, description="Number of the only project that it opens.")
     expires: str | None = Field(
@@ -216,7 +217,7 @@ class AddKey(Command):
         description="Period (`30d`, `12h`, `2w`) or last day (`2026-12-31`, UTC); never if not given.",
     )
     scopes: Annotated[tuple[KeyScope, ...], Flag(name="--scope")] = Field(
-        default=(), description="What it may do; all that its role may if not given."
+        default=(), description="Scopes of the key; all scopes of its role if not given."
     )
 
     def run(self) -> None:
@@ -261,7 +262,7 @@ class ListKeys(Command):
                     key.role,
                     key.rate_limit or "-",
                     key.project_id or "-",
-                    *("-" if one is None else one.isoformat(timespec="minutes") for one in moments),
+                    *(moment.isoformat(timespec="minutes") if moment else "-" for moment in moments),
                     ",".join(key.scopes) if key.scopes else "-",
                     key.name,
                 )
@@ -283,11 +284,11 @@ class SetKey(Command):
     )
     expires: str | None = Field(default=None, description="Period from now, last day (UTC), or `never`.")
     scopes: Annotated[tuple[KeyScope, ...], Flag(name="--scope")] = Field(
-        default=(), description="What it may do, in place of what it may do now."
+        default=(), description="New scopes, in place of the current ones."
     )
 
     def run(self) -> None:
-        """Change what is given."""
+        """Change the given limits."""
         from datetime import UTC, datetime
 
         from surefoot.server import KeyLimits, expiry_of, open_database
@@ -354,7 +355,7 @@ class Prune(Command):
     Example: `surefoot serve prune --older-than 90`
     """
 
-    older_than: float = Field(ge=0, description="Days; what the gateway answered before then is deleted.")
+    older_than: float = Field(ge=0, description="Age in days; older answers are deleted.")
     database: DatabaseName = DEFAULT_DATABASE
 
     def run(self) -> None:
@@ -363,9 +364,9 @@ class Prune(Command):
 
         from surefoot.server import open_database
 
-        before, deleted = datetime.now(UTC) - timedelta(days=self.older_than), 0
+        limit, deleted = datetime.now(UTC) - timedelta(days=self.older_than), 0
         with open_database(self.database) as db:
-            while count := db.gateway.prune(before):
+            while count := db.gateway.prune(limit):
                 deleted += count
-            held = db.held_calls.prune(before)
+            held = db.held_calls.prune(limit)
         echo(f"{deleted} requests and {held} held calls deleted", err=True)

@@ -44,7 +44,7 @@ class Sessions(Command):
     reward: Literal["score", "guard"] = Field(
         default="score",
         description="Reward of a turn: score, what the strategy or the guard's reward model gave it; "
-        "guard, 1 if the guard released the first message, 0 if another had to be drawn.",
+        "guard, 1 if the guard released the first message, else 0.",
     )
     missing: float | None = Field(
         default=None,
@@ -62,14 +62,14 @@ class Sessions(Command):
 
         file = Path(self.database.removeprefix("sqlite:///"))
         if "://" not in str(file) and not file.exists():
-            raise RecordError(f"{file}: there is no such database; give that of the server")
+            raise RecordError(f"{file}: database not found; give the server's database")
         counts = dict.fromkeys(("sessions", "traces", "turns", "scored"), 0)
         with open_database(self.database) as db, ExitStack() as files:
-            names = [one for one in db.gateway.sessions() if not self.session or one[0] in self.session]
+            names = [pair for pair in db.gateway.sessions() if not self.session or pair[0] in self.session]
             if not names:
-                which = f"no session is called {self.session[0]!r}" if self.session else "there is no session"
+                which = f"session {self.session[0]!r} is not" if self.session else "no session is"
                 raise RecordError(
-                    f"{which} in the database; requests with the header X-Session-Id belong to one"
+                    f"{which} in the database; requests need the header X-Session-Id to belong to one"
                 )
             self.out.mkdir(parents=True, exist_ok=True)
             problems, traces, scores = (
@@ -124,8 +124,8 @@ class Sessions(Command):
             without = line.turns[rewards.index(None)]
             raise RecordError(
                 f"session {line.session!r}: {rewards.count(None)} of {len(rewards)} turns have no "
-                f"{self.reward}, the first of request {without.request_id}; choose another --reward, or say "
-                "what they get with --missing"
+                f"{self.reward}, the first of request {without.request_id}; choose another --reward, or set "
+                "their reward with --missing"
             )
         return [
             _recorded(turn, self.missing if reward is None else reward)
@@ -139,7 +139,7 @@ def _recorded(turn: Turn, reward: float | None) -> RecordedTurn:
 
     assert reward is not None  # noqa: S101 - for the type checker
     return RecordedTurn(
-        prompt=[openai_message(message) for message in turn.before],
+        prompt=[openai_message(message) for message in turn.context],
         completion=openai_message(turn.reply),
         reward=reward,
         truncated=turn.finish_reason == "length",

@@ -157,10 +157,14 @@ def test_the_command_writes_traces_and_episodes(recorded, tmp_path):
     assert sample["response_mask"] == [1, 1, 0, 1, 1]
     assert sample["response_logprobs"] == [-0.4, -0.5, 0, -0.6, -0.7]
     assert json.loads(sample["extra_fields"]["reward_extra_info"][TOKEN_REWARDS]) == [0, 0, 0, 0, 1]
-    assert "no session is called 'other'" in refused(*base, "--session=other", f"--out={tmp_path / 'none'}")
+    assert "session 'other' is not in the database" in refused(
+        *base, "--session=other", f"--out={tmp_path / 'none'}"
+    )
     assert not (tmp_path / "none").exists()
     nowhere = tmp_path / "nowhere.db"
-    assert "no such database" in refused("serve", "sessions", f"--database={nowhere}", f"--out={tmp_path}/x")
+    assert "database not found" in refused(
+        "serve", "sessions", f"--database={nowhere}", f"--out={tmp_path}/x"
+    )
     assert not nowhere.exists()
 
 

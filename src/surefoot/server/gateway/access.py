@@ -1,5 +1,5 @@
-"""What a route checks before it answers: API keys (whose, what they allow, how often), and bounds on bodies:
-their bytes, how deeply their JSON is nested, and their text."""
+"""Checks before a route runs: the API key with its role, scopes and rate, and the body's size, nesting and
+encoding."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def guarded_route(
     """A route class that checks the key and its ``scope`` first, then the size and nesting of the body.
 
     ``request.state.key`` is the key or ``None``, and ``request.state.caller`` identifies the client.
-    ``public`` routes need no key; ``scope=None`` accepts every key of a role that may use the gateway.
+    ``public`` routes work without a key; ``scope=None`` accepts every key of a role that may use the gateway.
     """
 
     class GuardedRoute(APIRoute):
@@ -196,7 +196,7 @@ def guarded_route(
 
 
 def caller_of(request: Request, key: AuthorizedKey | None) -> str:
-    """Who asks: the key, or the address of a request without one."""
+    """The client's identity: its key, or its address without one."""
     if key is not None:
         return f"key {key.id}"
     return client_address(request.client.host) if request.client else "local"

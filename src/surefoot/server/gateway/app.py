@@ -1,4 +1,4 @@
-"""The application: routes, middleware, and a server that stops without losing what it works on."""
+"""The application: routes, middleware, and a server that finishes running requests before it stops."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def create_app(
 ) -> FastAPI:
     """The application.
 
-    ``routers`` check who may use them themselves, and so does ``pages``, which gets every request that
-    no route matches and has its own limits on bodies; the gateway's routes require a key of ``keys``.
-    Their limits are those of ``gateway.limits`` and of ``settings.limits``, so pass the same to both. The
-    gateway is closed with the application. Raises ``ValueError`` for missing ``keys``.
+    ``routers`` and ``pages`` check access themselves. ``pages`` gets every request that no route matches, and
+    limits bodies itself; the gateway's routes require a key of ``keys``. Pass the same limits in
+    ``gateway.limits`` and ``settings.limits``. The gateway is closed with the application. Raises
+    ``ValueError`` for missing ``keys``.
     """
     if settings.needs_key and keys is None:
         raise ValueError("'keys' is missing: keys are required, and it is where they are looked up")

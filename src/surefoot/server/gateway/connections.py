@@ -144,9 +144,9 @@ def bounded_protocol(
             self._watch()
 
         def handle_events(self) -> None:
-            before = self.cycle
+            cycle = self.cycle
             super().handle_events()
-            if self.cycle is not before and _ambiguous(self.headers):
+            if self.cycle is not cycle and _ambiguous(self.headers):
                 self.cycle.keep_alive = False  # what follows may be a smuggled request (RFC 9112, 6.1)
 
         def pause_writing(self) -> None:
@@ -180,13 +180,15 @@ def bounded_protocol(
             """End a body that comes more slowly than it must; while the server itself does not read, wait."""
             if self.conn.their_state is not h11.SEND_BODY:
                 return
-            left = self._begun + limits.body_s + self._received / limits.body_bytes_per_s - time.monotonic()
+            remaining = (
+                self._begun + limits.body_s + self._received / limits.body_bytes_per_s - time.monotonic()
+            )
             if self.flow.read_paused:
-                left = limits.body_s
-            if left <= 0:
+                remaining = limits.body_s
+            if remaining <= 0:
                 self._end("slow_body")
             else:
-                self._deadline = self.loop.call_later(left, self._check_body)
+                self._deadline = self.loop.call_later(remaining, self._check_body)
 
         def _end(self, reason: Reason) -> None:
             if self.transport.is_closing():

@@ -22,7 +22,7 @@ _TYPES = {
     429: "rate_limit_error",
 }
 CLIENT_DISCONNECTED = 499
-"""Status, in the metrics and the log, of a request whose client disconnected; nobody receives it."""
+"""Status in metrics and log if the client disconnected; never sent."""
 _MAX_QUOTED = 300
 """Characters of what a client sent that go into a message."""
 
@@ -108,7 +108,7 @@ _MEANINGS = {
     400: "The request is not valid.",
     401: "No key, or an unknown or expired one.",
     403: "The key's role or scopes do not allow this.",
-    404: "There is no such model.",
+    404: "Unknown model.",
     413: "The body is too large.",
     429: "Too many requests; try again after Retry-After seconds.",
     500: "An unforeseen error, such as an answer that no record can hold.",
@@ -124,7 +124,7 @@ def declared(*statuses: int, body: type[BaseModel] = ErrorBody) -> dict[int | st
 
 
 class ClientDisconnectedError(Exception):
-    """The client has gone, so nobody is left to answer."""
+    """The client has disconnected, so there is nothing to answer."""
 
 
 def install_error_handlers(app: FastAPI) -> None:

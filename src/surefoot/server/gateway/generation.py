@@ -31,7 +31,7 @@ from surefoot.server.gateway.upstream import UpstreamPolicy, policy_failure
 
 T = TypeVar("T")
 CONTENT_FILTER = "content_filter"
-"""Finish reason of a choice without a text: it was withheld, or there is no solution."""
+"""Finish reason of a choice without a text: withheld, or without a solution."""
 OnText = Callable[[int, str], None]
 """Called with the number of a choice and the certain beginning of its text."""
 ChoiceReviewer = Callable[
@@ -46,7 +46,7 @@ class Choice:
 
     candidates: tuple[GatewayCandidate, ...]
     chosen: int | None
-    """Index of the chosen candidate; ``None`` if there is no solution."""
+    """Index of the chosen candidate; ``None`` without a solution."""
     seed: int
     rule: str
     """How the candidate was chosen, see :data:`surefoot.search.selection.Rule`."""
@@ -300,19 +300,19 @@ def _search_choice(
         withheld = _below(plan.abstain_below, result.values[chosen], "solution")
         text, finish_reason = session.visible(trace.text or ""), trace.finish_reason or "length"
     used = {node for leaf in leaves for node in leaf.path()}
-    dropped = tuple(place for place, node in enumerate(space.tree) if node.text and node not in used)
+    dropped = tuple(at for at, node in enumerate(space.tree) if node.text and node not in used)
     return Choice(
         candidates=tuple(
             GatewayCandidate(
                 trace=trace,
-                chosen=place == chosen and withheld is None,
+                chosen=index == chosen and withheld is None,
                 choice=number,
-                weight=result.weights[place],
-                score=result.values[place],
-                scores=result.scores[place] if result.scores else None,
-                reason=withheld if place == chosen else f"not chosen by {result.rule}",
+                weight=result.weights[index],
+                score=result.values[index],
+                scores=result.scores[index] if result.scores else None,
+                reason=withheld if index == chosen else f"not chosen by {result.rule}",
             )
-            for place, trace in enumerate(result.candidates)
+            for index, trace in enumerate(result.candidates)
         ),
         chosen=chosen,
         seed=result.seed,
@@ -337,7 +337,7 @@ def _below(threshold: float | None, value: float | None, what: str) -> str | Non
 
 
 def _no_solution(result: SearchResult) -> str:
-    """Why a search without errors has no candidate."""
+    """Why a search found nothing although no request failed."""
     draws = result.counts.sampled
     if not draws:
         return "no solution: the search drew no step"

@@ -275,7 +275,7 @@ class Planner:
         )
 
     def _tools(self, request: ChatRequest, strategy: Strategy) -> dict[str, Any]:
-        """Fields that are passed on to the policy. Tools that would have no effect are refused."""
+        """Fields that are passed on to the policy. Tools are refused if they cannot have an effect."""
         if not request.tools or request.tool_choice == "none":
             return {}
         if not (strategy.takes_tools and self.takes_tools):

@@ -47,7 +47,7 @@ class SampledTokens(BaseModel):
     @classmethod
     def of(cls, completion: Completion, result: SampleResult) -> SampledTokens | None:
         """The tokens of a completion of ``result``; ``None`` if they are unknown."""
-        # JSON has no infinity
+        # JSON cannot express infinity
         logprobs = completion.logprobs if all(map(math.isfinite, completion.logprobs)) else ()
         if not (completion.token_ids or logprobs):
             return None

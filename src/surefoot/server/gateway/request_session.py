@@ -110,16 +110,16 @@ class RequestSession(Batcher):
         is_step = self._separator in request.sampling.stop
         if completion.finish_reason == STOP_UNKNOWN and not is_step:
             completion = replace(completion, finish_reason="stop")
-        whole = request.prefix + completion.text
-        at = _first_stop(whole, self._stop, after=len(request.prefix))
+        solution = request.prefix + completion.text
+        at = _first_stop(solution, self._stop, after=len(request.prefix))
         if at is not None:
-            text = whole[len(request.prefix) : max(at, len(request.prefix))]
+            text = solution[len(request.prefix) : max(at, len(request.prefix))]
             completion = replace(completion, text=text, finish_reason="stop", token_ids=(), logprobs=())
-            whole = request.prefix + text
-            self._stopped.setdefault(whole, at)
-        self._lengths.setdefault(whole, self._lengths.get(request.prefix, 0) + completion.tokens)
+            solution = request.prefix + text
+            self._stopped.setdefault(solution, at)
+        self._lengths.setdefault(solution, self._lengths.get(request.prefix, 0) + completion.tokens)
         if not is_step or at is not None or not completion.text.endswith(self._separator):
-            self._ends.append(whole)
+            self._ends.append(solution)
         return completion
 
     def _report_certain(self, requests: Sequence[SampleRequest]) -> None:
@@ -149,9 +149,9 @@ class _CertainText:
     def add(self, new: str) -> str:
         """The certain text once ``new`` is added: up to the first stop text that ends in it."""
         if self._end is None:
-            after = len(self._text)
+            length = len(self._text)
             self._text += new
-            self._end = _first_stop(self._text, self._stops, after=after)
+            self._end = _first_stop(self._text, self._stops, after=length)
         partial = _partial_stop(self._text, self._stops)
         return self._text[: len(self._text) - partial if self._end is None else self._end]
 

@@ -389,7 +389,7 @@ class OutputToolCall(ResponseModel):
 
 
 class OutputMessage(ResponseModel):
-    """The assistant's message; ``refusal`` gives the reason if there is no answer."""
+    """The assistant's message; ``refusal`` gives the reason for a missing answer."""
 
     role: Literal["assistant"] = "assistant"
     content: str | None

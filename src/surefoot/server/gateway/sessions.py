@@ -1,4 +1,4 @@
-"""Sessions: the turns of one conversation, by the name that the client gives, put together again."""
+"""Sessions: the turns of one conversation, by the client's name for it, joined into traces."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ _MOST_CHARACTERS = 200
 
 
 def session_name(headers: Mapping[str, str], metadata: Mapping[str, Any] | None) -> str | None:
-    """The session that a request names, in the header ``X-Session-Id`` or in ``metadata.session_id``.
+    """The session in the header ``X-Session-Id`` or in ``metadata.session_id``, ``None`` without one.
 
-    ``None`` if it names none: nothing is guessed. Raises :class:`ApiError` for a name that is none, and for
-    two that differ.
+    Raises :class:`ApiError` for invalid names, and for two different names.
     """
     names = {}
     for field, name in ((_HEADER, headers.get(_HEADER)), (_FIELD, (metadata or {}).get("session_id"))):
@@ -38,69 +37,82 @@ def session_name(headers: Mapping[str, str], metadata: Mapping[str, Any] | None)
 
 
 def session_turn(name: str, messages: Sequence[Message], tools: Sequence[Tool]) -> SessionTurn:
-    """Where a request with these messages stands in its session: behind the answers that it repeats."""
+    """The turn of a request with these messages: it follows the answers that they repeat."""
     answers = sum(message.role == "assistant" for message in messages)
     return SessionTurn(session=name, turn=answers, messages=tuple(messages), tools=tuple(tools))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """One answer of a session, as it went to the client."""
+    """One answer of a session, as the client received it."""
 
     request_id: str
-    message: int
-    """Its place among the messages."""
-    before: tuple[Message, ...]
-    """The conversation that it answers."""
+    context: tuple[Message, ...]
+    """The conversation before the answer."""
     reply: Message
     score: float | None
-    """What the strategy ranked it by, or else the guard's reward model, the lowest of its calls'."""
+    """Aggregated score from the strategy, or else the lowest score from the guard's reward model."""
     decisions: tuple[GuardDecision, ...]
-    """Of the guard, one for each message that was drawn; the last is about this one."""
+    """The guard's decisions, one for each sampled message; the last one is about the answer."""
     candidate: GatewayCandidate
     scorer: str | None
-    finish_reason: str | None
+
+    @property
+    def message(self) -> int:
+        """Number of the answer among the messages."""
+        return len(self.context)
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why the answer ended."""
+        return self.candidate.trace.finish_reason
 
     @property
     def tokens(self) -> SampledTokens:
-        """What is known of its tokens."""
+        """The answer's tokens as far as they are known."""
         return self.candidate.tokens or SampledTokens()
 
-    @property
-    def at_once(self) -> bool | None:
-        """Whether the guard released the first message that was drawn; ``None`` without a guard's word."""
-        return self.decisions[0].action == "release" if self.decisions else None
+
+TurnReward = Literal["score", "guard"]
+
+
+def turn_reward(turn: Turn, by: TurnReward) -> float | None:
+    """score: the reward model's score of the message; guard: 1 if the guard released the first sampled
+    message, else 0. ``None`` without a reward model or guard."""
+    if by == "score":
+        return turn.score
+    return float(turn.decisions[0].action == "release") if turn.decisions else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conversation:
-    """One line of a session, from its beginning to an answer that nothing follows."""
+    """One branch of a session, from its beginning to an answer without a continuation."""
 
     session: str
     problem: Problem
-    """What the first request asked."""
+    """The problem of the first request."""
     trace: Trace
-    """The whole line, cut into steps."""
+    """The whole branch, cut into steps."""
     turns: tuple[Turn, ...]
-    """Its answers, but those that a longer line has: each answer of a session is in one line."""
+    """Its answers without those of a longer branch: each answer of a session is in one conversation."""
 
     def scores(self) -> list[StepScores]:
-        """Step scores of its turns, a record for each scorer; steps that it did not score have none.
+        """Step scores of its turns, one record per scorer; other steps have no scores.
 
-        Where the gateway cut a message otherwise than the whole line is cut, the score of the message stands
-        at its last step.
+        If the gateway cut a message into other steps than the trace, the message's score belongs to its last
+        step.
         """
-        places = [step.message for step in self.trace.steps]
-        found: dict[str, list[float | None]] = {}
+        owners = [step.message for step in self.trace.steps]
+        rows: dict[str, list[float | None]] = {}
         for turn in self.turns:
-            steps = [number for number, place in enumerate(places) if place == turn.message]
+            steps = [number for number, owner in enumerate(owners) if owner == turn.message]
             if turn.scorer is None or turn.score is None or not steps:
                 continue
-            row = found.setdefault(turn.scorer, [None] * len(places))
-            its = _new_scores(turn.candidate)
-            if len(its) != len(steps):
-                its = [*[None] * (len(steps) - 1), turn.score]
-            for number, score in zip(steps, its, strict=True):
+            scores = _new_scores(turn.candidate)
+            if len(scores) != len(steps):
+                scores = [*[None] * (len(steps) - 1), turn.score]
+            row = rows.setdefault(turn.scorer, [None] * len(owners))
+            for number, score in zip(steps, scores, strict=True):
                 row[number] = score
         return [
             StepScores(
@@ -109,36 +121,8 @@ class Conversation:
                 scores=tuple(row),
                 unscored_reason="no step of a turn that was scored" if None in row else None,
             )
-            for scorer, row in found.items()
+            for scorer, row in rows.items()
         ]
-
-
-def session_conversations(records: Sequence[GatewayRecord]) -> list[Conversation]:
-    """The turns of one session as lines of a conversation, the longest first.
-
-    A request continues the answer that its messages repeat last: roles, contents and calls must be equal;
-    reasoning, which many clients leave out, and ids of calls need not be. Where two requests continue the
-    same answer, or a client has changed what was said, there are several lines. Requests without an answer
-    are left out.
-    """
-    nodes = [node for record in records for node in _nodes(record)]
-    by_end = {node.end: place for place, node in enumerate(nodes)}
-    parents = [next((by_end[key] for key in reversed(node.keys) if key in by_end), None) for node in nodes]
-    continued = set(parents)
-    paths: list[list[int]] = []
-    for place in range(len(nodes)):
-        if place not in continued:
-            path = [place]
-            while (parent := parents[path[-1]]) is not None:
-                path.append(parent)
-            paths.append(path[::-1])
-    taken: set[int] = set()
-    lines = []
-    for path in sorted(paths, key=lambda path: (-len(path), path)):
-        turns = [nodes[place].turn for place in path if place not in taken]
-        taken.update(path)
-        lines.append(_conversation(nodes[path[0]].record, nodes[path[-1]], turns))
-    return lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,35 +132,60 @@ class _Node:
     record: GatewayRecord
     turn: Turn
     keys: tuple[str, ...]
-    """Before the answer."""
+    """Keys up to each message before the answer."""
     end: str
-    """With the answer."""
+    """Key up to the answer."""
+
+
+def session_conversations(records: Sequence[GatewayRecord]) -> list[Conversation]:
+    """The branches of one session, the longest first.
+
+    A request continues the last answer that its messages repeat, with equal roles, contents and calls;
+    reasoning and call ids may differ. If two requests continue the same answer, or a client changes earlier
+    messages, there are several branches. Requests without an answer are left out.
+    """
+    nodes = [node for record in records for node in _nodes(record)]
+    by_end = {node.end: number for number, node in enumerate(nodes)}
+    parents = [next((by_end[key] for key in reversed(node.keys) if key in by_end), None) for node in nodes]
+    paths: list[list[int]] = []
+    for leaf in sorted(set(range(len(nodes))) - set(parents)):
+        path = [leaf]
+        while (parent := parents[path[-1]]) is not None:
+            path.append(parent)
+        paths.append(path[::-1])
+    used: set[int] = set()
+    conversations = []
+    for path in sorted(paths, key=lambda path: (-len(path), path)):
+        turns = [nodes[number].turn for number in path if number not in used]
+        used.update(path)
+        conversations.append(_conversation(nodes[path[0]].record, nodes[path[-1]], turns))
+    return conversations
 
 
 def _nodes(record: GatewayRecord) -> list[_Node]:
     if record.session is None or record.status != 200:
         return []
-    before = record.session.messages
-    keys = _keys("", before)
+    keys = _keys("", record.session.messages)
     nodes = []
-    for one in record.candidates:
-        if not one.chosen or one.choice is None:
+    for candidate in record.candidates:
+        if not candidate.chosen or candidate.choice is None:
             continue
-        reply = _reply(one.trace)
-        decisions = record.guard.get(one.choice, ())
-        score, scorer = one.score, record.scorer
+        trace = candidate.trace
+        reply = trace.messages[-1] if trace.messages else None
+        if trace.text is not None or reply is None:
+            reply = Message(role="assistant", content=trace.text, reasoning=trace.reasoning)
+        decisions = record.guard.get(candidate.choice, ())
+        score, scorer = candidate.score, record.scorer
         if score is None:
             score, scorer = _guard_score(decisions)
         turn = Turn(
             request_id=record.request_id,
-            message=len(before),
-            before=before,
+            context=record.session.messages,
             reply=reply,
             score=score,
             decisions=decisions,
-            candidate=one,
+            candidate=candidate,
             scorer=scorer,
-            finish_reason=one.trace.finish_reason,
         )
         [end] = _keys(keys[-1] if keys else "", [reply])
         nodes.append(_Node(record=record, turn=turn, keys=tuple(keys), end=end))
@@ -184,7 +193,7 @@ def _nodes(record: GatewayRecord) -> list[_Node]:
 
 
 def _keys(start: str, messages: Sequence[Message]) -> list[str]:
-    """One for the conversation up to each message; equal conversations have equal ones."""
+    """A hash of the conversation up to each message."""
     keys = []
     for message in messages:
         calls = [(call.name, call.arguments) for call in message.tool_calls]
@@ -193,55 +202,38 @@ def _keys(start: str, messages: Sequence[Message]) -> list[str]:
     return keys
 
 
-def _reply(trace: Trace) -> Message:
-    if trace.text is None:
-        return trace.messages[-1]
-    return Message(role="assistant", content=trace.text, reasoning=trace.reasoning)
-
-
 def _guard_score(decisions: Sequence[GuardDecision]) -> tuple[float | None, str | None]:
-    found = [
+    scores = [
         (stage.score, stage.checker)
         for decision in decisions[-1:]
         for call in decision.calls
         for stage in call.stages
         if stage.score is not None
     ]
-    return min(found, default=(None, None), key=lambda one: one[0])
+    return min(scores, default=(None, None), key=lambda pair: pair[0])
 
 
-def _new_scores(one: GatewayCandidate) -> list[float | None]:
-    """Of the steps that a message adds to its run."""
-    if one.scores is None:
+def _new_scores(candidate: GatewayCandidate) -> list[float | None]:
+    """Scores of the steps that a message adds to its run."""
+    if candidate.scores is None:
         return []
-    last = len(one.trace.messages) - 1 if one.trace.text is None else None
-    return [
-        score for score, step in zip(one.scores.scores, one.trace.steps, strict=False) if step.message == last
-    ]
+    trace = candidate.trace
+    last = len(trace.messages) - 1 if trace.text is None else None
+    pairs = zip(candidate.scores.scores, trace.steps, strict=False)
+    return [score for score, step in pairs if step.message == last]
 
 
 def _conversation(first: GatewayRecord, last: _Node, turns: Sequence[Turn]) -> Conversation:
     assert last.record.session is not None and first.problem is not None  # noqa: S101, PT018 - of a node
-    of_last = last.record.session
+    session = last.record.session
     trace = Trace(
         problem_id=first.problem.id,
-        messages=(*of_last.messages, last.turn.reply),
-        tools=of_last.tools,
+        messages=(*session.messages, last.turn.reply),
+        tools=session.tools,
         policy=last.record.policy,
         finish_reason=last.turn.finish_reason,
-        meta={"session": of_last.session},
+        meta={"session": session.session},
     )
     return Conversation(
-        session=of_last.session, problem=first.problem, trace=cut_trace(trace), turns=tuple(turns)
+        session=session.session, problem=first.problem, trace=cut_trace(trace), turns=tuple(turns)
     )
-
-
-TurnReward = Literal["score", "guard"]
-
-
-def turn_reward(turn: Turn, by: TurnReward) -> float | None:
-    """score: what the reward model says of the message; guard: 1 if the guard released the first message that
-    was drawn, 0 if another had to be drawn. ``None`` where nobody said anything."""
-    if by == "score":
-        return turn.score
-    return None if turn.at_once is None else float(turn.at_once)

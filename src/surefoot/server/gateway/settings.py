@@ -12,7 +12,7 @@ from surefoot.guard.settings import GuardSettings
 from surefoot.scores import Aggregator
 
 Candidates = Literal["all", "chosen", "none"]
-"""Which solutions an answer shows beside the chosen text."""
+"""Which candidates an answer shows in addition to its text."""
 
 OFFERED = ("best-of-16", "majority-16", "weighted-vote-16", "beam-4x4", "dvts-4x4")
 
@@ -76,13 +76,15 @@ class Limits(Settings):
     body_s: float = Field(
         default=20.0,
         gt=0,
-        description="Seconds for sending a body, beside what its bytes take at the slowest rate.",
+        description="Seconds for sending a body, in addition to its bytes at the slowest rate.",
     )
     body_bytes_per_s: float = Field(
         default=16_000.0, gt=0, description="Slowest rate of a body, in bytes per second."
     )
     read_s: float = Field(
-        default=60.0, gt=0, description="Seconds for which a client may not read what it is sent."
+        default=60.0,
+        gt=0,
+        description="Seconds after which a client that does not read its answer is disconnected.",
     )
     keep_alive_s: float = Field(
         default=15.0, gt=0, description="Seconds of silence in a stream after which a comment is sent."
@@ -154,11 +156,11 @@ class GatewaySettings(Settings):
     """How a :class:`surefoot.server.Gateway` answers, unless a request says otherwise."""
 
     strategy: str = Field(
-        default="plain", description="What the model name `surefoot` stands for: best-of-16, beam-4x4, …"
+        default="plain", description="Strategy of the model name `surefoot`: best-of-16, beam-4x4, …"
     )
     offered: tuple[str, ...] = Field(
         default=OFFERED,
-        description="Strategies that /v1/models lists beside accept-reject; others work too.",
+        description="Strategies that /v1/models lists, in addition to accept-reject; others work too.",
     )
     candidates: Candidates = Field(
         default="all", description="Solutions that answers show with the text, unless a request says."

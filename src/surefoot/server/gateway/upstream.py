@@ -1,6 +1,6 @@
 """The policy and the reward model behind the gateway: a failure is logged in full, and clients see its kind.
 
-What a server behind the gateway said may hold addresses, names or keys, so it is not for clients.
+Messages of servers behind the gateway may contain addresses, names or keys, so clients do not see them.
 """
 
 from __future__ import annotations
@@ -142,13 +142,13 @@ _OWN_WORDS = re.compile(
     r"not sent: |the answer has no |the stream ended |no token_ids came |choice \d+ came, "
     r"|\d+ choices came, |\d+ of \d+ choices are missing|malformed answer: choice \d+ has no text"
 )
-"""Beginnings of messages of this package, in which nothing is quoted from a server."""
+"""Beginnings of this package's messages that quote nothing from a server."""
 
 _MISSING = re.compile(r" \(\d+ of \d+ samples are missing\)\Z")
 
 
 def redact_policy_error(error: str) -> str:
-    """A ``SampleResult.error`` without what a server said, unless it says it about the request."""
+    """A ``SampleResult.error`` without the server's message, unless the message is about the request."""
     if error.startswith("policy: "):
         return error[:MAX_CHARACTERS]
     server = _SERVER.match(error)
@@ -157,12 +157,12 @@ def redact_policy_error(error: str) -> str:
 
 def redact_scorer_reason(reason: str) -> str:
     """The same for a ``StepScores.unscored_reason``, which may quote several servers, anywhere."""
-    own, *quotes = _SERVER.split(reason)
-    return (own + "; ".join(f"server: {_kind(quote)}" for quote in quotes))[:MAX_CHARACTERS]
+    text, *quotes = _SERVER.split(reason)
+    return (text + "; ".join(f"server: {_kind(quote)}" for quote in quotes))[:MAX_CHARACTERS]
 
 
 def _kind(message: str) -> str:
-    """What clients may see of a message that came after ``server: ``."""
+    """The part of a server's message that clients may see."""
     missing = _MISSING.search(message)
     end = missing[0] if missing else ""
     status = _STATUS.match(message)
