@@ -3,8 +3,7 @@ through."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -90,14 +89,11 @@ class RolloutSampler:
     sampling: Sampling
     seed: int
     _tallies: dict[str, PrefixRollouts] = field(default_factory=dict)
-    _index: PrefixIndex | None = None
-    """Index of ``_tallies``; ``None`` = out of date."""
 
     def tally(self, prefix: str) -> PrefixRollouts:
         """The tally of this prefix; always the same object."""
         if prefix not in self._tallies:
             self._tallies[prefix] = PrefixRollouts(prefix=prefix)
-            self._index = None
         return self._tallies[prefix]
 
     async def outcomes(self, traces: Sequence[Trace]) -> list[bool | None]:
@@ -141,15 +137,14 @@ class RolloutSampler:
                 self._lend(tally, tally.prefix + completion.text, grade.outcome, rule.borrowed)
 
     def _lend(self, lender: PrefixRollouts, text: str, outcome: bool | None, borrowed: Borrowed) -> None:
+        """Count a solution for the prefixes that it passes through after the lender's.
+
+        A solution that ends with a prefix says nothing about the prefix's continuations.
+        """
         if borrowed == "none":
             return
-        if self._index is None:
-            self._index = PrefixIndex(self._tallies)
-        for prefix in self._index.prefixes_of(text):
-            if len(prefix) <= len(lender.prefix):
-                break
-            # a solution that ends with the prefix says nothing about its continuations
-            if len(prefix) < len(text):
+        for prefix in prefixes_of(text, self._tallies):
+            if len(lender.prefix) < len(prefix) < len(text):
                 self._tallies[prefix].borrow(outcome, borrowed)
 
     def _request(self, tally: PrefixRollouts, count: int) -> SampleRequest:
@@ -167,29 +162,10 @@ class RolloutSampler:
         return self.prompt.render(self.problem)
 
 
-class PrefixIndex:
-    """Finds the prefixes of a text among ``texts``; the time does not depend on their number.
-
-    In sorted order a text comes after its prefixes, and only texts with the same prefix lie in between.
-    """
-
-    def __init__(self, texts: Iterable[str]) -> None:
-        self._sorted = sorted(set(texts))
-        self._parent: list[int] = []
-        """Index of the longest proper prefix of each text; -1 = none."""
-        for index, text in enumerate(self._sorted):
-            parent = index - 1
-            while parent >= 0 and not text.startswith(self._sorted[parent]):
-                parent = self._parent[parent]
-            self._parent.append(parent)
-
-    def prefixes_of(self, text: str) -> Iterator[str]:
-        """The prefixes of ``text``, including itself, the longest first."""
-        index = bisect_right(self._sorted, text) - 1
-        while index >= 0:
-            if text.startswith(self._sorted[index]):
-                yield self._sorted[index]
-            index = self._parent[index]
+def prefixes_of(text: str, candidates: Mapping[str, object]) -> list[str]:
+    """The keys of ``candidates`` that ``text`` begins with."""
+    beginnings = (text[:length] for length in {len(candidate) for candidate in candidates})
+    return list({beginning for beginning in beginnings if beginning in candidates})
 
 
 def require_rollable(item: ProblemTrace, grader: ProblemGrader) -> None:

@@ -6,8 +6,9 @@ A rule decides after every batch, so that no rollout is sampled whose result can
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from surefoot.errors import LabelError
 
@@ -19,27 +20,27 @@ and the rollouts from earlier prefixes.
 """
 
 
-class StoppingRule(Protocol):
+class StoppingRule(ABC):
     """Decides how many rollouts a prefix gets and turns their outcomes into a value."""
 
-    @property
-    def name(self) -> str: ...
+    name: ClassVar[str]
+    borrowed: ClassVar[Borrowed]
 
-    @property
-    def borrowed(self) -> Borrowed: ...
-
+    @abstractmethod
     def more(self, successes: int, trials: int, sampled: int) -> int:
         """Rollouts to sample next, 0 = decided. ``sampled`` also counts rollouts that could not be graded."""
 
     def value(self, successes: int, trials: int) -> float:
         """Estimate in [0, 1] from at least one trial."""
+        return float(self.good(successes, trials))
 
-    def good(self, successes: int, trials: int) -> bool:
-        """Whether the prefix counts as one from which the answer can be reached."""
+    def good(self, successes: int, trials: int) -> bool:  # noqa: ARG002 - for subclasses
+        """Whether the answer can be reached from the prefix."""
+        return successes > 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoftEstimate:
+class SoftEstimate(StoppingRule):
     """Share of ``rollouts`` that reach the answer (Math-Shepherd, arXiv 2312.08935, eq. 4).
 
     The number is fixed and nothing is borrowed, so the share is unbiased even if the traces were selected by
@@ -47,24 +48,21 @@ class SoftEstimate:
     """
 
     rollouts: int = 8
-    name: str = field(default="soft", init=False)
-    borrowed: Borrowed = field(default="none", init=False)
+    name = "soft"
+    borrowed = "none"
 
     def __post_init__(self) -> None:
         _require_rollouts(self.rollouts)
 
-    def more(self, successes: int, trials: int, sampled: int) -> int:  # noqa: ARG002  (the protocol's)
+    def more(self, successes: int, trials: int, sampled: int) -> int:  # noqa: ARG002 - of the base class
         return max(self.rollouts - sampled, 0)
 
     def value(self, successes: int, trials: int) -> float:
         return successes / trials
 
-    def good(self, successes: int, trials: int) -> bool:  # noqa: ARG002  (the protocol's)
-        return successes > 0
-
 
 @dataclass(frozen=True, kw_only=True)
-class HardEstimate:
+class HardEstimate(StoppingRule):
     """1 if any of ``rollouts`` reaches the answer, else 0 (Math-Shepherd, arXiv 2312.08935, eq. 3).
 
     Sampling ends at the first success, which decides the label. Any correct solution that passes through the
@@ -75,28 +73,22 @@ class HardEstimate:
 
     rollouts: int = 8
     first: int = 2
-    name: str = field(default="hard", init=False)
-    borrowed: Borrowed = field(default="right", init=False)
+    name = "hard"
+    borrowed = "right"
 
     def __post_init__(self) -> None:
         _require_rollouts(self.rollouts)
         if self.first < 1:
             raise LabelError(f"first must be at least 1, not {self.first}")
 
-    def more(self, successes: int, trials: int, sampled: int) -> int:  # noqa: ARG002  (the protocol's)
+    def more(self, successes: int, trials: int, sampled: int) -> int:  # noqa: ARG002 - of the base class
         if successes:
             return 0
         return min(max(sampled, self.first), max(self.rollouts - sampled, 0))
 
-    def value(self, successes: int, trials: int) -> float:  # noqa: ARG002  (the protocol's)
-        return float(successes > 0)
-
-    def good(self, successes: int, trials: int) -> bool:  # noqa: ARG002  (the protocol's)
-        return successes > 0
-
 
 @dataclass(frozen=True, kw_only=True)
-class SequentialTest:
+class SequentialTest(StoppingRule):
     """Wald's sequential probability ratio test of "value ≤ ``p_bad``" against "value ≥ ``p_good``".
 
     After s successes in n trials the log-likelihood ratio is L = s ln(p_good / p_bad) + (n - s)
@@ -120,8 +112,8 @@ class SequentialTest:
     false_good: float = 0.05
     false_bad: float = 0.05
     max_rollouts: int = 16
-    name: str = field(default="sequential", init=False)
-    borrowed: Borrowed = field(default="all", init=False)
+    name = "sequential"
+    borrowed = "all"
 
     def __post_init__(self) -> None:
         _require_rollouts(self.max_rollouts)
@@ -177,9 +169,6 @@ class SequentialTest:
                 following[successes + 1] = following.get(successes + 1, 0.0) + chance * value
             undecided = following
         return good
-
-    def value(self, successes: int, trials: int) -> float:
-        return float(self.good(successes, trials))
 
     def good(self, successes: int, trials: int) -> bool:
         return self._ratio(successes, trials) > 0
