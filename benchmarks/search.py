@@ -56,10 +56,10 @@ from surefoot.search import (
     SELECTORS,
     BeamSearch,
     BestOfNSearch,
+    DifficultyEstimate,
     OptimalFit,
     ParticleFilter,
     Probe,
-    ProbeResult,
     Rebase,
     Search,
     SearchMethod,
@@ -159,7 +159,7 @@ class Bench:
             print(f"  {file}: {np.mean([r.outcome is True for r in found]):.3f}", flush=True)
         return list(read_records(file, SearchResult))
 
-    def probe(self, probe: Probe, aggregation: Aggregator, seed: int) -> list[ProbeResult]:
+    def probe(self, probe: Probe, aggregation: Aggregator, seed: int) -> list[DifficultyEstimate]:
         """Predicted difficulty of each problem and its cost, from disk if it is there."""
         file = self.out / f"probe-{aggregation}.json"
         if not file.exists():
@@ -177,7 +177,7 @@ class Bench:
                     )
                 )
             write_json(file, {"probed": [asdict(one) for one in found]})
-        return [ProbeResult(**one) for one in json.loads(file.read_text())["probed"]]
+        return [DifficultyEstimate(**one) for one in json.loads(file.read_text())["probed"]]
 
     def _afresh(self) -> TransformersPolicy:
         """The policy, with nothing in its memory or the scorer's: each method begins so."""
@@ -280,7 +280,7 @@ def gather(
     return Trials(tried=tried, costs=costs)
 
 
-def fit_plans(trials: Trials, probed: Sequence[ProbeResult]) -> dict[int, OptimalFit]:
+def fit_plans(trials: Trials, probed: Sequence[DifficultyEstimate]) -> dict[int, OptimalFit]:
     """N → the plan that costs, with its probe, at most what best-of-N does on these problems.
 
     An N whose cost leaves no room for any search after the probe has no plan.

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from surefoot.records import Trace, Usage
-from surefoot.search import BestOfNSearch, ProbeResult, SearchResult, StepResampling
+from surefoot.search import BestOfNSearch, DifficultyEstimate, SearchResult, StepResampling
 from surefoot.search.method import SearchCounts
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
@@ -58,7 +58,7 @@ class FakeBench:
         return [result(number, number < solved, tokens) for number in range(PROBLEMS)]
 
 
-PROBED = [ProbeResult(difficulty=number / 10, tokens=400) for number in range(PROBLEMS)]
+PROBED = [DifficultyEstimate(difficulty=number / 10, tokens=400) for number in range(PROBLEMS)]
 
 
 @pytest.fixture(scope="module")

@@ -412,7 +412,7 @@ class Trace(Record):
     policy: str | None = None
     seed: int | None = None
     sample: int = 0
-    """Number of this sample among those of the same problem, policy and seed."""
+    """Number of this sample among samples of the same problem, policy and seed."""
     finish_reason: str | None = None
     error: str | None = None
     """Error during sampling, with the boundary that failed; such a trace is kept and counted."""
@@ -530,7 +530,7 @@ class Trace(Record):
         Raises ``ValueError`` for a chat trace, whose prefix is a list of messages.
         """
         if self.text is None:
-            raise ValueError("a chat trace has no text prefix; cut its messages at the step's message index")
+            raise ValueError("chat traces lack a text prefix; cut its messages at the step's message index")
         if not self.steps:
             return ""
         return self.text[: self.steps[steps - 1].end] if steps else self.text[: self.steps[0].start]
@@ -577,7 +577,7 @@ class ComparedCall(BaseModel):
     test: ShortText
     """Name of the test that made the call."""
     visibility: TestVisibility
-    """Who may see the call."""
+    """Visibility of the call."""
     call: ShortText
     result: ShortText | None
     """``None`` if the call raised or was cut off."""

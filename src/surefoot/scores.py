@@ -89,7 +89,7 @@ def aggregate(scores: Sequence[float | None], how: Aggregator) -> float:
 
 def _complete(scores: Sequence[float | None]) -> list[float]:
     if not len(scores):
-        raise ScoreError("'scores' is empty: a trace without steps has no score; drop it and count it")
+        raise ScoreError("'scores' is empty: a trace without steps cannot be scored; drop it and count it")
     values = []
     for step, score in enumerate(scores):
         if score is None or math.isnan(score):

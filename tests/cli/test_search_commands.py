@@ -398,7 +398,7 @@ def test_words_make_a_search():
     [
         ("bean", "unknown search 'bean'; choose from best-of-n, beam"),
         ("optimal", "unknown search 'optimal'"),
-        ("beam:depth=3", "beam has no setting 'depth'; choose from lookahead"),
+        ("beam:depth=3", "unknown setting 'depth' of beam; choose from lookahead"),
         ("beam:width=much", "width"),
         ("beam:width=0", "width: Input should be greater than or equal to 1"),
         ("beam:name=x", "no setting 'name'"),

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from surefoot.errors import TrainingError
 from surefoot.models.lora import Lora, add_adapter
-from surefoot.rl.actor import Execution
+from surefoot.rl.actor import LearnerSettings
 from surefoot.rl.config import CriticConfig
 from surefoot.rl.critic import Critic, value_losses
 from surefoot.training.checkpoint import load_state, save_state
@@ -35,7 +35,7 @@ def start(base, *, microbatch_tokens: int = 16_384, recompute: bool = False, **s
     return Critic(
         base[0],
         CriticConfig(**settings),
-        Execution(microbatch_tokens=microbatch_tokens, gradient_checkpointing=recompute),
+        LearnerSettings(microbatch_tokens=microbatch_tokens, gradient_checkpointing=recompute),
     )
 
 

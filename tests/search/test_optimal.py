@@ -9,8 +9,8 @@ from surefoot.search import (
     BeamSearch,
     BestOfNSearch,
     ComputeOptimal,
+    DifficultyEstimate,
     Probe,
-    ProbeResult,
     SearchResult,
     Trial,
     fit_optimal,
@@ -39,7 +39,7 @@ def outcome(problem_id, right, tokens=100):
 
 
 def probed(*difficulties, tokens=0):
-    return [ProbeResult(difficulty=difficulty, tokens=tokens) for difficulty in difficulties]
+    return [DifficultyEstimate(difficulty=difficulty, tokens=tokens) for difficulty in difficulties]
 
 
 def trial(search, outcomes, tokens=100):

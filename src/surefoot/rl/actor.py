@@ -139,7 +139,7 @@ class ReferencePolicy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Execution:
+class LearnerSettings:
     """How models that learn from rollouts are computed: memory, precision, processes."""
 
     microbatch_tokens: int = 16_384
@@ -162,7 +162,7 @@ class Learner:
         self,
         model: nn.Module,
         settings: OptimiserSettings,
-        execution: Execution,
+        execution: LearnerSettings,
         *,
         name: str,
         reader: nn.Module | None = None,

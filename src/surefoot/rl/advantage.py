@@ -231,7 +231,7 @@ class LeaveOneOut(_AdvantageSettings):
       2502.01456). It equals ``event`` plus (r_i^t - m_i) / (K - 1): the same for one event a
       rollout and at the first token, else not free of the rollout's own rewards.
 
-    With several events the subtracted baseline grows with their number, so what is maximized is the reward
+    With several events the subtracted baseline grows with their number, so the objective is the reward
     less the group's average: writing more average steps does not pay.
 
     K counts the rollouts that have a reward of that source; one alone gets 0. ``whiten`` (PRIME, PURE) then

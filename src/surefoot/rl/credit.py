@@ -180,7 +180,7 @@ class MinForm(Rule):
       T -> 0, to the mean for T -> infinity, and lies between them.
     - ``strict``: every token of step k has the return min_{j >= k} r_j, which no softmax blurs.
 
-    Another good step cannot raise the return much, so length does not pay. ``temperature`` 0.1 is that of
+    Another good step cannot raise the return much, so length does not pay. ``temperature`` 0.1 comes from
     the paper's code. Without ``signed``, r_k = p_k, and no rollout is worth less than nothing.
     """
 
@@ -220,7 +220,7 @@ class ClipDelta(Rule):
 
     - ``clip``: r_k <- min(r_k - eta, 0). No step earns, so more steps never do.
     - ``delta``: r_k <- r_k - r_{k+1} for k < K - 1, r_k for k = K - 1, and 0 for the last step K, which the
-      outcome rewards. The return from step k < K is then r_k itself, and that of the whole r_1.
+      outcome rewards. The return from step k < K is then r_k itself, and the whole return is r_1.
 
     Steps without a score are skipped: the difference is to the next scored one before K. The paper adds the
     outcome: use this within ``mixed``, whose ``process`` is the paper's α. It does not print η; by the

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from surefoot.errors import TrainingError
 from surefoot.models.engine.packing import read_states
 from surefoot.models.lora import has_adapter
-from surefoot.rl.actor import Execution, Learner, pad_rollouts
+from surefoot.rl.actor import Learner, LearnerSettings, pad_rollouts
 from surefoot.rl.config import CriticConfig
 from surefoot.rl.credit import FloatArray
 from surefoot.rl.rollouts import Rollout
@@ -31,7 +31,7 @@ class Critic:
         self,
         policy: PreTrainedModel,
         config: CriticConfig,
-        execution: Execution,
+        execution: LearnerSettings,
     ) -> None:
         if has_adapter(policy):
             raise TrainingError("the policy carries an adapter; make the critic before it is added")

@@ -1,8 +1,8 @@
 """Imitation of an expert in the states that the policy itself visits.
 
 A policy that is cloned from an expert's solutions has never seen the states that its own errors lead to. In
-DAgger the policy writes solutions, the expert says what it would have done at each of their steps, and the
-policy is fine-tuned on everything that the expert has said so far; then again.
+DAgger the policy writes solutions, the expert gives its own action at each of their steps, and the
+policy is fine-tuned on all expert actions so far; then the cycle repeats.
 """
 
 from __future__ import annotations

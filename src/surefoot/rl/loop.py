@@ -1,6 +1,6 @@
 """The training loop: sample rollouts, score them, compute advantages, update, evaluate, in rounds.
 
-The update reads advantages at tokens and knows no algorithm: which rewards count is decided by the credit
+The update reads advantages at tokens, whatever the algorithm: which rewards count is decided by the credit
 rule (``surefoot.rl.credit``), which baseline is subtracted by the estimator (``surefoot.rl.advantage``).
 Problems, samples and minibatches depend on the seed and the number of the round alone, and a checkpoint holds
 weights, optimizers and log, so a run that is killed resumes along the same curve.

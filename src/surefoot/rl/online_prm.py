@@ -21,7 +21,7 @@ from surefoot.models.engine.causal import read_logprobs
 from surefoot.models.kinds.implicit import ImplicitPRM, ImplicitSettings
 from surefoot.models.lora import has_adapter
 from surefoot.policies.prompts import PromptFormat
-from surefoot.rl.actor import Actor, Execution, Learner
+from surefoot.rl.actor import Actor, Learner, LearnerSettings
 from surefoot.rl.config import OnlinePRMConfig
 from surefoot.rl.credit import FloatArray
 from surefoot.rl.rollouts import Rollout
@@ -43,7 +43,7 @@ class OnlinePRM:
         self,
         prm: ImplicitPRM,
         config: OnlinePRMConfig,
-        execution: Execution,
+        execution: LearnerSettings,
     ) -> None:
         if prm.settings.beta != config.beta:
             raise TrainingError(
@@ -72,7 +72,7 @@ class OnlinePRM:
         policy: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         config: OnlinePRMConfig,
-        execution: Execution,
+        execution: LearnerSettings,
         *,
         prompt: PromptFormat,
         name: str,

@@ -15,7 +15,7 @@ from surefoot.errors import TrainingError
 from surefoot.models.lora import add_adapter, has_adapter
 from surefoot.protocols import StepScorer
 from surefoot.records import Usage
-from surefoot.rl.actor import Actor, Execution, ReferencePolicy
+from surefoot.rl.actor import Actor, LearnerSettings, ReferencePolicy
 from surefoot.rl.advantage import Gae
 from surefoot.rl.config import RLConfig
 from surefoot.rl.credit import FloatArray, RewardStream, ScoredRollout
@@ -49,7 +49,7 @@ class RunModels:
                 "the policy carries an adapter: merge it into its base (peft: merge_and_unload), save that "
                 "and start from it"
             )
-        execution = Execution(
+        execution = LearnerSettings(
             microbatch_tokens=config.microbatch_tokens,
             bf16=config.bf16,
             gradient_checkpointing=config.gradient_checkpointing,
@@ -133,7 +133,7 @@ class RunModels:
         """Learning rate of the policy in round ``number`` (from 0)."""
         return self._updater.rate(number)
 
-    def _judges(self, task: Task, execution: Execution) -> Judges:
+    def _judges(self, task: Task, execution: LearnerSettings) -> Judges:
         online = critic = None
         if "log_ratios" in self.config.credit.needs:
             online = OnlinePRM.from_policy(

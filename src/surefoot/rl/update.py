@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from surefoot.rl.actor import Actor, Execution, Learner
+from surefoot.rl.actor import Actor, Learner, LearnerSettings
 from surefoot.rl.config import RLConfig
 from surefoot.rl.credit import FloatArray
 from surefoot.rl.loss import TokenBatch, policy_loss, token_weights
@@ -35,7 +35,7 @@ class UpdateStatistics:
 class Updater:
     """Trains the policy on advantages."""
 
-    def __init__(self, model: PreTrainedModel, config: RLConfig, execution: Execution) -> None:
+    def __init__(self, model: PreTrainedModel, config: RLConfig, execution: LearnerSettings) -> None:
         self.config, self.processes = config, execution.processes
         self.actor = Actor(model, temperature=config.temperature, bf16=execution.bf16)
         self._learner = Learner(model, config, execution, name="the policy", reader=self.actor.reader)

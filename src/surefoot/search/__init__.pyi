@@ -18,9 +18,9 @@ from .method import SearchResult as SearchResult
 from .method import run_search as run_search
 from .optimal import SEARCHES as SEARCHES
 from .optimal import ComputeOptimal as ComputeOptimal
+from .optimal import DifficultyEstimate as DifficultyEstimate
 from .optimal import OptimalFit as OptimalFit
 from .optimal import Probe as Probe
-from .optimal import ProbeResult as ProbeResult
 from .optimal import Trial as Trial
 from .optimal import fit_optimal as fit_optimal
 from .optimal import predict_difficulties as predict_difficulties

@@ -1,7 +1,7 @@
-"""Models in this process that keep what they have read, since a search asks for the same prefixes again.
+"""Models in this process with a prefix cache, because a search asks for the same prefixes repeatedly.
 
-Each piece of work starts with models that remember nothing: its results are then the same bytes whether or
-not the command was stopped before it.
+Each piece of work starts with empty caches, so its results are the same bytes whether or not the command was
+stopped before it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def remembering_policy(policy: Policy, size: int) -> Policy:
-    """The same weights, with an empty memory of ``size`` bytes; a server's model as it is."""
+    """The same weights with an empty cache of ``size`` bytes; a server's model unchanged."""
     if not isinstance(policy, TransformersPolicy):
         return policy
     model = policy.model
@@ -33,8 +33,7 @@ def remembering_policy(policy: Policy, size: int) -> Policy:
 
 
 def remembering_scorer(scorer: StepScorer, size: int) -> StepScorer:
-    """The same weights, with an empty memory of ``size`` bytes; a model that is no classifier of steps, or
-    has no memory for a single token, as it is."""
+    """The same weights with an empty cache of ``size`` bytes; other kinds of models are returned unchanged."""
     if isinstance(scorer, Scorer) and type(scorer) is Scorer:  # other kinds have ways of their own
         tokens = _tokens(size, bytes_per_scored_token(scorer.model.trunk))
         if not tokens:
@@ -53,5 +52,5 @@ def remembering_scorer(scorer: StepScorer, size: int) -> StepScorer:
 
 
 def _tokens(size: int, each: int | None) -> int:
-    """How many fit; none of a model that has no keys and values."""
+    """How many tokens fit; 0 for a model without keys and values."""
     return size // each if each else 0

@@ -100,7 +100,7 @@ class ComputeOptimal(SearchMethod):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeResult:
+class DifficultyEstimate:
     """What probing a problem gave."""
 
     difficulty: float | None
@@ -115,12 +115,12 @@ async def predict_difficulties(
     policy: Policy,
     scorer: StepScorer | None = None,
     **settings: Any,
-) -> list[ProbeResult]:
+) -> list[DifficultyEstimate]:
     """Predicted difficulty of each problem, and its cost; ``settings`` go to :func:`run_search`."""
     probing = _Probing(probe=probe)
     results = await run_search(probing, problems, policy, scorer, **settings)
     return [
-        ProbeResult(difficulty=probing.difficulties[result.problem_id], tokens=result.usage.tokens)
+        DifficultyEstimate(difficulty=probing.difficulties[result.problem_id], tokens=result.usage.tokens)
         for result in results
     ]
 
@@ -171,7 +171,7 @@ class OptimalFit:
 
 def fit_optimal(
     trials: Sequence[Trial],
-    probed: Sequence[ProbeResult],
+    probed: Sequence[DifficultyEstimate],
     *,
     tokens: float,
     bins: int = 5,

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from surefoot.records import Message
 from surefoot.search.method import SearchMethod
 from surefoot.search.selection import Rule
-from surefoot.search.space import Prefix, Prompt, ScoredStep, Space
+from surefoot.search.space import Prefix, PrefixStep, Prompt, Space
 
 SHOWN = 2000
 """Most characters of a step, and of a reason, that are shown to the policy."""
@@ -42,7 +42,7 @@ class Revise(SearchMethod):
     )
     feedback: str = Field(
         default="This step is wrong:\n\n{step}\n\n{reason}\n\nWrite the whole solution again, corrected.\n\n",
-        description="Feedback to the policy; `{step}` and `{reason}` stand for the wrong step and why.",
+        description="Feedback to the policy; `{step}` and `{reason}` become the wrong step and the reason.",
     )
     name: str = Field(default="revise", description="Name in records and reports.")
 
@@ -74,7 +74,7 @@ class Revise(SearchMethod):
         rejected = [prefix for prefix in reversed(solutions) if not self._accepted(space, prefix)]
         return [*accepted, *sorted(rejected, key=space.value, reverse=True)]
 
-    def wrong_step(self, space: Space, prefix: Prefix) -> ScoredStep | None:
+    def wrong_step(self, space: Space, prefix: Prefix) -> PrefixStep | None:
         """The first wrong step of a scored attempt; ``None`` = there is none."""
         steps = space.scored_steps(prefix)
         return next((step for step in steps if step.score is not None and step.score < self.threshold), None)
@@ -83,7 +83,7 @@ class Revise(SearchMethod):
         scored = any(step.score is not None for step in space.scored_steps(prefix))
         return scored and self.wrong_step(space, prefix) is None
 
-    def prompt(self, space: Space, prefix: Prefix, step: ScoredStep) -> Prompt:
+    def prompt(self, space: Space, prefix: Prefix, step: PrefixStep) -> Prompt:
         """What the policy reads before it writes again."""
         reason = step.reason or f"It was judged wrong (score {step.score:.2f})."
         parts = {"step": step.text.strip("\n")[:SHOWN], "reason": reason[:SHOWN]}

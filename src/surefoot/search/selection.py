@@ -250,7 +250,7 @@ def select_among(
 ) -> int:
     """What ``selector`` chooses among the candidates with the highest value in ``gate``, of the same length.
 
-    Without a gate, or where it has no finite value, all take part. This puts nearly certain evidence (visible
+    Without a gate, or without finite values, all take part. This puts nearly certain evidence (visible
     tests of a program) before votes and learned scores, without weights to fit.
     """
     if gate is None:

@@ -62,7 +62,7 @@ Prompt = str | tuple[Message, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoredStep:
+class PrefixStep:
     """A step of a solution with its score."""
 
     text: str
@@ -230,13 +230,13 @@ class Space:
         last = scores[-1] if scores else None
         return last if last is not None and math.isfinite(last) else -math.inf
 
-    def scored_steps(self, prefix: Prefix) -> list[ScoredStep]:
+    def scored_steps(self, prefix: Prefix) -> list[PrefixStep]:
         """The steps of a prefix that was scored before; none of one that was not."""
         state = _scored_node(prefix).data
         steps = self.trace(prefix).steps if state.scores else ()
         reasons = state.reasons or (None,) * len(steps)
         return [
-            ScoredStep(
+            PrefixStep(
                 text=prefix.prefix[step.start : step.end], start=step.start, score=score, reason=reason
             )
             for step, score, reason in zip(steps, state.scores or (), reasons, strict=True)

@@ -27,7 +27,9 @@ def search_of(text: str) -> Search:
     allowed = [*fields, "rule"]
     for setting in settings:
         if setting not in allowed:
-            raise RunError(f"{text!r}: {name} has no setting {setting!r}; choose from {', '.join(allowed)}")
+            raise RunError(
+                f"{text!r}: unknown setting {setting!r} of {name}; choose from {', '.join(allowed)}"
+            )
     try:
         search: Search = kind.model_validate({**settings, "name": text})
     except ValidationError as error:

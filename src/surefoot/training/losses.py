@@ -76,7 +76,7 @@ def ranking_loss(
     (WindyLee0822/Process_Q_Model); without its 1e-5 in the denominator, which a sum of logarithms does not
     need.
 
-    Raises ``TrainingError`` for a target other than 0 and 1: a ranking has no degrees.
+    Raises ``TrainingError`` for a target other than 0 and 1.
     """
     if strange := sorted({target for target in targets if target not in (0.0, 1.0)}):
         raise TrainingError(

@@ -32,7 +32,7 @@ MENU: Final = (
     "answer",
 )
 """What digits 0 to 9 mean. All but the last three and those without an order are about the request at hand;
-``change`` does what it asks for, with the total and the method that were shown, else with a guess."""
+``change`` fulfils it, with the total and the method that were shown, else with a guess."""
 
 _KINDS: Final = ("refund", "cancel", "address")
 

@@ -1,7 +1,7 @@
 """Turns that a server recorded, in the shapes that engines train on: verl, SkyRL, verifiers.
 
 Only tokens that the server reported are given on: text is never encoded again, since its tokens need not be
-those that were drawn. Rewards are one for each turn (:mod:`surefoot.rl.engines.turns`).
+the sampled ones. Rewards are one per turn (:mod:`surefoot.rl.engines.turns`).
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def step_reward_function(
         name: name under which TRL logs it.
 
     Raises:
-        TrainingError: the rule needs something that is missing, or gives no rewards; when called, a
+        TrainingError: the rule needs something that is missing, or never gives rewards; when called, a
             completion that is not one text.
     """
     rewards = StepRewards(

@@ -20,11 +20,11 @@ from surefoot.rl.engines.rewards import EngineSample, StepRewards, problems_of
 class StepGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
     """TRL's ``GRPOTrainer`` whose every token has its own advantage, by a credit rule and an estimator.
 
-    Generation, loss, KL, optimiser and checkpoints are TRL's. Its advantages [B] are replaced by those of
-    ``advantage`` [B, T], 0 on padding, which TRL's loss accepts for the sake of its subclasses; they are
+    Generation, loss, KL, optimiser and checkpoints are TRL's. Its advantages [B] are replaced by
+    ``advantage``'s [B, T], 0 on padding, which TRL's loss accepts for the sake of its subclasses; they are
     stored with the completions, so several iterations and gradient accumulation see the same ones. With
     several processes the groups are gathered first. TRL's ``scale_rewards``, ``reward_weights`` and
-    ``multi_objective_aggregation`` then have no effect; "reward" in the log is the rule's return of the whole
+    ``multi_objective_aggregation`` are then ignored; "reward" in the log is the rule's return of the whole
     completion, and "advantages" in its table are means over the tokens.
 
     Args:

@@ -103,7 +103,7 @@ def set_verifiers_turns(
     advantages: Sequence[float] | None = None,
 ) -> None:
     """Fill in ``reward`` and ``advantage`` of each step of a verifiers ``State["trajectory"]``: call it in a
-    rubric, before the group is scored, which fills what is still ``None``.
+    rubric, before the group is scored, which fills fields that are still ``None``.
 
     Raises ``ScoreError`` if the numbers of turns and values differ; nothing is changed then.
     """
