@@ -154,7 +154,7 @@ def test_a_chat_trace_with_tool_calls_round_trips():
     assert [trace.step_text(index) for index in range(3)] == ["", "It", " is 4."]
     assert Trace.model_validate_json(trace.model_dump_json()) == trace
     assert json.loads(trace.messages[1].tool_calls[0].arguments) == {"a": 2, "b": 2}
-    with pytest.raises(ValueError, match="no text prefix"):
+    with pytest.raises(ValueError, match="lack a text prefix"):
         trace.prefix(1)
 
 

@@ -401,7 +401,7 @@ def test_words_make_a_search():
         ("beam:depth=3", "unknown setting 'depth' of beam; choose from lookahead"),
         ("beam:width=much", "width"),
         ("beam:width=0", "width: Input should be greater than or equal to 1"),
-        ("beam:name=x", "no setting 'name'"),
+        ("beam:name=x", "unknown setting 'name'"),
     ],
 )
 def test_words_that_make_no_search_are_refused(words, said):

@@ -33,8 +33,8 @@ def remembering_policy(policy: Policy, size: int) -> Policy:
 
 
 def remembering_scorer(scorer: StepScorer, size: int) -> StepScorer:
-    """The same weights with an empty cache of ``size`` bytes; other kinds of models are returned unchanged."""
-    if isinstance(scorer, Scorer) and type(scorer) is Scorer:  # other kinds have ways of their own
+    """The same weights with an empty cache of ``size`` bytes; other models are returned unchanged."""
+    if isinstance(scorer, Scorer) and type(scorer) is Scorer:  # subclasses score in other ways
         tokens = _tokens(size, bytes_per_scored_token(scorer.model.trunk))
         if not tokens:
             return scorer
