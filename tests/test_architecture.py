@@ -23,7 +23,6 @@ HEAVY = (
 
 MAY_IMPORT_TORCH = (
     "surefoot.policies.prefix_cache",
-    "surefoot.policies.token_sampler",
     "surefoot.policies.transformers",
     "surefoot.models",
     "surefoot.training",

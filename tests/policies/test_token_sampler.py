@@ -12,7 +12,7 @@ import torch
 from surefoot.lab.checkpoints import POLICY
 from surefoot.lab.world import generate_problems
 from surefoot.policies import Loading, TransformersPolicy
-from surefoot.policies.token_sampler import TokenSampler, nucleus
+from surefoot.policies.transformers import TokenSampler, nucleus
 from surefoot.protocols import SampleRequest, Sampling
 
 SETTINGS = [

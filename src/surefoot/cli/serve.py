@@ -13,7 +13,7 @@ from surefoot.answers import AnswerStyle
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo
-from surefoot.guard.settings import GuardSettings
+from surefoot.guard.records import GuardSettings
 from surefoot.policies.devices import Loading
 from surefoot.server.gateway.records import KeyScope
 from surefoot.server.gateway.settings import (

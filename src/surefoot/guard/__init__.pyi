@@ -1,4 +1,5 @@
 from .guard import Guard as Guard
+from .guard import calibrated_threshold as calibrated_threshold
 from .langgraph import guarded_tool_node as guarded_tool_node
 from .langgraph import interrupt_review as interrupt_review
 from .loop import GuardedReply as GuardedReply
@@ -12,7 +13,6 @@ from .openai_agents import AgentsGuard as AgentsGuard
 from .pydantic_ai import GuardedToolset as GuardedToolset
 from .records import CallVerdict as CallVerdict
 from .records import GuardDecision as GuardDecision
+from .records import GuardSettings as GuardSettings
 from .records import Review as Review
 from .records import StageVerdict as StageVerdict
-from .settings import GuardSettings as GuardSettings
-from .threshold import calibrated_threshold as calibrated_threshold

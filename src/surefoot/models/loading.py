@@ -11,12 +11,11 @@ from surefoot.errors import CheckpointError
 from surefoot.io.hub import checkpoint_directory, is_hub_name, split_revision
 from surefoot.models.card import CALIBRATION, CARD, read_card
 from surefoot.models.families.checkpoint import Checkpoint
+from surefoot.models.families.published import WritingModel
 from surefoot.models.families.registry import FAMILIES, find_family, quoted
-from surefoot.models.families.writing import WritingModel
 from surefoot.models.kinds.classifier import FAMILY as CLASSIFIER
 from surefoot.models.kinds.classifier import HEAD, RewardModel
-from surefoot.models.kinds.confidence import Measure, load_confidence, split_measure
-from surefoot.models.kinds.confidence_server import open_confidence_server
+from surefoot.models.kinds.confidence import Measure, load_confidence, open_confidence_server, split_measure
 from surefoot.models.kinds.ensemble import Ensemble
 from surefoot.models.kinds.generative import FAMILY as GENERATIVE
 from surefoot.models.kinds.generative import FORMAT, load_verifier

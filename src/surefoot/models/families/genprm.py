@@ -28,8 +28,7 @@ from transformers import PreTrainedTokenizerBase
 from surefoot.errors import ScoreError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
-from surefoot.models.families.published import READS_TEXT
-from surefoot.models.families.writing import WritingModel
+from surefoot.models.families.published import READS_TEXT, WritingModel
 from surefoot.models.kinds.yes_no import TransformersYesNo, YesNoReader
 from surefoot.models.scorer import CheckpointScorer
 from surefoot.policies.control_tokens import ControlTokens, special_tokens

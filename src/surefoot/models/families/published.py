@@ -20,8 +20,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from surefoot.errors import CheckpointError, ScoreError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace
+from surefoot.models.engine.causal import load_causal
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.scorer import Scorer
+from surefoot.models.scorer import CheckpointScorer, Scorer
 from surefoot.policies.control_tokens import ControlTokens, control_tokens
 from surefoot.protocols import ProblemTrace
 from surefoot.segment.spans import own_lines
@@ -227,3 +228,43 @@ def _without_end(text: str, separator: str) -> str:
 
 def _width(head: nn.Module) -> int:
     return next(layer.in_features for layer in head.modules() if isinstance(layer, nn.Linear))
+
+
+THOUGHT_END = "</think>"
+
+
+class WritingModel(ABC):
+    """A language model that criticises. Its files look like any reasoning model's, so they do not show the
+    family."""
+
+    CARD: ClassVar[CheckpointCard]
+    repositories: ClassVar[tuple[str, ...]]
+    """Names on the hub, ``owner/name``."""
+    has_reference: ClassVar[bool] = False
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Raises ``CheckpointError`` without a chat template."""
+        if not tokenizer.chat_template:
+            raise CheckpointError(
+                f"{tokenizer.name_or_path}: the tokenizer lacks a chat template; family "
+                f"{self.CARD.family!r} needs it"
+            )
+        self.model, self.tokenizer = model.eval(), tokenizer
+        self.card = within_context(self.CARD, model)
+
+    @classmethod
+    def match(cls, checkpoint: Checkpoint) -> FamilyMatch:
+        """What the files say: a Qwen2 that closes thoughts, as DeepSeek-R1-Distill-Qwen does, is possible."""
+        reasons = is_causal(checkpoint, "qwen2") and checkpoint.token_id(THOUGHT_END) is not None
+        return FamilyMatch.POSSIBLE if reasons else FamilyMatch.NO
+
+    @classmethod
+    def load(cls, checkpoint: Checkpoint) -> Self:
+        """Raises ``CheckpointError``."""
+        return cls(
+            *load_causal(checkpoint.directory, checkpoint.loading, trust_remote_code=checkpoint.remote)
+        )
+
+    @abstractmethod
+    def scorer(self, *, name: str, batch_tokens: int, chains: int) -> CheckpointScorer:
+        """What scores with this model, by ``chains`` critiques. Raises ``ScoreError``."""

@@ -10,7 +10,7 @@ from surefoot.models.families.checkpoint import Checkpoint
 from surefoot.models.families.eurus import ImplicitModel
 from surefoot.models.families.genprm import GenPRM
 from surefoot.models.families.math_shepherd import MathShepherd
-from surefoot.models.families.published import FamilyMatch, PublishedModel
+from surefoot.models.families.published import FamilyMatch, PublishedModel, WritingModel
 from surefoot.models.families.pure import Pure
 from surefoot.models.families.qwen_prm import QwenPRM
 from surefoot.models.families.reasoneval import ReasonEval
@@ -18,7 +18,6 @@ from surefoot.models.families.rlhflow import RLHFlow
 from surefoot.models.families.skywork import Skywork
 from surefoot.models.families.thinkprm import ThinkPRM
 from surefoot.models.families.trl import TokenClassifier
-from surefoot.models.families.writing import WritingModel
 
 Family = type[PublishedModel] | type[ImplicitModel] | type[WritingModel]
 

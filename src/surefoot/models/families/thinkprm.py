@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
-from surefoot.models.families.writing import WritingModel
+from surefoot.models.families.published import WritingModel
 from surefoot.models.kinds.generative import GenerativeVerifier
 from surefoot.models.kinds.verifier_format import VerifierFormat
 from surefoot.models.kinds.yes_no import TransformersYesNo

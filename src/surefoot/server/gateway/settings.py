@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 from surefoot.answers import AnswerStyle
-from surefoot.guard.settings import GuardSettings
+from surefoot.guard.records import GuardSettings
 from surefoot.scores import Aggregator
 
 Candidates = Literal["all", "chosen", "none"]
