@@ -13,9 +13,8 @@ step, and the mean of all of its tokens where it is shorter (DeepConf's lowest g
 facebookresearch/deepconf). The scores are in nats and not probabilities: they rank steps, and a threshold has
 to be fitted. The model that wrote a solution says how sure it was; another model says how sure it would be.
 
-DeepConf also works with a model behind a server, because it needs only the ``top_k`` log-probabilities of each
-prompt token, which vLLM returns (``prompt_logprobs``). The other measures need the whole vocabulary.
-"""
+DeepConf also works with a model behind a server, because it needs only the ``top_k`` log-probabilities of
+each prompt token, which vLLM returns (``prompt_logprobs``). The other measures need the whole vocabulary."""
 
 from __future__ import annotations
 
