@@ -3,7 +3,7 @@
 ``python benchmarks/gateway.py [--quick] [--json FILE] [--clients 200] [--seconds 120]
 [--latency-ms 1000] [--database URL] [--keys 0]``
 
-The server is a process of its own, as is the load. Each client asks one question after the other, by one of
+The server and the load run in separate processes. Each client asks one question after the other, by one of
 several strategies, half of them as streams, and checks that the answer is to its own question. Overhead is
 the time of a request beyond the policy's: its latency times the calls that follow each other for that
 strategy. The clients begin at times spread over the latency and do not wait between questions: with more of
@@ -146,7 +146,7 @@ async def client(number: int, port: int, until: float, latency_s: float, key: st
         overhead = took - latency_s * STRATEGIES[strategy]
         seen.overheads_s.append(overhead)
         seen.by_strategy.setdefault(strategy, []).append(overhead)
-        name, got = told(text, stream)
+        name, got = answer_of(text, stream)
         seen.acknowledged.append(name)
         seen.mixed += got != expected(question)
     writer.close()
@@ -157,7 +157,7 @@ def expected(question: str) -> str:
     return "".join(f"line {at} of {question}\n" for at in range(LINES)) + f"The answer is {question}"
 
 
-def told(text: str, stream: bool) -> tuple[str, str]:
+def answer_of(text: str, stream: bool) -> tuple[str, str]:
     """The answer's id and text."""
     if not stream:
         answer = json.loads(text)
@@ -172,7 +172,7 @@ def told(text: str, stream: bool) -> tuple[str, str]:
 async def post(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: bytes, key: str
 ) -> tuple[int, str]:
-    """Status and body of an answer, whole or in chunks; a library would cost more than what is measured."""
+    """Status and body of an answer, whole or in chunks; a library would cost more than the server."""
     head = (
         "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\n"
@@ -257,7 +257,7 @@ def served(database: str, latency_ms: float) -> Iterator[tuple[subprocess.Popen[
     command = [sys.executable, __file__, "--serve", database, "--latency-ms", str(latency_ms)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         if server.stdout is None or server.stdin is None:
-            raise SystemExit("the server has no pipes")
+            raise SystemExit("the server did not open its pipes")
         yield server, int(server.stdout.readline())
         server.stdin.close()
 

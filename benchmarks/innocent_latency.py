@@ -1,8 +1,8 @@
 """Latency of an innocent client of a server while others attack it, one class of attack after another.
 
-The innocent client has a key of its own and asks for a majority of 16 answers, of two forms that need
-algebra to be seen as equal. Policy and reward model cost nothing, so the times are those of the server, which
-runs in a process of its own, with its pages. Attackers come from other addresses of the loopback network
+The innocent client has its own key and asks for a majority of 16 answers, of two forms that only algebra
+shows to be equal. Policy and reward model cost nothing, so the times measure the server, which
+runs in a separate process, with its pages. Attackers come from other addresses of the loopback network
 (127.0.0.2 and following, which Linux has), with keys of their own where the attack needs one. The last column
 counts answers of 5xx but 503 with ``Retry-After``, which is a refusal.
 
@@ -75,7 +75,7 @@ class Attacker:
 
     @property
     def address(self) -> str:
-        """An address of its own."""
+        """A separate address."""
         return f"127.0.0.{self.number + 2}"
 
     def connect(self) -> socket.socket:
@@ -172,7 +172,7 @@ def page_of(name: str) -> Attack:
 
 
 def stranger_uploads(attacker: Attacker, _: int) -> None:
-    """30 MB from somebody who is not signed in."""
+    """30 MB without signing in."""
     kind = "multipart/form-data; boundary=b"
     attacker.ask("POST", "/projects/1/files", b"--b\r\n" + b"a" * 30_000_000, Content_Type=kind)
 
@@ -408,7 +408,7 @@ def hostile_names() -> list[str]:
 
 @contextmanager
 def serving() -> Iterator[Site]:
-    """The server in a process of its own."""
+    """The server in a separate process."""
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen(
             [sys.executable, __file__, "--serve", folder],
