@@ -193,8 +193,8 @@ def routes(project: int, trace: str, problem: str) -> list[str]:
         "/monitor.json",
         *(f"{base}/export/{kind}.jsonl" for kind in ("traces", "scores", "labels")),
         f"{base}/export/labels.jsonl?settled=1",
-        f"{base}/formats/labels.parquet",
-        f"{base}/formats/stepwise.jsonl",
+        f"{base}/export/labels.parquet",
+        f"{base}/export/stepwise.jsonl",
     ]
 
 

@@ -78,7 +78,6 @@ def inspected(found: Inspection) -> Views:
         "trace-program": ("admin", f"{base}/trace?id={program.id}"),
         "problems": ("admin", f"{base}/problems"),
         "problem": ("admin", f"{base}/problem?id={cubes.id}"),
-        "formats": ("admin", f"{base}/formats"),
         "trees": ("admin", "/trees"),
         "tree-list": ("admin", f"/tree-list?file={file}"),
         "tree": ("admin", f"/tree?file={file}&number=0"),

@@ -52,3 +52,4 @@ from .store.labelling import StepChoice as StepChoice
 from .store.labelling import StoredLabel as StoredLabel
 from .store.reviews import Ratings as Ratings
 from .store.transfer import import_files as import_files
+from .store.transfer import kind_of as kind_of

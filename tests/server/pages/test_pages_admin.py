@@ -162,9 +162,10 @@ def test_files_in_and_out(room: Room, tmp_path: Path) -> None:
     answer = upload(admin, made, "solutions", problems=lines(problems), traces=bad)
     data = answer.json()
     assert (data["complete"], data["items"]["made"]) == (False, 3)
-    assert (data["report"]["traces"]["read"]["good"], data["report"]["traces"]["read"]["bad_count"]) == (3, 1)
+    read = {file["kind"]: (file["read"]["good"], file["read"]["bad_count"]) for file in data["files"]}
+    assert read == {"problems": (len(problems), 0), "traces": (3, 1)}
     again = upload(admin, made, "solutions", problems=lines(problems), traces=lines(traces)).json()
-    assert (again["report"]["traces"]["added"]["same"], again["items"]["made"]) == (3, 0)
+    assert (again["files"][1]["added"]["traces"]["same"], again["items"]["made"]) == (3, 0)
     exported = admin.get(f"/projects/{made}/export/traces.jsonl")
     assert exported.headers["content-disposition"] == f'attachment; filename="project-{made}-traces.jsonl"'
     assert sorted(exported.text.splitlines()) == sorted(lines(traces).splitlines())
@@ -299,21 +300,21 @@ def test_an_import_says_which_scores_took_the_place_of_others(room: Room) -> Non
     _, traces = solutions()
     rows = [StepScores(trace_id=traces[0].id, scorer="first", scores=(0.1, 0.2, 0.3))]
     csrf = admin.fields("/projects/1/files")["csrf"]
-    files = {"scores": ("s.jsonl", lines(rows).encode()), "traces": ("t.jsonl", b"no json\n")}
+    files = {"file": ("s.jsonl", (lines(rows) + "no json\n").encode())}
     page = admin.client.post("/projects/1/files", data={"csrf": csrf, "make": "nothing"}, files=files).text
     assert "<h1>Imported in part</h1>" in page
-    assert '<th scope="row">Scores</th><td>1</td><td>0</td><td>0</td><td>1</td><td>0</td><td>0</td>' in page
-    assert '<th scope="row">Traces</th><td>0</td><td>0</td><td>0</td><td>0</td><td>0</td><td>1</td>' in page
+    assert "1 rows read, 1 skipped" in page
+    assert '<th scope="row">Scores</th><td>0</td><td>0</td><td>1</td><td>0</td>' in page
 
 
 def test_an_upload_of_which_nothing_fits_is_an_error_with_its_reason(room: Room) -> None:
     admin = room.browser("admin")
-    wrong = upload(admin, 1, "nothing", traces='{"question": "What?", "solution": "That."}\n')
+    wrong = upload(admin, 1, "nothing", traces='{"what": "That."}\n')
     assert wrong.status_code == 400
-    assert "field 'problem_id': missing" in wrong.text
+    assert "name its column with --text-field" in wrong.text
     orphan = upload(admin, 1, "nothing", traces=lines([Trace(problem_id="nobody", text="a")]))
     assert orphan.status_code == 400
-    assert "none of the 1 Trace records fits" in orphan.text
+    assert "none of the records fits; first" in orphan.text
 
 
 def test_uploaded_traces_without_steps_are_cut(room: Room) -> None:

@@ -66,7 +66,6 @@ def forms(room: Room) -> list[tuple[str, str, str]]:
         ("admin", "/projects/1/queue", "/projects/1/queue"),
         ("admin", "/projects/1/files", "/projects/1/files"),
         ("admin", "/projects/1/flags", f"/projects/1/flags/{comment.id}"),
-        ("admin", "/projects/1/formats", "/projects/1/formats"),
         ("admin", "/requests", "/requests/import"),
         ("admin", "/held", f"/held/{room.db.held_calls.hold(held_call(), most=99)}"),
     ]
@@ -123,7 +122,7 @@ def test_uploads_of_those_who_may_not_upload_are_not_read(room: Room, who: str |
             yield b"x" * 1_000_000
 
     headers = {"content-type": "multipart/form-data; boundary=b", "content-length": "30000000"}
-    paths = ["/projects/1/files", "/projects/1/formats", "/projects/1/protocol"]
+    paths = ["/projects/1/files", "/projects/1/protocol"]
     for path in [*paths, *(["/sign-in"] if who is None else [])]:
         read = 0
         seen.clear()
@@ -323,7 +322,6 @@ def test_keys_do_what_their_scopes_say(room: Room) -> None:
         ("GET", "/people.json", reader, "admin"),
         ("POST", "/people", reader, "admin"),
         ("POST", f"{base}/files", reader, "admin"),
-        ("POST", f"{base}/formats", reader, "admin"),
         ("POST", "/requests/import", reader, "admin"),
         ("POST", f"{base}/settings", reader, "admin"),
         ("POST", f"{base}/adjudicate/1", reader, "admin"),
@@ -414,11 +412,12 @@ def test_reports_on_uploads_name_the_files_as_the_user_does(room: Room) -> None:
         return str(admin.client.post("/projects/1/files", data=fields, files=files).text)
 
     good = (Problem(text="What is 2 + 2?").model_dump_json() + "\n").encode()
+    wrong = b'{"trace_id": "t", "step": 0, "kind": "taste", "value": 1, "source": "me"}\n'
     pages = [
         send("nothing", ("problems", ("one.jsonl", good)), ("problems", ("two.jsonl", b"{}\n"))),
         send("nothing", ("problems", ("two.jsonl", b"{}\n"))),
         send("nothing", ("traces", ("two.jsonl.gz", b"not packed"))),
-        send("control", ("labels", ("two.jsonl", b"{}\n"))),
+        send("control", ("labels", ("two.jsonl", wrong))),
     ]
     for page in pages:
         assert "two.jsonl" in page
@@ -437,7 +436,7 @@ def test_a_score_that_is_no_number_is_refused_with_line_and_field(room: Room, sc
         files={"scores": ("s.jsonl", content.encode())},
     )
     assert answer.status_code == 200
-    assert re.search(r"scores, line 1: field &#39;scores\.2&#39;: ", answer.text)
+    assert re.search(r"row 1: field &#39;scores\.2&#39;: ", answer.text)
     stored = admin.get("/projects/1/export/scores.jsonl").text
     assert ('"scorer":"s2"' in stored, '"scorer":"s1"' in stored) == (True, False)
     for page in ("traces", "problems", f"trace?id={traces[0].id}", f"problem?id={traces[0].problem_id}"):

@@ -13,7 +13,7 @@ from test_database import HOSTILE
 from surefoot.errors import ConflictError, ForbiddenError, NotFoundError, StoreError
 from surefoot.io import write_records
 from surefoot.records import Message, Problem, Step, StepLabel, StepScores, Trace
-from surefoot.server import ChoiceInput, Database, KnownAnswer, LabelInput, NewItem, import_files
+from surefoot.server import ChoiceInput, Database, KnownAnswer, LabelInput, NewItem, import_files, kind_of
 from surefoot.stats.rater_agreement import agreement
 
 
@@ -368,14 +368,14 @@ def test_files_are_imported_once_and_faults_counted(lab: Lab, tmp_path: Path) ->
     label = StepLabel(trace_id=trace.id, step=0, kind="correctness", value=1, source="judge")
     write_records(labels, [label, label.model_copy(update={"step": 4})])
     for new in (1, 0):
-        done = import_files(lab.db, lab.id, problems=[problems], traces=[traces], labels=[labels])
-        assert (done.problems.added.new, done.traces.added.new, done.labels.added.new) == (new,) * 3
-        assert (done.problems.read.bad_count, done.traces.added.refused, done.labels.added.refused) == (
-            1,
-            1,
-            1,
-        )
-        assert not done.complete
+        files = {path: kind_of(path) for path in (labels, traces, problems)}
+        assert list(files.values()) == ["labels", "traces", "problems"]
+        done = import_files(lab.db, lab.id, files)
+        added = {file.kind: file.added[file.kind] for file in done.values()}
+        assert [counts.new for counts in added.values()] == [new, new, new]
+        assert done[problems].read.bad_count == 1
+        assert (added["traces"].refused, added["labels"].refused) == (1, 1)
+        assert not any(file.complete for file in done.values())
     changed = Problem(id=problem.id, text="other")
     assert lab.db.traces.add_problems(lab.id, [changed]).reasons == (
         (problem.id, "the project has a record with this id and other content; use another id"),

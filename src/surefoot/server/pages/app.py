@@ -33,8 +33,8 @@ from surefoot.server.pages import (
     agreement,
     annotate,
     candidates,
+    files,
     flags,
-    formats,
     held,
     keys,
     monitor,
@@ -43,7 +43,6 @@ from surefoot.server.pages import (
     request_log,
     session,
     traces,
-    transfer,
     trees,
 )
 from surefoot.server.pages.access import Pages, SignInNeeded, bearer_key, proxied_user, visitor_of
@@ -52,8 +51,7 @@ from surefoot.server.pages.settings import PageSettings
 from surefoot.server.store.database import Database
 
 _MODULES = (
-    *(session, projects, accounts, keys, annotate, queue, agreement, adjudicate, flags, transfer),
-    formats,
+    *(session, projects, accounts, keys, annotate, queue, agreement, adjudicate, flags, files),
     *(traces, candidates, trees, request_log, held, monitor),
 )
 _LOG = logging.getLogger("surefoot.server")

@@ -6,7 +6,7 @@ import hmac
 import math
 import re
 import secrets
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -126,16 +126,10 @@ class Form:
         """A checkbox."""
         return name in self.data
 
-    def uploaded(self) -> list[UploadFile]:
-        """Uploads of all fields."""
+    def files(self) -> list[UploadFile]:
+        """The uploads of all fields."""
         values = (value for _, value in self.data.multi_items())
         return [value for value in values if isinstance(value, UploadFile) and value.filename]
-
-    def files(self, name: str) -> Iterator[UploadFile]:
-        """Files uploaded in a field."""
-        for value in self.data.getlist(name):
-            if isinstance(value, UploadFile) and value.filename:
-                yield value
 
 
 async def checked_form(request: Request, visitor: SignedIn) -> Form:

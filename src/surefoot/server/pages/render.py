@@ -144,7 +144,6 @@ def _without_nan(value: Any) -> Any:
 _PROJECT_TABS = (
     ("/traces", "Traces", "/trace"),
     ("/problems", "Candidates", "/problem"),
-    ("/formats", "Formats", "/formats"),
 )
 """Path, name, and the prefix of other paths that belong to the tab."""
 _SITE_TABS = (

@@ -6,16 +6,20 @@ limits of files, and keeps nothing; so a file that is too large, or cannot be re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Row, Table, select, tuple_
 
+from surefoot import formats
 from surefoot.errors import RecordError
-from surefoot.formats import ImportContext, ImportedTrace, ImportSettings, import_traces
+from surefoot.formats import ImportContext, ImportedTrace, ImportSettings, detect_format, import_traces
+from surefoot.formats.rows import raw_rows
 from surefoot.io.files import ReadReport, check_size, needs, read_records
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Evidence, Problem, Record, StepLabel, StepScores, Trace
@@ -200,88 +204,96 @@ def _decision_label(decision: Adjudication, pseudonym: str | None) -> StepLabel:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Imported:
-    """What became of the files of one kind of record."""
+RECORDS: Final[Mapping[str, type[Record]]] = MappingProxyType(
+    {"problems": Problem, "traces": Trace, "scores": StepScores, "labels": StepLabel}
+)
+"""The kinds of records, in the order in which they are imported."""
 
+
+@dataclass(frozen=True, kw_only=True)
+class ImportedFile:
+    """Result of the import of one file. Repeating an import adds nothing."""
+
+    kind: str
     read: ReadReport
-    """Good lines, and bad ones with their reasons."""
-    added: Added
-    """What became of the good lines."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImportReport:
-    """What an import did. Repeating an import adds nothing."""
-
-    problems: Imported
-    traces: Imported
-    scores: Imported
-    labels: Imported
+    """Good rows, and bad ones with their reasons."""
+    added: Mapping[str, Added]
+    """What became of the good rows, by kind of record."""
 
     @property
     def complete(self) -> bool:
-        """Whether everything was imported: no bad line, no record refused."""
-        parts = (self.problems, self.traces, self.scores, self.labels)
-        return not any(part.read.bad_count or part.added.refused for part in parts)
+        """Whether no row was bad and no record refused."""
+        return not (self.read.bad_count or any(added.refused for added in self.added.values()))
 
 
-def import_files(
-    database: Database,
-    project_id: int,
-    *,
-    problems: Sequence[Path | str] = (),
-    traces: Sequence[Path | str] = (),
-    scores: Sequence[Path | str] = (),
-    labels: Sequence[Path | str] = (),
-) -> ImportReport:
-    """Read files into a project, problems first; bad lines and refused records are counted and skipped.
+def kind_of(path: Path) -> str:
+    """The kind of records in a file (of ``RECORDS``) or the name of its format, from its content.
 
-    The paths are opened as they are: a server must choose them itself, never from a name in a request.
-    Traces without steps are cut. A pipe cannot be read twice, so it is stored as it is read. Raises
-    ``RecordError`` for a file that cannot be read at all or is too large, and if no line of any file is a
-    record that fits; ``NotFoundError`` for the project.
+    Raises ``RecordError`` for a file that cannot be opened or is empty.
     """
-    target = database.traces
-    for path in (*problems, *traces, *scores, *labels):
-        if str(path) != "-":
-            check_size(Path(path))
-
-    def add_traces(project_id: int, read: Iterable[Trace]) -> Added:
-        return target.add_traces(project_id, (t if t.steps else cut_trace(t) for t in read))
-
-    report = ImportReport(
-        problems=_read(project_id, problems, Problem, target.add_problems),
-        traces=_read(project_id, traces, Trace, add_traces),
-        scores=_read(project_id, scores, StepScores, target.add_scores),
-        labels=_read(project_id, labels, StepLabel, database.labels.import_labels),
-    )
-    _refuse_nothing(report)
-    return report
+    name = detect_format(path)
+    if zipfile.is_zipfile(path):
+        return name
+    row = next((row for _, row in raw_rows(path) if isinstance(row, Mapping)), {})
+    for kind, record in RECORDS.items():
+        required = {name for name, field in record.model_fields.items() if field.is_required()}
+        if required <= row.keys() <= record.model_fields.keys():
+            return kind
+    if name == formats.RECORDS:
+        raise RecordError(f"{path}: its fields are not those of any record; see docs/reference/formats.md")
+    return name
 
 
-def import_format(
-    database: Database, project_id: int, source: str, path: Path
-) -> tuple[ReadReport, dict[str, Added]]:
-    """Read a file of the format ``source`` (of ``FORMATS``) into a project.
+def import_files(database: Database, project_id: int, files: Mapping[Path, str]) -> dict[Path, ImportedFile]:
+    """Read files into a project; each has a kind of ``RECORDS`` or the name of a format, see ``kind_of``.
 
-    Bad rows and refused records are counted and skipped. The path is opened as it is. Raises ``RecordError``
-    for a file that cannot be read to its end or is too large, and if none of its rows fits.
+    Bad rows and refused records are counted and skipped, and traces without steps are cut. The paths are
+    opened as they are: a server must choose them itself, never from a name in a request. Raises
+    ``RecordError`` for a file that cannot be read to its end or is too large, and if not a single record was
+    accepted; ``NotFoundError`` for the project.
     """
-    checked, report = ReadReport(), ReadReport()
-    for _ in _solutions(source, path, checked):
-        pass
-    checked.require_some(f"is it a file of {source}?")
+    for path, kind in files.items():
+        if kind in RECORDS:
+            check_size(path)
+        else:
+            for _ in _solutions(kind, path, ReadReport()):
+                pass
+    # scores and labels need the traces, also those of other formats
+    order = {"problems": 0, "traces": 1, "scores": 3, "labels": 4}
+    imported = {}
+    for path, kind in sorted(files.items(), key=lambda file: order.get(file[1], 2)):
+        read_file = _import_records if kind in RECORDS else _import_format
+        imported[path] = read_file(database, project_id, kind, path)
+    _refuse_nothing(imported.values())
+    return imported
+
+
+def _import_records(database: Database, project_id: int, kind: str, path: Path) -> ImportedFile:
+    report, traces = ReadReport(), database.traces
+    records: Iterable[Any] = read_records(path, RECORDS[kind], report=report)
+    if kind == "traces":
+        records = map(_cut, records)
+    add: dict[str, Callable[[int, Iterable[Any]], Added]] = {
+        "problems": traces.add_problems,
+        "traces": traces.add_traces,
+        "scores": traces.add_scores,
+        "labels": database.labels.import_labels,
+    }
+    return ImportedFile(kind=kind, read=report, added={kind: add[kind](project_id, records)})
+
+
+def _import_format(database: Database, project_id: int, source: str, path: Path) -> ImportedFile:
+    report = ReadReport()
     added = {"problems": Added(), "traces": Added(), "labels": Added()}
-    waiting = _solutions(source, path, report)
-    while batch := list(islice(waiting, _ROWS)):
-        problems = {one.problem.id: one.problem for one in batch if one.problem}.values()
-        traces = [_cut(one.trace) for one in batch if one.trace]
-        labels = [label for one in batch for label in one.labels]
+    solutions = _solutions(source, path, report)
+    while batch := list(islice(solutions, _ROWS)):
+        problems = {item.problem.id: item.problem for item in batch if item.problem}.values()
+        traces = [_cut(item.trace) for item in batch if item.trace]
+        labels = [label for item in batch for label in item.labels]
         added["problems"] += database.traces.add_problems(project_id, problems)
         added["traces"] += database.traces.add_traces(project_id, traces)
         added["labels"] += database.labels.import_labels(project_id, labels)
-    return report, added
+    return ImportedFile(kind=source, read=report, added=added)
 
 
 def _solutions(source: str, path: Path, report: ReadReport) -> Iterator[ImportedTrace]:
@@ -292,32 +304,14 @@ def _cut(trace: Trace) -> Trace:
     return trace if trace.steps else cut_trace(trace)
 
 
-def _refuse_nothing(report: ImportReport) -> None:
+def _refuse_nothing(imported: Iterable[ImportedFile]) -> None:
     """Raise ``RecordError`` with the first reason if not a single record was accepted."""
-    kinds = (
-        (report.problems, Problem),
-        (report.traces, Trace),
-        (report.scores, StepScores),
-        (report.labels, StepLabel),
-    )
-    parts = [(part, kind) for part, kind in kinds if part.read.files]
-    if any(part.added.new or part.added.same or part.added.replaced for part, _ in parts):
+    files = list(imported)
+    added = [added for file in files for added in file.added.values()]
+    if not files or any(counts.new or counts.same or counts.replaced for counts in added):
         return
-    for part, kind in parts:
-        part.read.require_some(needs(kind))
-        name, reason = part.added.reasons[0]
-        raise RecordError(
-            f"none of the {part.read.good} {kind.__name__} records fits; first, {name}: {reason}"
-        )
-
-
-def _read(
-    project_id: int,
-    paths: Sequence[Path | str],
-    kind: type[R],
-    add: Callable[[int, Iterable[R]], Added],
-) -> Imported:
-    report, added = ReadReport(), Added()
-    for path in paths:
-        added += add(project_id, read_records(path, kind, report=report))
-    return Imported(read=report, added=added)
+    for file in files:
+        record = RECORDS.get(file.kind)
+        file.read.require_some(needs(record) if record else f"is it a file of {file.kind}?")
+    name, reason = next(reason for counts in added for reason in counts.reasons)
+    raise RecordError(f"none of the records fits; first, {name}: {reason}")

@@ -14,8 +14,8 @@ from annotation_site import SCRIPT, Browser
 from inspection_site import Inspection, add_labels, open_inspection
 
 from surefoot.io import read_records
-from surefoot.records import Problem, StepLabel, Trace
-from surefoot.server.pages.formats import EXPORTS
+from surefoot.records import Problem, StepLabel, StepScores, Trace
+from surefoot.server.pages.files import EXPORTS
 
 
 @pytest.fixture
@@ -39,32 +39,32 @@ def send(
     name: str = "x.json",
     **more: Any,
 ) -> Any:
-    fields = {**browser.fields(f"{base}/formats"), **more}
-    return browser.client.post(f"{base}/formats", data=fields, files={"file": (name, content)})
+    fields = {**browser.fields(f"{base}/files"), "make": "nothing", **more}
+    return browser.client.post(f"{base}/files", data=fields, files={"file": (name, content)})
 
 
 def test_every_export_is_offered_and_given(found: Inspection) -> None:
-    twin = found.viewer.json(f"{found.base}/formats.json")
-    assert [one["name"] for one in twin["exports"]] == list(EXPORTS)
-    for one in twin["exports"]:
-        answer = found.viewer.get(one["link"])
+    twin = found.viewer.json(f"{found.base}/files.json")
+    assert twin["exports"] == dict(EXPORTS)
+    for name in EXPORTS:
+        answer = found.viewer.get(f"{found.base}/export/{name}")
         assert answer.status_code == 200
         assert "written" in answer.headers["x-surefoot-report"]
-        assert one["name"] in answer.headers["content-disposition"]
+        assert name in answer.headers["content-disposition"]
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert len(answer.content) > 0
 
 
 def test_what_was_dropped_is_shown(found: Inspection, admin: Browser) -> None:
-    found.viewer.get(f"{found.base}/formats/stepwise.jsonl")
-    page = admin.get(f"{found.base}/formats").text
+    found.viewer.get(f"{found.base}/export/stepwise.jsonl")
+    page = admin.get(f"{found.base}/files").text
     assert "2 steps: from one without a sign on (labels disagree), 1 traces: chat trace" in page
 
 
 def test_label_studio_goes_out_and_comes_into_another_project(found: Inspection, admin: Browser) -> None:
-    tasks = found.viewer.get(f"{found.base}/formats/label-studio.json")
+    tasks = found.viewer.get(f"{found.base}/export/label-studio.json")
     assert len(tasks.json()) == 3
-    answer = send(admin, f"/projects/{found.other}", tasks.content, make_items="on")
+    answer = send(admin, f"/projects/{found.other}", tasks.content, make="solutions")
     assert answer.status_code == 200, answer.text
     assert "<h1>Imported</h1>" in answer.text
     ours = sorted(found.db.export.labels(found.room.project), key=repr)
@@ -75,15 +75,11 @@ def test_label_studio_goes_out_and_comes_into_another_project(found: Inspection,
     assert "0 items made" in again.text
 
 
-def test_archives_hold_what_the_command_line_reads(found: Inspection, tmp_path: Path) -> None:
-    for name, ending in (("records-jsonl.zip", ".jsonl"), ("records-parquet.zip", ".parquet")):
-        content = found.viewer.get(f"{found.base}/formats/{name}").content
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            kinds = ("problems", "traces", "labels", "scores")
-            assert sorted(archive.namelist()) == sorted(f"{kind}{ending}" for kind in kinds)
-            archive.extract(f"labels{ending}", tmp_path)
-        labels = list(read_records(tmp_path / f"labels{ending}", StepLabel))
-        assert sorted(labels, key=repr) == sorted(found.db.export.labels(found.room.project), key=repr)
+def test_parquet_holds_what_the_command_line_reads(found: Inspection, tmp_path: Path) -> None:
+    path = tmp_path / "labels.parquet"
+    path.write_bytes(found.viewer.get(f"{found.base}/export/labels.parquet").content)
+    labels = list(read_records(path, StepLabel))
+    assert sorted(labels, key=repr) == sorted(found.db.export.labels(found.room.project), key=repr)
 
 
 def test_prm800k_comes_in(found: Inspection, admin: Browser) -> None:
@@ -179,20 +175,20 @@ def test_errors_name_the_file_as_the_user_does(
 
 
 def test_only_administrators_import_and_only_with_the_forms_secret(found: Inspection, admin: Browser) -> None:
-    assert '<form method="post" action="' + found.base not in found.viewer.get(f"{found.base}/formats").text
-    fields = admin.fields(f"{found.base}/formats")
+    assert '<form method="post" action="' + found.base not in found.viewer.get(f"{found.base}/files").text
+    fields = admin.fields(f"{found.base}/files")
     files = {"file": ("x.json", b"[]")}
-    bare = admin.client.post(f"{found.base}/formats", data={}, files=files)
+    bare = admin.client.post(f"{found.base}/files", data={}, files=files)
     assert bare.status_code == 403
-    foreign = found.viewer.client.post(f"{found.base}/formats", data=fields, files=files)
+    foreign = found.viewer.client.post(f"{found.base}/files", data=fields, files=files)
     assert foreign.status_code == 403
     assert send(admin, found.base, b"[]").status_code == 400
-    assert admin.client.post(f"{found.base}/formats", data=fields).status_code == 400
+    assert admin.client.post(f"{found.base}/files", data=fields).status_code == 400
 
 
 @pytest.mark.parametrize("name", ["x", "..%2f..%2fetc%2fpasswd", "labels.csv"])
 def test_there_is_no_other_export(found: Inspection, name: str) -> None:
-    assert found.viewer.get(f"{found.base}/formats/{name}").status_code == 404
+    assert found.viewer.get(f"{found.base}/export/{name}").status_code == 404
 
 
 def test_files_of_ones_own_are_imported(found: Inspection, admin: Browser) -> None:
@@ -220,23 +216,43 @@ def test_an_archive_is_bounded_by_what_it_unpacks_to(found: Inspection, admin: B
 
 
 def test_several_files_are_imported_by_what_they_hold(found: Inspection, admin: Browser) -> None:
-    fields = admin.fields(f"{found.base}/formats")
+    fields = admin.fields(f"{found.base}/files")
     gsm8k = json.dumps({"question": "What is 3 + 4?", "answer": "It is 7.\n#### 7"}).encode()
     steps = json.dumps({"instruction": "q2?", "responses": [], "next_response": "a", "rating": 1}).encode()
     files = [("file", ("a.jsonl", gsm8k)), ("file", ("b.jsonl", steps))]
-    page = admin.client.post(f"{found.base}/formats", data=fields, files=files).text
+    page = admin.client.post(f"{found.base}/files", data=fields, files=files).text
     assert "<b>a.jsonl</b> as gsm8k: 1 rows read, 0 skipped" in page
     assert "<b>b.jsonl</b> as prm800k-steps: 1 rows read, 0 skipped" in page
     assert found.db.traces.problems(found.room.project, text="What is 3 + 4?")
 
 
-def test_records_belong_on_the_page_of_files(found: Inspection, admin: Browser) -> None:
-    before = len(found.db.traces.problems(found.room.project, limit=5_000))
-    fields = admin.fields(f"{found.base}/formats")
+def test_records_and_other_formats_come_together(found: Inspection, admin: Browser) -> None:
+    fields = admin.fields(f"{found.base}/files")
     gsm8k = json.dumps({"question": "What is 5 + 4?", "answer": "It is 9.\n#### 9"}).encode()
-    records = Problem(text="new").model_dump_json().encode()
-    files = [("file", ("a.jsonl", gsm8k)), ("file", ("mine.jsonl", records))]
-    answer = admin.client.post(f"{found.base}/formats", data=fields, files=files)
+    problem = Problem(text="new")
+    trace = Trace(problem_id=problem.id, text="One.\n\nTwo.")
+    scores = StepScores(trace_id=trace.id, scorer="s", scores=(0.5, 0.25))
+    label = StepLabel(trace_id=trace.id, step=1, kind="correctness", value=-1, source="judge")
+    uploads = [
+        ("file", (name, record.model_dump_json(exclude_defaults=True).encode()))
+        for name, record in (
+            ("4.jsonl", label),
+            ("3.jsonl", scores),
+            ("2.jsonl", trace),
+            ("1.jsonl", problem),
+        )
+    ]
+    uploads.append(("file", ("a.jsonl", gsm8k)))
+    page = admin.client.post(f"{found.base}/files", data=fields, files=uploads).text
+    assert "<h1>Imported</h1>" in page
+    for name, kind in (("1", "problems"), ("2", "traces"), ("3", "scores"), ("4", "labels"), ("a", "gsm8k")):
+        assert f"<b>{name}.jsonl</b> as {kind}: 1 rows read, 0 skipped" in page
+    assert found.db.traces.scores(found.room.project, trace.id) == [scores]
+    assert [one.record.step for one in found.db.labels.of_trace(found.room.project, trace.id)] == [1]
+
+
+def test_records_with_unknown_fields_are_refused_with_the_name(found: Inspection, admin: Browser) -> None:
+    row = {**Problem(text="new").model_dump(mode="json"), "surprise": 1}
+    answer = send(admin, found.base, json.dumps(row).encode(), name="mine.jsonl")
     assert answer.status_code == 400
-    assert "&#39;mine.jsonl&#39; has surefoot records" in answer.text
-    assert len(found.db.traces.problems(found.room.project, limit=5_000)) == before
+    assert "mine.jsonl: its fields are not those of any record" in answer.text
