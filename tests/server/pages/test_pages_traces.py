@@ -197,12 +197,14 @@ def test_another_projects_trace_is_not_found(found: Inspection) -> None:
         f"{found.base}/problem?id={found.foreign.problem_id}",
     ):
         assert found.viewer.get(path).status_code == 404
-    for page in ("traces", "problems", f"trace?id={found.foreign.id}", "formats"):
+    for page in ("traces", "problems", f"trace?id={found.foreign.id}", "files"):
         assert found.viewer.get(f"/projects/{found.other}/{page}").status_code == 404
     assert found.viewer.get(f"{found.base}/trace").status_code == 404
 
 
-@pytest.mark.parametrize("page", ["traces", "trace?id=1", "problems", "problem?id=1", "formats"])
+@pytest.mark.parametrize(
+    "page", ["traces", "trace?id=1", "problems", "problem?id=1", "files", "export/labels.parquet"]
+)
 def test_annotators_are_blind_to_each_other(found: Inspection, page: str) -> None:
     assert found.room.browser("ann").get(f"{found.base}/{page}").status_code == 403
     assert found.room.browser("eve").get(f"{found.base}/{page}").status_code == 404
