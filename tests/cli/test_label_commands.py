@@ -201,9 +201,9 @@ def test_a_token_budget_stops_cleanly_and_a_larger_one_goes_on(data, tmp_path):
     assert not (tmp_path / "l.jsonl.work").exists()
 
 
-def test_a_time_budget_stops_after_the_first_piece(data, tmp_path):
+def test_a_small_budget_stops_after_the_first_piece(data, tmp_path):
     with serve(answer) as running:
-        ended = incomplete(*words(data, running.url, tmp_path / "l.jsonl", "--time-budget=0.0001"))
+        ended = incomplete(*words(data, running.url, tmp_path / "l.jsonl", "--token-budget=1"))
     assert "stopped by the budget after 1 of 60 pieces" in ended.err
 
 
@@ -248,7 +248,7 @@ def test_trees_are_grown_resumed_and_taken_apart(data, tmp_path):
     with serve(answer) as running:
         command = ["label", "tree", problems, "--policy", "solver", "--base-url", running.url]
         command += ["--rollouts=4", "--search-limit=3", "--estimate=hard", *GRADING]
-        stopped = incomplete(*command, "--out", out, "--time-budget=0.0001")
+        stopped = incomplete(*command, "--out", out, "--token-budget=1")
         assert "stopped by the budget after 1 of 30 pieces" in stopped.err
         asked = len(running.seen)
         ended = good(*command, "--out", out)

@@ -17,9 +17,7 @@ from surefoot.io.files import check_size
 from surefoot.io.limits import FileLimits, lower_limits
 from surefoot.records import Problem, Trace
 
-SMALL = FileLimits(
-    max_rows=50, max_field_characters=3_000, max_piece_bytes=20_000, max_unpacked_bytes=100_000
-)
+SMALL = FileLimits(max_rows=50, max_piece_bytes=20_000, max_unpacked_bytes=100_000)
 
 
 def gzipped(path, *pieces):
@@ -65,19 +63,18 @@ def test_a_parquet_file_that_repeats_one_text_is_refused(tmp_path, nested):
         check_size(path)
 
 
-def test_rows_and_fields_are_bounded_and_named(tmp_path):
+def test_rows_are_bounded_and_named(tmp_path):
     lines = tmp_path / "many.jsonl"
     lines.write_text('{"text": "p"}\n' * 51)
     with pytest.raises(RecordError, match=r"many\.jsonl: .*more than 50 rows.*SUREFOOT_MAX_ROWS"):
         rows_of(lines)
     with pytest.raises(RecordError, match="51 rows"):
         rows_of(repeated_text(tmp_path / "many.parquet", 51, 3))
-    deep = {"text": "p", "meta": json.dumps({"x": 1}), "answer": "b" * 3_001}
-    lines.write_text('{"text": "p"}\n' + json.dumps(deep) + "\n")
-    with pytest.raises(RecordError, match=r"line 2: field 'answer' has 3,001 characters.*FIELD_CHARACTERS"):
+    lines.write_text('{"text": "p"}\n' + json.dumps({"text": "p", "answer": "b" * 20_001}) + "\n")
+    with pytest.raises(RecordError, match=r"line 2 has more than 20,000 bytes.*MAX_PIECE_BYTES"):
         rows_of(lines)
-    with pytest.raises(RecordError, match=r"row 1: field 'text' has 3,001"):
-        rows_of(repeated_text(tmp_path / "long.parquet", 2, 3_001))
+    with pytest.raises(RecordError, match=r"row 1 unpacks to 20,0.. bytes.*MAX_PIECE_BYTES"):
+        rows_of(repeated_text(tmp_path / "long.parquet", 1, 20_001))
 
 
 def test_what_is_within_the_bounds_is_read_as_before(tmp_path):

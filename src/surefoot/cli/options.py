@@ -26,7 +26,6 @@ from surefoot.labels import Neutral
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.scores import Aggregator
 from surefoot.work.cost import Rates
-from surefoot.work.resumable import Budget
 
 if TYPE_CHECKING:
     from surefoot.answers import Grader
@@ -137,9 +136,10 @@ DryRun = Annotated[
     Flag(transient=True),
     Field(description="Predict tokens, and hours and prices from the rates below; spend and write nothing."),
 ]
-Budgets = Annotated[
-    Budget,
-    OptionGroup(names={"tokens": "--token-budget", "minutes": "--time-budget"}, transient=("*",)),
+TokenBudget = Annotated[
+    int | None,
+    Flag(transient=True),
+    Field(ge=1, description="Stop before the piece of work that would exceed this total over all starts."),
 ]
 CostRates = Annotated[Rates, OptionGroup(title="Cost", transient=("*",))]
 Workers = Annotated[

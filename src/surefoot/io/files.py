@@ -11,14 +11,14 @@ import types
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, PlainSerializer, ValidationError
-from pydantic_core import PydanticSerializationError, from_json
+from pydantic_core import PydanticSerializationError
 
 from surefoot.errors import RecordError
 from surefoot.io.atomic import atomic_file
@@ -341,9 +341,6 @@ def placed_lines(stream: IO[bytes], limits: FileLimits) -> Iterator[tuple[int, i
         rows += 1
         if rows > limits.max_rows:
             raise limits.exceeded("max_rows", f"it has more than {limits.max_rows:,} rows")
-        if len(text) > limits.max_field_characters:
-            with suppress(ValueError):  # the reader counts lines that are not JSON
-                limits.check_fields(from_json(text), f"line {number}")
         yield number, start, text
 
 
@@ -367,10 +364,8 @@ def table_rows(path: Path, limits: FileLimits | None = None) -> Iterator[tuple[i
                     if unpacked > limits.max_unpacked_bytes:
                         what = f"its first {number + part.num_rows:,} rows unpack to {unpacked:,} bytes"
                         raise limits.exceeded("max_unpacked_bytes", what)
-                    for number, row in enumerate(part.to_pylist(), start=number + 1):  # noqa: B020
-                        if size > limits.max_field_characters:
-                            limits.check_fields(row, f"row {number}")
-                        yield number, row
+                    yield from enumerate(part.to_pylist(), start=number + 1)
+                    number += part.num_rows
     # pyarrow's errors, and Python's: names that are not UTF-8, dates out of range
     except (pa.ArrowException, ArithmeticError, LookupError, TypeError, ValueError) as error:
         reason = shortened(str(error))

@@ -1,4 +1,4 @@
-"""Bounds on the rows, fields and unpacked bytes of a file, checked while it is read.
+"""Bounds on the rows and unpacked bytes of a file, checked while it is read.
 
 A small file can unpack to a large one: a Parquet file of 3 kB repeats one text a million times, a gzip file
 of 2 MB unpacks to one line of gigabytes. Every reader of the package enforces these bounds, whoever sent the
@@ -34,9 +34,6 @@ class FileLimits(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_rows: int = Field(default=10_000_000, ge=1, description="Rows of a file.")
-    max_field_characters: int = Field(
-        default=8_000_000, ge=1, description="Characters of one text in a row, at any depth."
-    )
     max_piece_bytes: int = Field(
         default=2**28,
         ge=1,
@@ -71,19 +68,6 @@ class FileLimits(BaseModel):
             f"{what}, and at most {getattr(self, name):,} are read; if the file is meant to be so large, set "
             f"{_PREFIX}{name.upper()}"
         )
-
-    def check_fields(self, value: Any, where: str) -> None:
-        """Raise :class:`LimitError` naming the first text that is too long; ``where`` names the row."""
-        waiting: list[tuple[str, Any]] = [("", value)]
-        while waiting:
-            name, inner = waiting.pop()
-            if isinstance(inner, str) and len(inner) > self.max_field_characters:
-                what = f"{where}: field '{name}' has {len(inner):,} characters"
-                raise self.exceeded("max_field_characters", what)
-            if isinstance(inner, dict):
-                waiting += [(f"{name}.{key}" if name else str(key), part) for key, part in inner.items()]
-            elif isinstance(inner, list | tuple):
-                waiting += [(f"{name}.{number}", part) for number, part in enumerate(inner)]
 
 
 class RowSize:

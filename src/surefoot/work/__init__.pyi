@@ -14,6 +14,5 @@ from .progress import progress_bars as progress_bars
 from .ray_data import ScoreSteps as ScoreSteps
 from .ray_data import VerifySteps as VerifySteps
 from .ray_engine import RayEngine as RayEngine
-from .resumable import Budget as Budget
 from .resumable import MapResult as MapResult
 from .resumable import map_resumable as map_resumable

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, contextmanager
 from functools import partial
 from multiprocessing.util import Finalize
 from typing import Any, Protocol, Self
@@ -84,7 +84,7 @@ def _concurrently(
     if not inspect.iscoroutinefunction(opened.work):
         raise TypeError("work with several pieces in flight must be a coroutine function")
     work, running = opened.work, dict[asyncio.Task[Any], int]()
-    connected = opened.during()
+    connections = AsyncExitStack()
 
     async def next_done() -> list[asyncio.Task[Any]]:
         while len(running) < in_flight and (number := following(len(running))) is not None:
@@ -98,12 +98,9 @@ def _concurrently(
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-        await connected.__aexit__(None, None, None)
+        await connections.aclose()
 
-    async def connect() -> None:
-        await connected.__aenter__()
-
-    runner.run(connect())
+    runner.run(connections.enter_async_context(opened.during()))
     try:
         while done := runner.run(next_done()):
             for task in done:

@@ -9,7 +9,13 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, groupby
@@ -165,13 +171,13 @@ def open_job(job: Job[Any]) -> Iterator[Opened]:
         if not inspect.iscoroutinefunction(opened.work):
             yield replace(opened, work=partial(isolate_errors, job, opened.work))
             return
-        connected = opened.during()
-        runner.run(_enter(connected))
+        connections = AsyncExitStack()
+        runner.run(connections.enter_async_context(opened.during()))
         try:
             work = partial(isolate_errors, job, lambda items: runner.run(opened.work(items)))
             yield replace(opened, work=work)
         finally:
-            runner.run(_leave(connected))
+            runner.run(connections.aclose())
 
 
 def isolate_errors(job: Job[R], work: Work, items: Sequence[Any]) -> list[R]:
@@ -214,11 +220,3 @@ def pack_piece(job: Job[R], number: int, records: Sequence[R]) -> PieceDone:
         tokens=job.cost(records),
         failure=job.failed(records),
     )
-
-
-async def _enter(connected: AbstractAsyncContextManager[object]) -> None:
-    await connected.__aenter__()
-
-
-async def _leave(connected: AbstractAsyncContextManager[object]) -> None:
-    await connected.__aexit__(None, None, None)

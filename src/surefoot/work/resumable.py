@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
-
-from pydantic import BaseModel, ConfigDict, Field
 
 from surefoot.errors import IncompleteError, PolicyError, RecordError
 from surefoot.io.files import write_lines, write_records
@@ -26,21 +23,6 @@ from surefoot.work.jobs import Job, PieceDone, Pieces
 from surefoot.work.progress import Progress, progress_bars
 
 R = TypeVar("R", bound=Record)
-
-
-class Budget(BaseModel):
-    """Bounds on the tokens and time of a command."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    tokens: int | None = Field(
-        default=None,
-        ge=1,
-        description="Stop before the piece of work that would exceed this total over all starts.",
-    )
-    minutes: float | None = Field(
-        default=None, ge=0, description="Stop before the piece of work that would end after so many minutes."
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +49,7 @@ def map_resumable(
     *,
     engine: Engine | None = None,
     on_record: Callable[[R], None] | None = None,
-    budget: Budget = Budget(),  # noqa: B008 - frozen
+    token_budget: int | None = None,
     retry_failed: bool = False,
     progress: Progress | None = None,
 ) -> MapResult:
@@ -76,9 +58,9 @@ def map_resumable(
     Finished pieces are kept in ``<out>.work`` until all are done, and the same call resumes there. If ``out``
     is ``-``, pieces go to standard output in order, and nothing is kept.
 
-    The work stops before the piece that is expected to exceed the ``budget``; ``out`` then holds the finished
-    pieces. The expected cost is the maximum of the tokens, and the mean time, of a piece so far, so the first
-    piece always runs, alone.
+    The work stops before the piece that is expected to exceed the ``token_budget`` over all starts; ``out``
+    then holds the finished pieces. The expected cost is the maximum of the pieces so far, so the first piece
+    always runs, alone.
 
     Records of failed requests (:func:`failure_of`) are written, and the pieces are kept; the same call with
     ``retry_failed`` repeats the pieces that have such records. If no piece succeeds, or several in a row fail
@@ -110,8 +92,8 @@ def map_resumable(
         if retry_failed:
             failed = (number for number, records in saved.pieces() if any(map(failure_of, records)))
             missing = sorted({*missing, *failed})
-        account = _Account(budget)
-        if budget.tokens is not None:
+        account = _Account(token_budget)
+        if token_budget is not None:
             account.add_earlier([job.cost(records) for _, records in saved.pieces()])
         saver = _Saver(
             saved.write_lines,
@@ -258,10 +240,9 @@ class _Pipe(Generic[R]):
 
 
 class _Saver:
-    """Saves finished pieces, and holds back failed ones.
+    """Saves finished pieces. Failed ones wait until the work ends, and are lost if no piece succeeds.
 
-    A piece whose requests were wrong in themselves waits until another piece succeeds. Other failed pieces
-    wait until the work ends: a server that goes down fails some requests before it stops answering.
+    A server that goes down fails some requests before it stops answering.
     """
 
     def __init__(
@@ -269,42 +250,30 @@ class _Saver:
     ) -> None:
         self._write, self._succeeded = write, succeeded
         self._max_failed, self._failed_in_a_row = min(max_failed, _MAX_FAILED), 0
-        self._bad_requests: list[PieceDone] = []
-        self._unanswered: list[PieceDone] = []
-        self._reason: str | None = None
+        self._failed: list[PieceDone] = []
 
     def take(self, piece: PieceDone) -> None:
         """Save a piece or hold it back. Raises ``PolicyError`` after too many failures in a row."""
         if piece.failure is None:
             self._write(piece.number, piece.lines)
             self._succeeded, self._failed_in_a_row = True, 0
-            self._save(self._bad_requests)
             return
-        self._reason = piece.failure
-        if _BAD_REQUEST.search(piece.failure):
-            self._bad_requests.append(piece)
-            return
-        self._unanswered.append(piece)
-        self._failed_in_a_row += 1
+        self._failed.append(piece)
+        self._failed_in_a_row += not _BAD_REQUEST.search(piece.failure)
         if self._failed_in_a_row >= self._max_failed:
             raise self._all_failed()
 
     def end(self) -> None:
         """Save the pieces that were held back. Raises ``PolicyError`` if no piece succeeded."""
-        if (self._bad_requests or self._unanswered) and not self._succeeded:
+        if self._failed and not self._succeeded:
             raise self._all_failed()
-        self._save(self._bad_requests)
-        self._save(self._unanswered)
-
-    def _save(self, pieces: list[PieceDone]) -> None:
-        for piece in pieces:
+        for piece in self._failed:
             self._write(piece.number, piece.lines)
-        pieces.clear()
 
     def _all_failed(self) -> PolicyError:
         return PolicyError(
-            f"no request succeeded, the last with: {self._reason}; fix that and start the same command "
-            "again, finished pieces are kept"
+            f"no request succeeded, the last with: {self._failed[-1].failure}; fix that and start the same "
+            "command again, finished pieces are kept"
         )
 
 
@@ -323,12 +292,11 @@ class _Bar:
 
 
 class _Account:
-    """Tokens and time spent, and whether one more piece fits into the budget."""
+    """Tokens spent, and whether one more piece fits into the budget."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: int | None) -> None:
         self._budget = budget
         self.tokens, self._pieces, self._max_tokens = 0, 0, 0
-        self._started, self._pieces_now = time.monotonic(), 0
 
     def add_earlier(self, tokens: Sequence[int]) -> None:
         """Add the pieces of earlier starts."""
@@ -339,19 +307,11 @@ class _Account:
         self.tokens += tokens
         self._max_tokens = max(self._max_tokens, tokens)
         self._pieces += 1
-        self._pieces_now += 1
 
     def exhausted(self, in_flight: int) -> bool:
         """Whether one more piece could exceed the budget; the first piece, of unknown cost, runs alone."""
-        tokens, minutes = self._budget.tokens, self._budget.minutes
-        if tokens is not None:
-            if not self._pieces:
-                return in_flight > 0
-            if self.tokens + (in_flight + 1) * self._max_tokens > tokens:
-                return True
-        if minutes is None:
+        if self._budget is None:
             return False
-        if not self._pieces_now:
+        if not self._pieces:
             return in_flight > 0
-        spent = (time.monotonic() - self._started) / 60
-        return spent * (1 + (in_flight + 1) / self._pieces_now) > minutes
+        return self.tokens + (in_flight + 1) * self._max_tokens > self._budget

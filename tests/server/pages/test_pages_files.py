@@ -133,14 +133,14 @@ def test_files_that_are_none(
 def test_a_file_that_is_too_large_at_its_end_keeps_nothing(
     found: Inspection, admin: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SUREFOOT_MAX_FIELD_CHARACTERS", "500")
+    monkeypatch.setenv("SUREFOOT_MAX_PIECE_BYTES", "500")
     before = len(found.db.traces.problems(found.room.project, limit=5_000))
     rows = [{"question": f"What is {n}?", "answer": f"It is.\n#### {n}"} for n in range(700)]
     good = "\n".join(json.dumps(row) for row in rows)
     bad = json.dumps({"question": "a" * 501, "answer": "#### 1"})
     answer = send(admin, found.base, f"{good}\n{bad}".encode(), name="late.jsonl")
     assert answer.status_code == 400
-    assert "late.jsonl: line 701: field" in answer.text
+    assert "late.jsonl: line 701 has more than 500 bytes" in answer.text
     assert len(found.db.traces.problems(found.room.project, limit=5_000)) == before
     assert send(admin, found.base, good.encode(), name="good.jsonl").status_code == 200
     assert len(found.db.traces.problems(found.room.project, limit=5_000)) == before + 700

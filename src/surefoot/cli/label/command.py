@@ -14,7 +14,6 @@ from surefoot.cli.terminal import echo
 from surefoot.errors import LabelError
 from surefoot.records import StepLabel
 from surefoot.work.jobs import Job, Opened, Pieces
-from surefoot.work.resumable import Budget
 
 if TYPE_CHECKING:
     from surefoot.io.joins import JoinedTraces
@@ -47,7 +46,7 @@ class LabelCommand(Command):
         *,
         size: int = 50,
         policy: o.PolicySettings | None = None,
-        budget: Budget = Budget(),  # noqa: B008 - frozen
+        token_budget: int | None = None,
         config: dict[str, Any] | None = None,
         engine: Engine | None = None,
         counts: Counter[str] | None = None,
@@ -78,7 +77,7 @@ class LabelCommand(Command):
             self.out,
             engine=Here(policy.in_flight) if policy and server else engine,
             on_record=tally.add,
-            budget=budget,
+            token_budget=token_budget,
             retry_failed=retry_failed,
         )
         tally.report()

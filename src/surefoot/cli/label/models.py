@@ -18,7 +18,6 @@ from surefoot.labelling.judge_prompt import JudgeMode
 from surefoot.policies.devices import Loading
 from surefoot.protocols import Sampling
 from surefoot.work.cost import Rates
-from surefoot.work.resumable import Budget
 
 if TYPE_CHECKING:
     from surefoot.labelling.judge_prompt import JudgePrompt
@@ -67,7 +66,7 @@ class Judge(LabelCommand):
     )
     sampling: Annotated[Sampling, OptionGroup(omit=("temperature", "stop"))] = Sampling(max_tokens=2048)
     seed: o.Seed = 0
-    budget: o.Budgets = Budget()
+    token_budget: o.TokenBudget = None
     loading: o.Models = Loading()
     workers: o.Workers = 1
     engine: o.EngineName = "local"
@@ -98,7 +97,7 @@ class Judge(LabelCommand):
                 with_answer(items) if self.show_answer else items,
                 policy=self.policy,
                 config={"prompt": self._prompt().version},
-                budget=self.budget,
+                token_budget=self.token_budget,
                 engine=o.open_engine(self.engine, self.workers, self.loading),
                 counts=failures,
                 retry_failed=self.retry_failed,
@@ -172,7 +171,7 @@ class Critiques(LabelCommand):
     chains: Annotated[int, Flag(short="-k")] = Field(default=4, ge=1, description="Critiques per trace.")
     sampling: Annotated[Sampling, OptionGroup(omit=("stop",))] = Sampling(temperature=0.1, max_tokens=4096)
     seed: o.Seed = 0
-    budget: o.Budgets = Budget()
+    token_budget: o.TokenBudget = None
     loading: o.Models = Loading()
     retry_failed: o.RetryFailed = False
 
@@ -218,7 +217,7 @@ class Critiques(LabelCommand):
             self.out,
             engine=Here(self.policy.in_flight),
             on_record=count,
-            budget=self.budget,
+            token_budget=self.token_budget,
             retry_failed=self.retry_failed,
         )
         echo(f"critiques of {outcome.written} traces written; {missing} failed (see 'error')", err=True)

@@ -21,7 +21,6 @@ from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
 from surefoot.records import Record, StepLabel, StepPair, Trace, Usage
 from surefoot.work.cost import Rates
-from surefoot.work.resumable import Budget
 
 if TYPE_CHECKING:
     from surefoot.answers import Grader, ProblemGrader
@@ -42,7 +41,7 @@ class RolloutSettings(Command):
     grading: o.GradingSettings = o.GradingSettings()
     loading: o.Models = Loading()
     seed: o.Seed = 0
-    budget: o.Budgets = Budget()
+    token_budget: o.TokenBudget = None
     dry_run: o.DryRun = False
     rates: o.CostRates = Rates()
 
@@ -188,7 +187,7 @@ class MonteCarlo(RolloutSettings, LabelCommand):
             "label mc",
             items,
             policy=self.policy,
-            budget=self.budget,
+            token_budget=self.token_budget,
             engine=engine,
             retry_failed=self.retry_failed,
         )
@@ -329,7 +328,7 @@ class Tree(RolloutSettings):
                 Pieces(answered, self.policy.piece(20)),
                 str(self.out / "trees.jsonl"),
                 engine=Here(self.policy.in_flight),
-                budget=self.budget,
+                token_budget=self.token_budget,
                 retry_failed=self.retry_failed,
             )
         _split(self.out)

@@ -19,7 +19,6 @@ from surefoot.errors import PolicyError, RecordError, RunError
 from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
-from surefoot.work.resumable import Budget
 
 if TYPE_CHECKING:
     from surefoot.cli.search.methods import ReviseJudge
@@ -117,7 +116,7 @@ class SearchCommand(SearchSettings):
         default=None,
         description="File for the trees (`.jsonl`, `.jsonl.gz`, `.parquet`).",
     )
-    budget: o.Budgets = Budget()
+    token_budget: o.TokenBudget = None
     retry_failed: o.RetryFailed = False
 
     def search(self) -> Search:
@@ -214,7 +213,7 @@ class SearchCommand(SearchSettings):
                 job,
                 Pieces(problems, size),
                 self.out,
-                budget=self.budget,
+                token_budget=self.token_budget,
                 progress=bar.pieces,
                 retry_failed=self.retry_failed,
             )
