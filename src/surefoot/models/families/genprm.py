@@ -114,7 +114,7 @@ class GenPRMScorer(CheckpointScorer):
     async def criticise(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """The same, without blocking a running event loop."""
         paragraphs = [self._paragraphs(item) for item in items if item.trace.text is not None]
-        conversations = {texts: Conversation(texts) for texts in paragraphs}
+        conversations = {texts: _Conversation(texts) for texts in paragraphs}
         for step in range(max(map(len, paragraphs), default=0)):
             live = [
                 conversation
@@ -158,12 +158,12 @@ class GenPRMScorer(CheckpointScorer):
         problem, first, *later = map(self._reserved.broken, (item.problem.text, *steps))
         return (f"Question: {problem}\n\n{first}", *later)
 
-    async def _judge(self, step: int, live: list[Conversation]) -> None:
+    async def _judge(self, step: int, live: list[_Conversation]) -> None:
         """One more step of each conversation: analysis, judgement, odds."""
         start = ANALYSIS.format(number=step + 1)
         prompts = [self._prompt(conversation, step) for conversation in live]
         requests = [self._request(prompt, start, ANALYSIS_END, n=self.chains) for prompt in prompts]
-        drafts: list[Draft] = []
+        drafts: list[_Draft] = []
         for conversation, prompt, result in zip(
             live, prompts, await self.policy.sample(requests), strict=True
         ):
@@ -172,7 +172,7 @@ class GenPRMScorer(CheckpointScorer):
                 conversation.broken = result.error or "the policy wrote nothing"
             for completion in result.completions:
                 analysis = completion.text.split(ANALYSIS_END.strip())[0] + ANALYSIS_END
-                drafts.append(Draft(conversation, prompt, start + analysis + JUDGEMENT))
+                drafts.append(_Draft(conversation, prompt, start + analysis + JUDGEMENT))
         requests = [self._request(draft.prompt, draft.text, JUDGEMENT_END) for draft in drafts]
         results = await self.policy.sample(requests) if requests else []
         for draft, result in zip(drafts, results, strict=True):
@@ -189,7 +189,7 @@ class GenPRMScorer(CheckpointScorer):
         for conversation in live:
             conversation.take([draft for draft in drafts if draft.conversation is conversation])
 
-    def _prompt(self, one: Conversation, step: int) -> str:
+    def _prompt(self, one: _Conversation, step: int) -> str:
         """The conversation up to the user's newest message, whose end of turn is left out."""
         messages = [Message(role="system", content=SYSTEM)]
         for number, paragraph in enumerate(one.paragraphs[: step + 1]):
@@ -213,7 +213,7 @@ class GenPRMScorer(CheckpointScorer):
 
 
 @dataclass
-class Conversation:
+class _Conversation:
     """A solution's paragraphs, the critiques written on them, and their scores so far."""
 
     paragraphs: tuple[str, ...]
@@ -228,7 +228,7 @@ class Conversation:
         """Add what a call cost."""
         self.usage += Usage(verifier_tokens=usage.tokens, calls=usage.calls)
 
-    def take(self, drafts: list[Draft]) -> None:
+    def take(self, drafts: list[_Draft]) -> None:
         """The step's score, the mean of its critiques; the first critique is the reason."""
         if not drafts:
             return
@@ -247,10 +247,10 @@ class Conversation:
 
 
 @dataclass
-class Draft:
+class _Draft:
     """One critique of one step: ``text`` ends with ``JUDGEMENT``."""
 
-    conversation: Conversation
+    conversation: _Conversation
     prompt: str
     text: str
     judgement: str = ""

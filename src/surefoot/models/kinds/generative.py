@@ -175,7 +175,7 @@ class GenerativeVerifier(CheckpointScorer):
         for number, item in enumerate(items):
             key = (self._prompt(item), len(item.trace.steps))
             rows.setdefault(key, []).append(number)
-        jobs = [Job(prompt, steps, number) for number, (prompt, steps) in enumerate(rows)]
+        jobs = [_Job(prompt, steps, number) for number, (prompt, steps) in enumerate(rows)]
         drafts = await self._write(jobs)
         chains = await self._answer(jobs, drafts)
         results: dict[int, VerifierOutput] = {}
@@ -194,7 +194,7 @@ class GenerativeVerifier(CheckpointScorer):
             return prompt
         return render_chat(self.tokenizer, prompt)
 
-    async def _write(self, jobs: list[Job]) -> list[Draft]:
+    async def _write(self, jobs: list[_Job]) -> list[_Draft]:
         """All valid critiques; the others are counted in their job."""
         requests = [self._request(job.prompt, self.form.opening, n=self.chains) for job in jobs]
         samples = await self.policy.sample(requests) if requests else []
@@ -202,12 +202,12 @@ class GenerativeVerifier(CheckpointScorer):
         for job, result in zip(jobs, samples, strict=True):
             for text in job.texts(result, self.chains):
                 try:
-                    drafts.append(Draft(job, self.form.opening, self.form.read(text, job.steps)))
+                    drafts.append(_Draft(job, self.form.opening, self.form.read(text, job.steps)))
                 except CritiqueError as error:
                     job.invalid[str(error)] += 1
         return drafts
 
-    async def _answer(self, jobs: list[Job], drafts: list[Draft]) -> list[list[VerificationChain]]:
+    async def _answer(self, jobs: list[_Job], drafts: list[_Draft]) -> list[list[VerificationChain]]:
         """Ask the question after each critique; one list of chains a job."""
         requests = [self._request(draft.job.prompt, draft.whole + self.form.closing) for draft in drafts]
         chains: list[list[VerificationChain]] = [[] for _ in jobs]
@@ -306,7 +306,7 @@ def _reason(invalid: Counter[str]) -> str:
     return "no valid critique: " + ", ".join(f"{count} {reason}" for reason, count in invalid.most_common())
 
 
-class Job:
+class _Job:
     """One distinct prompt."""
 
     def __init__(self, prompt: Prompt, steps: int, number: int) -> None:
@@ -329,10 +329,10 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Draft:
+class _Draft:
     """A critique that waits for the question's answer."""
 
-    job: Job
+    job: _Job
     opening: str
     critique: Critique
 

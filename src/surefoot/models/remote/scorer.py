@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from surefoot.errors import ScoreError
 from surefoot.models.card import SERVER, CheckpointCard
-from surefoot.models.remote.wires import GatewayScore, ItemScores, Scores, Wire, WireError
+from surefoot.models.remote.wires import GatewayScore, ItemScores, Scores, ShapeError, Wire
 from surefoot.models.scorer import CheckpointScorer
 from surefoot.policies.http_client import CallError, RemoteServer
 from surefoot.protocols import ProblemTrace, StepScorer
@@ -77,7 +77,7 @@ class RemoteScorer(CheckpointScorer):
         items = [_probe(_STEPS), _probe(_STEPS[:2])]
         try:
             answers = self._request(items)
-        except (CallError, WireError) as error:
+        except (CallError, ShapeError) as error:
             raise ScoreError(f"{self._url} is not a scoring server of this kind: {error}") from error
         served = [answer.scores for answer in answers]
         if any(None in scores for scores in served):
@@ -110,10 +110,10 @@ class RemoteScorer(CheckpointScorer):
     def _batch(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         try:
             answers = self._request(items)
-        except (CallError, WireError) as error:
+        except (CallError, ShapeError) as error:
             if isinstance(error, CallError) and error.status in _BAD_REQUEST and len(items) > 1:
                 return [record for item in items for record in self._batch([item])]
-            kind = "malformed response" if isinstance(error, WireError) else str(error).split(":")[0]
+            kind = "malformed response" if isinstance(error, ShapeError) else str(error).split(":")[0]
             self.failures[kind] += len(items)
             return [StepScores.unscored(item.trace, self.name, f"server: {error}") for item in items]
         return [
@@ -128,7 +128,7 @@ class RemoteScorer(CheckpointScorer):
         ]
 
     def _request(self, items: Sequence[ProblemTrace]) -> list[ItemScores]:
-        """Raises ``CallError`` or :class:`WireError`."""
+        """Raises ``CallError`` or :class:`ShapeError`."""
         request = self.wire.request(items)
         if request.encoded and not any(trace.ids for trace in request.encoded):
             return [ItemScores(trace.positions, trace.refused, 0) for trace in request.encoded]

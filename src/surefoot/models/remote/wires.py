@@ -26,7 +26,7 @@ Rule = Callable[[Sequence[float]], float]
 """Score of a step from the probabilities of all classes."""
 
 
-class WireError(Exception):
+class ShapeError(Exception):
     """A response that does not have the documented shape; the message quotes it."""
 
 
@@ -66,7 +66,7 @@ class Wire(Protocol):
         """Raises ``ScoreError`` for a trace without steps."""
 
     def read(self, request: WireRequest, response: str) -> list[ItemScores]:
-        """Raises :class:`WireError`."""
+        """Raises :class:`ShapeError`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,15 +97,15 @@ class GatewayScore:
         return {"problem": item.problem.text, "steps": steps}
 
     def read(self, request: WireRequest, response: str) -> list[ItemScores]:
-        """Raises :class:`WireError`."""
+        """Raises :class:`ShapeError`."""
         parsed, items = _parse(_GatewayResponse, response), request.body["items"]
         if len(parsed.results) != len(items):
-            raise WireError(f"{len(parsed.results)} results came for {len(items)} items")
+            raise ShapeError(f"{len(parsed.results)} results came for {len(items)} items")
         tokens, scored = parsed.usage.verifier_tokens, []
         for number, (result, item) in enumerate(zip(parsed.results, items, strict=True)):
             steps = len(item["steps"] if "steps" in item else item["trace"]["steps"])
             if len(result.scores) != steps:
-                raise WireError(f"results[{number}]: {len(result.scores)} scores came for {steps} steps")
+                raise ShapeError(f"results[{number}]: {len(result.scores)} scores came for {steps} steps")
             scores = tuple(_checked_score(score) for score in result.scores)
             reason = (result.unscored_reason or "the server gave no reason") if None in scores else None
             scored.append(ItemScores(scores, reason, 0 if number else tokens))
@@ -149,7 +149,7 @@ class VllmPooling:
         return WireRequest(body=body, encoded=encoded)
 
     def read(self, request: WireRequest, response: str) -> list[ItemScores]:
-        """One score for each read-out position, in order. Raises :class:`WireError`."""
+        """One score for each read-out position, in order. Raises :class:`ShapeError`."""
         parsed = _parse(_PoolingResponse, response)
         rows = iter(_in_order(parsed.data, sum(bool(trace.ids) for trace in request.encoded)))
         scores = [
@@ -162,7 +162,7 @@ class VllmPooling:
         positions = self._row_positions(trace)
         if len(data) != len(positions):
             tokens, pooling = ("step tags", "STEP") if self.rows == "steps" else ("tokens", "ALL")
-            raise WireError(
+            raise ShapeError(
                 f"{len(data)} rows came for {len(positions)} {tokens}; "
                 f"is the server's pooling type {pooling}?"
             )
@@ -177,7 +177,7 @@ class VllmPooling:
             return list(range(len(trace.ids)))
         tags = [at for at, token in enumerate(trace.ids) if token == self.step_tag_id]
         if not {at for at in trace.positions if at is not None} <= set(tags):
-            raise WireError(f"a step is read at a token that is not step_tag_id={self.step_tag_id}")
+            raise ShapeError(f"a step is read at a token that is not step_tag_id={self.step_tag_id}")
         return tags  # a solution may contain the tag; those rows are ignored
 
 
@@ -214,7 +214,7 @@ class NextTokenScore:
         return WireRequest(body=body, encoded=encoded)
 
     def read(self, request: WireRequest, response: str) -> list[ItemScores]:
-        """One row for each prompt. Raises :class:`WireError`."""
+        """One row for each prompt. Raises :class:`ShapeError`."""
         count = len(request.body["items"])
         if self.path == "/v1/score":
             rows = _parse(_SglangResponse, response).scores
@@ -222,7 +222,7 @@ class NextTokenScore:
             data = _in_order(_parse(_GenerativeResponse, response).data, count)
             rows = [[row.score, 1 - row.score] for row in data]
         if len(rows) != count:
-            raise WireError(f"{len(rows)} rows came for {count} steps")
+            raise ShapeError(f"{len(rows)} rows came for {count} steps")
         remaining = iter(rows)
         scores = [
             tuple(
@@ -235,30 +235,30 @@ class NextTokenScore:
 
 
 def _parse(model: type[T], response: str) -> T:
-    """Parse strictly: booleans and strings are not numbers. Raises :class:`WireError` naming the field."""
+    """Parse strictly: booleans and strings are not numbers. Raises :class:`ShapeError` naming the field."""
     try:
         return model.model_validate_json(response, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "body"
-        raise WireError(f"{where}: {first['msg']}; the answer begins {response[:200]!r}") from error
+        raise ShapeError(f"{where}: {first['msg']}; the answer begins {response[:200]!r}") from error
 
 
 def _checked_score(score: float | None) -> float | None:
-    """Clip rounding errors to [0, 1]. Raises :class:`WireError` for a score further outside."""
+    """Clip rounding errors to [0, 1]. Raises :class:`ShapeError` for a score further outside."""
     if score is not None and not -1e-6 <= score <= 1 + 1e-6:  # False for NaN
-        raise WireError(
+        raise ShapeError(
             f"a score is {score}, outside [0, 1]: raw logits? the server must apply its activation"
         )
     return None if score is None else min(1.0, max(0.0, score))
 
 
 def _probability(row: list[float], column: int, rule: Rule | None) -> float:
-    """Score of one step from a row of probabilities. Raises :class:`WireError` for any other row."""
+    """Score of one step from a row of probabilities. Raises :class:`ShapeError` for any other row."""
     if not -len(row) <= column < len(row):
-        raise WireError(f"column {column} was requested, but a row has {len(row)} classes")
+        raise ShapeError(f"column {column} was requested, but a row has {len(row)} classes")
     if len(row) > 1 and not math.isclose(math.fsum(row), 1.0, abs_tol=0.02):
-        raise WireError(f"a row of {len(row)} classes sums to {math.fsum(row):.4g}: not probabilities")
+        raise ShapeError(f"a row of {len(row)} classes sums to {math.fsum(row):.4g}: not probabilities")
     clipped = [float(_checked_score(value) or 0.0) for value in row]
     return clipped[column] if rule is None else rule(clipped)
 
@@ -277,10 +277,10 @@ R = TypeVar("R", bound=_Indexed)
 
 
 def _in_order(rows: list[R], count: int) -> list[R]:
-    """Rows in the order of their prompts. Raises :class:`WireError` unless there is one row per prompt."""
+    """Rows in the order of their prompts. Raises :class:`ShapeError` unless there is one row per prompt."""
     rows = sorted(rows, key=lambda row: row.index)
     if [row.index for row in rows] != list(range(count)):
-        raise WireError(f"results {[row.index for row in rows][:20]} came for {count} prompts")
+        raise ShapeError(f"results {[row.index for row in rows][:20]} came for {count} prompts")
     return rows
 
 
