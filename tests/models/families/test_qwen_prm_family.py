@@ -194,7 +194,7 @@ def test_loading_by_name_from_the_cache_of_the_hub(checkpoint, tmp_path, monkeyp
     scorer = load_prm("Qwen/Qwen2.5-Math-PRM-7B")
     assert (scorer.name, scorer.card.family) == ("Qwen2.5-Math-PRM-7B", "qwen-prm")
     close(scores_of(scorer, BATCH), scores_of(load_prm(checkpoint[0]), BATCH), 0)
-    with pytest.raises(CheckpointError, match="no directory and could not be loaded from the hub"):
+    with pytest.raises(CheckpointError, match="is not a directory and could not be loaded from the hub"):
         load_prm("Qwen/Qwen2.5-Math-PRM-8B")
 
 
