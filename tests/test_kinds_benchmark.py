@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,10 +11,11 @@ import pytest
 
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.evaluation.benchmarks.first_errors import processbench_f1
+from surefoot.io.journal import Journal
 from surefoot.lab.checkpoints import POLICY
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import ProblemTrace
-from surefoot.records import Problem, Trace
+from surefoot.records import Problem, StepLabel, StepPair, Trace
 from surefoot.segment import Line, segment_trace
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
@@ -141,6 +143,16 @@ def summary(out: Path, sampler) -> list[dict]:
     return kinds.figures(kinds.gather([held]), {key: [one] for key, one in columns.items()}, SIZES)
 
 
+def lose_piece(path: Path, record: type, lost: int) -> None:
+    """Remove one piece from a journal."""
+    pieces = dict(Journal(path, record).pieces())
+    del pieces[lost]
+    path.unlink()
+    with closing(Journal(path, record)) as journal:
+        for number, records in pieces.items():
+            journal.write(number, records)
+
+
 @pytest.mark.slow
 def test_a_run_that_lost_pieces_goes_on_to_the_same_figures(tmp_path, sampler):
     whole = summary(tmp_path, sampler)
@@ -149,15 +161,18 @@ def test_a_run_that_lost_pieces_goes_on_to_the_same_figures(tmp_path, sampler):
     by_name = {one["name"]: one for one in whole}
     assert by_name["auc_exact_at_20"]["value"] > 0.6
     folder = tmp_path / "seed-0"
-    lost = ["shards/values/000001.jsonl", "shards/pairs/000000.jsonl", "scores-pairwise-20-test.jsonl"]
-    lost += ["done/pairwise-20.json", "done/soft-12.json", "scores-soft-12-dev.jsonl"]
+    lost = ["scores-pairwise-20-test.jsonl", "done/pairwise-20.json", "done/soft-12.json"]
+    lost += ["scores-soft-12-dev.jsonl"]
     for name in lost:
         (folder / name).unlink()
+    lose_piece(folder / "pieces/values.journal", StepLabel, 1)
+    lose_piece(folder / "pieces/pairs.journal", StepPair, 0)
     assert kinds.plain(summary(tmp_path, sampler)) == kinds.plain(whole)
     json.dumps(kinds.plain(whole), allow_nan=False)
     assert all((folder / name).exists() for name in lost)
-    pairs = [json.loads(line) for line in (folder / "shards/pairs/000000.jsonl").read_text().splitlines()]
-    assert all(pair["better_value"] > pair["worse_value"] for pair in pairs)
+    kept = Journal(folder / "pieces/pairs.journal", StepPair)
+    pairs = [pair for _, records in kept.pieces() for pair in records]
+    assert all(pair.better_value > pair.worse_value for pair in pairs)
     assert pairs
     table = kinds.table(whole, SIZES.traces, "auc").splitlines()
     assert len(table) == 2 + len(kinds.READINGS)

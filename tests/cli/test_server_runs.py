@@ -150,7 +150,7 @@ def test_scores_of_a_server_are_saved_by_the_batch(problems, tmp_path, monkeypat
             alive = next(left, None) is not None
         if not alive:
             return Reply(status=403, payload="gone")
-        results = [{"scores": [len(item["problem"]) / 100] * 2} for item in body["items"]]
+        results = [{"scores": [len(item["problem"]) / 100] * len(item["steps"])} for item in body["items"]]
         return Reply(payload={"results": results, "usage": {"verifier_tokens": 4}})
 
     out = tmp_path / "s.jsonl"
@@ -172,7 +172,7 @@ def test_scores_of_a_server_are_saved_by_the_batch(problems, tmp_path, monkeypat
         left = iter(range(1000))
         assert "200/200" in good(*words).err
         again = sum(len(body["items"]) for body in server.bodies)
-    assert again == 200 - 5 * 16 + 1, "five batches and the first look were answered"
+    assert again == 200 - 5 * 16 + 2, "five batches were answered before, and the check has two traces"
     assert asked <= 201, "a batch is not sent again item by item to a server that is gone"
     scores = list(read_records(out, StepScores))
     assert [record.trace_id for record in scores] == [trace.id for trace in traces]

@@ -14,22 +14,30 @@ from surefoot.cli.settings import options_of
 SLOW = {"torch", "transformers", "rich", "sqlalchemy", "fastapi", "pyarrow"}
 
 
-def imported(*words: str) -> set[str]:
-    """Top-level modules that a command line imports."""
-    program = (
-        "import sys; from surefoot.cli import main\n"
-        "try: main()\n"
-        "except SystemExit: print(*{name.split('.')[0] for name in sys.modules}, file=sys.stderr)"
-    )
+def imported(*lines: tuple[str, ...]) -> list[set[str]]:
+    """Top-level modules that are imported after each of the command lines, run one after the other."""
+    program = f"""
+import sys
+for line in {lines!r}:
+    sys.argv = ["surefoot", *line]
+    try:
+        from surefoot.cli import main
+        main()
+    except SystemExit:
+        print(*{{name.split('.')[0] for name in sys.modules}}, file=sys.stderr)
+        print("end of a command", file=sys.stderr)
+"""
     ended = subprocess.run(
-        [sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
-    return set(ended.stderr.splitlines()[-1].split())
+    parts = ended.stderr.split("end of a command\n")[:-1]
+    assert len(parts) == len(lines)
+    return [set(part.splitlines()[-1].split()) for part in parts]
 
 
-@pytest.mark.parametrize("words", [("--version",), ("--help",), ("label", "--help"), ("lable",)])
-def test_groups_need_no_settings(words):
-    assert imported(*words).isdisjoint({"pydantic", *SLOW})
+def test_groups_need_no_settings():
+    for modules in imported(("--version",), ("--help",), ("label", "--help"), ("lable",)):
+        assert modules.isdisjoint({"pydantic", *SLOW})
 
 
 def test_settings_of_commands_import_nothing_slow():
@@ -42,19 +50,16 @@ def test_settings_of_commands_import_nothing_slow():
     assert set(ended.stdout.split()).isdisjoint(SLOW)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
+def test_what_does_not_exist_is_reported_before_torch_is_imported(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for modules in imported(
         ("score", "-m", "nowhere", "--problem", "p", "--solution", "s"),
         ("score", "nowhere.jsonl", "--problems", "nowhere.jsonl", "-m", "nowhere"),
         ("sample", "nowhere.jsonl"),
         ("search", "beam", "nowhere.jsonl", "--prm", "nowhere"),
         ("train", "orm", "nowhere.jsonl", "--problems", "nowhere.jsonl", "--out", "nowhere"),
-    ],
-)
-def test_what_does_not_exist_is_reported_before_torch_is_imported(words, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert "torch" not in imported(*words)
+    ):
+        assert "torch" not in modules
     assert not list(Path().iterdir())
 
 
