@@ -50,7 +50,7 @@ def serve(latency_s: float, database: str) -> None:
         Gateway,
         GatewaySettings,
         GracefulServer,
-        Limits,
+        ServerLimits,
         ServerSettings,
         create_app,
         make_server,
@@ -84,7 +84,7 @@ def serve(latency_s: float, database: str) -> None:
         sys.stdin.read()
         server.should_exit = True
 
-    limits = Limits(running=2000, waiting=2000, timeout_s=60)
+    limits = ServerLimits(running=2000, waiting=2000, timeout_s=60)
     settings = ServerSettings(port=0, limits=limits)
     with open_database(database) as db:
         gateway = Gateway(

@@ -16,7 +16,7 @@ from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.records import StepScores, Usage
 from surefoot.server import Gateway, GatewaySettings
 from surefoot.server.gateway.app import create_app, make_server
-from surefoot.server.gateway.settings import Limits, ServerSettings
+from surefoot.server.gateway.settings import ServerLimits, ServerSettings
 
 
 def routes_of(routes):
@@ -126,7 +126,7 @@ def served(
     **more,
 ):
     """Run a gateway in a thread for the time of the block; with ``db``, its record is there, and keys are."""
-    limits = limits or Limits()
+    limits = limits or ServerLimits()
     policy = policy or ScriptedPolicy(echo)
     made = {}
     server_settings = ServerSettings(port=0, limits=limits, require_key=require_key)

@@ -16,7 +16,7 @@ from surefoot.errors import RecordError, ScoreError
 
 if TYPE_CHECKING:
     from surefoot.rl.engines import RecordedTurn
-    from surefoot.server import Conversation, Turn
+    from surefoot.server import Conversation, ConversationTurn
 
 
 class Sessions(Command):
@@ -133,7 +133,7 @@ class Sessions(Command):
         ]
 
 
-def _recorded(turn: Turn, reward: float | None) -> RecordedTurn:
+def _recorded(turn: ConversationTurn, reward: float | None) -> RecordedTurn:
     from surefoot.policies.openai_requests import openai_message
     from surefoot.rl.engines import RecordedTurn
 

@@ -17,12 +17,12 @@ from .gateway.records import SampledTokens as SampledTokens
 from .gateway.records import ScoreHistory as ScoreHistory
 from .gateway.records import SessionTurn as SessionTurn
 from .gateway.sessions import Conversation as Conversation
-from .gateway.sessions import Turn as Turn
+from .gateway.sessions import ConversationTurn as ConversationTurn
 from .gateway.sessions import session_conversations as session_conversations
 from .gateway.sessions import turn_reward as turn_reward
 from .gateway.settings import GatewaySettings as GatewaySettings
-from .gateway.settings import Limits as Limits
 from .gateway.settings import MonitorSettings as MonitorSettings
+from .gateway.settings import ServerLimits as ServerLimits
 from .gateway.settings import ServerSettings as ServerSettings
 from .gateway.settings import ToolGuard as ToolGuard
 from .pages.app import create_pages_app as create_pages_app

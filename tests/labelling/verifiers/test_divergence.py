@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from surefoot.labelling.verifiers.divergence import Run, compare_executions, first_difference
+from surefoot.labelling.verifiers.divergence import ProgramRun, compare_executions, first_difference
 from surefoot.records import CodeTask, CodeTest
 from surefoot.sandbox import Ending, ProgramResult
 
@@ -28,9 +28,9 @@ CALL = {
 }
 
 
-def run(**changes: Any) -> Run:
+def run(**changes: Any) -> ProgramRun:
     said = {"calls": [{**CALL, **changes}], "load": None}
-    return Run.of(PROGRAM, ProgramResult(ending=Ending.EXITED, stdout=json.dumps(said).encode()))
+    return ProgramRun.of(PROGRAM, ProgramResult(ending=Ending.EXITED, stdout=json.dumps(said).encode()))
 
 
 @pytest.mark.parametrize(

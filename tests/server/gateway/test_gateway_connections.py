@@ -13,9 +13,9 @@ from pydantic import ValidationError
 
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.server.gateway.connections import client_address
-from surefoot.server.gateway.settings import Limits, ServerSettings
+from surefoot.server.gateway.settings import ServerLimits, ServerSettings
 
-LIMITS = Limits(header_s=0.5, body_s=0.5, body_bytes_per_s=1000, read_s=0.5, connections_per_address=20)
+LIMITS = ServerLimits(header_s=0.5, body_s=0.5, body_bytes_per_s=1000, read_s=0.5, connections_per_address=20)
 
 
 def connect(found):

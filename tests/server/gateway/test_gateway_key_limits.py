@@ -12,7 +12,7 @@ from gateway_server import LineScorer, ask, lines, served, wait_until
 
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.server import GatewaySettings, open_database
-from surefoot.server.gateway.settings import Limits
+from surefoot.server.gateway.settings import ServerLimits
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 
@@ -53,7 +53,7 @@ def db(tmp_path):
 
 
 def test_requests_of_one_key_at_once_do_not_pass_the_bound(db):
-    policy, limits = Gated(), Limits(running_per_key=4)
+    policy, limits = Gated(), ServerLimits(running_per_key=4)
     with served(policy, LineScorer(), db=db, settings=GatewaySettings(overlap=True), limits=limits) as found:
         alice, bob = Client(found, db, "alice"), Client(found, db, "bob")
         with ThreadPoolExecutor(13) as threads:

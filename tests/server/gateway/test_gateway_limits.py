@@ -21,7 +21,7 @@ from surefoot.server import Gateway
 from surefoot.server.gateway.admission import Admission
 from surefoot.server.gateway.app import create_app
 from surefoot.server.gateway.errors import ApiError
-from surefoot.server.gateway.settings import Limits, ServerSettings
+from surefoot.server.gateway.settings import ServerLimits, ServerSettings
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 SLOW = ScriptedPolicy(lambda request, sample: "done", latency_s=0.6)
@@ -45,7 +45,7 @@ def in_threads(found, count, **more):
 
 
 def test_what_finds_no_seat_is_sent_away_with_a_time():
-    with served(SLOW, limits=Limits(running=2, waiting=1)) as found:
+    with served(SLOW, limits=ServerLimits(running=2, waiting=1)) as found:
         threads, results = in_threads(found, 6)
         for thread in threads:
             thread.join()
@@ -57,7 +57,7 @@ def test_what_finds_no_seat_is_sent_away_with_a_time():
 
 
 def test_what_takes_too_long_is_504_and_frees_its_place():
-    with served(SLOW, limits=Limits(running=1, timeout_s=0.2)) as found:
+    with served(SLOW, limits=ServerLimits(running=1, timeout_s=0.2)) as found:
         [thread], results = in_threads(found, 1)
         thread.join()
         error = results[0]
@@ -74,7 +74,7 @@ def curl(*words, stdin=None):
 
 
 def test_bodies_are_bounded_in_bytes_and_depth():
-    with served(limits=Limits(max_body_bytes=5000, max_json_depth=10, max_json_parts=100)) as found:
+    with served(limits=ServerLimits(max_body_bytes=5000, max_json_depth=10, max_json_parts=100)) as found:
         large = json.dumps({"model": "scripted", "messages": [{"role": "user", "content": "x" * 6000}]})
         url = f"{found.url}/chat/completions"
         for more in ([], ["-H", "Transfer-Encoding: chunked"]):
@@ -97,7 +97,7 @@ def test_bodies_are_bounded_in_bytes_and_depth():
 
 def test_pages_beside_the_gateway_keep_their_own_limits(tmp_path):
     room = open_room(tmp_path)
-    settings = ServerSettings(limits=Limits(max_body_bytes=5000))
+    settings = ServerSettings(limits=ServerLimits(max_body_bytes=5000))
     app = create_app(settings, gateway=Gateway(ScriptedPolicy(lines)), pages=room.app, keys=room.db.keys)
     admin = Browser(TestClient(app, base_url="http://localhost"))
     admin.sign_in("admin")
@@ -115,7 +115,7 @@ def test_pages_beside_the_gateway_keep_their_own_limits(tmp_path):
 
 def test_stopping_finishes_what_runs_and_hands_back_the_rest():
     policy = ScriptedPolicy(lines, latency_s=0.3)
-    with served(policy, LineScorer(), limits=Limits(grace_s=0.8)) as found:
+    with served(policy, LineScorer(), limits=ServerLimits(grace_s=0.8)) as found:
         threads, results = in_threads(found, 2)
         slow_threads, slow = in_threads(found, 2, extra_body={"surefoot": {"strategy": "accept-reject"}})
         until = time.monotonic() + 5
@@ -132,7 +132,7 @@ def test_stopping_finishes_what_runs_and_hands_back_the_rest():
 
 
 def test_not_ready_while_stopping_or_full():
-    with served(SLOW, limits=Limits(running=1, waiting=0)) as found:
+    with served(SLOW, limits=ServerLimits(running=1, waiting=0)) as found:
         code = ("-o", "/dev/null", "-w", "%{http_code}")
         assert curl(*code, f"{found.root}/ready") == "200"
         [thread], _ = in_threads(found, 1)

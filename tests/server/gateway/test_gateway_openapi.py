@@ -13,12 +13,12 @@ from gateway_server import LineScorer, ask, lines, served
 
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.server import PageSettings
-from surefoot.server.gateway.settings import Limits
+from surefoot.server.gateway.settings import ServerLimits
 
 
 @pytest.fixture(scope="module")
 def found():
-    limits = Limits(max_tokens=64, default_tokens=64, max_n=2, max_candidates=8, timeout_s=20)
+    limits = ServerLimits(max_tokens=64, default_tokens=64, max_n=2, max_candidates=8, timeout_s=20)
     with served(ScriptedPolicy(lines), LineScorer(), limits=limits) as running:
         yield running
 
@@ -117,7 +117,7 @@ def site(tmp_path):
         "",
         None,
     ]
-    limits = Limits(max_tokens=64, default_tokens=64, max_n=2, max_candidates=8, timeout_s=20)
+    limits = ServerLimits(max_tokens=64, default_tokens=64, max_n=2, max_candidates=8, timeout_s=20)
     options = {"limits": limits, "db": room.db, "pages": room.app, "require_key": True}
     with served(ScriptedPolicy(lines), LineScorer(), **options) as running:
         yield running, room.app, keys

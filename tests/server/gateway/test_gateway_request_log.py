@@ -16,7 +16,7 @@ from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.server import GatewayRecord, open_database
 from surefoot.server.gateway.errors import ApiError
 from surefoot.server.gateway.request_log import Recorder
-from surefoot.server.gateway.settings import Limits
+from surefoot.server.gateway.settings import ServerLimits
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 
@@ -192,7 +192,7 @@ def chat(url, **more):
 
 def test_who_waits_for_the_record_keeps_the_place_and_the_clock_runs():
     store = Store()
-    limits = Limits(running=1, waiting=1, timeout_s=1.5)
+    limits = ServerLimits(running=1, waiting=1, timeout_s=1.5)
     with served(ScriptedPolicy(lines), LineScorer(), db=store, limits=limits) as found:
         store.gateway.gate.clear()
         answers = []
@@ -261,7 +261,7 @@ def test_many_probes_write_once_a_second():
 
 
 def test_what_a_stream_had_shown_is_in_the_record_of_its_failure(tmp_path):
-    policy, limits = ScriptedPolicy(lines, latency_s=0.4), Limits(timeout_s=1.1)
+    policy, limits = ScriptedPolicy(lines, latency_s=0.4), ServerLimits(timeout_s=1.1)
     with open_database(tmp_path / "store.db") as db:
         with served(policy, LineScorer(), db=db, limits=limits) as found:
             status, text = chat(found.url, model="accept-reject", stream=True)

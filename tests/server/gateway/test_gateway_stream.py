@@ -15,7 +15,7 @@ from openai import AsyncOpenAI, OpenAI
 from toy_search import HashScorer, random_solver
 
 from surefoot.policies.scripted import ScriptedPolicy
-from surefoot.server.gateway.settings import Limits
+from surefoot.server.gateway.settings import ServerLimits
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 
@@ -59,7 +59,7 @@ def test_a_stream_adds_up_to_the_answer(toys, strategy, stop):
 
 def test_steps_appear_when_they_are_accepted_and_comments_in_between():
     policy = ScriptedPolicy(lines, latency_s=0.15)
-    limits = Limits(keep_alive_s=0.05)
+    limits = ServerLimits(keep_alive_s=0.05)
 
     async def main(url):
         seen = []
@@ -119,7 +119,7 @@ def test_a_client_that_leaves_frees_its_place(stream):
         return lines(request, sample)
 
     policy = ScriptedPolicy(answer, latency_s=0.3)
-    with served(policy, LineScorer(), limits=Limits(running=1, waiting=4)) as found:
+    with served(policy, LineScorer(), limits=ServerLimits(running=1, waiting=4)) as found:
         link = post_raw(found, {"model": "accept-reject", "messages": MESSAGES, "stream": stream}, read=False)
         wait_until(lambda: found.gateway.admission.running == 1)
         link.close()

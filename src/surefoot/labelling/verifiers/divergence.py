@@ -82,7 +82,7 @@ class Call(BaseModel):
         return self.result != other.result or bool(self.raised) != bool(other.raised)
 
 
-class Run(BaseModel):
+class ProgramRun(BaseModel):
     """What the tracer reported about a run. The program could have forged it."""
 
     program: str
@@ -112,7 +112,7 @@ class Divergence:
     """Whether the states before it are equal to the reference's."""
 
 
-def first_difference(reference: Run, run: Run) -> Divergence:
+def first_difference(reference: ProgramRun, run: ProgramRun) -> Divergence:
     """The line that ran right before the first difference, preferably in a call whose result differs."""
     if run.load:
         return Divergence(line=run.load.line, reason=str(run.load))
@@ -184,7 +184,7 @@ def matching_lines(reference: str, program: str) -> tuple[dict[int, int], bool]:
     return matches, sum(bool(expected[line - 1].strip()) for line in matches) >= _ALIKE * visible
 
 
-def compare_executions(task: CodeTask, reference: Run, run: Run) -> Execution | None:
+def compare_executions(task: CodeTask, reference: ProgramRun, run: ProgramRun) -> Execution | None:
     """The first calls whose results differ, else the first calls, for display; ``None`` without any."""
     if run.load:
         return Execution(raised=_short(run.load), line=run.load.line)

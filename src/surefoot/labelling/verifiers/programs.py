@@ -18,7 +18,7 @@ from typing import Any, Self
 from surefoot.answers import Grade, Solution
 from surefoot.errors import LabelError
 from surefoot.labelling.verifiers import tracer
-from surefoot.labelling.verifiers.divergence import Run, compare_executions, first_difference
+from surefoot.labelling.verifiers.divergence import ProgramRun, compare_executions, first_difference
 from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.protocols import ProblemTrace, Verdict
 from surefoot.records import CodeTask, CodeTest, Problem, TestVisibility, Trace
@@ -361,7 +361,7 @@ class ExecutionTraceVerifier(SandboxedVerifier):
                 rows[number] = _compare_with_reference(task, reference, run, program, verdict, count)
         return rows
 
-    def _run(self, plans: Sequence[dict[str, Any]]) -> list[Run]:
+    def _run(self, plans: Sequence[dict[str, Any]]) -> list[ProgramRun]:
         code = Path(tracer.__file__).read_bytes()
         programs = [
             Program(
@@ -372,7 +372,7 @@ class ExecutionTraceVerifier(SandboxedVerifier):
             for plan in plans
         ]
         results = self.sandbox.run(programs)
-        return [Run.of(plan["program"], result) for plan, result in zip(plans, results, strict=True)]
+        return [ProgramRun.of(plan["program"], result) for plan, result in zip(plans, results, strict=True)]
 
 
 def _reference_plan(task: CodeTask) -> dict[str, Any]:
@@ -392,7 +392,12 @@ def reference_program(task: CodeTask) -> str:
 
 
 def _compare_with_reference(
-    task: CodeTask, reference: Run, run: Run, program: TraceProgram, verdict: TaskVerdict, count: int
+    task: CodeTask,
+    reference: ProgramRun,
+    run: ProgramRun,
+    program: TraceProgram,
+    verdict: TaskVerdict,
+    count: int,
 ) -> list[Verdict]:
     executed = {program.step(event.line) for call in run.calls for event in call.events}
     if verdict.passed:

@@ -55,7 +55,7 @@ class EnoughError(BaseException):
     """Ends a call at the limit of events; it might never return."""
 
 
-class Recorder:
+class LineRecorder:
     """The calls of one function: test, arguments, events, result.
 
     An event is kind, line, depth, digest of the state before it, and a part for display: the variables that a
@@ -164,7 +164,7 @@ def main() -> None:
     names: dict[str, Any] = {"__name__": "solution"}
     try:
         exec(compile(plan["program"], FILE, "exec", dont_inherit=True), names)  # noqa: S102 - in the sandbox
-        recorder = Recorder(names[plan["entry_point"]])
+        recorder = LineRecorder(names[plan["entry_point"]])
     except BaseException as error:
         report["load"] = raised(error)
     else:
@@ -183,7 +183,7 @@ def main() -> None:
     os._exit(0)
 
 
-def _run_tests(plan: dict[str, Any], recorder: Recorder) -> None:
+def _run_tests(plan: dict[str, Any], recorder: LineRecorder) -> None:
     names: dict[str, Any] = {"__name__": "tests"}
     exec(plan["setup"], names)  # noqa: S102 - in the sandbox
     names |= {"candidate": recorder, plan["entry_point"]: recorder}

@@ -22,7 +22,7 @@ from surefoot.errors import ExpiredKeyError, ScopeError, StoreError
 from surefoot.server.gateway.connections import client_address
 from surefoot.server.gateway.errors import ApiError, printable, response_of
 from surefoot.server.gateway.records import AuthorizedKey, KeyScope, KeyStore
-from surefoot.server.gateway.settings import Limits, ServerSettings, is_loopback
+from surefoot.server.gateway.settings import ServerLimits, ServerSettings, is_loopback
 
 _BUCKETS = 100_000
 """Keys whose rate is tracked; more than a server has."""
@@ -284,7 +284,7 @@ def _declared_length(scope: Scope) -> int:
     return 0
 
 
-async def require_shallow(request: Request, limits: Limits) -> None:
+async def require_shallow(request: Request, limits: ServerLimits) -> None:
     """Read the body, which the request then keeps.
 
     Raises :class:`ApiError` 400 for one nested too deeply or of too many parts, and for text that UTF-8

@@ -18,7 +18,7 @@ import h11
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from surefoot.server.gateway.settings import Limits
+from surefoot.server.gateway.settings import ServerLimits
 
 PEER: Final = "surefoot.peer"
 """Key of a request's scope: the address of the connection it came by."""
@@ -46,7 +46,7 @@ class ConnectionTable:
         """Open connections."""
         return self.open.total()
 
-    def enter(self, address: str, *, limits: Limits, exempt: bool) -> Reason | None:
+    def enter(self, address: str, *, limits: ServerLimits, exempt: bool) -> Reason | None:
         """Count a connection of an address; the reason if it is refused instead."""
         reason: Reason | None = None
         if self.total >= min(limits.connections, _descriptors() - _RESERVED):
@@ -102,7 +102,7 @@ class DirectPeer:
 
 
 def bounded_protocol(
-    table: ConnectionTable, limits: Limits, proxies: Sequence[str] = ()
+    table: ConnectionTable, limits: ServerLimits, proxies: Sequence[str] = ()
 ) -> type[H11Protocol]:
     """HTTP/1.1 as uvicorn speaks it, within ``limits``. The addresses of ``proxies`` may have any number of
     connections, as many clients share them."""

@@ -37,7 +37,7 @@ from surefoot.server.gateway.records import GatewayRecord, HeldCall, HoldStore, 
 from surefoot.server.gateway.request_log import LogEntry, Recorder, log_unavailable
 from surefoot.server.gateway.responses import ResponseWriter
 from surefoot.server.gateway.schemas import StrategyOptions
-from surefoot.server.gateway.settings import GatewaySettings, Limits, ToolGuard
+from surefoot.server.gateway.settings import GatewaySettings, ServerLimits, ToolGuard
 from surefoot.server.gateway.upstream import StaysConnected, UpstreamPolicy, UpstreamScorer
 
 T = TypeVar("T")
@@ -66,13 +66,13 @@ class Gateway:
         scorer: StepScorer | None = None,
         *,
         settings: GatewaySettings | None = None,
-        limits: Limits | None = None,
+        limits: ServerLimits | None = None,
         log: RecordStore | None = None,
         monitor: Monitor | None = None,
         verifiers: Sequence[StepVerifier] = (),
         holds: HoldStore | None = None,
     ) -> None:
-        self.settings, self.limits = settings or GatewaySettings(), limits or Limits()
+        self.settings, self.limits = settings or GatewaySettings(), limits or ServerLimits()
         self.monitor = monitor or Monitor()
         self.admission = Admission(
             running=self.limits.running,

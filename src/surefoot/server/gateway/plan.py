@@ -32,7 +32,7 @@ from surefoot.server.gateway.schemas import (
     GenerationRequest,
     StrategyOptions,
 )
-from surefoot.server.gateway.settings import GatewaySettings, Limits
+from surefoot.server.gateway.settings import GatewaySettings, ServerLimits
 
 StreamMode = Literal["end", "chain", "common"]
 """When a stream sends text. end: when the search has ended; chain: there is one solution, and the prefix of a
@@ -177,7 +177,7 @@ class Planner:
     takes_tools: bool
     scorer: str | None
     settings: GatewaySettings
-    limits: Limits
+    limits: ServerLimits
     aggregation: Aggregator = "min"
 
     def chat(self, request: ChatRequest) -> Plan:

@@ -43,7 +43,7 @@ def session_turn(name: str, messages: Sequence[Message], tools: Sequence[Tool]) 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Turn:
+class ConversationTurn:
     """One answer of a session, as the client received it."""
 
     request_id: str
@@ -76,7 +76,7 @@ class Turn:
 TurnReward = Literal["score", "guard"]
 
 
-def turn_reward(turn: Turn, by: TurnReward) -> float | None:
+def turn_reward(turn: ConversationTurn, by: TurnReward) -> float | None:
     """score: the reward model's score of the message; guard: 1 if the guard released the first sampled
     message, else 0. ``None`` without a reward model or guard."""
     if by == "score":
@@ -93,7 +93,7 @@ class Conversation:
     """The problem of the first request."""
     trace: Trace
     """The whole branch, cut into steps."""
-    turns: tuple[Turn, ...]
+    turns: tuple[ConversationTurn, ...]
     """Its answers without those of a longer branch: each answer of a session is in one conversation."""
 
     def scores(self) -> list[StepScores]:
@@ -130,7 +130,7 @@ class _Node:
     """An answer, with keys of the conversation up to each of its messages."""
 
     record: GatewayRecord
-    turn: Turn
+    turn: ConversationTurn
     keys: tuple[str, ...]
     """Keys up to each message before the answer."""
     end: str
@@ -178,7 +178,7 @@ def _nodes(record: GatewayRecord) -> list[_Node]:
         score, scorer = candidate.score, record.scorer
         if score is None:
             score, scorer = _guard_score(decisions)
-        turn = Turn(
+        turn = ConversationTurn(
             request_id=record.request_id,
             context=record.session.messages,
             reply=reply,
@@ -223,7 +223,7 @@ def _new_scores(candidate: GatewayCandidate) -> list[float | None]:
     return [score for score, step in pairs if step.message == last]
 
 
-def _conversation(first: GatewayRecord, last: _Node, turns: Sequence[Turn]) -> Conversation:
+def _conversation(first: GatewayRecord, last: _Node, turns: Sequence[ConversationTurn]) -> Conversation:
     assert last.record.session is not None and first.problem is not None  # noqa: S101, PT018 - of a node
     session = last.record.session
     trace = Trace(

@@ -23,7 +23,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class Limits(Settings):
+class ServerLimits(Settings):
     """What one request, and all of them together, may take."""
 
     max_body_bytes: int = Field(default=2_000_000, ge=1, description="Largest body, in bytes.")
@@ -119,7 +119,7 @@ class ServerSettings(Settings):
     open_health: bool = Field(
         default=False, description="Answer /health and /ready without a key, for probes that have none."
     )
-    limits: Limits = Limits()
+    limits: ServerLimits = ServerLimits()
 
     @property
     def needs_key(self) -> bool:

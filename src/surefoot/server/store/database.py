@@ -26,7 +26,7 @@ from surefoot.server.store.reviews import Reviews
 from surefoot.server.store.schema import METADATA
 from surefoot.server.store.sign_ins import SignIns
 from surefoot.server.store.traces import Traces
-from surefoot.server.store.transfer import Export
+from surefoot.server.store.transfer import ExportRepository
 from surefoot.server.store.users import DEFAULT_COST, Users
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
@@ -54,7 +54,7 @@ class Database:
         self.labels = Labels(connections)
         self.comments = Comments(connections)
         self.reviews = Reviews(connections)
-        self.export = Export(connections)
+        self.export = ExportRepository(connections)
         self.gateway = RequestLog(connections)
         self.held_calls = HeldCalls(connections)
 

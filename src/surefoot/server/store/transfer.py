@@ -48,7 +48,7 @@ _TRACES = 50
 """Traces whose labels are read at once: an agent's run may have hundreds of steps, each with many labels."""
 
 
-class Export(Repository):
+class ExportRepository(Repository):
     """Everything of one project as records, including what annotators must not see."""
 
     def problems(self, project_id: int) -> Iterator[Problem]:
