@@ -126,6 +126,17 @@ def test_two_conversations_of_one_trace_stay_apart(tmp_path):
     assert [(one.problem.text, one.trace.id) for one in found] == [("What?", "ab-0"), ("Who?", "ab-1")]
 
 
+def test_empty_reasoning_of_a_saved_response_is_withheld_whether_or_not_it_was_billed(tmp_path):
+    answer = {"type": "message", "content": [{"type": "output_text", "text": "It is 4."}]}
+    response = {"object": "response", "model": "o", "status": "completed", "usage": {}}
+    hidden = response | {"output": [{"type": "reasoning", "summary": []}, answer]}
+    (first, second), _ = read(rows(tmp_path, hidden, response | {"output": [answer]}))
+    [message] = first.trace.messages
+    assert (message.reasoning.visibility, message.reasoning.tokens) == ("withheld", None)
+    assert message.content == "It is 4."
+    assert second.trace.messages[0].reasoning is None
+
+
 def test_batches_have_withheld_reasoning_and_failures(tmp_path):
     body = {
         "object": "chat.completion",

@@ -114,7 +114,9 @@ def _traces(
             continue
         answer = choice.get("messages") or [choice.get("message") or {}]
         tokens = details.get("reasoning_tokens") if len(choices) == 1 else None
-        messages = (*prompt, *with_reasoning_tokens(context.messages(answer), tokens))
+        withheld = any(map(_is_empty_reasoning, body.get("output") or ()))
+        reply = with_reasoning_tokens(context.messages(answer), tokens, withheld=withheld)
+        messages = (*prompt, *reply)
         yield ImportedTrace(problem=problem, trace=Trace(messages=messages, tools=tools, **fields))
 
 
@@ -140,6 +142,12 @@ def _function_item(item: Mapping[str, Any]) -> Mapping[str, Any] | None:
         name = item.get("name") or kind
         return {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}
     return item if kind == "reasoning" else None
+
+
+def _is_empty_reasoning(item: Any) -> bool:
+    if not isinstance(item, Mapping) or item.get("type") != "reasoning":
+        return False
+    return not any(item.get(name) for name in ("summary", "content", "encrypted_content"))
 
 
 def _usage(usage: Mapping[str, Any]) -> Usage:

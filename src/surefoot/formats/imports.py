@@ -112,17 +112,22 @@ def check_assistant(messages: Sequence[Message]) -> None:
         raise RecordError(f"no message is from the assistant (roles: {roles})")
 
 
-def with_reasoning_tokens(messages: tuple[Message, ...], tokens: int | None) -> tuple[Message, ...]:
+def with_reasoning_tokens(
+    messages: tuple[Message, ...], tokens: int | None, *, withheld: bool = False
+) -> tuple[Message, ...]:
     """The messages of one response with its number of reasoning tokens; without any text it is withheld.
 
-    If several messages have reasoning, the share of each is unknown, and they stay as they are.
+    ``withheld``: the response contains empty reasoning, whether or not its tokens are reported. If several
+    messages have reasoning, the share of each is unknown, and they stay as they are.
     """
     reasoned = [message for message in messages if message.reasoning] or messages[:1]
-    if not tokens or len(reasoned) != 1:
+    if not (tokens or withheld) or len(reasoned) != 1:
         return messages
     [message] = reasoned
     reasoning = message.reasoning or Reasoning(text="", visibility="withheld")
-    fields = message.model_dump() | {"reasoning": reasoning.model_dump() | {"tokens": tokens}}
+    fields = message.model_dump() | {
+        "reasoning": reasoning.model_dump() | {"tokens": tokens or reasoning.tokens}
+    }
     return tuple(Message.model_validate(fields) if each is message else each for each in messages)
 
 
