@@ -21,7 +21,11 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # more threads would only get in each o
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
-LONGEST = ("rl/test_rl_processes.py", "training/test_processes.py", "quickstart/test_quickstart.py")
+LONGEST = (
+    *("journeys/test_chaos.py", "work/test_ray_engine.py", "cli/test_commands.py", "test_examples.py"),
+    *("test_kinds_benchmark.py", "server/pages/test_screenshots.py", "rl/test_rl_processes.py"),
+    *("training/test_processes.py", "quickstart/test_quickstart.py"),
+)
 """Files that take longest: they start first, so that no process is left with one of them at the end."""
 
 

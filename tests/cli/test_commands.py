@@ -199,7 +199,7 @@ def test_majority_needs_no_scores_and_missing_scores_are_counted(files, tmp_path
     write_records(tmp_path / "s.jsonl", scores[1:])
     unscored = 24 - len(scores) + 1
     ended = good("select", files / "t.jsonl", "--scores", tmp_path / "s.jsonl", "--equality=exact")
-    assert f"{unscored} traces have no score" in ended.err
+    assert f"{unscored} traces are unscored and chosen last" in ended.err
 
 
 def test_traces_without_outcome_are_chosen_without_a_table(files, tmp_path):

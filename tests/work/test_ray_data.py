@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from surefoot import load_prm
-from surefoot.models import CheckpointCard, RewardModel
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace
 from surefoot.segment import Line, segment_trace
@@ -20,14 +19,6 @@ RESPONSES = [
     "2 + 3 = 6\nThe answer is 6.",
     "4 + 4 = 8\n8 + 1 = 9\nThe answer is 9.",
 ]
-
-
-@pytest.fixture(scope="module")
-def prm(lab_base, tmp_path_factory):
-    directory = tmp_path_factory.mktemp("model") / "prm"
-    card = CheckpointCard(kind="prm", label_source="test", base="tiny")
-    RewardModel.initialise(lab_base, card=card).save(directory)
-    return directory
 
 
 def expected(prm):
@@ -58,28 +49,3 @@ def test_a_verifier_that_says_nothing_is_nan():
 def test_a_column_that_is_missing_is_named():
     with pytest.raises(KeyError, match="response"):
         VerifySteps("arithmetic")({"problem": np.array(PROBLEMS)})
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_scores_in_a_pipeline(prm):
-    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'surefoot[ray]'")
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
-    try:
-        ray.data.DataContext.get_current().enable_progress_bars = False
-        texts = zip(PROBLEMS, RESPONSES, strict=True)
-        rows = ray.data.from_items(
-            [
-                {"problem": problem, "response": response, "id": n}
-                for n, (problem, response) in enumerate(texts)
-            ]
-        )
-        kwargs = {"model": str(prm)}
-        scored = rows.map_batches(ScoreSteps, fn_constructor_kwargs=kwargs, batch_size=2, concurrency=1)
-        done = sorted(scored.take_all(), key=lambda row: row["id"])
-    finally:
-        ray.shutdown()
-    assert [pytest.approx(row, abs=1e-6) for row in expected(prm)] == [
-        list(row["step_scores"]) for row in done
-    ]
-    assert ["".join(row["steps"]) for row in done] == RESPONSES
