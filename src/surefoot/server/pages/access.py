@@ -169,7 +169,7 @@ def proxied_user(request: Request) -> str | None:
     names = request.headers.getlist(settings.trusted_user_header) if settings.trusted_user_header else []
     if not names:
         return None
-    client = request.scope.get(PEER) or request.scope.get("client")
+    client = request.scope.get(PEER, request.scope.get("client"))
     if client is None or not address_in(client[0], settings.trusted_proxies):
         raise ForbiddenError(f"only the sign-in proxy may send the header {settings.trusted_user_header}")
     try:
