@@ -1,6 +1,8 @@
 """The commands of the program. A module is imported when its command is chosen, so ``--help`` is quick.
 
-To add a command, write its settings class (:mod:`surefoot.cli.settings`) and add one line to ``COMMANDS``.
+To add a command, write its settings class (:mod:`surefoot.cli.settings`) and add one line to the table:
+command, ``module:Class`` below ``surefoot.cli`` (none for a group), and line of help. ``--help`` lists the
+commands in this order.
 """
 
 from __future__ import annotations
@@ -9,116 +11,83 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+_TABLE = """
+quickstart | quickstart:Quickstart | Run the whole pipeline on the small built-in world.
+import | import_export:Import | Read data in any supported format as problems, traces and labels.
+segment | import_export:SegmentTraces | Cut traces into steps again.
+sample | sample:Sample | Sample solutions from a policy and grade their answers.
+label |  | Label the steps of traces.
+label mc | label.rollouts:MonteCarlo | By Monte Carlo rollouts (Math-Shepherd, OmegaPRM).
+label tree | label.rollouts:Tree | By tree search on each problem (OmegaPRM).
+label judge | label.models:Judge | By a language model (LLM as a judge).
+label verify | label.rules:Verify | By rule: equations, programs, tool calls, your own.
+label mutants | label.mutants:Mutants | Make programs with one known fault each.
+label expert | label.rules:LabelExpert | By agreement with an expert's steps.
+label consensus | label.rules:LabelConsensus | Combine the labels of several labellers.
+label advantage | label.rules:Advantage | From the change in the chance of success.
+label progress | label.rules:RelativeProgress | From the ratio of the chances of success.
+label critiques | label.models:Critiques | Write critiques to train a verifier on.
+train |  | Train reward models.
+train prm | train:TrainPRM | A process reward model: one score per step.
+train orm | train:TrainORM | An outcome reward model: one score per solution.
+train implicit | train:TrainImplicit | An implicit PRM: log-ratios of two language models.
+train verifier | train:TrainVerifier | A generative verifier: a critique, then yes or no.
+rl | rl:RL | Train a policy with step rewards, outcome rewards, or both.
+imitate | imitate:Imitate | Train a policy on an expert's steps: behaviour cloning or DAgger.
+expert-iteration | imitate:ExpertIteration | Train a policy on its own correct solutions.
+score | score:Score | Score one solution or a file of traces with a reward model.
+execute | execute:Execute | Run programs on their visible tests.
+select | select:Select | Choose one trace per problem and report accuracy against N.
+search |  | Search for solutions, guided by step scores.
+search best-of-n | search.methods:BestOfN | Best of N sampled solutions.
+search majority | search.methods:SearchMajority | Most frequent answer (self-consistency).
+search beam | search.methods:Beam | Beam search over steps.
+search dvts | search.methods:Dvts | Diverse verifier tree search.
+search rebase | search.methods:REBASE | REBASE: share samples by value.
+search particle | search.methods:Particle | Particle filter over steps.
+search mcts | search.methods:Mcts | Monte Carlo tree search.
+search resample | search.methods:Resample | Resample steps whose score is too low.
+search revise | search.methods:SearchRevise | Revise a solution until no step looks wrong.
+search optimal | search.plan:Optimal | Choose the search by predicted difficulty.
+search plan | search.plan:FindPlan | Find the best search for each level of difficulty.
+search draw | search.methods:Draw | Draw the search tree of one problem.
+evaluate |  | Measure labels and scorers.
+evaluate labels | evaluate.labels:EvaluateLabels | Accuracy, agreement and cost of labels.
+evaluate processbench | evaluate.benchmarks:EvaluateProcessBench | ProcessBench: first error.
+evaluate prmbench | evaluate.benchmarks:EvaluatePRMBench | PRMBench: detect wrong steps.
+evaluate agent-processbench | evaluate.agents:EvaluateAgentProcessBench | AgentProcessBench: judge each step.
+evaluate runs | evaluate.agents:EvaluateRuns | Judge each step of your own agent runs.
+evaluate who-and-when | evaluate.agents:EvaluateWhoAndWhen | Who&When: blame for a failure.
+evaluate best-of-n | evaluate.best_of_n:EvaluateBestOfN | Accuracy of selectors against N.
+evaluate calibration | evaluate.calibration:EvaluateCalibration | Calibration of step scores.
+audit |  | Test step scorers for known failures.
+audit gaming | audit.commands:AuditGaming | Do scores follow the logic or the wording?
+audit outcome | audit.commands:AuditOutcome | How much of a step score is only the outcome?
+audit clean | audit.commands:AuditClean | Are correct answers with a wrong step accepted?
+audit transfer | audit.commands:AuditTransfer | Accuracy of each scorer on each domain.
+audit over-optimisation | audit.commands:AuditOverOptimisation | Where does more selection stop helping?
+audit agent | audit.commands:AuditAgent | Which scores change when agent runs are reworded?
+audit all | audit.commands:AuditAll | Gaming, outcome, clean and over-optimisation.
+export | import_export:Export | Write labels and scores in the format of the original, or another.
+serve | serve:Serve | Serve an OpenAI-compatible gateway that verifies answers, and the web pages.
+serve keys |  | Manage the API keys of the server.
+serve keys add | serve:AddKey | Create an API key.
+serve keys list | serve:ListKeys | List the API keys.
+serve keys set | serve:SetKey | Change the limits of a key.
+serve keys revoke | serve:RevokeKey | Revoke a key.
+serve users |  | Manage the accounts of the web pages.
+serve users add | serve:AddUser | Create an account.
+serve prune | serve:Prune | Delete old answers.
+serve sessions | serve_sessions:Sessions | Export recorded sessions as traces and scores.
+serve-config | serve_config:ServeConfig | Print the vLLM or SGLang command for a reward model.
+"""
+
+_ROWS = {path: (name, text) for path, name, text in (row.split(" | ") for row in _TABLE.strip().split("\n"))}
+COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {path: row for path, row in _ROWS.items() if row[0]}
+)
+"""Each command with its settings class and its line of help."""
 GROUPS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "label": "Label the steps of traces.",
-        "train": "Train reward models.",
-        "search": "Search for solutions, guided by step scores.",
-        "evaluate": "Measure labels and scorers.",
-        "audit": "Test step scorers for known failures.",
-        "serve": "Serve an OpenAI-compatible gateway that verifies answers, and the web pages.",
-        "serve keys": "Manage the API keys of the server.",
-        "serve users": "Manage the accounts of the web pages.",
-    }
+    {path: row[1] for path, row in _ROWS.items() if any(other.startswith(f"{path} ") for other in _ROWS)}
 )
 """Groups of commands with their line of help."""
-
-COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
-    {
-        "quickstart": ("quickstart:Quickstart", "Run the whole pipeline on the small built-in world."),
-        "import": (
-            "import_export:Import",
-            "Read data in any supported format as problems, traces and labels.",
-        ),
-        "segment": ("import_export:SegmentTraces", "Cut traces into steps again."),
-        "sample": ("sample:Sample", "Sample solutions from a policy and grade their answers."),
-        "label mc": ("label.rollouts:MonteCarlo", "By Monte Carlo rollouts (Math-Shepherd, OmegaPRM)."),
-        "label tree": ("label.rollouts:Tree", "By tree search on each problem (OmegaPRM)."),
-        "label judge": ("label.models:Judge", "By a language model (LLM as a judge)."),
-        "label verify": ("label.rules:Verify", "By rule: equations, programs, tool calls, your own."),
-        "label mutants": ("label.mutants:Mutants", "Make programs with one known fault each."),
-        "label expert": ("label.rules:LabelExpert", "By agreement with an expert's steps."),
-        "label consensus": ("label.rules:LabelConsensus", "Combine the labels of several labellers."),
-        "label advantage": ("label.rules:Advantage", "From the change in the chance of success."),
-        "label progress": ("label.rules:RelativeProgress", "From the ratio of the chances of success."),
-        "label critiques": ("label.models:Critiques", "Write critiques to train a verifier on."),
-        "train prm": ("train:TrainPRM", "A process reward model: one score per step."),
-        "train orm": ("train:TrainORM", "An outcome reward model: one score per solution."),
-        "train implicit": ("train:TrainImplicit", "An implicit PRM: log-ratios of two language models."),
-        "train verifier": ("train:TrainVerifier", "A generative verifier: a critique, then yes or no."),
-        "rl": ("rl:RL", "Train a policy with step rewards, outcome rewards, or both."),
-        "imitate": ("imitate:Imitate", "Train a policy on an expert's steps: behaviour cloning or DAgger."),
-        "expert-iteration": (
-            "imitate:ExpertIteration",
-            "Train a policy on its own correct solutions.",
-        ),
-        "score": ("score:Score", "Score one solution or a file of traces with a reward model."),
-        "execute": ("execute:Execute", "Run programs on their visible tests."),
-        "select": ("select:Select", "Choose one trace per problem and report accuracy against N."),
-        "search best-of-n": ("search.methods:BestOfN", "Best of N sampled solutions."),
-        "search majority": ("search.methods:SearchMajority", "Most frequent answer (self-consistency)."),
-        "search beam": ("search.methods:Beam", "Beam search over steps."),
-        "search dvts": ("search.methods:Dvts", "Diverse verifier tree search."),
-        "search rebase": ("search.methods:REBASE", "REBASE: share samples by value."),
-        "search particle": ("search.methods:Particle", "Particle filter over steps."),
-        "search mcts": ("search.methods:Mcts", "Monte Carlo tree search."),
-        "search resample": ("search.methods:Resample", "Resample steps whose score is too low."),
-        "search revise": ("search.methods:SearchRevise", "Revise a solution until no step looks wrong."),
-        "search optimal": ("search.plan:Optimal", "Choose the search by predicted difficulty."),
-        "search plan": ("search.plan:FindPlan", "Find the best search for each level of difficulty."),
-        "search draw": ("search.methods:Draw", "Draw the search tree of one problem."),
-        "evaluate labels": ("evaluate.labels:EvaluateLabels", "Accuracy, agreement and cost of labels."),
-        "evaluate processbench": (
-            "evaluate.benchmarks:EvaluateProcessBench",
-            "ProcessBench: first error.",
-        ),
-        "evaluate prmbench": ("evaluate.benchmarks:EvaluatePRMBench", "PRMBench: detect wrong steps."),
-        "evaluate agent-processbench": (
-            "evaluate.agents:EvaluateAgentProcessBench",
-            "AgentProcessBench: judge each step of agent runs.",
-        ),
-        "evaluate runs": ("evaluate.agents:EvaluateRuns", "Judge each step of your own agent runs."),
-        "evaluate who-and-when": (
-            "evaluate.agents:EvaluateWhoAndWhen",
-            "Who&When: blame for a failure.",
-        ),
-        "evaluate best-of-n": (
-            "evaluate.best_of_n:EvaluateBestOfN",
-            "Accuracy of selectors against N.",
-        ),
-        "evaluate calibration": ("evaluate.calibration:EvaluateCalibration", "Calibration of step scores."),
-        "audit gaming": ("audit.commands:AuditGaming", "Do scores follow the logic or the wording?"),
-        "audit outcome": ("audit.commands:AuditOutcome", "How much of a step score is only the outcome?"),
-        "audit clean": ("audit.commands:AuditClean", "Are correct answers with a wrong step accepted?"),
-        "audit transfer": ("audit.commands:AuditTransfer", "Accuracy of each scorer on each domain."),
-        "audit over-optimisation": (
-            "audit.commands:AuditOverOptimisation",
-            "Where does more selection stop helping?",
-        ),
-        "audit agent": ("audit.commands:AuditAgent", "Which scores change when agent runs are reworded?"),
-        "audit all": ("audit.commands:AuditAll", "Gaming, outcome, clean and over-optimisation."),
-        "export": (
-            "import_export:Export",
-            "Write labels and scores in the format of the original, or another.",
-        ),
-        "serve": (
-            "serve:Serve",
-            "Serve an OpenAI-compatible gateway that verifies answers, and the web pages.",
-        ),
-        "serve keys add": ("serve:AddKey", "Create an API key."),
-        "serve keys list": ("serve:ListKeys", "List the API keys."),
-        "serve keys set": ("serve:SetKey", "Change the limits of a key."),
-        "serve keys revoke": ("serve:RevokeKey", "Revoke a key."),
-        "serve users add": ("serve:AddUser", "Create an account."),
-        "serve prune": ("serve:Prune", "Delete old answers."),
-        "serve sessions": (
-            "serve_sessions:Sessions",
-            "Export recorded sessions as traces and scores.",
-        ),
-        "serve-config": ("serve_config:ServeConfig", "Print the vLLM or SGLang command for a reward model."),
-    }
-)
-"""Each command with its settings class (``module:Class`` below ``surefoot.cli``) and its line of help.
-
-``--help`` lists them in this order.
-"""

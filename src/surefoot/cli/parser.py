@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,7 +14,6 @@ import click
 from pydantic import BaseModel, ValidationError
 
 from surefoot.cli.endings import plain_endings
-from surefoot.cli.outputs import refuse_existing, refuse_urls
 from surefoot.cli.settings import (
     REQUIRED,
     Command,
@@ -67,10 +67,9 @@ class SettingsCommand(click.Command):
         }
         file = Path(values["config"]) if values["config"] else None
         settings = build(self.settings, flags, file=file, assignments=values["assignments"])
-        refuse_urls(settings.outputs())
-        if not values.get("force"):
-            refuse_existing(settings.outputs())
-        with plain_endings(settings.outputs(), saving_memory(self.settings)):
+        outputs = settings.outputs()
+        _refuse_outputs(outputs, existing=not values.get("force"))
+        with plain_endings(outputs, saving_memory(self.settings)):
             settings.run()
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -88,7 +87,12 @@ class SettingsCommand(click.Command):
         panels: dict[str, list[tuple[str, str]]] = {}
         for option in shown:
             title = "Arguments" if option.flag.argument else option.panel or "Options"
-            panels.setdefault(title, []).append((option.usage, option.help))
+            default = option.default_text
+            default = default if default in ("", "required") else f"default: {default}"
+            notes = "; ".join(note for note in (default, *option.notes) if note)
+            panels.setdefault(title, []).append(
+                (option.usage, f"{option.description} [{notes}]" if notes else option.description)
+            )
         general = panels["Settings"] = [
             ("--config PATH", "TOML or JSON file of settings; options on the command line win."),
             ("--set NAME=VALUE", "Any setting by its dotted name; may be repeated."),
@@ -101,6 +105,29 @@ class SettingsCommand(click.Command):
         for title, rows in panels.items():
             with formatter.section(title):
                 formatter.write_dl(rows)
+
+
+_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/")
+"""Matches a URL that was converted to a path, which removes a slash."""
+
+
+def _refuse_outputs(paths: Iterable[Path], *, existing: bool) -> None:
+    """Raise ``RunError`` for a URL, and with ``existing`` for a path that exists and that cannot be resumed.
+
+    Unfinished work can be resumed: a file with a ``<file>.work`` directory, and a run directory, whose
+    manifest is compared with the command's settings later. Devices and pipes may be written.
+    """
+    # the first of several processes has checked, and may already be writing
+    existing = existing and int(os.environ.get("RANK", "0")) == 0
+    for path in paths:
+        if _URL.match(str(path)):
+            raise RunError(f"{path}: outputs are local files; write one, then upload it")
+        if not existing or path.with_name(f"{path.name}.work").is_dir():
+            continue
+        if path.is_dir() and any(path.iterdir()) and not (path / "manifest.json").exists():
+            raise RunError(f"{path} is a directory with other files in it; name a new one, or add --force")
+        if path.is_file():
+            raise RunError(f"{path} exists; name another file, or add --force to replace it")
 
 
 def _show_all_options(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
@@ -241,16 +268,15 @@ def _with_defaults(kind: Any, default: Any, settings: Mapping[str, Any]) -> dict
     fields = {field.name: field for field in settings_fields(kind)}
     if unknown := [name for name in settings if name not in fields]:
         raise RunError(f"unknown setting {unknown[0]!r}; choose {', '.join(fields)}")
-    result: dict[str, Any] = {}
+    result = dict(settings)
     for name, field in fields.items():
         value = field.default if default is None else getattr(default, name)
-        start = value if is_settings(type(value)) else None
-        if field.nested and isinstance(settings.get(name), Mapping):
-            result[name] = _with_defaults(field.kind, start, settings[name])
-        elif name in settings:
-            result[name] = settings[name]
-        elif field.nested and value is REQUIRED:
-            result[name] = _with_defaults(field.kind, None, {})
-        elif default is not None and value != field.default:
+        nested = is_settings(field.kind)
+        if nested and (
+            isinstance(settings.get(name), Mapping) or (name not in settings and value is REQUIRED)
+        ):
+            start = value if is_settings(type(value)) else None
+            result[name] = _with_defaults(field.kind, start, settings.get(name, {}))
+        elif name not in settings and default is not None and value != field.default:
             result[name] = value
     return result

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 
 from surefoot.cli import load_settings
@@ -33,37 +32,24 @@ _GENERATED = re.compile(r"^## (?!Settings$).*", re.M | re.S)
 """Everything from the first section on; only ``README.md`` has a section of hand-written text."""
 
 
-@dataclass(frozen=True)
-class SharedOptions:
-    """Options that several commands have, with their section and usual default."""
+Shared = dict[str, tuple[str, str]]
+"""Row of an option that several commands have: its section in ``options.md``, and its usual default."""
 
-    sections: Mapping[str, str]
-    """Title of the section by row."""
-    defaults: Mapping[str, str]
 
-    @classmethod
-    def of(cls, commands: Iterable[type[Command]]) -> SharedOptions:
-        """Find the options that are the same in several commands."""
-        panels: dict[str, Counter[str]] = defaultdict(Counter)
-        defaults: dict[str, Counter[str]] = defaultdict(Counter)
-        for command in commands:
-            for option in _shown(command):
-                if option.common and not option.panel:
-                    continue  # described in full on every page
-                row = _row(option)
-                panels[row][option.panel or "General"] += 1
-                defaults[row][_default(option)] += 1
-        shared = [row for row, counts in panels.items() if counts.total() >= _SHARED]
-        return cls(
-            sections={row: panels[row].most_common(1)[0][0] for row in shared},
-            defaults={row: defaults[row].most_common(1)[0][0] for row in shared},
-        )
+def shared_options(commands: Iterable[type[Command]]) -> Shared:
+    """The options that are the same in several commands; common ones are described in full on every page."""
+    places: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
+    for command in commands:
+        for option in _shown(command):
+            if option.panel or not option.common:
+                places[_row(option)][option.panel or "General", _default(option)] += 1
+    return {row: found.most_common(1)[0][0] for row, found in places.items() if found.total() >= _SHARED}
 
 
 def pages(folder: Path = FOLDER) -> dict[Path, str]:
     """Every page with its generated part."""
     commands = {path: load_settings(path) for path in COMMANDS}
-    shared = SharedOptions.of(commands.values())
+    shared = shared_options(commands.values())
     sections: dict[str, list[str]] = defaultdict(list)
     for path in dict.fromkeys(_with_groups()):
         top = path.split(" ")[0]
@@ -78,19 +64,19 @@ def pages(folder: Path = FOLDER) -> dict[Path, str]:
     }
 
 
-def command_section(command: type[Command], shared: SharedOptions) -> str:
+def command_section(command: type[Command], shared: Shared) -> str:
     """The text on one command: description, options, examples."""
     rows = ["| option | default | meaning |", "|---|---|---|"]
     also: dict[str, list[str]] = defaultdict(list)
     for option in _shown(command):
         row = _row(option)
-        if option.common or row not in shared.sections:
+        if option.common or row not in shared:
             names, meaning = row.split(" | ", 1)
             rows.append(f"| {names} | {_default(option)} | {meaning} |")
             continue
-        default = _default(option)
-        note = f" ({default or 'not set'})" if default != shared.defaults[row] else ""
-        also[shared.sections[row]].append(f"{row.split(' | ', 1)[0]}{note}")
+        (section, usual), default = shared[row], _default(option)
+        note = f" ({default or 'not set'})" if default != usual else ""
+        also[section].append(f"{row.split(' | ', 1)[0]}{note}")
     if output_fields(command):
         rows.append("| `--force` | | Overwrite existing output. |")
     rows.append("| `--config`, `--set` | | [Settings](README.md#settings) from a file or by name. |")
@@ -112,11 +98,11 @@ def _with_groups() -> Iterable[str]:
         yield from (" ".join(words[:end]) for end in range(1, len(words) + 1))
 
 
-def _options_page(shared: SharedOptions) -> list[str]:
+def _options_page(shared: Shared) -> list[str]:
     tables: dict[str, list[str]] = defaultdict(lambda: ["| option | default | meaning |", "|---|---|---|"])
-    for row, title in shared.sections.items():
+    for row, (title, default) in shared.items():
         names, meaning = row.split(" | ", 1)
-        tables[title].append(f"| {names} | {shared.defaults[row]} | {meaning} |")
+        tables[title].append(f"| {names} | {default} | {meaning} |")
     return [f"## {title}\n\n" + "\n".join(rows) + "\n" for title, rows in sorted(tables.items())]
 
 
@@ -144,8 +130,7 @@ def _row(option: Option) -> str:
     if option.kind is bool:
         names += f", `{option.negative}`"
     notes = [f"`{'`, `'.join(option.choices)}`"] if option.choices else []
-    notes += [option.bounds] if option.bounds else []
-    notes += ["may be repeated"] if option.repeated and not option.flag.argument else []
+    notes += option.notes
     return f"{names} | {option.description}" + (f" ({'; '.join(notes)})" if notes else "")
 
 

@@ -35,14 +35,14 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from inspect import cleandoc
 from itertools import pairwise
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
@@ -135,9 +135,9 @@ class Option:
             return "on" if self.default else "off"
         if isinstance(self.default, tuple | list):
             return ",".join(map(str, self.default))
-        if isinstance(self.default, float):
-            return f"{self.default:g}"
-        return str(self.default).replace("\n", r"\n")
+        return (
+            f"{self.default:g}" if isinstance(self.default, float) else str(self.default).replace("\n", r"\n")
+        )
 
     @property
     def negative(self) -> str:
@@ -145,29 +145,21 @@ class Option:
         return f"--no-{self.names[0].removeprefix('--')}"
 
     @property
-    def metavar(self) -> str:
-        """Placeholder of the value."""
-        if self.flag.metavar:
-            return self.flag.metavar
-        if self.choices:
-            return "|".join(self.choices)
-        return {int: "INTEGER", float: "NUMBER", Path: "PATH"}.get(self.kind, "TEXT")
-
-    @property
     def usage(self) -> str:
         """Names and value, as ``--help`` shows them."""
         if self.flag.argument:
             return self.flag.metavar or self.names[0] + ("..." if self.repeated else "")
         names = ", ".join(reversed(self.names))
-        return f"{names} / {self.negative}" if self.kind is bool else f"{names} {self.metavar}"
+        if self.kind is bool:
+            return f"{names} / {self.negative}"
+        plain = {int: "INTEGER", float: "NUMBER", Path: "PATH"}.get(self.kind, "TEXT")
+        return f"{names} {self.flag.metavar or '|'.join(self.choices) or plain}"
 
     @property
-    def help(self) -> str:
-        """The description with default and bounds."""
-        default = self.default_text if self.default is REQUIRED else f"default: {self.default_text}"
+    def notes(self) -> list[str]:
+        """Bounds, and whether it may be repeated."""
         repeated = "may be repeated" if self.repeated and not self.flag.argument else ""
-        notes = "; ".join(note for note in (default, self.bounds, repeated) if note not in ("", "default: "))
-        return f"{self.description} [{notes}]" if notes else self.description
+        return [note for note in (self.bounds, repeated) if note]
 
 
 class Command(BaseModel):
@@ -182,6 +174,8 @@ class Command(BaseModel):
 
     def outputs(self) -> list[Path]:
         """Files and directories that the command will write, without standard output (``-``)."""
+        if getattr(self, "dry_run", False):
+            return []
         values = (getattr(self, name) for name in output_fields(type(self)))
         return [Path(value) for value in values if value not in (None, "-")]
 
@@ -251,11 +245,8 @@ class SettingsField:
     metadata: tuple[Any, ...]
     default: Any
     description: str
-
-    @property
-    def nested(self) -> bool:
-        """Whether its value is a settings class."""
-        return is_settings(self.kind)
+    tag: Any
+    """The field that tells the classes of a union apart."""
 
     def last(self, kind: type[Any]) -> Any:
         """The outermost annotation of a kind, if there is one."""
@@ -267,44 +258,31 @@ def is_settings(kind: Any) -> bool:
     return isinstance(kind, type) and (issubclass(kind, BaseModel) or is_dataclass(kind))
 
 
-def settings_fields(kind: Any) -> Iterator[SettingsField]:
+@cache
+def settings_fields(kind: Any) -> tuple[SettingsField, ...]:
     """The fields of a settings class."""
     if issubclass(kind, BaseModel):
-        for name, info in kind.model_fields.items():
-            default = info.get_default(call_default_factory=True, validated_data={})
-            yield _field(kind, name, info.annotation, (info,), default)
-        return
-    hints = get_type_hints(kind, include_extras=True)
-    for field in fields(kind):
-        default = field.default if field.default is not MISSING else REQUIRED
-        if field.default_factory is not MISSING:
-            default = field.default_factory()
-        yield _field(kind, field.name, hints[field.name], (), default)
+        infos = kind.model_fields
+    else:
+        hints = get_type_hints(kind, include_extras=True)
+        infos = {
+            field.name: FieldInfo.from_annotated_attribute(hints[field.name], field) for field in fields(kind)
+        }
+    return tuple(_field(kind, name, info) for name, info in infos.items())
 
 
-def _field(
-    kind: type, name: str, annotation: Any, infos: tuple[FieldInfo, ...], default: Any
-) -> SettingsField:
-    core, optional, metadata = _core(annotation)
-    infos = (*infos, *(data for data in metadata if isinstance(data, FieldInfo)))
-    metadata = (*infos, *metadata, *(bound for info in infos for bound in info.metadata))
-    description = next((info.description for info in infos if info.description), None)
-    return SettingsField(name, core, optional, metadata, default, description or _docstring(kind, name))
-
-
-def _core(annotation: Any) -> tuple[Any, bool, tuple[Any, ...]]:
-    """The type without ``None`` and annotations, whether ``None`` was there, and the annotations."""
-    metadata: tuple[Any, ...] = ()
-    optional = False
-    while True:
-        if get_origin(annotation) is Annotated:
-            annotation, *more = get_args(annotation)
-            metadata = (*more, *metadata)
-        elif get_origin(annotation) in (Union, UnionType) and NoneType in get_args(annotation):
-            parts = [part for part in get_args(annotation) if part is not NoneType]
-            annotation, optional = Union[tuple(parts)], True  # noqa: UP007
-        else:
-            return annotation, optional, metadata
+def _field(kind: type, name: str, info: FieldInfo) -> SettingsField:
+    core, metadata, description = info.annotation, info.metadata, info.description
+    parts = [part for part in get_args(core) if part is not NoneType]
+    optional = get_origin(core) in (Union, UnionType) and NoneType in get_args(core)
+    if optional:
+        some: Any = Union[tuple(parts)]  # noqa: UP007
+        inner = FieldInfo.from_annotation(some)
+        core, metadata = inner.annotation, [*inner.metadata, *metadata]
+        description = description or inner.description
+    default = info.get_default(call_default_factory=True, validated_data={})
+    text = description or _docstring(kind, name)
+    return SettingsField(name, core, optional, tuple(metadata), default, text, info.discriminator)
 
 
 def _docstring(kind: type, name: str) -> str:
@@ -340,25 +318,22 @@ def _options(
     for field in settings_fields(kind):
         here = (*path, field.name)
         value = field.default if default is None else getattr(default, field.name)
-        if field.nested:
-            start = value if is_settings(type(value)) else None
-            below = f"{prefix or ''}{field.name}-" if field.optional else prefix
-            inner = _nested_group(field, group if path else None)
-            first, *others = _options(field.kind, start, here, inner, prefix=below)
-            if field.optional and start is None:  # its first option describes the whole class, too
-                text = f"{field.description} {first.description}"
-                first = replace(first, default=None, description=" ".join(text.split()))
-            yield from (first, *others)
-        else:
+        if not is_settings(field.kind):
             yield _option(field, value, here, group, prefix)
-
-
-def _nested_group(field: SettingsField, above: OptionGroup | None) -> OptionGroup:
-    title = field.name.replace("_", " ").capitalize()
-    if above:
-        return replace(above, title=f"{above.title}: {title.lower()}")
-    group: OptionGroup = field.last(OptionGroup) or OptionGroup()
-    return group if group.title else replace(group, title=title)
+            continue
+        start = value if is_settings(type(value)) else None
+        below = f"{prefix or ''}{field.name}-" if field.optional else prefix
+        title = field.name.replace("_", " ").capitalize()
+        if path:
+            inner = replace(group, title=f"{group.title}: {title.lower()}")
+        else:
+            inner = field.last(OptionGroup) or OptionGroup()
+            inner = replace(inner, title=inner.title or title)
+        first, *others = _options(field.kind, start, here, inner, prefix=below)
+        if field.optional and start is None:  # its first option describes the whole class, too
+            text = f"{field.description} {first.description}"
+            first = replace(first, default=None, description=" ".join(text.split()))
+        yield from (first, *others)
 
 
 def _option(
@@ -372,48 +347,45 @@ def _option(
         common=flag.common or "*" in group.common or below in group.common,
     )
     kind, repeated = _word(field.kind)
-    infos = (info for info in field.metadata if isinstance(info, FieldInfo))
-    tag = next((info.discriminator for info in infos if isinstance(info.discriminator, str)), None)
-    if tag:  # one of several classes: the option names it
-        path, kind, value = (*path, tag), str, getattr(value, tag, value)
+    if isinstance(field.tag, str):  # one of several classes: the option names it
+        path, kind, value = (*path, field.tag), str, getattr(value, field.tag, value)
+    names: tuple[str, ...] = ()
     omitted = any(below == name or below.startswith(f"{name}.") for name in group.omit)
+    if not omitted and kind is not None:
+        if flag.argument:
+            names = (flag.metavar or field.name.upper(),)
+        elif below in (group.names or {}):
+            names = tuple((group.names or {})[below].split())
+        else:
+            long = flag.name or f"--{(prefix or '') + field.name}".replace("_", "-")
+            names = (long, flag.short) if flag.short else (long,)
     return Option(
         path=path,
-        names=() if omitted or kind is None else _names((prefix or "") + field.name, below, flag, group),
+        names=names,
         kind=str if flag.comma else kind,
         repeated=repeated and not flag.comma,
         default=None if prefix and value is REQUIRED else value,
         description=" ".join(field.description.split()),
-        bounds=_bounds(field.metadata),
+        bounds=", ".join(
+            f"{sign} {getattr(data, name):g}"
+            for name, sign in _BOUNDS.items()
+            for data in field.metadata
+            if hasattr(data, name)
+        ),
         panel=group.title,
         flag=flag,
     )
 
 
-def _names(field: str, below: str, flag: Flag, group: OptionGroup) -> tuple[str, ...]:
-    if flag.argument:
-        return (flag.metavar or field.upper(),)
-    if below in (group.names or {}):
-        return tuple((group.names or {})[below].split())
-    long = flag.name or f"--{field.replace('_', '-')}"
-    return (long, flag.short) if flag.short else (long,)
+_BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 
 def _word(kind: Any) -> tuple[Any, bool]:
     """Type of one word on the command line (``None`` if there is none), and whether it may be repeated."""
     if get_origin(kind) in (tuple, list):
-        return _word(_core(get_args(kind)[0])[0])[0], True
+        return _word(FieldInfo.from_annotation(get_args(kind)[0]).annotation)[0], True
     if get_origin(kind) is Literal or kind in (str, int, float, bool, Path):
         return kind, False
     if get_origin(kind) in (Union, UnionType) and all(_word(part)[0] for part in get_args(kind)):
         return str, False
     return None, False
-
-
-_BOUNDS = {"ge": "≥ ", "gt": "> ", "le": "≤ ", "lt": "< "}
-
-
-def _bounds(metadata: Sequence[Any]) -> str:
-    values = {name: getattr(data, name) for data in metadata for name in _BOUNDS if hasattr(data, name)}
-    signs = (f"{sign}{values[name]:g}" for name, sign in _BOUNDS.items() if values.get(name) is not None)
-    return ", ".join(signs)
