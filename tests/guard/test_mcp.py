@@ -236,23 +236,18 @@ def delete(account: str) -> str:
 
 server.run()
 """
-PROXY = """
-import asyncio, sys
-from surefoot.guard import Guard
-from surefoot.guard.mcp import McpProxy, run_proxy
-from surefoot.labelling import ToolCallVerifier, ToolPolicy
-
-rules = ToolCallVerifier(policy=ToolPolicy(forbidden=("delete",)))
-sys.exit(asyncio.run(run_proxy(McpProxy(Guard(verifiers=(rules,))), sys.argv[1:])))
-"""
 
 
 def test_a_real_client_and_a_real_server(tmp_path: Path) -> None:
     mcp = pytest.importorskip("mcp", reason="the extra mcp is not installed")
     (tmp_path / "server.py").write_text(SERVER)
+    (tmp_path / "policy.json").write_text('{"forbidden": ["delete"]}')
+    decisions = tmp_path / "decisions.jsonl"
+    options = ["--policy", str(tmp_path / "policy.json"), "--decisions", str(decisions)]
+    server = ["--", sys.executable, str(tmp_path / "server.py")]
     command = mcp.StdioServerParameters(
         command=sys.executable,
-        args=["-c", PROXY, sys.executable, str(tmp_path / "server.py")],
+        args=["-m", "surefoot", "guard", "mcp", *options, *server],
         env=dict(os.environ),
     )
 
@@ -268,3 +263,5 @@ def test_a_real_client_and_a_real_server(tmp_path: Path) -> None:
     assert (paid.is_error, paid.content[0].text) == (False, "paid 12.5")
     assert deleted.is_error
     assert "delete is forbidden" in deleted.content[0].text
+    actions = [json.loads(line)["action"] for line in decisions.read_text().splitlines()]
+    assert actions == ["release", "reject"]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from surefoot.answers import AnswerStyle
 from surefoot.cli import options as o
+from surefoot.cli.guard import open_rules
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo
 from surefoot.guard.records import GuardSettings
@@ -26,7 +25,7 @@ from surefoot.server.gateway.settings import (
 from surefoot.server.pages.settings import PageSettings
 
 if TYPE_CHECKING:
-    from surefoot.protocols import Policy, StepScorer, StepVerifier
+    from surefoot.protocols import Policy, StepScorer
     from surefoot.server import Database, Monitor
 
 Role = Literal["admin", "annotator", "viewer", "client"]
@@ -127,7 +126,7 @@ class Serve(Command):
         with (
             self.reward_model.open(self.loading) as scorer,
             open_database(self.database) as db,
-            self._rules() as verifiers,
+            open_rules(self.guard_rules, self.guard_policy) as verifiers,
         ):
             settings = self.gateway.model_copy(
                 update={
@@ -154,18 +153,6 @@ class Serve(Command):
                 pages = create_pages_app(db, self.site)
             app = create_app(self.server, gateway=gateway, pages=pages, keys=db.keys)
             make_server(app, self.server, log_level="info").run()
-
-    @contextmanager
-    def _rules(self) -> Iterator[tuple[StepVerifier, ...]]:
-        """The guard's rules."""
-        from surefoot.labelling.verifiers.tool_calls import ToolCallVerifier, ToolPolicy
-
-        if not self.guard_rules:
-            yield ()
-            return
-        policy = ToolPolicy.of_file(self.guard_policy) if self.guard_policy else ToolPolicy()
-        with o.open_verifiers(self.guard_rules, {"tool-calls": ToolCallVerifier(policy=policy)}) as labeller:
-            yield labeller.verifiers
 
     def _monitor(self, db: Database, policy: Policy, scorer: StepScorer | None) -> Monitor:
         from surefoot.server import Monitor, resume_monitor
