@@ -111,8 +111,8 @@ def shell_commands(text: str) -> Iterator[list[str]]:
 
 def unknown_in(words: list[str], known: dict[str, Any]) -> Iterator[str]:
     """What a documented command line names that the program does not have."""
-    own = words[1 : words.index("--")] if "--" in words else words[1:]  # after it comes another program's
-    name, rest = "surefoot", own
+    ours = words[1 : words.index("--")] if "--" in words else words[1:]  # after it comes another program's
+    name, rest = "surefoot", ours
     while rest and f"{name} {rest[0]}" in known:
         name, rest = f"{name} {rest[0]}", rest[1:]
     if isinstance(known[name], click.Group) and rest and not rest[0].startswith("-"):
