@@ -1,4 +1,4 @@
-"""Escapes control characters in untrusted text."""
+"""Control characters in untrusted text are escaped, and what other servers say is bounded."""
 
 from __future__ import annotations
 
@@ -9,6 +9,17 @@ _CONTROL = re.compile(
     "\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069"  # direction of writing, other line ends
     "\\ud800-\\udfff]"  # halves of pairs, which no stream encodes
 )
+_SEQUENCE = re.compile(  # ECMA-48: CSI … final byte; OSC, DCS … up to their end; other escapes
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?"
+)
+MOST_QUOTED = 500
+"""Characters of another server's message that are quoted."""
+
+
+def quoted(text: str, most: int = MOST_QUOTED) -> str:
+    """What another server says, for people: at most ``most`` characters, without escape sequences, and with
+    other control characters escaped."""
+    return printable(_SEQUENCE.sub("", text[: 4 * most]))[:most]
 
 
 def printable(text: str) -> str:

@@ -13,9 +13,18 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    model_validator,
+)
 from pydantic_core import from_json
 
 from surefoot.messages import message_fields
@@ -129,18 +138,38 @@ _put_fields, _put_fields_set, _put_extra, _put_private = (
 )
 
 
+MAX_COUNT: Final = 2**40
+"""Largest count that a record holds: databases and file formats can store it, and sums of many."""
+
+Count = Annotated[int, Field(ge=0), AfterValidator(partial(min, MAX_COUNT))]
+"""A count that may come from another program; a larger number than ``MAX_COUNT`` is recorded as that."""
+
+
+def reported_count(value: object, most: int = MAX_COUNT) -> int:
+    """A count as another program reported it, between 0 and ``most``; 0 (unknown) for what is no number.
+
+    A larger number counts as ``most``, the most that the work could have used, so that a false report is
+    never cheaper than the truth.
+    """
+    try:
+        number = value if isinstance(value, int) else float(value or 0)  # type: ignore[arg-type]
+        return int(min(max(number, 0), most))
+    except (TypeError, ValueError):  # also NaN
+        return 0
+
+
 class Usage(BaseModel):
     """Tokens spent, separately for policy and verifier; ``+`` adds field by field."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    prompt_tokens: int = 0
+    prompt_tokens: Count = 0
     """Tokens the policy read; a prompt shared by n samples counts once."""
-    completion_tokens: int = 0
+    completion_tokens: Count = 0
     """Tokens the policy wrote."""
-    verifier_tokens: int = 0
+    verifier_tokens: Count = 0
     """Tokens read by a reward model or judge."""
-    calls: int = 0
+    calls: Count = 0
     """Requests made (batched in process, or over the network)."""
 
     @property
@@ -283,7 +312,7 @@ class Reasoning(BaseModel):
     text: str = ""
     """The reasoning, its summary, or the provider's encrypted blob; empty if it is withheld."""
     visibility: Visibility = "visible"
-    tokens: int | None = Field(default=None, ge=0)
+    tokens: Count | None = None
     """Tokens that the provider billed for it, if reported."""
 
     @model_validator(mode="after")

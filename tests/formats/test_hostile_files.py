@@ -32,7 +32,7 @@ from surefoot.formats import ImportContext, ImportSettings, detect_format, impor
 from surefoot.formats.processbench import read_fover_scores
 from surefoot.io import ReadReport, read_records
 from surefoot.io.limits import lower_limits
-from surefoot.records import Problem, Record, Trace
+from surefoot.records import MAX_COUNT, Problem, Record, Trace
 
 EXAMPLES = int(os.environ.get("SUREFOOT_HOSTILE_EXAMPLES", "10"))
 CASES = settings(
@@ -185,10 +185,13 @@ def test_an_encrypted_parquet_file_is_refused(tmp_path):
         list(read_records(path, Problem))
 
 
-def test_numbers_that_are_too_large_are_bad_rows(tmp_path):
+def test_counts_that_are_too_large_are_bounded(tmp_path):
     batch = '{"choices": [{"text": "4"}], "usage": {"prompt_tokens": 1e999}}\n'
-    found, report = imported(lines(tmp_path / "batch.jsonl", batch))
-    assert (found, [line for line, _ in report.bad]) == ([], [1])
+    [found], report = imported(lines(tmp_path / "batch.jsonl", batch))
+    assert (found.trace.usage.prompt_tokens, report.bad) == (MAX_COUNT, [])
+
+
+def test_numbers_that_are_too_large_are_bad_rows(tmp_path):
     value = '{"key": "x", "value": {"intValue": 1e999}}'
     span = '{"context": {"trace_id": "1", "span_id": "2"}, "attributes": [' + value + "]}\n"
     found, report = imported(lines(tmp_path / "spans.jsonl", span))

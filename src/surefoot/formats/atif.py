@@ -25,7 +25,7 @@ from surefoot.formats.imports import (
     write_like_original,
 )
 from surefoot.formats.rows import raw_rows
-from surefoot.records import Problem, Trace, Usage, content_id
+from surefoot.records import Problem, Trace, Usage, content_id, reported_count
 
 _ROLES: Final = {"system": "system", "user": "user", "agent": "assistant"}
 
@@ -102,8 +102,8 @@ def _trace(place: str, row: Mapping[str, Any], context: ImportContext) -> Import
         tools=record_tools(agent.get("tool_definitions")),
         policy=agent.get("model_name") or agent.get("name"),
         usage=Usage(
-            prompt_tokens=sum(int(turn.get("prompt_tokens") or 0) for turn in metrics),
-            completion_tokens=sum(int(turn.get("completion_tokens") or 0) for turn in metrics),
+            prompt_tokens=sum(reported_count(turn.get("prompt_tokens")) for turn in metrics),
+            completion_tokens=sum(reported_count(turn.get("completion_tokens")) for turn in metrics),
         ),
         outcome=extra.get("outcome") if isinstance(extra.get("outcome"), bool) else None,
         meta={IMPORT_KEY: note},
@@ -115,7 +115,9 @@ def _turn_messages(turn: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The messages of one turn: its text and calls, then their results."""
     role = _ROLES.get(turn.get("source", ""), "user")
     message: dict[str, Any] = {"role": role, "content": turn.get("message")}
-    reasoning_tokens = ((turn.get("metrics") or {}).get("extra") or {}).get("reasoning_tokens")
+    reasoning_tokens = reported_count(
+        ((turn.get("metrics") or {}).get("extra") or {}).get("reasoning_tokens")
+    )
     if turn.get("source") == "agent":
         message["tool_calls"] = [
             {

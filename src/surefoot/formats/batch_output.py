@@ -25,7 +25,7 @@ from surefoot.formats.imports import (
 )
 from surefoot.formats.rows import raw_rows, write_rows
 from surefoot.messages import messages_of_items
-from surefoot.records import Problem, Trace, Usage
+from surefoot.records import Problem, Trace, Usage, reported_count
 
 _NAME: Final = "batch"
 
@@ -113,7 +113,7 @@ def _traces(
             yield ImportedTrace(problem=problem, trace=Trace(text=choice["text"], **fields))
             continue
         answer = choice.get("messages") or [choice.get("message") or {}]
-        tokens = details.get("reasoning_tokens") if len(choices) == 1 else None
+        tokens = reported_count(details.get("reasoning_tokens")) if len(choices) == 1 else None
         withheld = any(map(_is_empty_reasoning, body.get("output") or ()))
         reply = with_reasoning_tokens(context.messages(answer), tokens, withheld=withheld)
         messages = (*prompt, *reply)
@@ -152,7 +152,7 @@ def _is_empty_reasoning(item: Any) -> bool:
 
 def _usage(usage: Mapping[str, Any]) -> Usage:
     return Usage(
-        prompt_tokens=int(usage.get("prompt_tokens") or usage.get("input_tokens") or 0),
-        completion_tokens=int(usage.get("completion_tokens") or usage.get("output_tokens") or 0),
+        prompt_tokens=reported_count(usage.get("prompt_tokens") or usage.get("input_tokens")),
+        completion_tokens=reported_count(usage.get("completion_tokens") or usage.get("output_tokens")),
         calls=1,
     )

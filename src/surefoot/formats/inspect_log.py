@@ -32,7 +32,7 @@ from surefoot.formats.rows import Row
 from surefoot.io.atomic import atomic_file, write_json
 from surefoot.io.files import readable, shortened
 from surefoot.io.limits import FileLimits, RowSize, open_bounded, read_whole
-from surefoot.records import Problem, Trace, Usage, content_id
+from surefoot.records import Problem, Trace, Usage, content_id, reported_count
 
 _ZSTANDARD = 93
 """Compression method of Inspect's archives, which Python's zipfile supports only from 3.14 on."""
@@ -258,6 +258,6 @@ def _outcome(value: Any) -> bool | None:
 
 def _usage(models: Mapping[str, Mapping[str, Any]]) -> Usage:
     def total(name: str) -> int:
-        return sum(int(usage.get(name) or 0) for usage in models.values())
+        return sum(reported_count(usage.get(name)) for usage in models.values())
 
     return Usage(prompt_tokens=total("input_tokens"), completion_tokens=total("output_tokens"))

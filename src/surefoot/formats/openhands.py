@@ -26,7 +26,7 @@ from surefoot.formats.imports import (
 )
 from surefoot.formats.rows import Row, raw_rows
 from surefoot.io.limits import FileLimits, RowSize
-from surefoot.records import Problem, Trace, Usage, as_json, content_id
+from surefoot.records import Problem, Trace, Usage, as_json, content_id, reported_count
 
 _NAME: Final = "openhands"
 _SKIPPED: Final = {
@@ -129,8 +129,8 @@ def _trace(number: int, row: Any, context: ImportContext) -> ImportedTrace:
         policy=(metadata.get("llm_config") or {}).get("model") or chat.model,
         error=None if row.get("error") is None else str(row["error"]),
         usage=Usage(
-            prompt_tokens=int(usage.get("prompt_tokens") or 0),
-            completion_tokens=int(usage.get("completion_tokens") or 0),
+            prompt_tokens=reported_count(usage.get("prompt_tokens")),
+            completion_tokens=reported_count(usage.get("completion_tokens")),
         ),
         meta={
             IMPORT_KEY: note,

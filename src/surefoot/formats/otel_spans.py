@@ -31,7 +31,7 @@ from surefoot.formats.imports import (
 )
 from surefoot.formats.rows import raw_rows, rejection, write_rows
 from surefoot.io.files import shortened
-from surefoot.records import Message, Problem, Trace, Usage, now
+from surefoot.records import Message, Problem, Trace, Usage, now, reported_count
 
 _ENVELOPES: Final = {"resourceSpans", "resource_spans"}
 _INDEXED: Final = re.compile(r"^.+?\.\d+\..+$")
@@ -134,9 +134,9 @@ class _Span:
         return messages if isinstance(messages, list) else None
 
     def number(self, *names: str) -> int | None:
-        """The first of these attributes, as a number."""
+        """The first of these attributes, as a count."""
         values = (self.attributes.get(name) for name in names)
-        return next((int(value) for value in values if value is not None), None)
+        return next((reported_count(value) for value in values if value is not None), None)
 
     def text(self, *names: str) -> str | None:
         """The first of these attributes, as text."""

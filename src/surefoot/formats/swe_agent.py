@@ -24,7 +24,7 @@ from surefoot.formats.imports import (
     write_like_original,
 )
 from surefoot.formats.rows import raw_rows
-from surefoot.records import Problem, Trace, Usage, content_id
+from surefoot.records import Problem, Trace, Usage, content_id, reported_count
 
 _NAME: Final = "swe-agent"
 
@@ -105,9 +105,9 @@ def _trace(
         policy=((config.get("agent") or {}).get("model") or {}).get("name"),
         finish_reason=info.get("exit_status"),
         usage=Usage(
-            prompt_tokens=int(stats.get("tokens_sent") or 0),
-            completion_tokens=int(stats.get("tokens_received") or 0),
-            calls=int(stats.get("api_calls") or 0),
+            prompt_tokens=reported_count(stats.get("tokens_sent")),
+            completion_tokens=reported_count(stats.get("tokens_received")),
+            calls=reported_count(stats.get("api_calls")),
         ),
         meta={
             IMPORT_KEY: {

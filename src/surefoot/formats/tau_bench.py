@@ -25,7 +25,7 @@ from surefoot.formats.imports import (
     write_like_original,
 )
 from surefoot.formats.rows import Row, raw_rows
-from surefoot.records import Message, Problem, Tool, Trace, Usage, content_id
+from surefoot.records import Message, Problem, Tool, Trace, Usage, content_id, reported_count
 
 _TAU: Final = "tau-bench"
 _TAU2: Final = "tau2"
@@ -211,8 +211,8 @@ def _usage(rows: Sequence[Mapping[str, Any]]) -> Usage:
     """Tokens of the agent, without the user's."""
     usages = [row.get("usage") or {} for row in rows if row.get("role") == "assistant"]
     return Usage(
-        prompt_tokens=sum(int(usage.get("prompt_tokens") or 0) for usage in usages),
-        completion_tokens=sum(int(usage.get("completion_tokens") or 0) for usage in usages),
+        prompt_tokens=sum(reported_count(usage.get("prompt_tokens")) for usage in usages),
+        completion_tokens=sum(reported_count(usage.get("completion_tokens")) for usage in usages),
     )
 
 

@@ -12,7 +12,7 @@ import os
 import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -22,13 +22,14 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 
 from surefoot.concurrency import run_sync
+from surefoot.printable import quoted
 
 API_KEY_VARIABLE = "OPENAI_API_KEY"
 """Environment variable with the key of every server."""
 MAX_RESPONSE_BYTES = 64_000_000
-"""Largest body, or all events of a stream together."""
-ERROR_CHARACTERS = 500
-"""Characters of a server's error message that are quoted."""
+"""Largest body, or all events of a stream together, if the caller sets no lower bound."""
+_ERROR_BYTES = 64_000
+"""Bytes of an error's body that are read."""
 _KEEP_ALIVE_S = 4.0
 """Idle connections are closed earlier than by uvicorn (5 s), so that no request is sent on a closing one."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 8.0
@@ -83,8 +84,9 @@ class HttpClient:
     """Client for one server.
 
     ``timeout_s`` bounds a whole call, from the connection to the last byte. For a stream it bounds the wait
-    for the headers and for each event. Redirects are not followed: they would pass the key to another
-    address.
+    for the headers and for each event. ``max_bytes`` bounds a response; compressed ones are refused, as their
+    size is known too late. Redirects are not followed: they would pass the key and the request's texts to
+    another address.
     """
 
     def __init__(
@@ -121,7 +123,12 @@ class HttpClient:
                 await asyncio.sleep(error.wait_s(attempt))
 
     async def request_once(
-        self, path: str, body: Mapping[str, Any] | None, *, params: Mapping[str, str] | None = None
+        self,
+        path: str,
+        body: Mapping[str, Any] | None,
+        *,
+        params: Mapping[str, str] | None = None,
+        max_bytes: int = MAX_RESPONSE_BYTES,
     ) -> bytes:
         """POST ``body``, or GET if it is ``None``, and return the response's body.
 
@@ -130,9 +137,11 @@ class HttpClient:
         data = None if body is None else _to_json(body)
         with _call_errors():
             async with asyncio.timeout(self._timeout_s), self._response(path, data, params) as response:
-                return await _read(response)
+                return await _read(response, max_bytes)
 
-    async def events(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[bytes | NotStreamed]:
+    async def events(
+        self, path: str, body: Mapping[str, Any], *, max_bytes: int = MAX_RESPONSE_BYTES
+    ) -> AsyncGenerator[bytes | NotStreamed]:
         """Yield the data of each event of a stream, up to ``[DONE]``.
 
         Wrap it in :func:`contextlib.aclosing`. Raises as :meth:`request_once` does.
@@ -142,9 +151,9 @@ class HttpClient:
         with _call_errors():
             async with asyncio.timeout(self._timeout_s) as deadline, self._response(path, data) as response:
                 if response.content_type == "application/json":
-                    yield NotStreamed(body=await _read(response))
+                    yield NotStreamed(body=await _read(response, max_bytes))
                     return
-                async for event in _events(_bounded(response)):
+                async for event in _events(_bounded(response, max_bytes)):
                     if event.startswith(b"[DONE]"):
                         return
                     deadline.reschedule(None)  # time that the consumer takes is not the server's
@@ -166,11 +175,16 @@ class HttpClient:
         ) as response:
             status = response.status
             if status >= 300:
-                body = (await _read(response)).decode(errors="replace")
+                read: list[bytes] = []
                 if status < 400:
                     body = f"redirected to {response.headers.get('Location')}; use the final address"
+                else:
+                    with suppress(CallError):  # the rest is left unread
+                        async for chunk in _bounded(response, _ERROR_BYTES):
+                            read.append(chunk)
+                    body = b"".join(read).decode(errors="replace")
                 raise CallError(
-                    f"status {status}: {body[:ERROR_CHARACTERS]}",
+                    f"status {status}: {quoted(body)}",
                     retryable=status in _RETRYABLE or status >= 500,
                     failover=status in _FAILOVER or status >= 500 or status < 400,
                     retry_after_s=_retry_after(response.headers.get("Retry-After")),
@@ -227,17 +241,17 @@ class RemoteServer:
             return await client.request(path, body, params=params)
 
 
-async def _read(response: aiohttp.ClientResponse) -> bytes:
-    return b"".join([chunk async for chunk in _bounded(response)])
+async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
+    return b"".join([chunk async for chunk in _bounded(response, max_bytes)])
 
 
-async def _bounded(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """Yield the body in chunks, at most ``MAX_RESPONSE_BYTES`` in all."""
+async def _bounded(response: aiohttp.ClientResponse, max_bytes: int) -> AsyncIterator[bytes]:
+    """Yield the body in chunks, at most ``max_bytes`` in all."""
     size = 0
     async for chunk in response.content.iter_any():
         size += len(chunk)
-        if size > MAX_RESPONSE_BYTES:
-            reason = f"connection failed: the response is longer than {MAX_RESPONSE_BYTES} bytes"
+        if size > max_bytes:
+            reason = f"connection failed: the response is longer than {max_bytes} bytes"
             raise CallError(reason, retryable=True)
         yield chunk
 

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from surefoot.errors import PolicyError
 from surefoot.policies.endpoints import Endpoint, Endpoints
 from surefoot.policies.http_client import (
-    ERROR_CHARACTERS,
+    MAX_RESPONSE_BYTES,
     CallError,
     HttpClient,
     NotStreamed,
@@ -34,10 +34,13 @@ from surefoot.policies.openai_responses import (
     merge,
     read,
 )
+from surefoot.printable import quoted
 from surefoot.protocols import SampleRequest, SampleResult
 from surefoot.records import Usage, content_id
 
 _PATHS: dict[Mode, str] = {"chat": "/chat/completions", "completions": "/completions"}
+_SMALL_BYTES, _BYTES_PER_TOKEN = 4_000_000, 2048
+"""Largest response: for the prompt's tokens and the frame, and for each token with its log-probability."""
 
 
 class OpenAIPolicy:
@@ -330,6 +333,7 @@ class _Call:
             response = await self._from_any_server()
             # The tokens of an unusable response were spent, too.
             counts = response.usage
+            counts.limit(self._body, completion=self._most_tokens)
             spent = Usage(prompt_tokens=counts.prompt_tokens, completion_tokens=counts.completion_tokens)
             return read(response, self._request, self._mode, Usage(calls=self.attempts) + spent)
         except (CallError, ResponseError) as error:
@@ -344,6 +348,11 @@ class _Call:
             reason = f"malformed answer: {error}"
         usage = Usage(calls=self.attempts) + spent
         return SampleResult(completions=(), usage=usage, error=f"server: {reason}")
+
+    @property
+    def _most_tokens(self) -> int:
+        """Tokens that the request allows in all its completions."""
+        return self._request.n * self._request.sampling.max_tokens
 
     async def _from_any_server(self) -> ResponseBody:
         """Try each server once, with its retries, until one answers or some text was shown.
@@ -378,19 +387,21 @@ class _Call:
     async def _from_server(self, client: HttpClient) -> ResponseBody:
         """One server's response, with retries until some text was shown."""
         attempt = 0
+        max_bytes = min(MAX_RESPONSE_BYTES, _SMALL_BYTES + _BYTES_PER_TOKEN * self._most_tokens)
         while True:
             self.attempts, attempt = self.attempts + 1, attempt + 1
             try:
                 if self._show is None:
-                    data = await client.request_once(_PATHS[self._mode], self._body)
+                    path = _PATHS[self._mode]
+                    data = await client.request_once(path, self._body, max_bytes=max_bytes)
                     return ResponseBody.model_validate_json(data)
-                return await self._streamed(client, self._show)
+                return await self._streamed(client, self._show, max_bytes)
             except CallError as error:
                 if self._shown or not error.retryable or attempt > self._max_retries:
                     raise
                 await asyncio.sleep(error.wait_s(attempt))
 
-    async def _streamed(self, client: HttpClient, show: Show) -> ResponseBody:
+    async def _streamed(self, client: HttpClient, show: Show, max_bytes: int) -> ResponseBody:
         """The response of a stream; its text is passed to ``show`` as it arrives."""
 
         def show_piece(number: int, text: str) -> None:
@@ -399,7 +410,7 @@ class _Call:
 
         builder = ResponseBuilder(self._request.n, self._mode, show_piece)
         body = {"stream_options": {"include_usage": True}, **self._body, "stream": True}
-        async with aclosing(client.events(_PATHS[self._mode], body)) as events:
+        async with aclosing(client.events(_PATHS[self._mode], body, max_bytes=max_bytes)) as events:
             async for data in events:
                 if isinstance(data, NotStreamed):
                     return ResponseBody.model_validate_json(data.body)
@@ -419,4 +430,4 @@ def _raise_error_event(event: object) -> None:
         message, code = error.get("message"), error.get("code")
     retryable = isinstance(code, int) and (code in (408, 409, 429) or code >= 500)
     message = message if isinstance(message, str) and message else "an error without a message"
-    raise CallError(f"the stream broke off: {message[:ERROR_CHARACTERS]}", retryable=retryable)
+    raise CallError(f"the stream broke off: {quoted(message)}", retryable=retryable)

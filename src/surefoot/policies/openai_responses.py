@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, InstanceOf, StrictFloat
+from pydantic import BaseModel, InstanceOf, StrictFloat
 
+from surefoot.printable import quoted
 from surefoot.protocols import STOP_UNKNOWN, Completion, SampleRequest, SampleResult
-from surefoot.records import Reasoning, ToolCall, Usage
+from surefoot.records import Count, Reasoning, ToolCall, Usage, as_json
 
 Mode = Literal["chat", "completions"]
 """Endpoint: ``/chat/completions`` or ``/completions``."""
@@ -19,6 +20,10 @@ Show = Callable[[int, str], None]
 
 Text = InstanceOf[str]
 """Text that may begin or end with half a character: a server may cut a JSON string between surrogates."""
+
+
+_REASON_CHARACTERS = 100
+"""Of a finish reason."""
 
 
 class ResponseError(Exception):
@@ -105,18 +110,37 @@ class ResponseChoice(_Choice):
     message: ResponseMessage | None = None
 
 
+_UNSEEN_TOKENS = 65_536
+"""Tokens of a prompt beyond one per byte that was sent: a chat template's, or those of linked images."""
+
+
+def limited_prompt(tokens: int, body: Mapping[str, Any]) -> int:
+    """A server's count of a prompt's tokens, bounded by what a request with this body could have used."""
+    if tokens <= _UNSEEN_TOKENS:
+        return tokens
+    return min(tokens, _UNSEEN_TOKENS + len(as_json(body).encode("utf-8", "replace")))
+
+
 class TokenDetails(BaseModel):
     """What the tokens of a completion were."""
 
-    reasoning_tokens: int | None = Field(default=None, ge=0)
+    reasoning_tokens: Count | None = None
 
 
 class TokenCounts(BaseModel):
     """Tokens of a call."""
 
-    prompt_tokens: int = Field(ge=0)
-    completion_tokens: int = Field(ge=0)
+    prompt_tokens: Count
+    completion_tokens: Count
     completion_tokens_details: TokenDetails | None = None
+
+    def limit(self, body: Mapping[str, Any], *, completion: int) -> None:
+        """Bound the counts by what a request with this body and so many new tokens could have used."""
+        self.prompt_tokens = limited_prompt(self.prompt_tokens, body)
+        self.completion_tokens = min(self.completion_tokens, completion)
+        details = self.completion_tokens_details
+        if details is not None and details.reasoning_tokens is not None:
+            details.reasoning_tokens = min(details.reasoning_tokens, completion)
 
 
 class ResponseBody(BaseModel):
@@ -210,7 +234,7 @@ def _reasoning(message: ResponseMessage | None, answer: ResponseBody) -> Reasoni
 
 def _restore_stop(choice: ResponseChoice, text: str, stop: tuple[str, ...]) -> tuple[str, str]:
     """Text with the stop text that ended it, and the finish reason; see ``OpenAIPolicy`` for the rule."""
-    reason = choice.finish_reason or "unknown"
+    reason = quoted(choice.finish_reason or "unknown", _REASON_CHARACTERS)
     if reason != "stop" or not stop or text.endswith(stop):
         return text, reason
     reported = choice.model_fields_set & {"stop_reason", "matched_stop"}

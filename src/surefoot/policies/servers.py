@@ -13,6 +13,8 @@ from pydantic import BaseModel, ValidationError
 
 from surefoot.errors import PolicyError
 from surefoot.policies.http_client import API_KEY_VARIABLE, CallError, RemoteServer
+from surefoot.printable import quoted
+from surefoot.records import Count
 
 _TIMEOUT_S = 15.0
 """Seconds for the list of models."""
@@ -28,7 +30,7 @@ class ServedModel(BaseModel):
     owned_by: str = ""
     root: str | None = None
     """Directory or hub name from which the model was loaded."""
-    max_model_len: int | None = None
+    max_model_len: Count | None = None
     """Most tokens of prompt and completion together."""
 
 
@@ -145,5 +147,5 @@ def _root_cause(error: BaseException) -> str:
 
 
 def _quoted(error: CallError) -> str:
-    text = " ".join(error.body.split())[:_QUOTED]
+    text = quoted(" ".join(error.body[: _QUOTED * 4].split()), _QUOTED)
     return f": {text}" if text else ""

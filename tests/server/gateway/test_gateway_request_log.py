@@ -97,6 +97,26 @@ def test_one_that_cannot_be_kept_fails_alone():
     assert sorted(log.kept) == ["0", "1", "3", "4"]
 
 
+def test_a_refused_record_is_set_aside_and_counted_and_the_last_write_decides_about_readiness():
+    log, lost = Log(), []
+    log.bad = {"2", "3"}
+
+    async def main():
+        recorder = Recorder(log, on_loss=lambda: lost.append(1))
+        recorder.note(record("2"))
+        with pytest.raises(StoreError):
+            await recorder.write(record("3"))
+        with pytest.raises(ApiError) as refusal:
+            await recorder.probe()
+        await recorder.write(record("4"))
+        await recorder.probe()
+        await recorder.close()
+        return refusal.value.status
+
+    assert asyncio.run(main()) == 503
+    assert (log.kept, lost, log.pings) == (["4"], [1], 0)
+
+
 def test_a_store_that_is_gone_fails_all_that_wait_at_once():
     log, calls = Log(), []
     write = log.write_all

@@ -39,9 +39,10 @@ from surefoot.models.scorer import CheckpointScorer
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.http_client import CallError, RemoteServer
 from surefoot.policies.openai_requests import openai_message
+from surefoot.policies.openai_responses import limited_prompt
 from surefoot.policies.servers import list_models
 from surefoot.protocols import ProblemTrace
-from surefoot.records import Message, StepScores, Usage
+from surefoot.records import Count, Message, StepScores, Usage
 
 Measure = Literal["deepconf", "self-certainty", "entropy"]
 MEASURES: tuple[Measure, ...] = get_args(Measure)
@@ -277,8 +278,9 @@ class ServerConfidence(CheckpointScorer):
         usage, scores, reason = Usage(calls=1), None, "a conversation: only texts are scored"
         if item.trace.text is not None:
             try:
-                answer = _Answer.model_validate_json(self._post(item))
-                usage = Usage(verifier_tokens=answer.usage.prompt_tokens, calls=1)
+                path, body = self._call(item)
+                answer = _Answer.model_validate_json(self._server.request(path, body))
+                usage = Usage(verifier_tokens=limited_prompt(answer.usage.prompt_tokens, body), calls=1)
                 scores, reason = self._steps(item, answer)
             except CallError as error:
                 reason = f"server: {error}"[:_SHOWN]
@@ -293,7 +295,7 @@ class ServerConfidence(CheckpointScorer):
             usage=usage,
         )
 
-    def _post(self, item: ProblemTrace) -> bytes:
+    def _call(self, item: ProblemTrace) -> tuple[str, dict[str, Any]]:
         prompt = self.card.encoding.prompt(item.problem)
         body: dict[str, Any] = {
             "model": self.model,
@@ -304,11 +306,11 @@ class ServerConfidence(CheckpointScorer):
         }
         if isinstance(prompt, str):
             body["prompt"] = prompt + (item.trace.text or "")
-            return self._server.request("/completions", body)
+            return "/completions", body
         solution = Message(role="assistant", content=item.trace.text)
         body["messages"] = [openai_message(message) for message in (*prompt, solution)]
         body |= {"continue_final_message": True, "add_generation_prompt": False}
-        return self._server.request("/chat/completions", body)
+        return "/chat/completions", body
 
     def _steps(self, item: ProblemTrace, answer: _Answer) -> tuple[tuple[float | None, ...] | None, str]:
         """Scores, or ``None``, and why some or all are missing."""
@@ -361,7 +363,7 @@ class _Choice(BaseModel):
 
 
 class _Usage(BaseModel):
-    prompt_tokens: int
+    prompt_tokens: Count
 
 
 class _Answer(BaseModel):

@@ -186,15 +186,17 @@ class OpenAIYesNo:
             return list(await asyncio.gather(*(self._one(client, gate, request) for request in requests)))
 
     async def _one(self, client: HttpClient, gate: asyncio.Semaphore, request: SampleRequest) -> YesNo:
+        path, body = self._call(request)
         try:
             async with gate:
-                text = await self._post(client, request)
+                text = await client.request(path, body)
             answer = _OddsResponse.model_validate_json(text)
         except CallError as error:
             return YesNo(log_odds=None, reason=f"server: {error}"[:500], usage=Usage(calls=1))
         except ValidationError as error:
             where = ".".join(map(str, error.errors()[0]["loc"]))
             return YesNo(log_odds=None, reason=f"server: malformed answer at {where}", usage=Usage(calls=1))
+        answer.usage.limit(body, completion=1)
         spent = Usage(verifier_tokens=answer.usage.prompt_tokens + answer.usage.completion_tokens, calls=1)
         top = answer.choices[0].top()
         if top is None:
@@ -207,7 +209,7 @@ class OpenAIYesNo:
             return YesNo(log_odds=None, reason=reason, usage=spent)
         return YesNo(log_odds=yes - no, usage=spent)
 
-    async def _post(self, client: HttpClient, request: SampleRequest) -> bytes:
+    def _call(self, request: SampleRequest) -> tuple[str, dict[str, Any]]:
         body: dict[str, Any] = {"model": self._model, "max_tokens": 1, "temperature": 0.0}
         if isinstance(request.prompt, str):
             path = "/completions"
@@ -219,7 +221,7 @@ class OpenAIYesNo:
             if request.prefix:
                 body["messages"].append({"role": "assistant", "content": request.prefix})
                 body |= {"continue_final_message": True, "add_generation_prompt": False}
-        return await client.request(path, body | self._extra_body)
+        return path, body | self._extra_body
 
 
 def _single_tokens(

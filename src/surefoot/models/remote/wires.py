@@ -13,14 +13,20 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from surefoot.models.encoding import EncodedTrace
+from surefoot.printable import quoted
 from surefoot.protocols import ProblemTrace
+from surefoot.records import Count, as_json
 
 T = TypeVar("T", bound=BaseModel)
 
 Scores = tuple[float | None, ...]
+
+_MOST_READS = 1000
+"""Tokens per byte of a request that a gateway may report: a verifier may read a text once per step and chain.
+"""
 
 Rule = Callable[[Sequence[float]], float]
 """Score of a step from the probabilities of all classes."""
@@ -101,13 +107,14 @@ class GatewayScore:
         parsed, items = _parse(_GatewayResponse, response), request.body["items"]
         if len(parsed.results) != len(items):
             raise ShapeError(f"{len(parsed.results)} results came for {len(items)} items")
-        tokens, scored = parsed.usage.verifier_tokens, []
+        most = _MOST_READS * len(as_json(items).encode("utf-8", "replace"))
+        tokens, scored = min(parsed.usage.verifier_tokens, most), []
         for number, (result, item) in enumerate(zip(parsed.results, items, strict=True)):
             steps = len(item["steps"] if "steps" in item else item["trace"]["steps"])
             if len(result.scores) != steps:
                 raise ShapeError(f"results[{number}]: {len(result.scores)} scores came for {steps} steps")
             scores = tuple(_checked_score(score) for score in result.scores)
-            reason = (result.unscored_reason or "the server gave no reason") if None in scores else None
+            reason = quoted(result.unscored_reason or "the server gave no reason") if None in scores else None
             scored.append(ItemScores(scores, reason, 0 if number else tokens))
         return scored
 
@@ -290,7 +297,7 @@ class _GatewayResult(BaseModel):
 
 
 class _VerifierTokens(BaseModel):
-    verifier_tokens: int = Field(default=0, ge=0)
+    verifier_tokens: Count = 0
 
 
 class _GatewayResponse(BaseModel):

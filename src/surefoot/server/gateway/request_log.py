@@ -121,6 +121,8 @@ _MAX_WAITING = 1024
 _CLOSE_TIMEOUT_S = 30.0
 _PROBE_TIMEOUT_S = 2.0
 _PROBE_EVERY_S = 1.0
+_REFUSED_S = 5.0
+"""Seconds for which a record that the log refused counts."""
 _LOG = logging.getLogger("surefoot.server")
 
 _Waiting = tuple[GatewayRecord, asyncio.Future[None]]
@@ -129,15 +131,16 @@ _Waiting = tuple[GatewayRecord, asyncio.Future[None]]
 class Recorder:
     """Writes records in a separate thread; records that arrive during a write go together in the next one.
 
-    So many clients share one flush to disk, and a single client waits for no other. ``log=None`` stores
-    nothing. ``on_loss`` is called for each lost record of a failed request.
+    So many clients share one flush to disk, and a single client waits for no other. A record that the log
+    refuses is set aside: its caller gets the error, and the others of its batch are written. ``log=None``
+    stores nothing. ``on_loss`` is called for each lost record of a failed request.
     """
 
     def __init__(self, log: RecordStore | None, *, on_loss: Callable[[], None] = lambda: None) -> None:
         self._log, self._on_loss = log, on_loss
         self._waiting: deque[_Waiting] = deque()
         self._writing: asyncio.Task[None] | None = None
-        self._kept_at = -math.inf
+        self._kept_at = self._refused_at = -math.inf
         self._probe: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="surefoot-record")
 
@@ -162,10 +165,14 @@ class Recorder:
     async def probe(self) -> None:
         """Return if records can be stored. Raises :class:`ApiError` 503.
 
-        Writes to the log unless a write succeeded in the last second; concurrent probes share one.
+        If the log refused the last record of a request, they cannot, for some seconds; otherwise this writes
+        to the log unless a write succeeded in the last second. Concurrent probes share one.
         """
-        if self._log is None or time.monotonic() - self._kept_at < _PROBE_EVERY_S:
+        now = time.monotonic()
+        if self._log is None or now - self._kept_at < _PROBE_EVERY_S:
             return
+        if now - self._refused_at < _REFUSED_S:
+            raise log_unavailable()
         if self._probe is None or self._probe.done():
             self._probe = asyncio.create_task(self._run(self._log.ping))
             self._probe.add_done_callback(_note_outcome)  # all waiting requests may have ended
@@ -214,7 +221,10 @@ class Recorder:
         try:
             await self._run(partial(log.write_all, [record for record, _ in batch]))
         except Exception as error:
+            if not isinstance(error, UnavailableError):  # whose end a probe notices
+                self._kept_at, self._refused_at = -math.inf, time.monotonic()
             return error
+        self._refused_at = -math.inf
         return None
 
     async def _run(self, work: Callable[[], None]) -> None:

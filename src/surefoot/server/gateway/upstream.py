@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Protocol, TypeVar, runtime_checkable
 
 from surefoot.errors import PolicyError
+from surefoot.printable import quoted
 from surefoot.protocols import Policy, ProblemTrace, SampleRequest, SampleResult, StepScorer, StreamsText
 from surefoot.records import StepScores
 from surefoot.scores import checked_scores
@@ -157,7 +158,7 @@ def redact_policy_error(error: str) -> str:
 
 def redact_scorer_reason(reason: str) -> str:
     """The same for a ``StepScores.unscored_reason``, which may quote several servers, anywhere."""
-    text, *quotes = _SERVER.split(reason)
+    text, *quotes = _SERVER.split(quoted(reason, 4 * MAX_CHARACTERS))
     return (text + "; ".join(f"server: {_kind(quote)}" for quote in quotes))[:MAX_CHARACTERS]
 
 
