@@ -33,7 +33,7 @@ from surefoot.answers import AnswerChecker, Grader
 from surefoot.io import write_json
 from surefoot.lab import POLICY, ExactLabeller, NoisySolver, generate_problems
 from surefoot.models import LabelScorer, load_prm
-from surefoot.policies import PromptFormat, TransformersPolicy
+from surefoot.policies import TransformersPolicy
 from surefoot.protocols import Sampling, StepScorer
 from surefoot.rl import (
     Actor,
@@ -48,6 +48,7 @@ from surefoot.rl import (
     RLConfig,
     Rollout,
     Summed,
+    Task,
     microbatches,
     roll_out,
     training_samples,
@@ -101,18 +102,11 @@ def gradients(compared: dict[str, Rule], batches: int) -> dict[str, Array]:
     with AnswerChecker("exact") as checker:
         grader = Grader(checker=checker, styles=("phrase",))
         for batch in range(batches):
+            problems = generate_problems(PROBLEMS, seed=6_000_000 + batch)
+            task = Task(problems=problems, segmenter=Line(), grader=grader)
+            sampling = Sampling(max_tokens=TOKENS)
             rolled = asyncio.run(
-                roll_out(
-                    policy,
-                    generate_problems(PROBLEMS, seed=6_000_000 + batch),
-                    policy.tokenizer,
-                    n=SAMPLES,
-                    seed=batch,
-                    segmenter=Line(),
-                    grader=grader,
-                    prompt=PromptFormat(),
-                    sampling=Sampling(max_tokens=TOKENS),
-                )
+                roll_out(policy, problems, policy.tokenizer, task, n=SAMPLES, seed=batch, sampling=sampling)
             )
             for name, rule in compared.items():
                 config = RLConfig(credit=rule.credit, advantage=rule.advantage)

@@ -51,6 +51,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from _lab_models import RECIPES
+from _lab_models import train as train_start
 from numpy.typing import NDArray
 from prm_vs_orm import trained_prm
 from training import has_trl
@@ -58,8 +60,7 @@ from training import has_trl
 from surefoot import __version__
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.io import write_json
-from surefoot.lab import POLICY, RECIPES, ExactLabeller, NoisySolver, generate_problems
-from surefoot.lab import train as train_start
+from surefoot.lab import POLICY, ExactLabeller, NoisySolver, generate_problems
 from surefoot.models import LabelScorer, load_causal, load_prm
 from surefoot.policies import PromptFormat, TransformersPolicy
 from surefoot.protocols import ProblemTrace, Sampling, StepScorer
@@ -259,20 +260,23 @@ class Final:
 def final(world: World, condition: Condition, seed: int, problems: Sequence[Problem]) -> Final:
     """Greedy and sampled."""
     policy = TransformersPolicy.from_pretrained(world.directory(condition, seed) / "policy")
+    task = Task(
+        problems=world.held_out,
+        held_out=problems,
+        segmenter=Line(),
+        grader=world.grader,
+        gold=ExactLabeller(after_error="step"),
+    )
     greedy, sampled = (
         asyncio.run(
             audit_policy(
                 policy,
-                problems,
+                task,
                 update=0,
                 samples=0,
                 n=1,
                 seed=77,
-                segmenter=Line(),
-                grader=world.grader,
-                prompt=PromptFormat(),
                 sampling=Sampling(max_tokens=COMMON["max_tokens"], temperature=temperature),
-                gold=ExactLabeller(after_error="step"),
             )
         )
         for temperature in (0.0, 1.0)

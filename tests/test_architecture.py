@@ -27,7 +27,6 @@ MAY_IMPORT_TORCH = (
     "surefoot.models",
     "surefoot.training",
     "surefoot.rl",
-    "surefoot.lab.train",
 )
 """Modules, with all below them, that may import torch when they are loaded."""
 

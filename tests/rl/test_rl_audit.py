@@ -13,12 +13,12 @@ from surefoot.errors import LabelError, PolicyError, ScoreError
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems, parse_problem
 from surefoot.models.kinds.label_scorer import LabelScorer
-from surefoot.policies.prompts import PromptFormat
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Sampling
 from surefoot.records import Problem, StepLabel, Trace, Usage
 from surefoot.rl.audit import audit_policy, shape_of
 from surefoot.rl.log import Shape
+from surefoot.rl.rollouts import Task
 from surefoot.segment import Line, segment_trace
 
 RATE = 0.12
@@ -29,6 +29,7 @@ PROBLEMS = generate_problems(
 OPERATIONS = [len(parse_problem(problem.text).operations) for problem in PROBLEMS]
 CLEAN = [(1 - RATE) ** count for count in OPERATIONS]
 """Chance of a trace without a wrong step, which is right."""
+TRAINING = [Problem(text="not held out")]
 CHECKER = LabelScorer(ExactLabeller(after_error="step"), name="exact")
 
 
@@ -38,12 +39,11 @@ def audit(policy=SOLVER, problems=PROBLEMS, **fields):
         "samples": 80,
         "n": 12,
         "seed": 1,
-        "segmenter": Line(),
-        "grader": Grader(checker=AnswerChecker("exact"), styles=("phrase",)),
-        "prompt": PromptFormat(),
         "sampling": Sampling(max_tokens=200),
-    } | fields
-    return asyncio.run(audit_policy(policy, problems, **settings))
+    } | {name: fields.pop(name) for name in ("n", "seed") if name in fields}
+    grader = Grader(checker=AnswerChecker("exact"), styles=("phrase",))
+    task = Task(problems=TRAINING, held_out=problems, segmenter=Line(), grader=grader, **fields)
+    return asyncio.run(audit_policy(policy, task, **settings))
 
 
 def mean(values):
@@ -55,7 +55,7 @@ def contains(interval, truth):
 
 
 def test_intervals_contain_what_is_known_of_the_solver():
-    row, traces = audit(proxy=CHECKER, gold=ExactLabeller())
+    row, traces = audit(scorer=CHECKER, gold=ExactLabeller())
     right = [SOLVER.value(problem) for problem in PROBLEMS]
     assert contains(row.accuracy, mean(right))
     assert contains(row.proxy, mean(CLEAN))  # the lowest score is 1 where no step is wrong, else 0
@@ -73,7 +73,7 @@ def test_intervals_contain_what_is_known_of_the_solver():
 
 def test_the_proxy_can_be_a_sum():
     """A right step counts 1, and the answer line is always right."""
-    row, _ = audit(proxy=CHECKER, aggregation="sum")
+    row, _ = audit(scorer=CHECKER, aggregation="sum")
     assert contains(row.proxy, mean([1 + (1 - RATE) * count for count in OPERATIONS]))
 
 
@@ -84,13 +84,13 @@ def test_nothing_is_made_up_without_judges():
 
 
 def test_equal_seeds_give_equal_rows():
-    settings = {"n": 3, "proxy": CHECKER, "gold": ExactLabeller()}
+    settings = {"n": 3, "scorer": CHECKER, "gold": ExactLabeller()}
     assert audit(**settings) == audit(**settings)
     assert audit(**settings).row.accuracy != audit(seed=2, **settings).row.accuracy
 
 
 def test_a_solver_without_faults_has_no_trace_error():
-    row, _ = audit(NoisySolver(error_rate=0.0), n=2, proxy=CHECKER, gold=ExactLabeller())
+    row, _ = audit(NoisySolver(error_rate=0.0), n=2, scorer=CHECKER, gold=ExactLabeller())
     assert (row.accuracy.value, row.proxy.value, row.trace_error.value) == (1, 1, 0)
 
 
@@ -129,7 +129,7 @@ def test_traces_without_a_whole_score_are_left_out_and_counted():
     texts = ("a\nb\n", "c\n", "Answer: 1\n", "")
     scorer = FixedScorer({"a\nb\n": (0.2, None), "c\n": (0.4,), "Answer: 1\n": (0.8,), "": ()}, name="fixed")
     policy = ScriptedPolicy(lambda request, sample: texts[sample])
-    row, _ = audit(policy, [problem], n=4, proxy=scorer)
+    row, _ = audit(policy, [problem], n=4, scorer=scorer)
     assert row.proxy.value == pytest.approx(0.6)
     assert row.unscored == 2
     assert row.usage.verifier_tokens == 40
@@ -167,7 +167,7 @@ def test_a_scorer_that_loses_traces_is_refused():
             return []
 
     with pytest.raises(ScoreError, match="0 records for 4 traces"):
-        audit(problems=PROBLEMS[:2], n=2, proxy=Lossy())
+        audit(problems=PROBLEMS[:2], n=2, scorer=Lossy())
 
 
 def trace(text, *, tokens=0, finish="stop"):

@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
+from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import TrainingError
 from surefoot.lab.checkpoints import build_tokenizer
 from surefoot.lab.lock import LOCK_TEMPLATE, Lock, LockProgress, lock_problems
@@ -23,11 +24,18 @@ from surefoot.rl.advantage import Group, Reinforce
 from surefoot.rl.config import RLConfig
 from surefoot.rl.guards import Guards
 from surefoot.rl.log import RLLog
-from surefoot.rl.loop import train_policy
-from surefoot.rl.rollouts import RolloutBatch, roll_out_episodes
-from surefoot.rl.run_models import Judges, training_samples
-from surefoot.rl.task import Task
+from surefoot.rl.loop import Judges, train_policy, training_samples
+from surefoot.rl.rollouts import RolloutBatch, Task, roll_out
 from surefoot.rl.turn_credit import AnchorState, Credit, TurnDifference
+from surefoot.segment import Line
+
+TASK = Task(
+    problems=lock_problems(1),
+    segmenter=Line(),
+    grader=Grader(checker=AnswerChecker("exact")),
+    environment=Lock,
+    max_turns=6,
+)
 
 
 @pytest.fixture(scope="module")
@@ -58,15 +66,14 @@ class Written:
 
 def _episodes(tokenizer: PreTrainedTokenizerFast, *texts: str | None) -> RolloutBatch:
     return asyncio.run(
-        roll_out_episodes(
+        roll_out(
             Written(tokenizer, *texts),
-            lock_problems(1),
+            TASK.problems,
             tokenizer,
-            Lock,
+            TASK,
             n=len(texts),
             seed=0,
             sampling=Sampling(max_tokens=2),
-            max_turns=6,
         )
     )
 
@@ -82,26 +89,19 @@ class Reporting(Written):
 def test_a_server_reports_the_tokens_that_it_read(
     tokenizer: PreTrainedTokenizerFast, by_server: bool
 ) -> None:
-    def roll_out(policy: Written) -> RolloutBatch:
+    def play(policy: Written) -> RolloutBatch:
+        sampling = Sampling(max_tokens=2)
         return asyncio.run(
-            roll_out_episodes(
-                policy,
-                lock_problems(1),
-                tokenizer,
-                Lock,
-                n=1,
-                seed=0,
-                sampling=Sampling(max_tokens=2),
-                max_turns=6,
-                by_server=by_server,
+            roll_out(
+                policy, TASK.problems, tokenizer, TASK, n=1, seed=0, sampling=sampling, by_server=by_server
             )
         )
 
-    ((rollout,),) = roll_out(Reporting(tokenizer, "4")).groups
+    ((rollout,),) = play(Reporting(tokenizer, "4")).groups
     assert rollout.contexts == ((7, 7, 7),) * 4
     if by_server:
         with pytest.raises(TrainingError, match="does not say which tokens it read"):
-            roll_out(Written(tokenizer, "4"))
+            play(Written(tokenizer, "4"))
 
 
 def test_only_what_the_policy_wrote_is_in_the_response(tokenizer: PreTrainedTokenizerFast) -> None:

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from rl_logs import evaluation_row, healthy_log, update_row
 
 from surefoot.errors import RecordError
+from surefoot.io import read_records
 from surefoot.records import Problem, Step, Trace, Usage
 from surefoot.rl.guards import Guards, watch
-from surefoot.rl.log import RLLog, SampleRow, UpdateRow, curve_samples_to, read_samples, samples_to, scalars
+from surefoot.rl.log import RLLog, SampleRow, UpdateRow, curve_samples_to, samples_to, scalars
 
 
 def test_the_log_survives_json():
@@ -101,8 +102,8 @@ def test_samples_are_read_line_by_line(tmp_path):
     path = tmp_path / "000003.jsonl"
     rows = [sample_row(), sample_row("a\rb")]
     path.write_bytes(b"".join(row.model_dump_json().encode() + b"\n" for row in rows))
-    assert read_samples(path) == rows
+    assert list(read_records(path, SampleRow)) == rows
     with path.open("ab") as file:
         file.write(b"{}\n")
     with pytest.raises(RecordError, match=r"000003\.jsonl, line 3"):
-        read_samples(path)
+        list(read_records(path, SampleRow))

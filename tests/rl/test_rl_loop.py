@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from surefoot.answers import AnswerChecker, Grade, Grader
 from surefoot.errors import TrainingError
+from surefoot.io import read_records
 from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems
 from surefoot.models.engine.causal import load_causal
 from surefoot.models.lora import Lora, add_adapter
@@ -25,10 +26,10 @@ from surefoot.rl.advantage import Gae, Group, LeaveOneOut, Reinforce
 from surefoot.rl.config import PRESETS, RLConfig
 from surefoot.rl.credit import Effective, MinForm, Outcome, Summed
 from surefoot.rl.guards import Guards
-from surefoot.rl.log import RLLog, read_samples
+from surefoot.rl.log import RLLog, SampleRow
 from surefoot.rl.loop import train_policy
 from surefoot.rl.objective import KL, Objective
-from surefoot.rl.task import Task
+from surefoot.rl.rollouts import Task
 from surefoot.segment import Line
 
 SMALL = Difficulty(min_operations=1, max_operations=2)
@@ -153,7 +154,9 @@ def test_what_is_written(lab_base: Path, task: Task, tmp_path: Path) -> None:
     kinds = [json.loads(line)["kind"] for line in (tmp_path / "curves.jsonl").read_text().splitlines()]
     assert sorted(kinds) == ["evaluation"] * 3 + ["update"] * 3
     samples = [
-        row for number in (1, 2, 3) for row in read_samples(tmp_path / "samples" / f"{number:06d}.jsonl")
+        row
+        for number in (1, 2, 3)
+        for row in list(read_records(tmp_path / "samples" / f"{number:06d}.jsonl", SampleRow))
     ]
     assert len(samples) == 12
     assert all(len(row.scores) == len(row.advantages) == len(row.trace.steps) for row in samples)
@@ -305,7 +308,7 @@ def test_rollouts_without_a_reward_are_counted(lab_base: Path, task: Task, tmp_p
 def test_no_problem_comes_twice_in_a_round(lab_base: Path, task: Task, tmp_path: Path) -> None:
     run(lab_base, task, settings(updates=3, problems=4, keep_samples=4, samples=2), tmp_path)
     for number in (1, 2, 3):
-        rows = read_samples(tmp_path / "samples" / f"{number:06d}.jsonl")
+        rows = list(read_records(tmp_path / "samples" / f"{number:06d}.jsonl", SampleRow))
         assert len({row.problem.id for row in rows}) == 4
     with pytest.raises(TrainingError, match="is 7 per round, but there are only 6"):
         task.check(settings(problems=7))
@@ -389,6 +392,6 @@ def test_problems_come_in_turn(lab_base: Path, task: Task, tmp_path: Path) -> No
     seen = [
         row.problem.id
         for number in (1, 2, 3)
-        for row in read_samples(tmp_path / "samples" / f"{number:06d}.jsonl")
+        for row in list(read_records(tmp_path / "samples" / f"{number:06d}.jsonl", SampleRow))
     ]
     assert sorted(seen) == sorted(problem.id for problem in task.problems)

@@ -21,7 +21,7 @@ from surefoot.models.engine.causal import load_causal
 from surefoot.records import StepScores
 from surefoot.rl.config import RLConfig
 from surefoot.rl.loop import train_policy
-from surefoot.rl.task import Task
+from surefoot.rl.rollouts import Task
 from surefoot.segment import Line
 """
 

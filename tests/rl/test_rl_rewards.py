@@ -10,6 +10,7 @@ import pytest
 
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import TrainingError
+from surefoot.io import read_records
 from surefoot.lab.world import (
     ArithmeticChain,
     Difficulty,
@@ -29,12 +30,11 @@ from surefoot.records import Problem, StepScores, Trace
 from surefoot.rl.actor import Actor
 from surefoot.rl.config import RLConfig
 from surefoot.rl.credit import Summed
-from surefoot.rl.log import UpdateRow, read_samples
+from surefoot.rl.log import SampleRow, UpdateRow
 from surefoot.rl.loop import train_policy
 from surefoot.rl.objective import Objective
-from surefoot.rl.rollouts import Rollout
+from surefoot.rl.rollouts import Rollout, Server, Task
 from surefoot.rl.server_weights import Published
-from surefoot.rl.task import Server, Task
 from surefoot.segment import Line
 
 
@@ -92,7 +92,9 @@ def test_a_right_step_is_worth_one_and_a_wrong_one_nothing(lab_base: Path, tmp_p
         )
         server = Server(policy=ScriptedPolicy(scripted), publisher=Nowhere())
         log = train_policy(model, tokenizer, task, config, tmp_path, server=server)
-    rows = read_samples(tmp_path / "samples" / "000001.jsonl")  # both first samples, second, third
+    rows = list(
+        read_records(tmp_path / "samples" / "000001.jsonl", SampleRow)
+    )  # both first samples, second, third
     counts = [len(parse_problem(row.problem.text).operations) + 1 for row in rows]
     assert counts[:2] * 3 == counts
     wrong = [None, None, -1, -1, 0, 0]  # the step of each that is
@@ -212,7 +214,7 @@ def test_a_round_is_filled_with_problems_that_teach_something(lab_base: Path, tm
         )
         server = Server(policy=ScriptedPolicy(some), publisher=Nowhere())
         [row] = train_policy(model, tokenizer, task, config, tmp_path, server=server).updates
-    learned = read_samples(tmp_path / "samples" / "000001.jsonl")
+    learned = list(read_records(tmp_path / "samples" / "000001.jsonl", SampleRow))
     assert len(learned) == 4
     assert {one.problem.text for one in learned} <= lucky
     assert row.samples == 4 + row.filtered > 4, "what was drawn and dropped is counted"

@@ -17,7 +17,7 @@ from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Sampling
 from surefoot.records import Problem, Step
-from surefoot.rl.rollouts import roll_out, step_ends, token_starts
+from surefoot.rl.rollouts import Task, roll_out, step_ends, token_starts
 from surefoot.segment import Line, Sentence
 
 GRADER = Grader(checker=AnswerChecker("exact"), styles=("phrase",))
@@ -37,17 +37,9 @@ def bpe(gpt2_base) -> PreTrainedTokenizerFast:
 
 def roll(policy, tokenizer, problems=PROBLEMS, *, template="{problem}\n", **fields):
     options = {"n": 6, "seed": 4, "sampling": Sampling(max_tokens=40)} | fields
-    return asyncio.run(
-        roll_out(
-            policy,
-            problems,
-            tokenizer,
-            segmenter=Line(),
-            grader=GRADER,
-            prompt=PromptFormat(template=template),
-            **options,
-        )
-    )
+    prompt = PromptFormat(template=template)
+    task = Task(problems=problems, segmenter=Line(), grader=GRADER, prompt=prompt)
+    return asyncio.run(roll_out(policy, problems, tokenizer, task, **options))
 
 
 def step_texts(rollout, tokenizer) -> list[str]:

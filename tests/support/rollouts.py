@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from transformers import PreTrainedTokenizerFast
 
 from surefoot.answers import AnswerChecker, Grader
-from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Policy, ProblemTrace, Sampling
 from surefoot.records import Problem, Step, Trace
-from surefoot.rl.rollouts import Rollout, RolloutBatch, roll_out, step_ends, token_starts
+from surefoot.rl.rollouts import Rollout, RolloutBatch, Task, roll_out, step_ends, token_starts
 from surefoot.segment import Line
 
 
@@ -37,16 +36,7 @@ def rolled(
 ) -> RolloutBatch:
     """``n`` rollouts of each problem text, cut at lines."""
     with AnswerChecker("exact") as checker:
-        return asyncio.run(
-            roll_out(
-                policy,
-                [Problem(text=text, answer="7") for text in texts],
-                tokenizer,
-                n=n,
-                seed=3,
-                segmenter=Line(),
-                grader=Grader(checker=checker),
-                prompt=PromptFormat(),
-                sampling=Sampling(max_tokens=max_tokens),
-            )
-        )
+        problems = [Problem(text=text, answer="7") for text in texts]
+        task = Task(problems=problems, segmenter=Line(), grader=Grader(checker=checker))
+        sampling = Sampling(max_tokens=max_tokens)
+        return asyncio.run(roll_out(policy, problems, tokenizer, task, n=n, seed=3, sampling=sampling))

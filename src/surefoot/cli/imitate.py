@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from surefoot.protocols import Policy, StepScorer
     from surefoot.records import Problem
     from surefoot.rl.imitation import Expert
+    from surefoot.rl.rollouts import Task
     from surefoot.rl.rounds import RoundRow
-    from surefoot.rl.task import Task
     from surefoot.training.cloning import Demonstration
 
 EXACT = "lab-exact"
@@ -67,7 +67,7 @@ class RoundsCommand(Command):
         """What is learned, with the grader and the verifiers open; these run programs in ``sandbox``."""
         from surefoot.cli.runs import read_table
         from surefoot.records import Problem
-        from surefoot.rl.task import Task
+        from surefoot.rl.rollouts import Task
         from surefoot.segment import segmenter
 
         gold = o.open_verifiers(self.gold, sandbox=sandbox)

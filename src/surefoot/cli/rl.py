@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from surefoot.records import Problem
     from surefoot.rl.log import RLLog, UpdateRow
-    from surefoot.rl.task import Server, Task
+    from surefoot.rl.rollouts import Server, Task
 
 _LAB_PROBLEMS, _LAB_HELD_OUT, _LAB_SEED = 2_000, 300, 1_000_000
 
@@ -188,7 +188,7 @@ class RL(Command):
         """What is learned, with the grader and the verifiers open. Raises ``RunError``."""
         from surefoot.errors import RunError
         from surefoot.policies import load_environment
-        from surefoot.rl.task import Task
+        from surefoot.rl.rollouts import Task
         from surefoot.segment import segmenter
 
         environment = load_environment(self.environment) if self.environment else None
@@ -245,8 +245,8 @@ class RL(Command):
         """The servers that write the rollouts, if there are any."""
         from surefoot.policies.openai import OpenAIPolicy
         from surefoot.policies.servers import list_models
+        from surefoot.rl.rollouts import Server
         from surefoot.rl.server_weights import ServerWeights
-        from surefoot.rl.task import Server
 
         if not self.base_url or self.server_model is None:
             return None

@@ -13,8 +13,6 @@ from .lock import lock_problems as lock_problems
 from .probe import ProbeResult as ProbeResult
 from .probe import content_probe as content_probe
 from .solver import NoisySolver as NoisySolver
-from .train import RECIPES as RECIPES
-from .train import train as train
 from .world import Difficulty as Difficulty
 from .world import ExactLabeller as ExactLabeller
 from .world import check_steps as check_steps

@@ -18,7 +18,7 @@ from surefoot.models.lora import has_adapter
 from surefoot.rl.credit import FloatArray
 from surefoot.rl.rollouts import Rollout
 from surefoot.training.batches import cut_by_tokens
-from surefoot.training.distributed import Distributed, SingleProcess
+from surefoot.training.distributed import Distributed
 from surefoot.training.optimisation import ModelOptimiser, OptimiserSettings
 
 
@@ -147,7 +147,7 @@ class LearnerSettings:
     bf16: bool = False
     """Compute in bfloat16."""
     gradient_checkpointing: bool = False
-    processes: Distributed = field(default_factory=SingleProcess)
+    processes: Distributed = field(default_factory=Distributed)
 
 
 class Learner:

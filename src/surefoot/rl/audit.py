@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from surefoot.answers import Grader
 from surefoot.errors import LabelError, PolicyError
-from surefoot.policies.episodes import sample_runs
-from surefoot.policies.prompts import PromptFormat
-from surefoot.policies.traces import sample_traces
-from surefoot.protocols import Environment, Labeller, Policy, ProblemTrace, Sampling, Segmenter, StepScorer
-from surefoot.records import Problem, StepLabel, Trace, Usage
+from surefoot.protocols import Labeller, Policy, ProblemTrace, Sampling, StepScorer
+from surefoot.records import StepLabel, Trace, Usage
 from surefoot.rl.log import EvaluationRow, Shape
+from surefoot.rl.rollouts import Task
 from surefoot.scores import Aggregator, checked_scores, trace_score
 from surefoot.stats.bootstrap import bootstrap_mean, bootstrap_totals
 from surefoot.stats.intervals import Interval
@@ -34,53 +30,18 @@ class PolicyAudit(NamedTuple):
 
 
 async def audit_policy(
-    policy: Policy,
-    problems: Sequence[Problem],
-    *,
-    update: int,
-    samples: int,
-    n: int,
-    seed: int,
-    segmenter: Segmenter,
-    grader: Grader,
-    prompt: PromptFormat,
-    sampling: Sampling,
-    proxy: StepScorer | None = None,
-    gold: Labeller | None = None,
-    aggregation: Aggregator = "min",
-    environment: Callable[[], Environment] | None = None,
-    max_turns: int = 30,
+    policy: Policy, task: Task, *, update: int, samples: int, n: int, seed: int, sampling: Sampling
 ) -> PolicyAudit:
-    """Sample ``n`` solutions per held-out problem: graded, scored by ``proxy``, correct ones checked by
-    ``gold``. With ``environment`` they are episodes of at most ``max_turns`` turns, which it judges.
+    """Sample ``n`` solutions (or episodes) of each held-out problem of ``task``: graded, scored by its
+    scorer, correct ones checked by its ``gold``.
 
     ``update`` and ``samples`` say how far training is. ``gold`` gives labels of kind correctness; a trace is
     wrong if one of its steps is labelled -1. Equal seeds give equal samples of an unchanged policy and equal
     bootstrap draws. Raises ``PolicyError`` if all samples failed, ``LabelError`` if no answer could be
     graded.
     """
-    if environment is not None:
-        sampled = await sample_runs(
-            policy,
-            problems,
-            environment,
-            n=n,
-            seed=seed,
-            sampling=sampling,
-            max_turns=max_turns,
-            granularity="message",
-        )
-    else:
-        sampled = await sample_traces(
-            policy,
-            problems,
-            n=n,
-            seed=seed,
-            segmenter=segmenter,
-            grader=grader,
-            prompt=prompt,
-            sampling=sampling,
-        )
+    problems = task.held_out
+    sampled = await task.sample(policy, problems, n=n, seed=seed, sampling=sampling)
     groups = [
         [ProblemTrace(problem=problem, trace=trace) for trace in traces if trace.text or not trace.error]
         for problem, traces in zip(problems, sampled, strict=True)
@@ -95,21 +56,28 @@ async def audit_policy(
     right = [group.mean() for group in graded if len(group)]
     if not right:
         raise LabelError("no held-out answer could be graded: give problems that have an 'answer'")
-    scored = await _scored(groups, proxy, aggregation, seed) if proxy else _Scored()
-    judged = await _judged(groups, gold, seed) if gold else _Judged()
+    usage = sum((trace.usage for traces in sampled for trace in traces), Usage())
+    proxy = trace_error = None
+    unscored = unjudged = 0
+    if task.scorer:
+        proxy, unscored, spent = await _scored(items, task.scorer, task.aggregation, seed)
+        usage += spent
+    if task.gold:
+        trace_error, unjudged, spent = await _judged(groups, task.gold, seed)
+        usage += spent
     row = EvaluationRow(
         update=update,
         samples=samples,
         accuracy=bootstrap_mean(right, draws=_DRAWS, rng=np.random.default_rng(seed)),
-        proxy=scored.mean,
-        trace_error=judged.share,
+        proxy=proxy,
+        trace_error=trace_error,
         problems=len(right),
         shape=shape_of([item.trace for item in items]),
         failed=n * len(problems) - len(items),
         ungraded=len(items) - sum(map(len, graded)),
-        unscored=scored.unscored,
-        unjudged=judged.unjudged,
-        usage=sum((t.usage for traces in sampled for t in traces), Usage()) + scored.usage + judged.usage,
+        unscored=unscored,
+        unjudged=unjudged,
+        usage=usage,
     )
     return PolicyAudit(row, [item.trace for item in items])
 
@@ -142,18 +110,10 @@ def shape_of(traces: Sequence[Trace]) -> Shape:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Scored:
-    mean: Interval | None = None
-    unscored: int = 0
-    usage: Usage = field(default_factory=Usage)
-
-
 async def _scored(
-    groups: Sequence[Sequence[ProblemTrace]], proxy: StepScorer, how: Aggregator, seed: int
-) -> _Scored:
-    """Mean over problems of the mean score of their traces."""
-    items = [item for group in groups for item in group]
+    items: Sequence[ProblemTrace], proxy: StepScorer, how: Aggregator, seed: int
+) -> tuple[Interval | None, int, Usage]:
+    """Mean over problems of the mean score of their traces, the number of unscored traces, the cost."""
     records = await asyncio.to_thread(checked_scores, proxy, items)
     values: dict[str, list[float]] = {}
     for item, record in zip(items, records, strict=True):
@@ -161,22 +121,16 @@ async def _scored(
         if score is not None:
             values.setdefault(item.problem.id, []).append(score)
     means = [float(np.mean(of_problem)) for of_problem in values.values()]
-    return _Scored(
-        mean=bootstrap_mean(means, draws=_DRAWS, rng=np.random.default_rng(seed)) if means else None,
-        unscored=len(items) - sum(map(len, values.values())),
-        usage=sum((record.usage for record in records), Usage()),
-    )
+    mean = bootstrap_mean(means, draws=_DRAWS, rng=np.random.default_rng(seed)) if means else None
+    unscored = len(items) - sum(map(len, values.values()))
+    return mean, unscored, sum((record.usage for record in records), Usage())
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Judged:
-    share: Interval | None = None
-    unjudged: int = 0
-    usage: Usage = field(default_factory=Usage)
-
-
-async def _judged(groups: Sequence[Sequence[ProblemTrace]], gold: Labeller, seed: int) -> _Judged:
-    """Share of the traces with a correct answer that have a wrong step."""
+async def _judged(
+    groups: Sequence[Sequence[ProblemTrace]], gold: Labeller, seed: int
+) -> tuple[Interval | None, int, Usage]:
+    """Share of the traces with a correct answer that have a wrong step, the number of unjudged ones, the
+    cost."""
     right = [[item for item in group if item.trace.outcome] for group in groups]
     labels = iter(await gold.label([item for group in right for item in group]))
     counts = np.zeros((len(right), 2))
@@ -192,9 +146,7 @@ async def _judged(groups: Sequence[Sequence[ProblemTrace]], gold: Labeller, seed
     share = None
     if counts[:, 1].any():
         [share] = bootstrap_totals([counts], _ratio, draws=_DRAWS, rng=np.random.default_rng(seed))
-    return _Judged(
-        share=share, unjudged=unjudged, usage=Usage(verifier_tokens=usage.tokens, calls=usage.calls)
-    )
+    return share, unjudged, Usage(verifier_tokens=usage.tokens, calls=usage.calls)
 
 
 def _has_wrong_step(trace: Trace, labels: Sequence[StepLabel]) -> bool | None:

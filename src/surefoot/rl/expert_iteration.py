@@ -15,12 +15,11 @@ from pathlib import Path
 from surefoot.errors import TrainingError
 from surefoot.io import Run
 from surefoot.policies.devices import LOADING, Loading
-from surefoot.policies.traces import sample_traces
 from surefoot.protocols import Policy, ProblemTrace
 from surefoot.records import Problem, StepScores, Trace, Usage
+from surefoot.rl.rollouts import Task
 from surefoot.rl.rounds import ProblemData, Progress, RoundRow, run_rounds
 from surefoot.rl.rounds_config import ExpertIterationConfig
-from surefoot.rl.task import Task
 from surefoot.scores import checked_scores, require_fit
 from surefoot.training.cloning import demonstrate
 
@@ -106,15 +105,8 @@ class _GoodSolutions:
         number: int,  # noqa: ARG002 (of the protocol)
         seed: int,
     ) -> list[ProblemData]:
-        groups = await sample_traces(
-            policy,
-            problems,
-            n=self.config.samples,
-            seed=seed,
-            segmenter=self.task.segmenter,
-            grader=self.task.grader,
-            prompt=self.task.prompt,
-            sampling=self.config.sampling,
+        groups = await self.task.sample(
+            policy, problems, n=self.config.samples, seed=seed, sampling=self.config.sampling
         )
         scores = await self._scores(problems, groups)
         return [

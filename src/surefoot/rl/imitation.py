@@ -18,7 +18,6 @@ from surefoot.io import Run
 from surefoot.labelling.expert import ExactText, SameNumbers, SimilarText, StepMatch
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.prompts import PromptFormat
-from surefoot.policies.traces import sample_traces
 from surefoot.protocols import (
     STOP_UNKNOWN,
     Policy,
@@ -29,9 +28,9 @@ from surefoot.protocols import (
     Segmenter,
 )
 from surefoot.records import Problem, Step, Trace, Usage, content_id
+from surefoot.rl.rollouts import Task
 from surefoot.rl.rounds import ProblemData, Progress, RoundRow, run_rounds
 from surefoot.rl.rounds_config import After, ImitationConfig
-from surefoot.rl.task import Task
 from surefoot.training.cloning import Demonstration
 
 
@@ -84,9 +83,17 @@ class _Dagger:
         chance = self.config.beta**number
         experts = [problem for problem in problems if _uniform(seed, problem) < chance]
         by_policy = [problem for problem in problems if _uniform(seed, problem) >= chance]
-        sampling = Sampling(temperature=self.expert.sampling.temperature, max_tokens=self.config.max_tokens)
-        traces = await self._sample(policy, by_policy, seed, self.task.prompt, self.config.sampling)
-        traces |= await self._sample(self.expert.policy, experts, seed, self.expert.prompt, sampling)
+        by_expert = Sampling(temperature=self.expert.sampling.temperature, max_tokens=self.config.max_tokens)
+        traces: dict[str, list[Trace]] = {}
+        for writer, chosen, prompt, sampling in (
+            (policy, by_policy, self.task.prompt, self.config.sampling),
+            (self.expert.policy, experts, self.expert.prompt, by_expert),
+        ):
+            if chosen:
+                groups = await self.task.sample(
+                    writer, chosen, n=self.config.samples, seed=seed, sampling=sampling, prompt=prompt
+                )
+                traces |= {problem.id: group for problem, group in zip(chosen, groups, strict=True)}
         rollouts = [
             ProblemTrace(problem=problem, trace=trace)
             for problem in problems
@@ -103,24 +110,6 @@ class _Dagger:
         )
         by_trace = {item.trace.id: entry for item, entry in zip(rollouts, relabelled, strict=True)}
         return [_problem_data(problem, traces[problem.id], by_trace) for problem in problems]
-
-    async def _sample(
-        self, policy: Policy, problems: Sequence[Problem], seed: int, prompt: PromptFormat, sampling: Sampling
-    ) -> dict[str, list[Trace]]:
-        """Solutions by problem."""
-        if not problems:
-            return {}
-        groups = await sample_traces(
-            policy,
-            problems,
-            n=self.config.samples,
-            seed=seed,
-            segmenter=self.task.segmenter,
-            grader=self.task.grader,
-            prompt=prompt,
-            sampling=sampling,
-        )
-        return {problem.id: traces for problem, traces in zip(problems, groups, strict=True)}
 
 
 def _uniform(seed: int, problem: Problem) -> float:

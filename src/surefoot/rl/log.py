@@ -8,11 +8,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from surefoot.errors import RecordError
 from surefoot.io import atomic_file
-from surefoot.records import Problem, Trace, Usage
+from surefoot.records import Problem, Record, Trace, Usage
 from surefoot.stats.intervals import Interval
 
 AlarmName = Literal["length", "cut", "empty", "repeated", "one_step", "entropy", "overoptimization", "gold"]
@@ -140,7 +139,7 @@ class Alarm(_Row):
     """What happened, and what to do."""
 
 
-class SampleRow(_Row):
+class SampleRow(Record):
     """One training rollout, stored for reading."""
 
     update: int = Field(ge=1)
@@ -211,17 +210,6 @@ def curve_samples_to(curve: Mapping[int, float], accuracy: float) -> float | Non
         if high >= accuracy:
             return x0 + (x1 - x0) * (accuracy - low) / (high - low)
     return None
-
-
-def read_samples(path: Path) -> list[SampleRow]:
-    """The stored rollouts of one round. Raises ``RecordError`` naming the broken line."""
-    rows = []
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
-        try:
-            rows.append(SampleRow.model_validate_json(line))
-        except ValidationError as error:
-            raise RecordError(f"{path}, line {number}: not a stored rollout: {error}") from error
-    return rows
 
 
 def _flat(values: dict[str, Any], prefix: str) -> Iterator[tuple[str, float]]:

@@ -13,45 +13,56 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from itertools import zip_longest
+from dataclasses import dataclass, replace
+from itertools import count, zip_longest
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from pydantic_core import from_json
+from torch import nn, optim
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from surefoot.errors import TrainingError
-from surefoot.io import atomic_directory, atomic_file, write_json
+from surefoot.io import atomic_directory, write_json, write_records
 from surefoot.models.engine.causal import save_causal
+from surefoot.models.lora import add_adapter, has_adapter
 from surefoot.policies.transformers import TransformersPolicy
-from surefoot.protocols import Sampling
+from surefoot.protocols import Sampling, StepScorer
 from surefoot.records import Problem, Usage
-from surefoot.rl.advantage import total_return
+from surefoot.rl.actor import Actor, LearnerSettings, ReferencePolicy
+from surefoot.rl.advantage import Gae, total_return
 from surefoot.rl.audit import audit_policy, shape_of
 from surefoot.rl.config import RLConfig
-from surefoot.rl.credit import FloatArray
+from surefoot.rl.credit import FloatArray, RewardStream, ScoredRollout
+from surefoot.rl.critic import Critic
 from surefoot.rl.guards import stop_reason, watch
-from surefoot.rl.log import RLLog, SampleRow, Seconds, Shape, UpdateRow, scalars
+from surefoot.rl.log import RLLog, SampleRow, Seconds, UpdateRow, scalars
+from surefoot.rl.loss import sampler_weights
+from surefoot.rl.online_prm import OnlinePRM
 from surefoot.rl.rollouts import (
     Rollout,
     RolloutBatch,
+    Server,
+    Task,
     TrainingSample,
     draw_groups,
     roll_out,
-    roll_out_episodes,
+    score_steps,
 )
-from surefoot.rl.run_models import RunModels, within_band
-from surefoot.rl.task import Server, Task
-from surefoot.rl.update import UpdateStatistics
+from surefoot.rl.update import Updater, UpdateStatistics
 from surefoot.scores import trace_score
 from surefoot.training.checkpoint import load_state, save_state
 from surefoot.training.distributed import Distributed, open_distributed
+from surefoot.training.optimisation import recompute_activations
 
 Progress = Callable[[int, int, UpdateRow], None]
 """Called with rounds done, rounds in all, and the newest row of the curves."""
 
+T = TypeVar("T")
 _EVALUATION_SEED = 1_000_000_007  # differs from the seed of every round
+_DONE = "rl.json"
+"""Present in the directory of a finished run."""
 
 
 def train_policy(
@@ -83,7 +94,11 @@ def train_policy(
     task.check(config)
     if (finished := finished_log(directory, config)) is not None:
         return finished
-    _refuse_sharding()
+    for name in ("FSDP", "DEEPSPEED"):
+        if os.environ.get(f"ACCELERATE_USE_{name}", "").lower() in ("1", "true"):
+            raise TrainingError(
+                f"{name} is not supported: every process samples from the whole model; launch without it"
+            )
     team = open_distributed(config.report_to, config, directory)
     if config.problems % team.world_size:
         raise TrainingError(
@@ -93,132 +108,117 @@ def train_policy(
         raise TrainingError(
             "'objective.sampler_cap' corrects for a server that samples, but there is none: leave it out"
         )
-    models = RunModels(model, tokenizer, task, config, team)
-    files = RunFiles(directory, team)
-    loop = _Loop(task=task, config=config, models=models, files=files, team=team, server=server)
-    log = files.resume(models)
-    loop.publish()  # the server may hold weights of later rounds, or of none
-    if not log.evaluations:
-        loop.evaluate(0, log)
-    for number in range(len(log.updates), config.updates):
-        if log.stopped:
+    run = _Run(task, config, _Models(model, tokenizer, task, config, team), directory, team, server)
+    run.publish()  # the server may hold weights of later rounds, or of none
+    if not run.log.evaluations:
+        run.evaluate(0)
+    for number in range(len(run.log.updates), config.updates):
+        if run.log.stopped:
             break
-        row = loop.round(number, log)
+        row = run.round(number)
         if progress:
             progress(number + 1, config.updates, row)
-    files.finish(models, config, log)
+    run.finish()
     team.close()
-    return log
+    return run.log
 
 
-def _refuse_sharding() -> None:
-    for name in ("FSDP", "DEEPSPEED"):
-        if os.environ.get(f"ACCELERATE_USE_{name}", "").lower() in ("1", "true"):
-            raise TrainingError(
-                f"{name} is not supported: every process samples from the whole model; launch without it"
-            )
-
-
-class _Loop:
-    """State that the rounds share."""
+class _Run:
+    """What the rounds share, and the files of the run. Every process calls the methods; rank 0 writes."""
 
     def __init__(
         self,
-        *,
         task: Task,
         config: RLConfig,
-        models: RunModels,
-        files: RunFiles,
+        models: _Models,
+        directory: Path,
         team: Distributed,
         server: Server | None,
     ) -> None:
-        self.task, self.config, self.team, self.server = task, config, team, server
-        self.models, self.files = models, files
+        self.task, self.config, self.models, self.team, self.server = task, config, models, team, server
+        self.directory, self.checkpoint = directory, directory / "checkpoint.safetensors"
         local_policy = TransformersPolicy(
             models.model, models.tokenizer, name="policy", batch_size=config.batch_size
         )
         self.policy = server.policy if server else local_policy
+        self.sampling = Sampling(temperature=config.temperature, max_tokens=config.max_tokens)
         self.seconds: dict[str, float] = {}
+        team.barrier()
+        self.log = load_state(self.checkpoint, *models.trained, RLLog)
 
-    def round(self, number: int, log: RLLog) -> UpdateRow:
-        """Run round ``number`` (from 0); its row is added to ``log``."""
+    def round(self, number: int) -> UpdateRow:
+        """Run round ``number`` (from 0); its row is added to the log."""
+        log, done = self.log, number + 1
         self.seconds = {}
         with self._timed("generation"):
             rollouts, groups = self._roll_out(number)
         if not self.team.all_reduce(float(any(rollouts.groups)), "max"):
-            raise TrainingError(f"all rollouts of round {number + 1} failed: {rollouts.error}")
+            raise TrainingError(f"all rollouts of round {done} failed: {rollouts.error}")
         with self._timed("scoring"):
             samples = self.models.training_samples(groups)
         with self._timed("update"):
             statistics = self.models.learn(samples, number)
             self.publish()
-        row = self._row(number, log, rollouts, samples, statistics)
+        row = self._row(number, rollouts, samples, statistics)
         log.updates.append(row)
-        done = number + 1
-        self.files.keep_samples(samples, self.config.keep_samples, update=done)
+        if self.config.keep_samples and not self.team.rank:
+            # one of each problem, then a second one
+            by_turn = [item for turn in zip_longest(*samples) for item in turn if item is not None]
+            rows = [_sample_row(done, item) for item in by_turn[: self.config.keep_samples]]
+            (self.directory / "samples").mkdir(parents=True, exist_ok=True)
+            write_records(self.directory / "samples" / f"{done:06d}.jsonl", rows)
         due = done % self.config.evaluate_every == 0 or done == self.config.updates
         if due:
-            self.evaluate(done, log)
-        self._check_guards(done, log, evaluated=due)
-        self.team.log(scalars(row), done)
-        if done % self.config.checkpoint_every == 0 or log.stopped:
-            self.files.save(self.models, log)
-        return row
-
-    def _check_guards(self, done: int, log: RLLog, *, evaluated: bool) -> None:
+            self.evaluate(done)
         log.alarms = watch(log.updates, log.evaluations, self.config.guards)
         log.stopped = stop_reason(log.alarms, self.config.guards)
         if self.team.all_reduce(float(log.stopped is not None), "max"):
             log.stopped = log.stopped or "the first process raised an alarm"
-            if not evaluated:
-                self.evaluate(done, log)  # a run that ends early still ends with an evaluation
+            if not due:
+                self.evaluate(done)  # a run that ends early still ends with an evaluation
                 log.alarms = watch(log.updates, log.evaluations, self.config.guards)
+        self.team.log(scalars(row), done)
+        if done % self.config.checkpoint_every == 0 or log.stopped:
+            self.save()
+        return row
 
     def _row(
         self,
         number: int,
-        log: RLLog,
         rollouts: RolloutBatch,
         samples: Sequence[Sequence[TrainingSample]],
         statistics: UpdateStatistics,
     ) -> UpdateRow:
-        """Row of round ``number``. All processes must call this together: counts and means are over all of
-        them, seconds are of this one."""
-        team = self.team
-        sampled = [rollout for group in rollouts.groups for rollout in group]
-        learned = [rollout for group in samples for rollout in group]
-        outcomes = [float(item.trace.outcome) for item in sampled if item.trace.outcome is not None]
-        proxies = [trace_score(sample.scored.scores, self.task.aggregation) for sample in learned]
-        returns = [total_return(sample.scored) for sample in learned]
+        """Row of round ``number``: counts and means are over all processes, seconds are of this one."""
+        gather = self.team.gather
+        sampled = gather([rollout.trace for group in rollouts.groups for rollout in group])
+        learned = gather([sample for group in samples for sample in group])
+        failed = sum(gather([rollouts.failed]))
         advantages = np.concatenate([sample.advantages for sample in learned]) if learned else np.zeros(0)
-        mean = _mean(advantages, team)
-        variance = _mean((advantages - (mean or 0.0)) ** 2, team)
-        unrewarded = sum(not any(stream.at for stream in sample.scored.rewards) for sample in learned)
-        unscored = sum(sample.scored.scores.count(None) for sample in learned)
-        scorer_usage = sum((sample.scorer_usage for sample in learned), Usage())
-        usage = sum((rollout.trace.usage for rollout in sampled), scorer_usage)
+        usage = sum((item.usage for item in sampled), Usage())
         stepped = bool(statistics.steps)
+        earlier = self.log.updates[-1].samples if self.log.updates else 0
         return UpdateRow(
             update=number + 1,
-            samples=(log.updates[-1].samples if log.updates else 0) + _count(rollouts.requested, team),
-            outcome=_mean(np.array(outcomes), team),
-            proxy=_mean(np.array([proxy for proxy in proxies if proxy is not None]), team),
-            reward=_mean(np.array([item for item in returns if item is not None]), team),
-            advantage_mean=mean,
-            advantage_std=None if variance is None else float(np.sqrt(variance)),
+            samples=earlier + len(sampled) + failed,
+            outcome=_mean(trace.outcome for trace in sampled),
+            proxy=_mean(trace_score(item.scored.scores, self.task.aggregation) for item in learned),
+            reward=_mean(total_return(item.scored) for item in learned),
+            advantage_mean=float(advantages.mean()) if len(advantages) else None,
+            advantage_std=float(advantages.std()) if len(advantages) else None,
             loss=statistics.loss if stepped else None,
             kl=statistics.kl if stepped and self.models.reference is not None else None,
             clipped=statistics.clipped if stepped else None,
             entropy=statistics.entropy if stepped else None,
             gradient_norm=statistics.gradient_norm if stepped else None,
-            learning_rate=self.models.rate(number),
-            shape=_shape(shape_of([rollout.trace for rollout in sampled]), team),
-            failed=_count(rollouts.failed, team),
-            dropped=_count(unrewarded, team),
-            filtered=_count(len(sampled) - len(learned), team),
-            unscored_steps=_count(unscored, team),
+            learning_rate=self.models.updater.rate(number),
+            shape=shape_of(sampled),
+            failed=failed,
+            dropped=sum(not any(stream.at for stream in item.scored.rewards) for item in learned),
+            filtered=len(sampled) - len(learned),
+            unscored_steps=sum(item.scored.scores.count(None) for item in learned),
             seconds=Seconds(**self.seconds),
-            usage=Usage(**{name: _count(spent, team) for name, spent in usage.model_dump().items()}),
+            usage=sum((item.scorer_usage for item in learned), usage),
         )
 
     def _roll_out(self, number: int) -> tuple[RolloutBatch, list[list[Rollout]]]:
@@ -236,84 +236,79 @@ class _Loop:
         )
 
     def _sample(self, problems: Sequence[Problem], number: int) -> RolloutBatch:
-        task, logprobs = self.task, self.config.objective.sampler_cap is not None
-        seed = self.config.seed * 1_000_003 + number
-        if task.environment is not None:
-            return asyncio.run(
-                roll_out_episodes(
-                    self.policy,
-                    problems,
-                    self.models.tokenizer,
-                    task.environment,
-                    n=self.config.samples,
-                    seed=seed,
-                    sampling=self._sampling,
-                    max_turns=task.max_turns,
-                    logprobs=logprobs,
-                    by_server=self.server is not None,
-                )
-            )
         return asyncio.run(
             roll_out(
                 self.policy,
                 problems,
                 self.models.tokenizer,
+                self.task,
                 n=self.config.samples,
-                seed=seed,
-                segmenter=task.segmenter,
-                grader=task.grader,
-                prompt=task.prompt,
-                sampling=self._sampling,
-                logprobs=logprobs,
+                seed=self.config.seed * 1_000_003 + number,
+                sampling=self.sampling,
+                logprobs=self.config.objective.sampler_cap is not None,
+                by_server=self.server is not None,
             )
         )
-
-    @property
-    def _sampling(self) -> Sampling:
-        return Sampling(temperature=self.config.temperature, max_tokens=self.config.max_tokens)
 
     def publish(self) -> None:
         """Give the current weights to the server, if there is one."""
         if self.server and self.team.rank == 0:
-            published = self.files.directory / "published"
-            self.server.publisher.publish(self.models.model, self.models.tokenizer, published)
+            self.server.publisher.publish(
+                self.models.model, self.models.tokenizer, self.directory / "published"
+            )
         self.team.barrier()
 
-    def evaluate(self, done: int, log: RLLog) -> None:
+    def evaluate(self, done: int) -> None:
         """Evaluate on the held-out problems after ``done`` rounds, always with the same seed."""
-        temperature = self.config.evaluation_temperature
-        temperature = self.config.temperature if temperature is None else temperature
+        temperature, log = self.config.evaluation_temperature, self.log
+        sampling = self.sampling if temperature is None else replace(self.sampling, temperature=temperature)
         if self.team.rank == 0:
-            audit = asyncio.run(
+            row, _ = asyncio.run(
                 audit_policy(
                     self.policy,
-                    self.task.held_out,
+                    self.task,
                     update=done,
                     samples=log.updates[-1].samples if log.updates else 0,
                     n=self.config.evaluation_samples,
                     seed=_EVALUATION_SEED,
-                    segmenter=self.task.segmenter,
-                    grader=self.task.grader,
-                    prompt=self.task.prompt,
-                    sampling=replace(self._sampling, temperature=temperature),
-                    proxy=self.task.scorer,
-                    gold=self.task.gold,
-                    aggregation=self.task.aggregation,
-                    environment=self.task.environment,
-                    max_turns=self.task.max_turns,
+                    sampling=sampling,
                 )
             )
-            log.evaluations.append(audit.row)
-            if done and log.best is audit.row:
-                self.files.save_policy(self.models, "best")  # which an alarm advises to return to
-            self.team.log({f"evaluation_{name}": value for name, value in scalars(audit.row).items()}, done)
+            log.evaluations.append(row)
+            if done and log.best is row:
+                self._save_policy("best")  # which an alarm advises to return to
+            self.team.log({f"evaluation_{name}": value for name, value in scalars(row).items()}, done)
         self.team.barrier()
+
+    def save(self) -> None:
+        """Write checkpoint and curves."""
+        first = self.team.rank == 0
+        save_state(self.checkpoint, *self.models.trained, self.log, write=first)
+        if first:
+            self.log.write_curves(self.directory / "curves.jsonl")
+        self.team.barrier()
+
+    def finish(self) -> None:
+        """Write the trained models and the whole log; the much larger checkpoint is deleted."""
+        self.save()
+        if self.team.rank == 0:
+            self._save_policy("policy")
+            if self.models.judges.online_prm:
+                self.models.judges.online_prm.save(self.directory / "online_prm")
+            settings = self.config.model_dump(mode="json")
+            write_json(self.directory / _DONE, {"config": settings, "log": self.log.model_dump(mode="json")})
+            self.checkpoint.unlink(missing_ok=True)
+        self.team.barrier()
+
+    def _save_policy(self, name: str) -> None:
+        with atomic_directory(self.directory / name) as new:
+            save_causal(self.models.model, self.models.tokenizer, new)
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
         start = time.perf_counter()
         yield
-        self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
+        self.seconds[stage] = time.perf_counter() - start
 
 
 def _problems_of(problems: Sequence[Problem], config: RLConfig, number: int) -> list[Problem]:
@@ -322,9 +317,9 @@ def _problems_of(problems: Sequence[Problem], config: RLConfig, number: int) -> 
     The remainder of an epoch that does not fill a round is skipped: a problem that occurred twice in a round
     would have the same samples twice.
     """
-    size, count = config.problems, len(problems)
-    epoch, at = divmod(number, count // size)
-    order = np.random.default_rng([config.seed, epoch]).permutation(count)
+    size = config.problems
+    epoch, at = divmod(number, len(problems) // size)
+    order = np.random.default_rng([config.seed, epoch]).permutation(len(problems))
     return [problems[int(index)] for index in order[at * size : (at + 1) * size]]
 
 
@@ -339,95 +334,27 @@ def _others(
     return [problems[int(index)] for index in order if problems[int(index)].id not in excluded]
 
 
-def _mean(values: FloatArray, team: Distributed) -> float | None:
-    """Mean over the values of all processes; ``None`` if there are none."""
-    count, sum_ = team.all_reduce(float(len(values))), team.all_reduce(float(np.sum(values)))
-    return sum_ / count if count else None
+def _mean(values: Iterator[float | None]) -> float | None:
+    """Mean of the known values; ``None`` if there are none."""
+    present = [value for value in values if value is not None]
+    return float(np.mean(present)) if present else None
 
 
-def _count(value: int, team: Distributed) -> int:
-    """Sum over all processes."""
-    return round(team.all_reduce(float(value)))
-
-
-def _shape(shape: Shape, team: Distributed) -> Shape:
-    """Shape of the traces of all processes."""
-    if team.world_size == 1:
-        return shape
-    steps = (shape.steps or 0.0) * shape.traces
-    weights = {
-        "tokens": shape.traces,
-        "steps": shape.traces,
-        "finished": shape.traces,
-        "empty": steps,
-        "repeated": steps,
-    }
-    means: dict[str, float | None] = {}
-    for name, weight in weights.items():
-        count = team.all_reduce(float(weight))
-        sum_ = team.all_reduce(weight * (getattr(shape, name) or 0.0))
-        # rounding must not push a share above 1
-        means[name] = min(sum_ / count, 1.0 if name not in ("tokens", "steps") else np.inf) if count else None
-    return Shape(traces=_count(shape.traces, team), **means)
-
-
-_DONE = "rl.json"
-"""Present in the directory of a finished run."""
-
-
-class RunFiles:
-    """Stores the models and the log of a run. Rank 0 writes; all processes must call the methods."""
-
-    def __init__(self, directory: Path, team: Distributed) -> None:
-        self.directory, self.team = directory, team
-
-    def resume(self, models: RunModels) -> RLLog:
-        """Restore weights and optimizers, and return the log so far; at the start an empty one."""
-        parameters, optimisers = models.trained
-        self.team.barrier()
-        return load_state(self._checkpoint, parameters, optimisers, RLLog)
-
-    def save(self, models: RunModels, log: RLLog) -> None:
-        """Write checkpoint and curves."""
-        parameters, optimisers = models.trained
-        first = self.team.rank == 0
-        save_state(self._checkpoint, parameters, optimisers, log, write=first)
-        if first:
-            log.write_curves(self.directory / "curves.jsonl")
-        self.team.barrier()
-
-    def finish(self, models: RunModels, config: RLConfig, log: RLLog) -> None:
-        """Write the trained models and the whole log; the much larger checkpoint is deleted."""
-        self.save(models, log)
-        if self.team.rank == 0:
-            self.save_policy(models, "policy")
-            if models.judges.online_prm:
-                models.judges.online_prm.save(self.directory / "online_prm")
-            settings = config.model_dump(mode="json")
-            write_json(self.directory / _DONE, {"config": settings, "log": log.model_dump(mode="json")})
-            self._checkpoint.unlink(missing_ok=True)
-        self.team.barrier()
-
-    def keep_samples(self, groups: Sequence[Sequence[TrainingSample]], count: int, *, update: int) -> None:
-        """Write at most ``count`` rollouts of round ``update`` (from 1): one of each problem, then a second
-        one."""
-        if not count or self.team.rank:
-            return
-        by_turn = [item for turn in zip_longest(*groups) for item in turn if item is not None]
-        path = self.directory / "samples" / f"{update:06d}.jsonl"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file(path) as stream:
-            for entry in by_turn[:count]:
-                stream.write(_sample_row(update, entry).model_dump_json().encode() + b"\n")
-
-    def save_policy(self, models: RunModels, name: str) -> None:
-        """Save the current policy as ``name``; called by one process."""
-        with atomic_directory(self.directory / name) as new:
-            save_causal(models.model, models.tokenizer, new)
-
-    @property
-    def _checkpoint(self) -> Path:
-        return self.directory / "checkpoint.safetensors"
+def _sample_row(update: int, sample: TrainingSample) -> SampleRow:
+    rollout = sample.rollout
+    begins = (0, *(end + 1 for end in rollout.ends[:-1]))
+    return SampleRow(
+        update=update,
+        problem=rollout.problem,
+        trace=rollout.trace,
+        scores=sample.scored.scores if rollout.trace.steps else (),
+        advantages=tuple(
+            # one token can be the last of two steps; the second step then has no other token
+            float(np.mean(sample.advantages[min(begin, end) : end + 1]))
+            for begin, end in zip(begins, rollout.ends, strict=True)
+            if rollout.trace.steps
+        ),
+    )
 
 
 def finished_log(directory: Path, config: RLConfig) -> RLLog | None:
@@ -452,18 +379,235 @@ def finished_log(directory: Path, config: RLConfig) -> RLLog | None:
     return log
 
 
-def _sample_row(update: int, sample: TrainingSample) -> SampleRow:
-    rollout = sample.rollout
-    begins = (0, *(end + 1 for end in rollout.ends[:-1]))
-    return SampleRow(
-        update=update,
-        problem=rollout.problem,
-        trace=rollout.trace,
-        scores=sample.scored.scores if rollout.trace.steps else (),
-        advantages=tuple(
-            # one token can be the last of two steps; the second step then has no other token
-            float(np.mean(sample.advantages[min(begin, end) : end + 1]))
-            for begin, end in zip(begins, rollout.ends, strict=True)
-            if rollout.trace.steps
-        ),
+@dataclass(frozen=True, kw_only=True)
+class Judges:
+    """Models that say what rollouts are worth; a rule that needs one that is absent is refused."""
+
+    scorer: StepScorer | None = None
+    online_prm: OnlinePRM | None = None
+    critic: Critic | None = None
+
+
+class _Models:
+    """The policy, its reference, the online reward model and the critic, which start as copies of it.
+
+    Raises ``TrainingError`` for a policy with an adapter or with 16-bit weights.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        task: Task,
+        config: RLConfig,
+        processes: Distributed,
+    ) -> None:
+        self.model, self.tokenizer, self.config, self.processes = model, tokenizer, config, processes
+        if has_adapter(model):
+            raise TrainingError(
+                "the policy carries an adapter: merge it into its base (peft: merge_and_unload), save that "
+                "and start from it"
+            )
+        execution = LearnerSettings(
+            microbatch_tokens=config.microbatch_tokens,
+            bf16=config.bf16,
+            gradient_checkpointing=config.gradient_checkpointing,
+            processes=processes,
+        )
+        online = critic = None  # copies of the policy, before it gets an adapter
+        if "log_ratios" in config.credit.needs:
+            online = OnlinePRM.from_policy(
+                model, tokenizer, config.online_prm, execution, prompt=task.prompt, name=model.name_or_path
+            )
+        if config.advantage.needs_values:
+            critic = Critic(model, config.critic, execution)
+        self.judges = Judges(scorer=task.scorer, online_prm=online, critic=critic)
+        if config.lora:
+            add_adapter(model, config.lora, seed=config.seed)
+            for parameter in model.parameters():
+                if parameter.requires_grad:  # small, and steps of 1e-6 vanish in a 16-bit type
+                    parameter.data = parameter.data.float()
+        if config.gradient_checkpointing:
+            recompute_activations(model)
+        model.eval()
+        self.reference = None
+        if config.objective.kl:
+            self.reference = ReferencePolicy(model, temperature=config.temperature, bf16=config.bf16)
+        self.updater = Updater(model, config, execution)  # may move the policy to its process's device
+        if self.reference:
+            self.reference.to(model.device)
+
+    @property
+    def trained(self) -> tuple[dict[str, nn.Parameter], list[optim.Optimizer]]:
+        """All that a checkpoint holds."""
+        parts = {"policy": self.updater, "online_prm": self.judges.online_prm, "critic": self.judges.critic}
+        present = {kind: part for kind, part in parts.items() if part is not None}
+        parameters = {
+            f"{kind}/{name}": value
+            for kind, part in present.items()
+            for name, value in part.parameters.items()
+        }
+        return parameters, [part.optimiser for part in present.values()]
+
+    def training_samples(self, groups: list[list[Rollout]]) -> list[list[TrainingSample]]:
+        """What the policy is to learn from a round's rollouts."""
+        flat, most = [rollout for group in groups for rollout in group], self.config.microbatch_tokens
+        several = self.config.epochs * self.config.minibatches > 1
+        kl, cap = self.config.objective.kl, self.config.objective.sampler_cap
+        old = reference = penalty = None
+        if several or cap is not None or (kl and kl.where == "reward"):
+            old = _logprobs(self.updater.actor, flat, most)
+        if self.reference:
+            reference = _logprobs(self.reference, flat, most)
+        if kl and kl.where == "reward" and old is not None and reference is not None:
+            penalty = [-kl.coefficient * (mine - base) for mine, base in zip(old, reference, strict=True)]
+        samples = training_samples(groups, self.judges, self.config, token_rewards=penalty)
+        numbers = count()
+        return [
+            [
+                replace(
+                    sample,
+                    old_logprobs=old[at] if old and several else None,
+                    reference_logprobs=reference[at] if reference else None,
+                    importance=_importance(sample.rollout, old[at], cap) if old and cap is not None else None,
+                )
+                for sample, at in zip(group, numbers, strict=False)
+            ]
+            for group in samples
+        ]
+
+    def learn(self, groups: Sequence[Sequence[TrainingSample]], number: int) -> UpdateStatistics:
+        """The optimizer steps of round ``number`` (from 0): first the policy, then the judges.
+
+        Judges that are trained with the policy learn after their rewards and values were used.
+        """
+        samples = [sample for group in groups for sample in group]
+        statistics = self.updater.update([turn for sample in samples for turn in sample.turns()], number)
+        if self.judges.online_prm is not None:
+            outcomes = [(item.rollout, item.rollout.trace.outcome) for item in samples]
+            judged = [(rollout, float(outcome)) for rollout, outcome in outcomes if outcome is not None]
+            if self._everyone_has(judged):
+                self.judges.online_prm.learn(*map(list, zip(*judged, strict=True)))
+        if self.judges.critic is not None and isinstance(self.config.advantage, Gae):
+            targets = self.config.advantage.targets([[item.scored for item in group] for group in groups])
+            of_sample = zip(samples, [target for group in targets for target in group], strict=True)
+            fitted = [
+                (item.rollout, target, item.scored.values)
+                for item, target in of_sample
+                if target is not None and item.scored.values is not None
+            ]
+            if self._everyone_has(fitted):
+                self.judges.critic.learn(*map(list, zip(*fitted, strict=True)), seed=number)
+        return statistics
+
+    def _everyone_has(self, some: Sequence[object]) -> bool:
+        """Whether every process has some: all of them take part in an optimiser step."""
+        return self.processes.all_reduce(len(some), "min") > 0
+
+
+def _logprobs(
+    reader: Actor | ReferencePolicy, rollouts: Sequence[Rollout], microbatch_tokens: int
+) -> list[FloatArray]:
+    """log π [T] of every rollout's tokens, each turn of an episode after its own context."""
+    turns = [rollout.turns() for rollout in rollouts]
+    read = iter(
+        reader.logprobs([item for turn in turns for item in turn], microbatch_tokens=microbatch_tokens)
     )
+    return [np.concatenate([next(read) for _ in turn]) for turn in turns]
+
+
+def _importance(rollout: Rollout, old_logprobs: FloatArray, cap: float) -> FloatArray:
+    if rollout.sampler_logprobs is None:
+        raise TrainingError(
+            "'objective.sampler_cap' needs the log-probabilities of the server that samples, but it gave "
+            "none: leave it out, or sample from a server that returns 'logprobs' with its tokens"
+        )
+    return sampler_weights(old_logprobs, rollout.sampler_logprobs, cap)
+
+
+def training_samples(
+    groups: Sequence[Sequence[Rollout]],
+    judges: Judges,
+    config: RLConfig,
+    *,
+    token_rewards: Sequence[FloatArray] | None = None,
+) -> list[list[TrainingSample]]:
+    """Score the rollouts, give credit, subtract the baseline; ``groups`` are the samples of one problem each.
+
+    ``token_rewards`` [T] of every rollout, one group after the other, are added to the rule's rewards: a KL
+    penalty. Raises ``TrainingError`` for a judge that is missing.
+    """
+    flat = [rollout for group in groups for rollout in group]
+    scored = [
+        ScoredRollout(
+            tokens=len(rollout.ids),
+            ends=rollout.ends,
+            outcome=_outcome(rollout, config),
+            states=rollout.states,
+        )
+        for rollout in flat
+    ]
+    usages = [Usage()] * len(flat)
+    if "scores" in config.credit.needs:
+        records = score_steps(_require(judges.scorer, "a step scorer"), [item.item for item in flat])
+        scored = [
+            replace(item, scores=record.scores if record else (None,))
+            for item, record in zip(scored, records, strict=True)
+        ]
+        usages = [record.usage if record else Usage() for record in records]
+    if "log_ratios" in config.credit.needs:
+        ratios = _require(judges.online_prm, "an implicit reward model (online_prm)").log_ratios(flat)
+        scored = [replace(item, log_ratios=ratio) for item, ratio in zip(scored, ratios, strict=True)]
+    if config.advantage.needs_values:
+        values = _require(judges.critic, "a critic").values(flat)
+        scored = [replace(item, values=value) for item, value in zip(scored, values, strict=True)]
+    rewards = [rollout for group in config.credit.credit(_regroup(scored, groups)) for rollout in group]
+    if token_rewards is not None:
+        rewards = [
+            (*streams, RewardStream(at=tuple(range(len(extra))), values=tuple(extra.tolist())))
+            for streams, extra in zip(rewards, token_rewards, strict=True)
+        ]
+    scored = [replace(item, rewards=streams) for item, streams in zip(scored, rewards, strict=True)]
+    advantages = [array for group in config.advantage.advantages(_regroup(scored, groups)) for array in group]
+    samples = [
+        TrainingSample(rollout=rollout, scored=item, advantages=array, scorer_usage=usage)
+        for rollout, item, array, usage in zip(flat, scored, advantages, usages, strict=True)
+    ]
+    return _regroup(samples, groups)
+
+
+def within_band(
+    groups: Sequence[Sequence[Rollout]], band: tuple[float, float] | None, *, mixed: bool = False
+) -> list[list[Rollout]]:
+    """Groups whose share of correct rollouts is in ``band`` or unknown; empty groups are dropped.
+
+    PRIME keeps shares in [0.2, 0.8]: a group that is all correct or all wrong says nothing about outcomes.
+    With ``mixed`` such a group is dropped whatever the band (DAPO, arXiv 2503.14476, equation 11).
+    """
+    within = []
+    for group in groups:
+        share = _mean(rollout.trace.outcome for rollout in group)
+        in_band = band is None or share is None or band[0] <= share <= band[1]
+        if group and in_band and not (mixed and share in (0.0, 1.0)):
+            within.append(list(group))
+    return within
+
+
+def _outcome(rollout: Rollout, config: RLConfig) -> float | None:
+    """Outcome reward, less what an overlong response loses."""
+    if rollout.trace.outcome is None:
+        return None
+    cost = config.overlong.cost(len(rollout.ids), config.max_tokens) if config.overlong else 0.0
+    return float(rollout.trace.outcome) - cost
+
+
+def _require(judge: T | None, what: str) -> T:
+    if judge is None:
+        raise TrainingError(f"this credit rule or advantage estimator needs {what}, but there is none")
+    return judge
+
+
+def _regroup(flat: Sequence[T], groups: Sequence[Sequence[object]]) -> list[list[T]]:
+    """``flat`` divided like ``groups``."""
+    rollouts = iter(flat)
+    return [[next(rollouts) for _ in group] for group in groups]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from surefoot.evaluation.plots import legend, new_figure, shade
 from surefoot.evaluation.report import Column, Report
+from surefoot.io import read_records
 from surefoot.rl.log import (
     Alarm,
     EvaluationRow,
@@ -17,7 +19,6 @@ from surefoot.rl.log import (
     SampleRow,
     UpdateRow,
     curve_samples_to,
-    read_samples,
     samples_to,
 )
 from surefoot.stats.intervals import Cell, Interval
@@ -203,7 +204,7 @@ def _stored_samples(folder: Path, each: int) -> list[SampleRow]:
     """Rollouts of the first, the middle and the last round that stored any."""
     files = sorted(folder.glob("*.jsonl"))
     chosen = sorted({0, len(files) // 2, len(files) - 1}) if files else []
-    return [row for at in chosen for row in read_samples(files[at])[:each]]
+    return [row for at in chosen for row in islice(read_records(files[at], SampleRow), each)]
 
 
 def _sample(report: Report, row: SampleRow) -> None:

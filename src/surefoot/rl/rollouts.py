@@ -1,4 +1,4 @@
-"""Rollouts: solutions of the policy with the very tokens that were sampled, and where their steps end."""
+"""What a policy learns, and its rollouts: the very tokens that were sampled, and where their steps end."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from surefoot.answers import Grader
 from surefoot.errors import TrainingError
-from surefoot.policies.episodes import Episode, Turn, play_runs
+from surefoot.policies.episodes import Episode, Turn, play_runs, sample_runs
 from surefoot.policies.prompts import PromptFormat, encode_prompt
-from surefoot.policies.traces import build_traces
+from surefoot.policies.traces import build_traces, sample_traces
 from surefoot.protocols import (
     Completion,
     Environment,
+    Labeller,
     Policy,
     ProblemTrace,
     SampleRequest,
@@ -28,13 +30,131 @@ from surefoot.protocols import (
 )
 from surefoot.records import Problem, Step, StepScores, Trace, Usage
 from surefoot.rl.credit import FloatArray, ScoredRollout
-from surefoot.scores import checked_scores
+from surefoot.scores import Aggregator, checked_scores
+
+if TYPE_CHECKING:
+    from surefoot.rl.config import RLConfig
+    from surefoot.rl.server_weights import Publisher
 
 _CONTEXT_TOKENS = 4
 """Decoded before new tokens, so that their leading white space is preserved."""
 _INCOMPLETE = "�"
 """What part of a character decodes to."""
 _VISIBLE = re.compile(r"\S")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What is to be learned, and who judges it: by reinforcement learning, imitation or expert iteration.
+
+    Raises ``TrainingError`` without problems, or if one is both trained on and held out.
+    """
+
+    problems: Sequence[Problem]
+    held_out: Sequence[Problem] = ()
+    """Problems to evaluate on; imitation and expert iteration do not evaluate without any."""
+    segmenter: Segmenter
+    grader: Grader
+    prompt: PromptFormat = field(default_factory=PromptFormat)
+    scorer: StepScorer | None = None
+    """Source of step scores, for credit rules and for the choice of solutions: a reward model, or a checker
+    wrapped in ``LabelScorer``."""
+    gold: Labeller | None = None
+    """Labels the steps of held-out solutions with correct answers (trace error); independent of the
+    reward."""
+    environment: Callable[[], Environment] | None = None
+    """Makes an environment, in which a rollout is an episode of several turns; it then gives the outcomes,
+    and ``segmenter``, ``grader`` and ``prompt`` are not used. Steps are turns. For reinforcement learning."""
+    max_turns: int = 30
+    """Most turns of an episode; it ends there with the outcome that its state has."""
+    aggregation: Aggregator = "min"
+    """How step scores are reduced to the proxy that is plotted with the gold accuracy."""
+
+    def __post_init__(self) -> None:
+        if not self.problems:
+            raise TrainingError("'problems' is empty: there is nothing to train on")
+        if shared := {problem.id for problem in self.problems} & {problem.id for problem in self.held_out}:
+            raise TrainingError(
+                f"{len(shared)} problems are both held out and trained on, first {min(shared)}: remove them "
+                "from 'problems' or from 'held_out'"
+            )
+
+    async def sample(
+        self,
+        policy: Policy,
+        problems: Sequence[Problem],
+        *,
+        n: int,
+        seed: int,
+        sampling: Sampling,
+        prompt: PromptFormat | None = None,
+    ) -> list[list[Trace]]:
+        """``n`` graded traces of each problem: solutions, or episodes in the environment.
+
+        ``prompt`` replaces the task's."""
+        if self.environment is not None:
+            return await sample_runs(
+                policy,
+                problems,
+                self.environment,
+                n=n,
+                seed=seed,
+                sampling=sampling,
+                max_turns=self.max_turns,
+                granularity="message",
+            )
+        return await sample_traces(
+            policy,
+            problems,
+            n=n,
+            seed=seed,
+            segmenter=self.segmenter,
+            grader=self.grader,
+            prompt=prompt or self.prompt,
+            sampling=sampling,
+        )
+
+    def check(self, config: RLConfig) -> None:
+        """Raise ``TrainingError`` for what reinforcement learning with ``config`` needs and this lacks."""
+        if not self.held_out:
+            raise TrainingError("'held_out' is empty: reinforcement learning needs problems to evaluate on")
+        if "scores" in config.credit.needs and self.scorer is None:
+            raise TrainingError(f"credit {config.credit.rule!r} needs step scores: give a 'scorer'")
+        if "states" in config.credit.needs and self.environment is None:
+            raise TrainingError(
+                f"credit {config.credit.rule!r} compares turns in equal states of an environment: give an "
+                "'environment', or choose another rule"
+            )
+        trains_judge = "log_ratios" in config.credit.needs or config.advantage.needs_values
+        if self.environment is not None and trains_judge:
+            raise TrainingError(
+                "a model that is trained with the policy (credit 'implicit', advantage 'gae') reads single "
+                "responses, not episodes: leave 'environment' out, or choose another rule"
+            )
+        if self.environment is not None and config.overlong:
+            raise TrainingError(
+                "'overlong' is about the tokens of one response, but 'max_tokens' limits "
+                "each turn of an episode: leave it out"
+            )
+        unanswered = [problem.id for problem in self.problems if problem.answer is None]
+        if self.environment is None and "outcome" in config.credit.needs and unanswered:
+            raise TrainingError(
+                f"credit {config.credit.rule!r} needs outcomes, but {len(unanswered)} problems have no "
+                f"'answer', first {unanswered[0]}"
+            )
+        if len(self.problems) < config.problems:
+            raise TrainingError(
+                f"'problems' is {config.problems} per round, but there are only {len(self.problems)}: lower "
+                "it, or give more problems"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """A server that samples the rollouts, and how it receives new weights."""
+
+    policy: Policy
+    publisher: Publisher
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,11 +226,6 @@ class RolloutBatch:
     retokenized: int = 0
     """Rollouts whose text was tokenized again, since the policy did not return the tokens it sampled."""
 
-    @property
-    def requested(self) -> int:
-        """Samples that were requested."""
-        return sum(map(len, self.groups)) + self.failed
-
     def __add__(self, other: RolloutBatch) -> RolloutBatch:
         """Both, of different problems."""
         return RolloutBatch(
@@ -161,19 +276,41 @@ async def roll_out(
     policy: Policy,
     problems: Sequence[Problem],
     tokenizer: PreTrainedTokenizerFast,
+    task: Task,
     *,
     n: int,
     seed: int,
-    segmenter: Segmenter,
-    grader: Grader,
-    prompt: PromptFormat,
     sampling: Sampling,
     logprobs: bool = False,
+    by_server: bool = False,
 ) -> RolloutBatch:
-    """Sample ``n`` rollouts of each problem. ``tokenizer`` is the trained model's, which a server must
-    share; with ``logprobs`` it must return the log-probabilities of its samples."""
+    """Sample ``n`` rollouts of each problem: solutions, or episodes in the task's environment.
+
+    ``tokenizer`` is the trained model's, which a server (``by_server``) must share; with ``logprobs`` it must
+    return the log-probabilities of its samples.
+
+    Each episode has a new environment; a turn is a step of its trace. ``sampling.max_tokens`` applies to each
+    turn. An episode with a failed request or an empty turn counts as failed. The prompt tokens of a turn are
+    the ones that the policy reports, or else the conversation so far as ``tokenizer`` renders it for that
+    turn; a chat template may change earlier messages. A server may render tools differently, so it must
+    report its prompt tokens: raises ``TrainingError`` if it does not.
+    """
+    if task.environment is not None:
+        runs = await play_runs(
+            policy,
+            problems,
+            task.environment,
+            n=n,
+            seed=seed,
+            sampling=sampling,
+            max_turns=task.max_turns,
+            logprobs=logprobs,
+        )
+        return _episodes(runs, policy.name, tokenizer, by_server=by_server)
     requests = [
-        SampleRequest(prompt=prompt.render(problem), n=n, seed=seed, sampling=sampling, logprobs=logprobs)
+        SampleRequest(
+            prompt=task.prompt.render(problem), n=n, seed=seed, sampling=sampling, logprobs=logprobs
+        )
         for problem in problems
     ]
     results = await policy.sample(requests)
@@ -182,7 +319,9 @@ async def roll_out(
     error = None
     for problem, request, result in zip(problems, requests, results, strict=True):
         prompt_ids = encode_prompt(tokenizer, request.prompt, request.prefix)
-        traces = build_traces(policy.name, problem, result, seed=seed, segmenter=segmenter, grader=grader)
+        traces = build_traces(
+            policy.name, problem, result, seed=seed, segmenter=task.segmenter, grader=task.grader
+        )
         group = []
         for trace, completion in zip(traces, result.completions, strict=False):
             ids = completion.token_ids or tokenize_completion(tokenizer, request, prompt_ids, completion)
@@ -307,43 +446,15 @@ def draw_groups(
     return batch, groups
 
 
-async def roll_out_episodes(
-    policy: Policy,
-    problems: Sequence[Problem],
-    tokenizer: PreTrainedTokenizerFast,
-    environment: Callable[[], Environment],
-    *,
-    n: int,
-    seed: int,
-    sampling: Sampling,
-    max_turns: int,
-    logprobs: bool = False,
-    by_server: bool = False,
+def _episodes(
+    runs: Sequence[Sequence[Episode]], policy: str, tokenizer: PreTrainedTokenizerFast, *, by_server: bool
 ) -> RolloutBatch:
-    """``n`` episodes of each problem, each in a new environment; a turn is a step of its trace.
-
-    ``sampling.max_tokens`` applies to each turn. An episode with a failed request or an empty turn counts as
-    failed. The prompt tokens of a turn are the ones that the policy reports, or else the conversation so far
-    as ``tokenizer`` renders it for that turn; a chat template may change earlier messages. A server
-    (``by_server``) may render tools differently, so it must report its prompt tokens: raises
-    ``TrainingError`` if it does not.
-    """
-    runs = await play_runs(
-        policy,
-        problems,
-        environment,
-        n=n,
-        seed=seed,
-        sampling=sampling,
-        max_turns=max_turns,
-        logprobs=logprobs,
-    )
     if by_server and any(not turn.prompt_ids for of in runs for item in of for turn in item.turns):
         raise TrainingError(
             "the server does not say which tokens it read before a turn ('prompt_token_ids'): let vLLM "
             "sample, with the dialect vllm"
         )
-    groups = [[_rollout(item, policy.name, tokenizer) for item in of_problem] for of_problem in runs]
+    groups = [[_rollout(item, policy, tokenizer) for item in of_problem] for of_problem in runs]
     episodes = [item for of_problem in runs for item in of_problem]
     return RolloutBatch(
         groups=[[rollout for rollout in group if rollout is not None] for group in groups],

@@ -13,7 +13,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -30,8 +30,8 @@ from surefoot.records import Problem, Record, Trace, Usage
 from surefoot.rl.audit import audit_policy
 from surefoot.rl.guards import fallen_rounds
 from surefoot.rl.log import EvaluationRow, scalars
+from surefoot.rl.rollouts import Task
 from surefoot.rl.rounds_config import RoundsConfig
-from surefoot.rl.task import Task
 from surefoot.training.cloning import (
     Demonstration,
     build_cloning_examples,
@@ -308,16 +308,12 @@ class _Rounds:
         audit = asyncio.run(
             audit_policy(
                 self._policy(number),
-                task.held_out,
+                replace(task, scorer=None),
                 update=number,
                 samples=samples,
                 n=self.config.evaluation_samples,
                 seed=self.config.seed,
-                segmenter=task.segmenter,
-                grader=task.grader,
-                prompt=task.prompt,
                 sampling=self.config.sampling,
-                gold=task.gold,
             )
         )
         self.progress(f"round {number}: evaluate", 1, 1)

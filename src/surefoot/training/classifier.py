@@ -26,7 +26,7 @@ from surefoot.models.lora import add_adapter, has_adapter
 from surefoot.stats.roc import roc_auc
 from surefoot.training.batches import can_pack, lay_out
 from surefoot.training.config import TrainingConfig, TrainingLog
-from surefoot.training.distributed import Distributed, SingleProcess, full_state, open_distributed
+from surefoot.training.distributed import Distributed, full_state, open_distributed
 from surefoot.training.examples import Example, TrainingItem
 from surefoot.training.loop import BETAS, CHECKPOINT, Progress, Validation, finish, run_updates
 from surefoot.training.losses import check_head, ranking_loss, reduced_loss
@@ -117,7 +117,7 @@ def _fit(
         name="the reward model",
         betas=BETAS,
         # the head is so small that every process trains all of it, on the same batches
-        processes=SingleProcess() if features else processes,
+        processes=Distributed() if features else processes,
     )
 
     def outputs(parts: Sequence[Example]) -> torch.Tensor:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, TypeVar
 
 import torch
 from pydantic import BaseModel
@@ -22,32 +22,42 @@ from surefoot.errors import TrainingError
 from surefoot.extras import need
 
 Reduction = Literal["sum", "min", "max"]
+T = TypeVar("T")
 MakeOptimiser = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 # one process may evaluate or read a reference while the others wait for it; the launcher ends them if it dies
 WAIT = timedelta(hours=6)
 
 
-class Distributed(Protocol):
-    """One process's view of all of them."""
+class Distributed:
+    """One process's view of all that train together: here one process, without accelerate."""
 
-    world_size: int
-    rank: int
+    world_size = 1
+    rank = 0
 
     def prepare(self, model: nn.Module, optimiser: MakeOptimiser) -> tuple[nn.Module, torch.optim.Optimizer]:
         """The module to call and the optimiser of its trainable parameters, on this process's device."""
+        return model, optimiser(parameter for parameter in model.parameters() if parameter.requires_grad)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Add gradients, summed over all processes unless within :meth:`no_sync`."""
+        loss.backward()
 
-    def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
+    def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:  # noqa: ARG002
         """Around the forward and backward pass of every microbatch but the last of a step."""
+        return nullcontext()
 
     def clip_grad_norm(self, parameters: Iterable[nn.Parameter], max_norm: float) -> float:
         """Scale the gradient to a norm of at most ``max_norm``; returns the norm before."""
+        return float(torch.nn.utils.clip_grad_norm_(parameters, max_norm))
 
-    def all_reduce(self, value: float, reduction: Reduction = "sum") -> float:
+    def all_reduce(self, value: float, reduction: Reduction = "sum") -> float:  # noqa: ARG002
         """Sum, minimum or maximum over all processes."""
+        return value
+
+    def gather(self, items: list[T]) -> list[T]:
+        """The items of all processes, in the order of the processes."""
+        return items
 
     def barrier(self) -> None:
         """Wait until every process is here."""
@@ -59,38 +69,7 @@ class Distributed(Protocol):
         """Close the trackers."""
 
 
-class SingleProcess:
-    """One process, without accelerate."""
-
-    world_size = 1
-    rank = 0
-
-    def prepare(self, model: nn.Module, optimiser: MakeOptimiser) -> tuple[nn.Module, torch.optim.Optimizer]:
-        return model, optimiser(parameter for parameter in model.parameters() if parameter.requires_grad)
-
-    def backward(self, loss: torch.Tensor) -> None:
-        loss.backward()
-
-    def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:  # noqa: ARG002
-        return nullcontext()
-
-    def clip_grad_norm(self, parameters: Iterable[nn.Parameter], max_norm: float) -> float:
-        return float(torch.nn.utils.clip_grad_norm_(parameters, max_norm))
-
-    def all_reduce(self, value: float, reduction: Reduction = "sum") -> float:  # noqa: ARG002
-        return value
-
-    def barrier(self) -> None:
-        return None
-
-    def log(self, values: dict[str, float], step: int) -> None:  # noqa: ARG002
-        return None
-
-    def close(self) -> None:
-        return None
-
-
-class Accelerated:
+class Accelerated(Distributed):
     """Processes and trackers of ``accelerate.Accelerator``.
 
     Raises ``TrainingError`` if accelerate does not join all of the processes that were started.
@@ -108,8 +87,8 @@ class Accelerated:
             project_dir=str(directory / "tracking"),
             kwargs_handlers=[InitProcessGroupKwargs(timeout=WAIT)],
         )
-        self.world_size: int = self._accelerator.num_processes
-        self.rank: int = self._accelerator.process_index
+        self.world_size = self._accelerator.num_processes
+        self.rank = self._accelerator.process_index
         if self.world_size != _launched():
             raise TrainingError(
                 f"{_launched()} processes were started, but accelerate joined {self.world_size}: set "
@@ -119,8 +98,7 @@ class Accelerated:
             self._accelerator.init_trackers("surefoot", config=_flat(settings))
 
     def prepare(self, model: nn.Module, optimiser: MakeOptimiser) -> tuple[nn.Module, torch.optim.Optimizer]:
-        optimizer = optimiser(parameter for parameter in model.parameters() if parameter.requires_grad)
-        prepared = self._accelerator.prepare(model, optimizer)
+        prepared = self._accelerator.prepare(*super().prepare(model, optimiser))
         return prepared[0], prepared[1]
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -142,6 +120,12 @@ class Accelerated:
         values = self._accelerator.gather(tensor)
         return float(values.min() if reduction == "min" else values.max())
 
+    def gather(self, items: list[T]) -> list[T]:
+        from accelerate.utils import gather_object
+
+        gathered: list[T] = gather_object(items)
+        return gathered
+
     def barrier(self) -> None:
         self._accelerator.wait_for_everyone()
 
@@ -161,7 +145,7 @@ def open_distributed(report_to: Sequence[str], settings: BaseModel, directory: P
     """
     several = _launched() > 1 or "ACCELERATE_USE_FSDP" in os.environ
     if not several and not report_to:
-        return SingleProcess()
+        return Distributed()
     need("accelerate", "training in several processes" if several else "'report_to'")
     return Accelerated(report_to, settings, directory)
 

@@ -17,7 +17,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from surefoot.errors import TrainingError
-from surefoot.training.distributed import Distributed, SingleProcess
+from surefoot.training.distributed import Distributed
 
 M = TypeVar("M")
 
@@ -55,7 +55,7 @@ class ModelOptimiser:
         reader: nn.Module | None = None,
     ) -> None:
         _require_precision(model, name)
-        self.model, self.processes, self._name = model, processes or SingleProcess(), name
+        self.model, self.processes, self._name = model, processes or Distributed(), name
         self._max_grad_norm = settings.max_grad_norm
         optimiser = partial(
             torch.optim.AdamW, lr=settings.learning_rate, weight_decay=settings.weight_decay, betas=betas

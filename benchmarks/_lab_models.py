@@ -1,4 +1,4 @@
-"""Train the shipped models again: ``python -m surefoot.lab.train policy --out DIR`` (or ``trunk``).
+"""Train the shipped models again: ``python benchmarks/_lab_models.py policy --out DIR`` (or ``trunk``).
 
 Both are ordinary language models of worked solutions. The policy is stopped early, so that it makes
 mistakes. The trunk is trained for longer, and its texts contain slips that the writer corrects at once, as
