@@ -18,8 +18,7 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from surefoot.lab.checkpoints import build_tokenizer
-from surefoot.lab.world import Difficulty, draw_chain, worked_solution
+from surefoot.lab import Difficulty, build_tokenizer, draw_chain, worked_solution
 
 RESTATE = 0.04  # share of lines that are followed by a restatement, so that neutral steps occur
 

@@ -25,7 +25,7 @@ prompts, group size and updates, by the CPU time of one thread, in turn.
 checker, for 20 updates in place of 40 and on one thread; held-out and test problems are fewer. The start
 policy, made once in ``--runs``, takes some minutes more.
 
-Runs are kept in ``--runs`` and not repeated; ``runs.html`` there has all curves. ``--part 0/2`` and ``--part
+Runs are kept in ``--runs`` and not repeated; each has its ``curves.jsonl``. ``--part 0/2`` and ``--part
 1/2`` train every other run and stop, so that two processes can share the work.
 
 ``gaming`` in the settings: gold accuracy and proxy (the PRM's lowest step score) on held-out problems, at the
@@ -73,7 +73,6 @@ from surefoot.rl import (
     RLLog,
     Task,
     audit_policy,
-    compare_runs,
     samples_to,
     train_policy,
 )
@@ -91,9 +90,9 @@ METHODS: dict[str, dict[str, Any]] = {
     "clip-delta": {"credit": {"rule": "mixed", "of": {"rule": "clip-delta"}}},
     "pav": {"credit": {"rule": "effective"}},
     "prime": {
-        "credit": PRESETS["prime"].credit.model_dump(),
-        "advantage": PRESETS["prime"].advantage.model_dump(),
-        "accuracy_band": PRESETS["prime"].accuracy_band,
+        "credit": PRESETS["prime"]["credit"].model_dump(),
+        "advantage": PRESETS["prime"]["advantage"].model_dump(),
+        "accuracy_band": PRESETS["prime"]["accuracy_band"],
     },
     "summed + outcome": {"credit": {"rule": "mixed", "of": {"rule": "summed"}}},
     "min-form + outcome": {"credit": {"rule": "mixed", "of": {"rule": "min-form"}}},
@@ -331,7 +330,6 @@ def compare(
         if condition.method not in OUTCOMES
     }
     best = max(developed, key=developed.__getitem__)
-    compare_runs({base: logs[base]} | logs, world.runs / "runs.html")
     table = {name: describe(logs[name], logs[base], ends[name], ends[base]) for name in logs}
     for name, row in table.items():
         print(f"{name:22} {json.dumps(row)}", flush=True)

@@ -19,9 +19,8 @@ from surefoot.lab.shop import generate_tasks
 from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.models.lora import Lora
 from surefoot.rl.advantage import Group, LeaveOneOut
-from surefoot.rl.config import PRESETS, RLConfig
+from surefoot.rl.config import KL, PRESETS, RLConfig
 from surefoot.rl.credit import ClipDelta, MinForm, Mixed, Outcome
-from surefoot.rl.objective import KL
 
 SMALL = [
     "--updates",
@@ -152,7 +151,7 @@ def test_methods_by_name() -> None:
     assert settled().credit == Outcome()
     assert settled().advantage == LeaveOneOut()
     grpo = settled("--credit", "process-grpo")
-    assert (grpo.credit, grpo.advantage) == (PRESETS["process-grpo"].credit, Group())
+    assert (grpo.credit, grpo.advantage) == (PRESETS["process-grpo"]["credit"], Group())
     assert settled("--credit", "process-grpo", "--advantage", "leave-one-out").advantage == LeaveOneOut()
     assert settled("--credit", "prime").accuracy_band == (0.2, 0.8)
     mixed = settled("--credit", "min-form", "--outcome-weight", "2.0")

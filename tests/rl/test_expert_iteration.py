@@ -19,10 +19,10 @@ from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems
 from surefoot.models.kinds.label_scorer import LabelScorer
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepScores, Trace
+from surefoot.rl.config import ExpertIterationConfig
 from surefoot.rl.expert_iteration import iterate, select_solutions
 from surefoot.rl.rollouts import Task
 from surefoot.rl.rounds import ProblemData, RoundRow
-from surefoot.rl.rounds_config import ExpertIterationConfig
 from surefoot.segment import Line, segment_trace
 from surefoot.training.config import SFTConfig
 

@@ -19,10 +19,10 @@ from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.policies.traces import sample_traces
 from surefoot.protocols import ProblemTrace, SampleRequest, Sampling
 from surefoot.records import Problem, Trace
+from surefoot.rl.config import ImitationConfig, RoundsConfig
 from surefoot.rl.imitation import Expert, imitate, relabel, step_match
 from surefoot.rl.rollouts import Task
 from surefoot.rl.rounds import ProblemData, RoundRow
-from surefoot.rl.rounds_config import ImitationConfig, RoundsConfig
 from surefoot.segment import Line, segment_trace
 from surefoot.training.cloning import Demonstration, demonstrate
 from surefoot.training.config import SFTConfig

@@ -14,9 +14,9 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from surefoot.errors import TrainingError
 from surefoot.rl.advantage import LeaveOneOut
+from surefoot.rl.config import KL, Objective
 from surefoot.rl.credit import Outcome, ScoredRollout
 from surefoot.rl.loss import TokenBatch, kl_estimate, policy_loss, sampler_weights, token_weights
-from surefoot.rl.objective import KL, Objective
 
 BOUNDS = Objective(clip_low=0.2, clip_high=0.3)
 

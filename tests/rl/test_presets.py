@@ -8,10 +8,9 @@ import torch
 from pydantic import ValidationError
 
 from surefoot.rl.advantage import Group, LeaveOneOut
-from surefoot.rl.config import PRESETS, Overlong, RLConfig
+from surefoot.rl.config import KL, PRESETS, Objective, Overlong, RLConfig
 from surefoot.rl.credit import Outcome, ScoredRollout
 from surefoot.rl.loss import TokenBatch, policy_loss, token_weights
-from surefoot.rl.objective import KL, Objective
 
 
 def named(rule: str, **more: object) -> RLConfig:

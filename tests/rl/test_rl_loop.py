@@ -23,12 +23,11 @@ from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepScores
 from surefoot.rl.advantage import Gae, Group, LeaveOneOut, Reinforce
-from surefoot.rl.config import PRESETS, RLConfig
+from surefoot.rl.config import KL, PRESETS, Objective, RLConfig
 from surefoot.rl.credit import Effective, MinForm, Outcome, Summed
 from surefoot.rl.guards import Guards
 from surefoot.rl.log import RLLog, SampleRow
 from surefoot.rl.loop import train_policy
-from surefoot.rl.objective import KL, Objective
 from surefoot.rl.rollouts import Task
 from surefoot.segment import Line
 
@@ -173,7 +172,7 @@ def test_what_is_written(lab_base: Path, task: Task, tmp_path: Path) -> None:
     [
         {},
         {"epochs": 2, "minibatches": 2},
-        {"credit": PRESETS["prime"].credit, "advantage": PRESETS["prime"].advantage},
+        {"credit": PRESETS["prime"]["credit"], "advantage": PRESETS["prime"]["advantage"]},
         {"advantage": Gae()},
         {"objective": Objective(kl=KL(coefficient=0.1))},
     ],

@@ -11,7 +11,7 @@ from rl_logs import evaluation_row, update_row
 from surefoot.records import Problem, Step, Trace
 from surefoot.rl.guards import Guards, stop_reason, watch
 from surefoot.rl.log import RLLog, SampleRow, UpdateRow
-from surefoot.rl.report import compare_runs, findings, mean_accuracy, truth_figure, write_report
+from surefoot.rl.report import findings, truth_figure, write_report
 
 EVIL = "<script>alert('x')</script>\n"
 
@@ -85,7 +85,7 @@ def test_the_page_of_a_gamed_run(gamed, tmp_path):
     for alarm in log.alarms:
         assert alarm.message in page.text
     assert "Ended early: alarm 'overoptimization' at update 30" in page.text
-    assert page.tags.count("figure") == 5
+    assert page.tags.count("figure") == 4
     assert '{"rule": "summed"}' in page.text
     assert len(page.ids) == len(set(page.ids))
     assert "0.2 [0.15, 0.25]" in page.text  # the last accuracy, with its interval
@@ -133,37 +133,3 @@ def test_the_parting_is_marked_where_it_began():
     marked = {line.get_label(): line for line in figure.axes[0].lines}
     assert list(marked["overoptimization"].get_xdata()) == [160, 160]  # update 20, 8 rollouts each
     assert list(marked["best accuracy"].get_xdata()) == [80]
-
-
-def test_runs_side_by_side(tmp_path):
-    path = tmp_path / "runs.html"
-    slow = RLLog(evaluations=[evaluation_row(n, 0.2 + 0.01 * n) for n in (0, 10, 20, 30, 40)])
-    fast = RLLog(evaluations=[evaluation_row(n, 0.2 + 0.04 * n, error=0.1) for n in (0, 10, 20)])
-    compare_runs({"outcome <only>": [slow], "dense": [fast, fast]}, path)
-    page = written(path)
-    assert "outcome <only>" in page.text
-    assert "Samples to an accuracy of 60.0%" in page.text
-    cells = re.findall(r"<td[^>]*>([^<]*)</td>", path.read_text())
-    rows = [cells[at : at + 7] for at in range(0, len(cells), 7)]
-    assert [row[0] for row in rows] == [
-        "outcome &lt;only&gt;", "dense, run 1", "dense, run 2", "dense, mean of 2"
-    ]  # fmt: skip
-    assert [float(row[4]) for row in rows] == pytest.approx([320, 80, 80, 80])  # four times fewer
-    assert rows[0][3] == "0.6 [0.55, 0.65]"
-    assert rows[1][5] == "0.1 [0.05, 0.15]"
-
-
-def test_an_accuracy_that_is_never_reached(tmp_path):
-    path = tmp_path / "runs.html"
-    compare_runs({"a": [RLLog(evaluations=[evaluation_row(0, 0.2)])]}, path, accuracy=0.9)
-    assert "n/a" in written(path).text
-    with pytest.raises(ValueError, match="at least one log"):
-        compare_runs({}, path)
-    with pytest.raises(ValueError, match="an evaluation"):
-        compare_runs({"a": [RLLog()]}, path)
-
-
-def test_mean_accuracy_is_over_shared_evaluations():
-    first = RLLog(evaluations=[evaluation_row(n, 0.2) for n in (0, 1, 2)])
-    second = RLLog(evaluations=[evaluation_row(n, 0.6) for n in (0, 2, 3)])
-    assert mean_accuracy([first, second]) == {0: pytest.approx(0.4), 16: pytest.approx(0.4)}

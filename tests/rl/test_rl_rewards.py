@@ -28,11 +28,10 @@ from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import SampleRequest
 from surefoot.records import Problem, StepScores, Trace
 from surefoot.rl.actor import Actor
-from surefoot.rl.config import RLConfig
+from surefoot.rl.config import Objective, RLConfig
 from surefoot.rl.credit import Summed
 from surefoot.rl.log import SampleRow, UpdateRow
 from surefoot.rl.loop import train_policy
-from surefoot.rl.objective import Objective
 from surefoot.rl.rollouts import Rollout, Server, Task
 from surefoot.rl.server_weights import Published
 from surefoot.segment import Line

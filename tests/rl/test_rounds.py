@@ -12,11 +12,11 @@ from surefoot.io import Run
 from surefoot.lab.checkpoints import POLICY
 from surefoot.lab.world import Difficulty, generate_problems, parse_problem, worked_solution
 from surefoot.records import Problem, Trace
+from surefoot.rl.config import ExpertIterationConfig, ImitationConfig
 from surefoot.rl.guards import fallen_rounds
 from surefoot.rl.log import EvaluationRow
 from surefoot.rl.rollouts import Task
 from surefoot.rl.rounds import ProblemData, RoundRow, best_round, run_rounds
-from surefoot.rl.rounds_config import ExpertIterationConfig, ImitationConfig
 from surefoot.segment import Line, segment_trace
 from surefoot.stats.intervals import Interval
 from surefoot.training.cloning import demonstrate

@@ -14,7 +14,7 @@ from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.prompts import PromptFormat
-from surefoot.rl.rounds_config import ExpertIterationConfig, ImitationConfig
+from surefoot.rl.config import ExpertIterationConfig, ImitationConfig
 
 if TYPE_CHECKING:
     from surefoot.protocols import Policy, StepScorer

@@ -16,6 +16,7 @@ from .solver import NoisySolver as NoisySolver
 from .world import Difficulty as Difficulty
 from .world import ExactLabeller as ExactLabeller
 from .world import check_steps as check_steps
+from .world import draw_chain as draw_chain
 from .world import generate_problems as generate_problems
 from .world import parse_problem as parse_problem
 from .world import worked_solution as worked_solution

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from surefoot.errors import TrainingError
-from surefoot.rl.credit import FloatArray, RewardStream, ScoredRollout
+from surefoot.rl.credit import FloatArray, RewardStream, ScoredRollout, discounted_returns
 
 
 class Estimator(Protocol):
@@ -143,11 +143,28 @@ def token_returns(rollout: ScoredRollout) -> FloatArray:
     return returns
 
 
-class _AdvantageSettings(BaseModel):
+class _Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Reinforce(_AdvantageSettings):
+class _Baseline(_Settings):
+    """Base of the estimators that replace the rewards of a group by rewards less a baseline."""
+
+    needs_values: ClassVar[bool] = False
+    compares: ClassVar[bool] = True
+
+    def advantages(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[FloatArray]]:
+        """One array [T] for every rollout of every group."""
+        least = 2 if self.compares else 1
+        advantages = [group_advantages(group, self._centre, least=least) for group in batch]
+        options = {name: getattr(self, name, False) for name in ("whiten", "mask_ends")}
+        return complete_batch(batch, advantages, **options)
+
+    def _centre(self, streams: Sequence[RewardStream]) -> list[FloatArray]:
+        raise NotImplementedError
+
+
+class Reinforce(_Baseline):
     """REINFORCE (Williams 1992): A_t = the return from token t, sum of the rewards at or after it.
 
     Unbiased, with the highest variance. If all rewards have one sign, all rollouts are pushed the same way;
@@ -155,23 +172,16 @@ class Reinforce(_AdvantageSettings):
     """
 
     kind: Literal["none"] = Field(default="none", description="No baseline (REINFORCE).")
-    needs_values: ClassVar[bool] = False
     compares: ClassVar[bool] = False
     whiten: bool = Field(
         default=False, description="Center and scale over the tokens of the batch (REINFORCE++)."
     )
 
-    def advantages(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[FloatArray]]:
-        """One array [T] for every rollout of every group."""
-        advantages = [group_advantages(group, _unchanged, least=1) for group in batch]
-        return complete_batch(batch, advantages, whiten=self.whiten)
+    def _centre(self, streams: Sequence[RewardStream]) -> list[FloatArray]:
+        return [np.array(stream.values) for stream in streams]
 
 
-def _unchanged(streams: Sequence[RewardStream]) -> list[FloatArray]:
-    return [np.array(stream.values) for stream in streams]
-
-
-class Group(_AdvantageSettings):
+class Group(_Baseline):
     """Group-relative advantages (GRPO; DeepSeekMath, arXiv 2402.03300, sections 4.1.2 and 4.1.3).
 
     All rewards of one source in a group are pooled, and r~ = (r - mean) / (std + ``epsilon``) replaces
@@ -185,8 +195,6 @@ class Group(_AdvantageSettings):
     """
 
     kind: Literal["group"] = Field(default="group", description="Group-relative advantages (GRPO).")
-    needs_values: ClassVar[bool] = False
-    compares: ClassVar[bool] = True
     scale: bool = Field(default=True, description="Divide by the standard deviation; not in Dr. GRPO.")
     std: Literal["population", "sample"] = Field(
         default="population",
@@ -196,13 +204,7 @@ class Group(_AdvantageSettings):
         default=1e-6, ge=0, description="Added to the standard deviation, in units of reward; verl's value."
     )
 
-    def advantages(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[FloatArray]]:
-        """One array [T] for every rollout of every group."""
-        return complete_batch(
-            batch, [group_advantages(group, self._standardize, least=2) for group in batch], whiten=False
-        )
-
-    def _standardize(self, streams: Sequence[RewardStream]) -> list[FloatArray]:
+    def _centre(self, streams: Sequence[RewardStream]) -> list[FloatArray]:
         pool = np.concatenate([stream.values for stream in streams])
         if pool.min() == pool.max():
             return [np.zeros(len(stream.values)) for stream in streams]
@@ -216,7 +218,7 @@ class Group(_AdvantageSettings):
 Baseline = Literal["event", "token", "prime"]
 
 
-class LeaveOneOut(_AdvantageSettings):
+class LeaveOneOut(_Baseline):
     """Leave-one-out baseline (RLOO; Ahmadian et al., arXiv 2402.14740).
 
     With one reward a rollout, A_i = r_i - mean of r_j over j != i, for all tokens: unbiased, as the baseline
@@ -244,8 +246,6 @@ class LeaveOneOut(_AdvantageSettings):
     kind: Literal["leave-one-out"] = Field(
         default="leave-one-out", description="The other samples of the problem as baseline (RLOO)."
     )
-    needs_values: ClassVar[bool] = False
-    compares: ClassVar[bool] = True
     baseline: Baseline = Field(
         default="event",
         description="Baseline of rollouts with several rewards: event, token (PURE) or prime.",
@@ -256,11 +256,6 @@ class LeaveOneOut(_AdvantageSettings):
     mask_ends: bool = Field(
         default=False, description="No advantage at the last token of each step, its separator (PURE)."
     )
-
-    def advantages(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[FloatArray]]:
-        """One array [T] for every rollout of every group."""
-        advantages = [group_advantages(group, self._centre, least=2) for group in batch]
-        return complete_batch(batch, advantages, whiten=self.whiten, mask_ends=self.mask_ends)
 
     def _centre(self, streams: Sequence[RewardStream]) -> list[FloatArray]:
         if self.baseline == "token" and any(len(stream.values) > 1 for stream in streams):
@@ -289,7 +284,7 @@ def _minus_token_baseline(streams: Sequence[RewardStream]) -> list[FloatArray]:
     ]
 
 
-class Gae(_AdvantageSettings):
+class Gae(_Settings):
     """Generalised advantage estimation (arXiv 1506.02438, equation 16), as PPO has it (arXiv 1707.06347).
 
         δ_t = r_t + γ V_{t+1} - V_t,    A_t = δ_t + γ λ A_{t+1},    V_T = A_T = 0
@@ -319,8 +314,7 @@ class Gae(_AdvantageSettings):
         Raises ``TrainingError`` for missing values.
         """
         advantages = [
-            [_add(estimate, _centred(rollout)) for rollout, estimate in zip(group, estimates, strict=True)]
-            for group, estimates in zip(batch, self._estimates(batch), strict=True)
+            [_add(self._estimate(rollout), _centred(rollout)) for rollout in group] for group in batch
         ]
         return complete_batch(batch, advantages, whiten=self.whiten)
 
@@ -330,30 +324,21 @@ class Gae(_AdvantageSettings):
         Raises ``TrainingError`` for missing values.
         """
         return [
-            [_add(estimate, rollout.values) if estimate is not None else None
-             for rollout, estimate in zip(group, estimates, strict=True)]
-            for group, estimates in zip(batch, self._estimates(batch), strict=True)
-        ]  # fmt: skip
+            [
+                None if (estimate := self._estimate(rollout)) is None else _add(estimate, rollout.values)
+                for rollout in group
+            ]
+            for group in batch
+        ]
 
-    def _estimates(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[FloatArray | None]]:
-        """A [T] of every rollout, ``None`` without rewards; one pass over the columns of all padded rows."""
-        flat = [rollout for group in batch for rollout in group]
-        rewards_rt = [self._rewards(rollout) for rollout in flat]
-        width = max((rollout.tokens for rollout in flat), default=0)
-        deltas_rt = np.zeros((len(flat), width))
-        for row, (rollout, rewards_t) in enumerate(zip(flat, rewards_rt, strict=True)):
-            if rewards_t is not None:
-                values = _values(rollout)
-                deltas_rt[row, : rollout.tokens] = (
-                    rewards_t + self.gamma * np.append(values[1:], 0.0) - values
-                )
-        for column in range(width - 2, -1, -1):
-            deltas_rt[:, column] += self.gamma * self.lam * deltas_rt[:, column + 1]
-        estimates = iter(
-            None if rewards_t is None else deltas_rt[row, : rollout.tokens].copy()
-            for row, (rollout, rewards_t) in enumerate(zip(flat, rewards_rt, strict=True))
-        )
-        return [[next(estimates) for _ in group] for group in batch]
+    def _estimate(self, rollout: ScoredRollout) -> FloatArray | None:
+        """A [T]; ``None`` without rewards."""
+        rewards_t = self._rewards(rollout)
+        if rewards_t is None:
+            return None
+        values_t = _values(rollout)
+        deltas_t = rewards_t + self.gamma * np.append(values_t[1:], 0.0) - values_t
+        return discounted_returns(deltas_t, self.gamma * self.lam)
 
     def _rewards(self, rollout: ScoredRollout) -> FloatArray | None:
         """r [T]; ``None`` if no stream has any."""

@@ -1,29 +1,124 @@
-"""Settings of reinforcement learning, and published methods by name; importable without torch."""
+"""Settings of reinforcement learning, imitation and expert iteration, and published methods by name.
+
+Importable without torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from surefoot.models.lora import Lora
+from surefoot.protocols import Sampling
 from surefoot.rl.advantage import Advantage, Gae, Group, LeaveOneOut, Reinforce
-from surefoot.rl.credit import Effective, Implicit, MinForm, Mixed, Outcome, Summed
+from surefoot.rl.credit import (
+    AnchorState,
+    Credit,
+    Effective,
+    Implicit,
+    MinForm,
+    Mixed,
+    Outcome,
+    Summed,
+)
 from surefoot.rl.guards import Guards
-from surefoot.rl.objective import KL, Objective
-from surefoot.rl.turn_credit import AnchorState, Credit
+from surefoot.training.config import SFTConfig
 
-_NOT_DECISIVE = {
+Mean = Literal["token", "sequence", "constant"]
+After = Literal["until_error", "all"]
+
+NOT_DECISIVE = (
     "batch_size", "microbatch_tokens", "gradient_checkpointing", "checkpoint_every", "keep_samples",
     "report_to",
-}  # fmt: skip
+)  # fmt: skip
 """Settings of memory use and of logging: they change results by rounding at most."""
 
 
 class _Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class KL(_Settings):
+    """Penalty on leaving the reference policy, which is the policy that training started from."""
+
+    coefficient: float = Field(
+        default=0.04, ge=0, description="Penalty per nat; DeepSeekMath and Math-Shepherd use 0.04."
+    )
+    estimator: Literal["k1", "k2", "k3"] = Field(
+        default="k3", description="Estimator of the KL of a token: k1 in the reward, k2 or k3 in the loss."
+    )
+    where: Literal["loss", "reward"] = Field(
+        default="loss", description="Whether the penalty is added to the loss or subtracted from the reward."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.where == "loss" and self.estimator == "k1":
+            raise ValueError(
+                "'estimator' k1 averages to a zero gradient in the loss: use k2 or k3, or set 'where' to "
+                "reward"
+            )
+        if self.where == "reward" and self.estimator != "k1":
+            raise ValueError(
+                f"'estimator' must be k1 (the log-ratio of the sampled tokens) with 'where' reward, not "
+                f"{self.estimator}"
+            )
+        return self
+
+
+class Objective(_Settings):
+    """The policy loss; :mod:`surefoot.rl.loss` has the formulas."""
+
+    clip_low: float = Field(
+        default=0.2, gt=0, le=1, description="The probability ratio is clipped below 1 - clip_low."
+    )
+    clip_high: float = Field(
+        default=0.2, gt=0, description="The probability ratio is clipped above 1 + clip_high."
+    )
+    surrogate: Literal["clip", "cispo"] = Field(
+        default="clip",
+        description="clip (PPO): tokens beyond the bounds get no gradient. cispo: every token gets one, "
+        "weighted by the clipped ratio.",
+    )
+    ratio: Literal["token", "sequence"] = Field(
+        default="token",
+        description="Probability ratio of each token, or the geometric mean over its response (GSPO).",
+    )
+    dual_clip: float | None = Field(
+        default=None,
+        gt=1,
+        description="Tokens with a negative advantage A cost at most -dual_clip A, however large the ratio; "
+        "3 in the paper.",
+    )
+    sampler_cap: float | None = Field(
+        default=None,
+        gt=0,
+        description="Truncated importance sampling of rollouts that a server samples: each token weighs "
+        "min(pi_old / pi_server, sampler_cap).",
+    )
+    mean: Mean = Field(
+        default="token",
+        description="How the tokens of a minibatch are averaged: token, sequence (GRPO as published) or "
+        "constant (Dr. GRPO).",
+    )
+    kl: KL | None = Field(default=None, description="KL penalty; none by default.")
+    entropy: float = Field(default=0.0, ge=0, description="Entropy bonus per nat.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.surrogate == "cispo" and self.ratio == "sequence":
+            raise ValueError("'surrogate' cispo clips the ratios of tokens: set 'ratio' to token")
+        if self.surrogate == "cispo" and self.dual_clip is not None:
+            raise ValueError(
+                "'dual_clip' bounds the loss of the clip surrogate; with 'surrogate' cispo 'clip_high' does"
+            )
+        if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
+            raise ValueError(
+                f"'dual_clip' is {self.dual_clip:g}, but 'clip_high' lets the ratio grow to "
+                f"{1 + self.clip_high:g}: set it above that"
+            )
+        return self
 
 
 class Overlong(_Settings):
@@ -242,86 +337,51 @@ class RLConfig(_Settings):
     @property
     def decisive(self) -> dict[str, Any]:
         """The settings that determine the result, as JSON; a run may resume with the others changed."""
-        return self.model_dump(mode="json", exclude=_NOT_DECISIVE)
+        return self.model_dump(mode="json", exclude=set(NOT_DECISIVE))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Preset:
-    """Settings that make up a published method."""
+_DEEPSEEK_MATH = {
+    "mean": "sequence", "kl": {"coefficient": 0.04, "estimator": "k3", "where": "loss"}
+}  # fmt: skip
 
-    credit: Credit
-    advantage: Advantage
-    objective: Objective | None = None
-    """``None``: the package's own."""
-    accuracy_band: tuple[float, float] | None = None
-    dynamic_sampling: int = 0
-    overlong: Overlong | None = None
-    source: str
-
-    def settings(self) -> dict[str, Any]:
-        """Fields of :class:`RLConfig` that the preset sets in addition to ``credit``."""
-        names = ("advantage", "objective", "accuracy_band", "dynamic_sampling", "overlong")
-        values = {name: getattr(self, name) for name in names}
-        return {
-            name: value.model_dump(exclude_unset=True) if isinstance(value, Objective) else value
-            for name, value in values.items()
-            if value
-        }
-
-
-_DEEPSEEK_MATH = Objective(mean="sequence", kl=KL(coefficient=0.04, estimator="k3", where="loss"))
-
-PRESETS: dict[str, Preset] = {
-    "grpo": Preset(
-        credit=Outcome(),
-        advantage=Group(),
-        objective=_DEEPSEEK_MATH,
-        source="DeepSeekMath, arXiv 2402.03300, section 4.1.2",
-    ),
-    "process-grpo": Preset(
-        credit=Summed(),
-        advantage=Group(),
-        objective=_DEEPSEEK_MATH,
-        source="DeepSeekMath, arXiv 2402.03300, section 4.1.3",
-    ),
-    "dapo": Preset(
-        credit=Outcome(),
-        advantage=Group(),
-        objective=Objective(clip_low=0.2, clip_high=0.28, mean="token"),
-        dynamic_sampling=10,
-        overlong=Overlong(),
-        source="DAPO, arXiv 2503.14476",
-    ),
-    "gspo": Preset(
-        credit=Outcome(),
-        advantage=Group(),
-        objective=Objective(ratio="sequence", clip_low=3e-4, clip_high=4e-4, mean="sequence"),
-        source="GSPO, arXiv 2507.18071",
-    ),
-    "step-ppo": Preset(credit=Summed(), advantage=Gae(), source="Math-Shepherd, arXiv 2312.08935"),
-    "pure": Preset(
-        credit=Mixed(of=MinForm()),
-        advantage=LeaveOneOut(baseline="token", whiten=True, mask_ends=True),
-        objective=Objective(mean="sequence", kl=KL(coefficient=0.001, estimator="k1", where="reward")),
-        source="PURE, arXiv 2504.15275, and its script train_pure.sh",
-    ),
-    "prime": Preset(
-        credit=Mixed(of=Implicit()),
-        advantage=LeaveOneOut(baseline="prime", whiten=True),
-        accuracy_band=(0.2, 0.8),
-        source="PRIME, arXiv 2502.01456",
-    ),
-    "gigpo": Preset(
-        credit=AnchorState(),
-        advantage=Group(scale=False),
-        source="GiGPO, arXiv 2505.10978, without division by the standard deviation",
-    ),
-    "pav": Preset(credit=Effective(), advantage=Reinforce(), source="PAV, arXiv 2410.08146"),
+PRESETS: dict[str, dict[str, Any]] = {
+    # DeepSeekMath, arXiv 2402.03300, sections 4.1.2 and 4.1.3
+    "grpo": {"credit": Outcome(), "advantage": Group(), "objective": _DEEPSEEK_MATH},
+    "process-grpo": {"credit": Summed(), "advantage": Group(), "objective": _DEEPSEEK_MATH},
+    "dapo": {  # arXiv 2503.14476
+        "credit": Outcome(),
+        "advantage": Group(),
+        "objective": {"clip_low": 0.2, "clip_high": 0.28, "mean": "token"},
+        "dynamic_sampling": 10,
+        "overlong": Overlong(),
+    },
+    "gspo": {  # arXiv 2507.18071
+        "credit": Outcome(),
+        "advantage": Group(),
+        "objective": {"ratio": "sequence", "clip_low": 3e-4, "clip_high": 4e-4, "mean": "sequence"},
+    },
+    "step-ppo": {"credit": Summed(), "advantage": Gae()},  # Math-Shepherd, arXiv 2312.08935
+    "pure": {  # arXiv 2504.15275, and its script train_pure.sh
+        "credit": Mixed(of=MinForm()),
+        "advantage": LeaveOneOut(baseline="token", whiten=True, mask_ends=True),
+        "objective": {
+            "mean": "sequence",
+            "kl": {"coefficient": 0.001, "estimator": "k1", "where": "reward"},
+        },
+    },
+    "prime": {  # arXiv 2502.01456
+        "credit": Mixed(of=Implicit()),
+        "advantage": LeaveOneOut(baseline="prime", whiten=True),
+        "accuracy_band": (0.2, 0.8),
+    },
+    # GiGPO, arXiv 2505.10978, without division by the standard deviation
+    "gigpo": {"credit": AnchorState(), "advantage": Group(scale=False)},
+    "pav": {"credit": Effective(), "advantage": Reinforce()},  # arXiv 2410.08146
 }
-"""Methods by the name that the command line accepts."""
+"""Settings of the published methods, by the name that the command line accepts."""
 
 
-def method_settings(credit: Mapping[str, Any]) -> dict[str, Any]:
+def method_settings(credit: dict[str, Any]) -> dict[str, Any]:
     """Settings of a configuration whose ``credit`` names a rule or a published method.
 
     ``process`` and ``outcome`` next to a rule other than ``mixed`` mix it with the outcome by these weights.
@@ -330,14 +390,14 @@ def method_settings(credit: Mapping[str, Any]) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     if preset := PRESETS.get(credit.get("rule", "")):
         del credit["rule"]
-        credit = preset.credit.model_dump() | credit
-        settings = preset.settings()
+        settings = dict(preset)
+        credit = settings["credit"].model_dump() | credit
     weights: dict[str, Any] = {name: credit.pop(name) for name in ("process", "outcome") if name in credit}
     if weights and credit.get("rule") == "mixed":
         credit |= weights
     elif weights:
         credit = {"rule": "mixed", "of": credit, **weights}
-    return {"credit": credit, **settings}
+    return {**settings, "credit": credit}
 
 
 def _merged(method: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -349,3 +409,132 @@ def _merged(method: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
             _merged(default, value) if isinstance(default, dict) and isinstance(value, dict) else value
         )
     return merged
+
+
+class RoundsConfig(_Settings):
+    """Settings that imitation and expert iteration share. The defaults suit the lab's policy."""
+
+    rounds: int = Field(default=3, ge=1, description="Rounds of sampling and fine-tuning.")
+    problems: int | None = Field(
+        default=None, ge=1, description="Problems per round, taken in turn; by default all in every round."
+    )
+    samples: int = Field(default=1, ge=1, description="Solutions per problem and round.")
+    temperature: float = Field(default=1.0, ge=0, description="Sampling temperature of the policy.")
+    max_tokens: int = Field(default=96, ge=1, description="Maximum tokens of a solution.")
+    start: Literal["first", "last"] = Field(
+        default="first",
+        description="Fine-tune in each round from the policy that the run started with (first), or from that "
+        "of the round before (last).",
+    )
+    data: Literal["all", "last"] = Field(
+        default="all", description="Fine-tune on the data of all rounds so far, or of the last round alone."
+    )
+    training: SFTConfig = Field(
+        default=SFTConfig(epochs=2),
+        description="How to fine-tune in a round; its seed is ignored in favour of the run's.",
+    )
+    max_length: int | None = Field(
+        default=None, ge=8, description="Maximum tokens of an example; by default the policy's context."
+    )
+    evaluation_samples: int = Field(
+        default=1, ge=1, description="Samples per held-out problem, at the same temperature."
+    )
+    fall: float | None = Field(
+        default=0.02,
+        gt=0,
+        lt=1,
+        description="End the run if the held-out accuracy falls below the best earlier round by this "
+        "much and beyond chance; none: never.",
+    )
+    patience: int = Field(default=1, ge=1, description="Consecutive rounds for which the fall must hold.")
+    keep: Literal["all", "best"] = Field(
+        default="all",
+        description="Keep the weights of all rounds, or only of the best one, which is `policy`.",
+    )
+    batch_size: int = Field(default=256, ge=1, description="Samples decoded together in this process.")
+    seed: int = Field(default=0, description="Seed of problems, samples and fine-tuning.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.start == "last" and self.training.lora:
+            raise ValueError(
+                "'start' is last, which would stack an adapter on an adapter: set it to first, or leave out "
+                "'training.lora'"
+            )
+        return self
+
+    @property
+    def sampling(self) -> Sampling:
+        """How the policy is sampled."""
+        return Sampling(temperature=self.temperature, max_tokens=self.max_tokens)
+
+    @property
+    def decisive(self) -> dict[str, Any]:
+        """The settings that determine the result, as JSON; a run may resume with the others changed."""
+        return self.model_dump(mode="json", exclude={"batch_size"})
+
+
+class ImitationConfig(RoundsConfig):
+    """Settings of behaviour cloning and DAgger."""
+
+    patience: int = Field(
+        # the round that clones may fall behind the first policy before the expert's corrections come
+        default=2,
+        ge=1,
+        description="Consecutive rounds for which the fall must hold.",
+    )
+
+    after: After = Field(
+        default="until_error",
+        description="Whether the expert is asked about states after the policy's first error. until_error: "
+        "no, since the solution is wrong from there on. all: yes, so that the policy learns to carry on "
+        "after an error; this needs an expert that can.",
+    )
+    match: Literal["exact", "numbers", "tolerance"] = Field(
+        default="exact",
+        description="When a step in other words still counts as the expert's, for until_error: never "
+        "(exact), with the same numbers, or with similar text (tolerance). The expert's words are learned in "
+        "any case.",
+    )
+    beta: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="In round n, a share beta^n of the problems is solved by the expert. (Ross et al. mix "
+        "step by step; their first round, the expert's alone, is behaviour cloning.)",
+    )
+
+
+class ExpertIterationConfig(RoundsConfig):
+    """Settings of expert iteration. The defaults are ReST-EM's: newest data, from the first policy."""
+
+    samples: int = Field(
+        default=8,
+        ge=1,
+        description="Solutions per problem and round; ReST-EM samples 32 (MATH) and 64 (APPS).",
+    )
+    data: Literal["all", "last"] = Field(
+        default="last", description="Fine-tune on the data of all rounds so far, or of the last round alone."
+    )
+    keep_solutions: int = Field(
+        default=4,
+        ge=1,
+        description="Maximum number of different solutions kept per problem and round, so that easy problems "
+        "do not dominate (10 in ReST-EM); those with the highest minimum step score first, else the first "
+        "sampled.",
+    )
+    threshold: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="Minimum score of every step of a solution; by default the answer alone decides.",
+    )
+
+    @model_validator(mode="after")
+    def _check_temperature(self) -> Self:
+        if self.temperature == 0 and self.samples > 1:
+            raise ValueError(
+                "'samples' is more than 1 at 'temperature' 0, where all samples are equal: raise the "
+                "temperature"
+            )
+        return self

@@ -1,10 +1,14 @@
 """Credit rules: which rewards each token's return is made of; chosen by the tag ``rule``.
 
-:mod:`surefoot.rl.turn_credit` has the rules for episodes of several turns, and the union of all rules.
+In the rules for episodes of several turns the rollout is a whole episode: its tokens are those that the
+policy wrote, its steps are its turns, and what the environment answered is in no turn. Such a rule gives
+every turn a reward or the rollout none at all: a turn whose reward is missing is an error, never a silent 0.
+``effective`` (PAV) works for turns as it is: its step scores are then the values after turns.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -111,13 +115,18 @@ class CreditRule(Protocol):
 
 
 class Rule(BaseModel):
-    """Base of the rules; one with a single stream per rollout makes it in :meth:`stream`."""
+    """Base of the rules; one with a single stream per rollout makes it in :meth:`stream`, one that compares
+    the rollouts of a group in :meth:`group_credit`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def credit(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[tuple[RewardStream, ...]]]:
         """As :meth:`CreditRule.credit`."""
-        return [[(self.stream(rollout),) for rollout in group] for group in batch]
+        return [self.group_credit(group) for group in batch]
+
+    def group_credit(self, group: Sequence[ScoredRollout]) -> list[tuple[RewardStream, ...]]:
+        """The rewards of one group."""
+        return [(self.stream(rollout),) for rollout in group]
 
     def stream(self, rollout: ScoredRollout) -> RewardStream:
         """The rewards of a rollout."""
@@ -318,19 +327,17 @@ class Mixed(Rule):
     def credit(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[tuple[RewardStream, ...]]]:
         """The inner rule's streams, then the outcome's."""
         inner = self.of.credit(batch)
+        weighted = [
+            [[replace(item, weight=item.weight * self.process) for item in streams] for streams in group]
+            for group in inner
+        ]
         return [
             [
-                (
-                    *(self._weighted(stream) for stream in streams),
-                    outcome_stream(rollout, weight=self.outcome),
-                )
+                (*streams, outcome_stream(rollout, weight=self.outcome))
                 for rollout, streams in zip(group, rewards, strict=True)
             ]
-            for group, rewards in zip(batch, inner, strict=True)
+            for group, rewards in zip(batch, weighted, strict=True)
         ]
-
-    def _weighted(self, stream: RewardStream) -> RewardStream:
-        return replace(stream, weight=stream.weight * self.process)
 
 
 class Effective(Rule):
@@ -379,42 +386,33 @@ class Effective(Rule):
             )
         return self
 
-    def credit(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[tuple[RewardStream, ...]]]:
+    def group_credit(self, group: Sequence[ScoredRollout]) -> list[tuple[RewardStream, ...]]:
         """The outcome, and the advantages weighted by α.
 
         Raises ``ScoreError`` for a score outside [0, 1].
         """
         return [
-            [
-                (outcome_stream(rollout), self._advantages(rollout, self._before(group, index)))
-                for index, rollout in enumerate(group)
-            ]
-            for group in batch
+            (outcome_stream(rollout), self._advantages(rollout, self._before(group, index)))
+            for index, rollout in enumerate(group)
         ]
 
     def _advantages(self, rollout: ScoredRollout, previous: float | None) -> RewardStream:
         at, values = [], []
-        for end, score in zip(rollout.ends, rollout.scores, strict=False):
-            if score is None:
-                if (
-                    self.scores == "advantages"
-                ):  # a boundary, so that the next step's advantage does not reach back here
-                    at.append(end)
-                    values.append(0.0)
-                continue
-            if not 0 <= score <= 1:
+        steps = list(zip(rollout.ends, rollout.scores, strict=False)) if rollout.scored_steps() else []
+        for end, score in steps:
+            if score is not None and not 0 <= score <= 1:
                 raise ScoreError(
                     f"a step's score is {score:g}, but credit 'effective' needs values in [0, 1]"
                 )
-            at.append(end)
             if self.scores == "advantages":
-                values.append(2 * score - 1)
-                continue
-            value = self._prover_value(score)
-            values.append(0.0 if previous is None else value - previous)
-            previous = value
-        if not rollout.scored_steps():
-            at, values = [], []
+                at.append(end)
+                # an unscored step is a boundary: the next step's advantage does not reach back to it
+                values.append(0.0 if score is None else 2 * score - 1)
+            elif score is not None:
+                at.append(end)
+                value = self._prover_value(score)
+                values.append(0.0 if previous is None else value - previous)
+                previous = value
         return RewardStream(at=tuple(at), values=tuple(values), weight=self.alpha, reach="own", centred=True)
 
     def _before(self, group: Sequence[ScoredRollout], index: int) -> float | None:
@@ -435,3 +433,259 @@ def mean_outcome_of_others(group: Sequence[ScoredRollout], index: int) -> float 
         rollout.outcome for k, rollout in enumerate(group) if k != index and rollout.outcome is not None
     ]
     return sum(outcomes) / len(outcomes) if outcomes else None
+
+
+# Rules for episodes of several turns
+
+TurnRewards = Literal["outcome", "scores", "both"]
+_NEEDS: dict[TurnRewards, frozenset[Need]] = {
+    "outcome": frozenset({"outcome"}),
+    "scores": frozenset({"scores"}),
+    "both": frozenset({"outcome", "scores"}),
+}
+
+
+def turn_rewards(rollout: ScoredRollout, of: TurnRewards) -> FloatArray | None:
+    """Reward of each turn [K]: its score, the outcome at the last turn, or both added.
+
+    ``None`` where the outcome is read and was not judged. Raises ``ScoreError`` for an episode without turns
+    and for a turn without a score where scores are read.
+    """
+    if not rollout.ends:
+        raise ScoreError("an episode has no 'ends': give the last token of each of its turns")
+    rewards_k = np.zeros(len(rollout.ends))
+    if of != "outcome":
+        if not rollout.scores or None in rollout.scores:
+            turn = rollout.scores.index(None) + 1 if rollout.scores else 1
+            raise ScoreError(
+                f"turn {turn} is unscored, and a missing reward is not 0: give a scorer that scores every "
+                "turn, or set 'rewards' to outcome"
+            )
+        rewards_k += np.array(rollout.scores, dtype=float)
+    if of != "scores":
+        if rollout.outcome is None:
+            return None
+        rewards_k[-1] += rollout.outcome
+    return rewards_k
+
+
+class _TurnRule(Rule):
+    """Base of the rules that read rewards of turns."""
+
+    rewards: TurnRewards = Field(
+        default="outcome",
+        description="Reward of a turn: its score, the outcome at the last turn (0 before it), or both.",
+    )
+
+    def _grouped(self, group: Sequence[ScoredRollout]) -> list[FloatArray | None]:
+        return [turn_rewards(rollout, self.rewards) for rollout in group]
+
+
+class AnchorState(_TurnRule):
+    """Anchor states (GiGPO, Feng et al., arXiv 2505.10978, equations 6 to 8): A = A_episode + ω A_step.
+
+    A_episode compares the total rewards of a group's episodes: one stream, whose baseline the estimator
+    subtracts (``group``, as published). A_step compares turns taken in equal environment states of a group:
+    with the discounted return R_k = sum over j >= k of γ^(j-k) r_j,
+
+        A_step = R_k - mean of R over the turns of the group in that state,
+
+    divided by their standard deviation (n - 1) plus 1e-6 with ``scale``. It holds for the tokens of turn k
+    alone. A state that was met once says nothing (A_step 0); its turn still has A_episode.
+    """
+
+    rule: Literal["anchor-state"] = Field(
+        default="anchor-state", description="Credit by turns in equal environment states (GiGPO)."
+    )
+    weight: float = Field(default=1.0, gt=0, description="ω, weight of the comparison within states.")
+    gamma: float = Field(default=0.95, gt=0, le=1, description="Discount per turn within states.")
+    scale: bool = Field(
+        default=False, description="Divide by the standard deviation of the returns in a state."
+    )
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """The rewards, and the states."""
+        return _NEEDS[self.rewards] | {"states"}
+
+    def group_credit(self, group: Sequence[ScoredRollout]) -> list[tuple[RewardStream, ...]]:
+        """The total reward at the last token, and the advantages within states.
+
+        Raises ``ScoreError`` for an episode without states.
+        """
+        if any(not rollout.states for rollout in group):
+            raise ScoreError(
+                "credit 'anchor-state' compares turns in equal states, but an episode has no 'states': roll "
+                "out in an environment whose state can be compared"
+            )
+        rewards = self._grouped(group)
+        returns = [None if reward is None else discounted_returns(reward, self.gamma) for reward in rewards]
+        visits: dict[str, list[float]] = defaultdict(list)
+        for rollout, returns_k in zip(group, returns, strict=True):
+            for state, value in zip(rollout.states, () if returns_k is None else returns_k, strict=False):
+                visits[state].append(float(value))
+        credit: list[tuple[RewardStream, ...]] = []
+        for rollout, rewards_k, returns_k in zip(group, rewards, returns, strict=True):
+            if rewards_k is None or returns_k is None:
+                episode = within = RewardStream(at=(), values=())
+            else:
+                episode = RewardStream(at=(rollout.last,), values=(float(rewards_k.sum()),))
+                pairs = zip(rollout.states, returns_k.tolist(), strict=True)
+                values = tuple(self._relative(value, visits[state]) for state, value in pairs)
+                within = RewardStream(at=rollout.ends, values=values)
+            within = replace(within, weight=self.weight, reach="own", centred=True)
+            credit.append((episode, within))
+        return credit
+
+    def _relative(self, value: float, visits: Sequence[float]) -> float:
+        if min(visits) == max(visits):
+            return 0.0
+        difference = value - float(np.mean(visits))
+        return difference / (float(np.std(visits, ddof=1)) + _EPSILON) if self.scale else difference
+
+
+def discounted_returns(rewards_k: FloatArray, gamma: float) -> FloatArray:
+    """sum over j >= k of γ^(j-k) r_j, for every turn k [K]; also λ-sums of differences."""
+    returns_k = np.array(rewards_k, dtype=float)
+    for turn in range(len(returns_k) - 2, -1, -1):
+        returns_k[turn] += gamma * returns_k[turn + 1]
+    return returns_k
+
+
+class TurnDifference(Rule):
+    """Turn credit by score differences, a potential Φ = the score after each turn.
+
+        δ_k = Φ_k - Φ_{k-1},    A_k = sum over j >= k of λ^(j-k) δ_j,
+
+    for the tokens of turn k. Φ_K of the last turn is the outcome where it is judged, and Φ_0 is ``start``,
+    else the mean outcome of the group's *other* episodes. All δ sum to Φ_K - Φ_0, whatever the scores are:
+    a turn cannot earn what a later one does not lose (potential-based shaping, Ng et al. 1999).
+
+    - λ = 1: A_k = outcome - Φ_{k-1}. Scores are a baseline; the gradient is unbiased however wrong they are.
+    - λ = 0: A_k = Φ_k - Φ_{k-1}, the least variance, and as good as the scores are. Between lies
+      generalised advantage estimation (arXiv 1506.02438) over turns, as in AgentPRM (arXiv 2511.08325).
+
+    A turn without a score shares the advantage of the next one that has a Φ. An episode without a Φ_0 or
+    without any Φ gets no reward.
+    """
+
+    rule: Literal["turn-difference"] = Field(
+        default="turn-difference", description="Credit by differences of turn scores."
+    )
+    needs: ClassVar[frozenset[Need]] = frozenset({"scores", "outcome"})
+    lam: float = Field(
+        default=0.0, ge=0, le=1, description="λ: 0 = the turn's own difference, 1 = all later."
+    )
+    start: float | None = Field(
+        default=None,
+        description="Φ before the first turn, for all problems; by default the others' mean outcome.",
+    )
+
+    def group_credit(self, group: Sequence[ScoredRollout]) -> list[tuple[RewardStream, ...]]:
+        """The advantages, as one centred stream."""
+        starts = [
+            mean_outcome_of_others(group, index) if self.start is None else self.start
+            for index in range(len(group))
+        ]
+        return [(self._advantages(rollout, start),) for rollout, start in zip(group, starts, strict=True)]
+
+    def _advantages(self, rollout: ScoredRollout, start: float | None) -> RewardStream:
+        turns = [(end, score) for _, end, score in rollout.scored_steps()]
+        if rollout.outcome is not None:
+            turns = [*(turn for turn in turns if turn[0] != rollout.last), (rollout.last, rollout.outcome)]
+        if start is None or not turns:
+            return RewardStream(at=(), values=(), reach="own", centred=True)
+        differences_k = np.diff([start, *(potential for _, potential in turns)])
+        return RewardStream(
+            at=tuple(end for end, _ in turns),
+            values=tuple(discounted_returns(differences_k, self.lam).tolist()),
+            reach="own",
+            centred=True,
+        )
+
+
+class TurnNormalized(_TurnRule):
+    """Rewards less the group's mean at the same turn, then returns: A_k = sum over j >= k of (r_j - b_j).
+
+    b_j is the mean reward of turn j over
+
+    - ``ended`` zero: all episodes of the group, of which those that have ended have r_j = 0. They are charged
+      b_j as well, so that every episode is compared by the same constants: ending or going on is paid by its
+      reward alone.
+    - ``ended`` absent: the episodes that got to turn j, and those that ended are charged nothing. **Biased**:
+      the objective is the return minus the mean reward of each turn taken, so that another turn
+      of a mean reward above 0 is not paid for, and one below 0 is free. It is here to be compared with.
+    """
+
+    rule: Literal["turn-normalized"] = Field(
+        default="turn-normalized", description="Credit by rewards less the group's mean at that turn."
+    )
+    rewards: TurnRewards = Field(
+        default="both",
+        description="Reward of a turn: its score, the outcome at the last turn (0 before it), or both.",
+    )
+    ended: Literal["zero", "absent"] = Field(
+        default="zero",
+        description="Episodes that ended earlier: in the mean with 0 (unbiased), or not in it (biased).",
+    )
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """The rewards."""
+        return _NEEDS[self.rewards]
+
+    def group_credit(self, group: Sequence[ScoredRollout]) -> list[tuple[RewardStream, ...]]:
+        """One centred stream; empty where an outcome is read and was not judged."""
+        rewards = self._grouped(group)
+        present = [reward for reward in rewards if reward is not None]
+        if len(present) < 2:  # nothing to compare with
+            return [(RewardStream(at=(), values=(), centred=True),) for _ in group]
+        baseline_k = self._baseline(present)
+        return [
+            (self._stream(rollout, rewards_k, baseline_k),)
+            for rollout, rewards_k in zip(group, rewards, strict=True)
+        ]
+
+    def _baseline(self, known: Sequence[FloatArray]) -> FloatArray:
+        longest = max(map(len, known))
+        sums, counts = np.zeros(longest), np.zeros(longest)
+        for rewards_k in known:
+            sums[: len(rewards_k)] += rewards_k
+            counts[: len(rewards_k)] += 1
+        return np.asarray(sums / (len(known) if self.ended == "zero" else counts))
+
+    def _stream(
+        self, rollout: ScoredRollout, rewards_k: FloatArray | None, baseline_k: FloatArray
+    ) -> RewardStream:
+        if rewards_k is None:
+            return RewardStream(at=(), values=(), centred=True)
+        turns = len(rewards_k)
+        values_k = rewards_k - baseline_k[:turns]
+        if self.ended == "zero":
+            values_k[-1] -= baseline_k[turns:].sum()
+        return RewardStream(at=rollout.ends, values=tuple(values_k.tolist()), centred=True)
+
+
+Credit: TypeAlias = Annotated[
+    Outcome
+    | Summed
+    | MinForm
+    | ClipDelta
+    | Effective
+    | Implicit
+    | Mixed
+    | AnchorState
+    | TurnDifference
+    | TurnNormalized,
+    Field(discriminator="rule"),
+]
+"""Any rule, as a field of the settings."""
+
+CREDITS: dict[str, type[BaseModel]] = {
+    kind.model_fields["rule"].default: kind
+    for kind in (
+        Outcome, Summed, MinForm, ClipDelta, Effective, Implicit, Mixed, AnchorState, TurnDifference,
+        TurnNormalized,
+    )
+}  # fmt: skip
+"""Rules by their tag."""

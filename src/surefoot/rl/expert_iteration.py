@@ -17,9 +17,9 @@ from surefoot.io import Run
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.protocols import Policy, ProblemTrace
 from surefoot.records import Problem, StepScores, Trace, Usage
+from surefoot.rl.config import ExpertIterationConfig
 from surefoot.rl.rollouts import Task
 from surefoot.rl.rounds import ProblemData, Progress, RoundRow, run_rounds
-from surefoot.rl.rounds_config import ExpertIterationConfig
 from surefoot.scores import checked_scores, require_fit
 from surefoot.training.cloning import demonstrate
 

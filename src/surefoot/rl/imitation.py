@@ -28,9 +28,9 @@ from surefoot.protocols import (
     Segmenter,
 )
 from surefoot.records import Problem, Step, Trace, Usage, content_id
+from surefoot.rl.config import After, ImitationConfig
 from surefoot.rl.rollouts import Task
 from surefoot.rl.rounds import ProblemData, Progress, RoundRow, run_rounds
-from surefoot.rl.rounds_config import After, ImitationConfig
 from surefoot.training.cloning import Demonstration
 
 

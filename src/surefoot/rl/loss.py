@@ -29,8 +29,8 @@ import numpy as np
 import torch
 
 from surefoot.errors import TrainingError
+from surefoot.rl.config import KL, Mean, Objective
 from surefoot.rl.credit import FloatArray
-from surefoot.rl.objective import KL, Mean, Objective
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,10 +28,10 @@ from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Policy
 from surefoot.records import Problem, Record, Trace, Usage
 from surefoot.rl.audit import audit_policy
+from surefoot.rl.config import RoundsConfig
 from surefoot.rl.guards import fallen_rounds
 from surefoot.rl.log import EvaluationRow, scalars
 from surefoot.rl.rollouts import Task
-from surefoot.rl.rounds_config import RoundsConfig
 from surefoot.training.cloning import (
     Demonstration,
     build_cloning_examples,

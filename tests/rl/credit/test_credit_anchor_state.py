@@ -12,8 +12,7 @@ from scored_rollouts import scored
 from surefoot.errors import ScoreError
 from surefoot.rl.advantage import Group
 from surefoot.rl.config import PRESETS
-from surefoot.rl.credit import ScoredRollout
-from surefoot.rl.turn_credit import AnchorState
+from surefoot.rl.credit import AnchorState, ScoredRollout
 
 
 def _episode(states: str, rewards: list[float] | None = None, outcome: float | None = None) -> ScoredRollout:
@@ -100,4 +99,4 @@ def test_missing_states_and_scores_are_errors() -> None:
 def test_what_it_reads_and_the_published_method() -> None:
     assert AnchorState().needs == {"outcome", "states"}
     assert AnchorState(rewards="scores").needs == {"scores", "states"}
-    assert PRESETS["gigpo"].credit == AnchorState()
+    assert PRESETS["gigpo"]["credit"] == AnchorState()

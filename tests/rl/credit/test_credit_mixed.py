@@ -9,7 +9,9 @@ from scored_rollouts import credited, scored
 from surefoot.rl.advantage import ADVANTAGES, Advantage, LeaveOneOut
 from surefoot.rl.config import PRESETS
 from surefoot.rl.credit import (
+    CREDITS,
     ClipDelta,
+    Credit,
     Effective,
     Implicit,
     MinForm,
@@ -17,7 +19,6 @@ from surefoot.rl.credit import (
     Outcome,
     Summed,
 )
-from surefoot.rl.turn_credit import CREDITS, Credit
 
 
 def test_both_sources_come_with_their_weights() -> None:
@@ -86,8 +87,8 @@ def test_unknown_settings_are_refused() -> None:
 
 
 def test_presets_are_the_published_pairs() -> None:
-    assert PRESETS["process-grpo"].credit == Summed()
-    assert PRESETS["process-grpo"].advantage.kind == "group"
+    assert PRESETS["process-grpo"]["credit"] == Summed()
+    assert PRESETS["process-grpo"]["advantage"].kind == "group"
     assert Mixed().of == MinForm()
-    assert PRESETS["prime"].credit == Mixed(of=Implicit())
-    assert PRESETS["prime"].accuracy_band == (0.2, 0.8)
+    assert PRESETS["prime"]["credit"] == Mixed(of=Implicit())
+    assert PRESETS["prime"]["accuracy_band"] == (0.2, 0.8)

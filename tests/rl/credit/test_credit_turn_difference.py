@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scored_rollouts import scored
 
-from surefoot.rl.credit import Effective, RewardStream, ScoredRollout
-from surefoot.rl.turn_credit import TurnDifference
+from surefoot.rl.credit import Effective, RewardStream, ScoredRollout, TurnDifference
 
 potentials = st.lists(st.floats(-2, 2), min_size=1, max_size=6)
 

@@ -16,8 +16,15 @@ from scored_rollouts import scored
 
 from surefoot.errors import ScoreError
 from surefoot.rl.advantage import Advantage, Group, LeaveOneOut, Reinforce
-from surefoot.rl.credit import Outcome, ScoredRollout, Summed
-from surefoot.rl.turn_credit import AnchorState, Credit, TurnDifference, TurnNormalized
+from surefoot.rl.credit import (
+    AnchorState,
+    Credit,
+    Outcome,
+    ScoredRollout,
+    Summed,
+    TurnDifference,
+    TurnNormalized,
+)
 
 GROUP, GOES_ON = 3, 0.3
 

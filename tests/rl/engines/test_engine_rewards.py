@@ -13,9 +13,18 @@ from surefoot.errors import TrainingError
 from surefoot.lab.checkpoints import build_tokenizer
 from surefoot.records import Problem
 from surefoot.rl.advantage import token_returns, total_return
-from surefoot.rl.credit import ClipDelta, Effective, Implicit, MinForm, Mixed, Outcome, Summed
+from surefoot.rl.credit import (
+    AnchorState,
+    ClipDelta,
+    Credit,
+    Effective,
+    Implicit,
+    MinForm,
+    Mixed,
+    Outcome,
+    Summed,
+)
 from surefoot.rl.engines.rewards import EngineSample, StepRewards, token_rewards
-from surefoot.rl.turn_credit import AnchorState, Credit
 from surefoot.segment import Line
 
 EXACT = Grader(checker=AnswerChecker("exact"))

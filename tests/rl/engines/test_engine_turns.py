@@ -9,6 +9,7 @@ import pytest
 
 from surefoot.errors import ScoreError
 from surefoot.rl.advantage import Group, Reinforce
+from surefoot.rl.credit import AnchorState, TurnDifference
 from surefoot.rl.engines.turns import (
     at_turn_ends,
     episode,
@@ -19,7 +20,6 @@ from surefoot.rl.engines.turns import (
     verl_turn_rewards,
 )
 from surefoot.rl.engines.verl import TOKEN_REWARDS
-from surefoot.rl.turn_credit import AnchorState, TurnDifference
 
 MASK = [1, 1, 0, 0, 1, 0, 1, 1, 0]
 """Three turns, the last one answered too."""
