@@ -21,7 +21,7 @@ label mc | label.rollouts:MonteCarlo | By Monte Carlo rollouts (Math-Shepherd, O
 label tree | label.rollouts:Tree | By tree search on each problem (OmegaPRM).
 label judge | label.models:Judge | By a language model (LLM as a judge).
 label verify | label.rules:Verify | By rule: equations, programs, tool calls, your own.
-label mutants | label.mutants:Mutants | Make programs with one known fault each.
+label mutants | label.rules:Mutants | Make programs with one known fault each.
 label expert | label.rules:LabelExpert | By agreement with an expert's steps.
 label consensus | label.rules:LabelConsensus | Combine the labels of several labellers.
 label advantage | label.rules:Advantage | From the change in the chance of success.

@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from surefoot.cli.terminal import echo, echo_table
 from surefoot.errors import RecordError, RunError
-from surefoot.records import Problem, Record, StepLabel, Trace
+from surefoot.records import Problem, Record, StepLabel, Trace, Usage
 
 if TYPE_CHECKING:
     from surefoot.evaluation.report import Table
     from surefoot.io import Run
     from surefoot.io.joins import JoinedTraces, LabelledTraces, LeftOut
     from surefoot.io.tables import RecordTable
+    from surefoot.work import Job, MapResult, Rates
 
 R = TypeVar("R", bound=Record)
+T = TypeVar("T")
 
 
 def print_table(table: Table) -> None:
@@ -221,3 +223,78 @@ def file_inputs(**sources: str | None) -> dict[str, Path]:
         files = files_of(source)
         inputs |= {name: files[0]} if len(files) == 1 else {f"{name}/{file.name}": file for file in files}
     return inputs
+
+
+def map_pieces(
+    command: Any, job: Job[R], items: Sequence[Any], size: int, *, out: str | None = None, **options: Any
+) -> MapResult:
+    """``map_resumable`` as the settings of ``command`` say: engine, token budget, failed work, output.
+
+    A piece of work is ``size`` items. With a policy behind a server it is one item, or the neighbouring
+    traces of one problem, which share rollouts, and many pieces run concurrently.
+    """
+    from surefoot.cli.options import open_engine
+    from surefoot.io.joins import Joined
+    from surefoot.policies.devices import LOADING
+    from surefoot.work import Here, Pieces, map_resumable
+
+    policy = getattr(command, "policy", None)
+    server = policy is not None and bool(policy.base_url)
+    if policy is not None and server:
+        options.setdefault("engine", Here(policy.in_flight))
+    elif "engine" not in options:
+        where = getattr(command, "engine", "local"), getattr(command, "workers", 1)
+        options["engine"] = open_engine(*where, getattr(command, "loading", LOADING))
+    return map_resumable(
+        job,
+        Pieces(items, 1 if server else size, by_problem=server and isinstance(items, Joined)),
+        command.out if out is None else out,
+        token_budget=getattr(command, "token_budget", None),
+        retry_failed=getattr(command, "retry_failed", False),
+        **options,
+    )
+
+
+def predict_usage(
+    items: Sequence[T],
+    text_of: Callable[[T], str],
+    *,
+    replies: int,
+    max_tokens: int,
+    prompts: int | None = None,
+) -> Usage:
+    """Tokens for ``replies`` of at most ``max_tokens`` tokens per item, from the lengths of 1000 items.
+
+    ``prompts`` is the number of times that an item's prompt is read, by default once per reply.
+    """
+    from surefoot.labelling.dry_run import CHARACTERS_PER_TOKEN
+
+    stride = max(1, len(items) // 1000)
+    lengths = [len(text_of(items[at])) for at in range(0, len(items), stride)]
+    calls = len(items) * (replies if prompts is None else prompts)
+    return Usage(
+        prompt_tokens=round(calls * sum(lengths) / len(lengths) / CHARACTERS_PER_TOKEN),
+        completion_tokens=len(items) * replies * max_tokens,
+        calls=calls,
+    )
+
+
+def say_prediction(what: str, usage: Usage, rates: Rates) -> None:
+    """Show the tokens of ``what``, and the hours if the rates were given."""
+    from surefoot.labelling.dry_run import CHARACTERS_PER_TOKEN
+
+    written = f", at most {usage.completion_tokens:,} written" if usage.completion_tokens else ""
+    echo(
+        f"{what}: about {usage.prompt_tokens:,} tokens read ({CHARACTERS_PER_TOKEN} characters each)"
+        f"{written}, in {usage.calls:,} requests"
+    )
+    say_hours(usage, rates)
+
+
+def say_hours(usage: Usage, rates: Rates) -> None:
+    """Show the hours, if the rates were given."""
+    from surefoot.work.cost import predict_hours
+
+    hours = predict_hours(usage, rates)
+    if hours is not None:
+        echo(f"{hours:,.2f} hours")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
@@ -18,7 +17,7 @@ from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
 from surefoot.records import Problem, Trace
 from surefoot.work.cost import Rates
-from surefoot.work.jobs import Job, Opened, Pieces
+from surefoot.work.jobs import Job, Opened
 
 
 class Sample(Command):
@@ -31,9 +30,7 @@ class Sample(Command):
     Example: `surefoot sample problems.jsonl --n 16 --policy lab --out traces.jsonl`
     """
 
-    problems: Annotated[str, Flag(argument=True, transient=True)] = Field(
-        description="File of problem records, or `-` for standard input."
-    )
+    problems: o.ProblemsArgument
     out: o.Out = "-"
     n: Annotated[int, Flag(short="-n")] = Field(default=8, ge=1, description="Traces per problem.")
     segment: o.Segment = "line"
@@ -58,39 +55,27 @@ class Sample(Command):
         o.check_agent(self.environment, self.policy)
         return self
 
-    def outputs(self) -> list[Path]:
-        """The traces; a prediction writes none."""
-        return [] if self.dry_run else super().outputs()
-
     def run(self) -> None:
         """Sample in pieces, or predict."""
-        from surefoot.cli.runs import file_inputs, read_table
-        from surefoot.work import Here, map_resumable
+        from surefoot.cli.runs import file_inputs, map_pieces, read_table
 
+        problems = read_table(self.problems, Problem)
         if self.dry_run:
-            self._predict(read_table(self.problems, Problem))
+            self._predict(problems)
             return
-        size = self.policy.piece(4 * max(1, self.policy.batch_size // self.n))
+        size = 4 * max(1, self.policy.batch_size // self.n)
         job = SampleTraces(
             settings=self,
             command="sample",
-            config=self.resolved() | {"piece": size},
+            config=self.resolved() | {"piece": 1 if self.policy.base_url else size},
             inputs=file_inputs(problems=self.problems),
         )
-        outcome = map_resumable(
-            job,
-            Pieces(read_table(self.problems, Problem), size),
-            self.out,
-            engine=Here(self.policy.in_flight)
-            if self.policy.base_url
-            else o.open_engine(self.engine, self.workers, self.loading),
-            retry_failed=self.retry_failed,
-        )
+        outcome = map_pieces(self, job, problems, size)
         echo(f"{outcome.written} traces written; {outcome.failed} with an error", err=True)
         outcome.require_complete()
 
     def _predict(self, problems: Sequence[Problem]) -> None:
-        from surefoot.cli.dry_run import predict_usage, say_prediction
+        from surefoot.cli.runs import predict_usage, say_prediction
 
         alone = self.policy.base_url and self.policy.dialect == "openai"
         usage = predict_usage(
@@ -125,7 +110,7 @@ class SampleTraces(Job[Trace]):
 
             async def work(piece: Sequence[Problem]) -> list[Trace]:
                 if environment is not None:
-                    runs = await sample_runs(
+                    traces = await sample_runs(
                         policy,
                         piece,
                         environment,
@@ -134,17 +119,17 @@ class SampleTraces(Job[Trace]):
                         sampling=settings.sampling,
                         max_turns=settings.turns,
                     )
-                    return [trace for of_problem in runs for trace in of_problem]
-                traces = await sample_traces(
-                    policy,
-                    piece,
-                    n=settings.n,
-                    seed=settings.seed,
-                    segmenter=segmenter(settings.segment),
-                    grader=grader,
-                    prompt=settings.prompt,
-                    sampling=settings.sampling,
-                )
+                else:
+                    traces = await sample_traces(
+                        policy,
+                        piece,
+                        n=settings.n,
+                        seed=settings.seed,
+                        segmenter=segmenter(settings.segment),
+                        grader=grader,
+                        prompt=settings.prompt,
+                        sampling=settings.sampling,
+                    )
                 return [trace for of_problem in traces for trace in of_problem]
 
             yield Opened(work=work, during=connections(policy))

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, model_validator
@@ -20,7 +19,7 @@ from surefoot.errors import ScoreError
 from surefoot.policies.devices import Loading
 from surefoot.records import StepScores
 from surefoot.work.cost import Rates
-from surefoot.work.jobs import FunctionJob, Job, Opened, Pieces
+from surefoot.work.jobs import FunctionJob, Job, Opened
 
 if TYPE_CHECKING:
     from surefoot.models.scorer import CheckpointScorer
@@ -89,10 +88,6 @@ class Score(Command):
             raise ValueError("'dry_run' is for files: give 'problems' and 'traces'")
         return self
 
-    def outputs(self) -> list[Path]:
-        """The scores; a prediction writes none."""
-        return [] if self.dry_run else super().outputs()
-
     def run(self) -> None:
         """Score, and show or write."""
         if not self.dry_run:
@@ -147,19 +142,17 @@ class Score(Command):
             echo(f"no step scores below {self.threshold:g}")
 
     def _score_file(self) -> None:
-        from surefoot.cli.runs import file_inputs, pair, read_table
+        from surefoot.cli.runs import file_inputs, map_pieces, pair, read_table
         from surefoot.models.loading import identifying_files, is_server
         from surefoot.models.remote.scorer import RemoteScorer
         from surefoot.records import Problem, Trace
-        from surefoot.work import Engine, Here, map_resumable
+        from surefoot.work import Here
 
         items = pair(read_table(self.problems or "-", Problem), read_table(self.traces or "-", Trace))
         if self.dry_run:
             self._predict(items)
             return
         summary = _Summary()
-        size = _PIECE
-        engine: Engine | None
         inputs = file_inputs(problems=self.problems, traces=self.traces)
         facts: dict[str, Any] = {
             "command": "score",
@@ -167,33 +160,25 @@ class Score(Command):
             "inputs": inputs | identifying_files(o.one_or_all(self.models)),
             "counts": summary.critiques,
         }
-        job: Job[StepScores]
         if any(map(is_server, self.models)):
             scorer = self.load()
 
             async def ask(piece: Sequence[ProblemTrace]) -> list[StepScores]:
                 return await asyncio.to_thread(scorer.score_traces, piece)
 
-            job = FunctionJob(record=StepScores, work=ask, failure=_failure, **facts)
-            engine = Here()
+            size, in_flight = _PIECE, 1
             if isinstance(scorer, RemoteScorer):
-                size, engine = scorer.batch_size, Here(scorer.concurrency)
+                size, in_flight = scorer.batch_size, scorer.concurrency
+            asking = FunctionJob(record=StepScores, work=ask, failure=_failure, **facts)
+            outcome = map_pieces(self, asking, items, size, engine=Here(in_flight), on_record=summary.add)
         else:
             job = ScoreTraces(settings=self, **facts)
-            engine = o.open_engine(self.engine, self.workers, self.loading)
-        outcome = map_resumable(
-            job,
-            Pieces(items, size),
-            self.out,
-            engine=engine,
-            on_record=summary.add,
-            retry_failed=self.retry_failed,
-        )
+            outcome = map_pieces(self, job, items, _PIECE, on_record=summary.add)
         summary.show(outcome.written)
         outcome.require_complete()
 
     def _predict(self, items: Sequence[ProblemTrace]) -> None:
-        from surefoot.cli.dry_run import predict_usage, say_prediction
+        from surefoot.cli.runs import predict_usage, say_prediction
 
         def text_of(item: ProblemTrace) -> str:
             steps = range(len(item.trace.steps))

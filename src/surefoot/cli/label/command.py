@@ -6,29 +6,32 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command
 from surefoot.cli.terminal import echo
 from surefoot.errors import LabelError
 from surefoot.records import StepLabel
-from surefoot.work.jobs import Job, Opened, Pieces
+from surefoot.work.jobs import Job, Opened
 
 if TYPE_CHECKING:
-    from surefoot.io.joins import JoinedTraces
     from surefoot.protocols import Labeller, ProblemTrace
-    from surefoot.work import Engine
 
 
 class LabelCommand(Command):
-    """Traces, their problems, and an output file."""
+    """Traces, their problems, and an output file: a subclass has the settings of a labeller, and opens it."""
+
+    command: ClassVar[str]
+    size: ClassVar[int] = 50
+    """Traces in a piece of work."""
 
     traces: o.TracesArgument
     problems: o.Problems
     out: o.Out = "-"
 
-    def items(self) -> JoinedTraces:
+    def items(self) -> Any:
         """Traces with their problems; unusable ones are reported on stderr."""
         from surefoot.cli.runs import pair, read_table
         from surefoot.records import Problem, Trace
@@ -39,47 +42,35 @@ class LabelCommand(Command):
         """The labeller, opened in each process that labels."""
         raise NotImplementedError
 
-    def write_labels(
-        self,
-        command: str,
-        items: Sequence[ProblemTrace],
-        *,
-        size: int = 50,
-        policy: o.PolicySettings | None = None,
-        token_budget: int | None = None,
-        config: dict[str, Any] | None = None,
-        engine: Engine | None = None,
-        counts: Counter[str] | None = None,
-        retry_failed: bool = False,
-        **inputs: str | None,
-    ) -> None:
-        """Label ``items``, and report the total cost, including interrupted runs.
-
-        A piece of work is ``size`` traces. With a ``policy`` behind a server it is the neighbouring traces
-        of one problem, which share rollouts, and many pieces run concurrently. Raises ``PolicyError`` if
-        every request fails: finished pieces are saved, and the same command resumes.
-        """
+    def inputs(self) -> dict[str, Path]:
+        """Files that the labels depend on."""
         from surefoot.cli.runs import file_inputs
-        from surefoot.work import Here, map_resumable
 
+        return file_inputs(problems=self.problems, traces=self.traces)
+
+    def predict(self, items: Sequence[ProblemTrace]) -> None:
+        """Show what ``--dry-run`` predicts for ``items``."""
+        raise NotImplementedError
+
+    def run(self) -> None:
+        """Label, and report the total cost, including interrupted runs; or predict it.
+
+        Raises ``PolicyError`` if every request fails: finished pieces are saved, and the same command
+        resumes.
+        """
+        from surefoot.cli.runs import map_pieces
+
+        items = self.items()
+        if getattr(self, "dry_run", False):
+            self.predict(items)
+            return
         tally = Tally()
-        server = policy is not None and bool(policy.base_url)
-        job = LabelJob(
-            settings=self,
-            command=command,
-            config=self.resolved() | (config or {}),
-            inputs=file_inputs(problems=self.problems, traces=self.traces, **inputs),
-            counts=Counter() if counts is None else counts,
-        )
-        outcome = map_resumable(
-            job,
-            Pieces(items, policy.piece(size) if policy else size, by_problem=server),
-            self.out,
-            engine=Here(policy.in_flight) if policy and server else engine,
-            on_record=tally.add,
-            token_budget=token_budget,
-            retry_failed=retry_failed,
-        )
+        job = LabelJob(settings=self, command=self.command, config=self.resolved(), inputs=self.inputs())
+        try:
+            outcome = map_pieces(self, job, items, self.size, on_record=tally.add)
+        finally:
+            for reason, count in job.counts.most_common():
+                echo(f"{count} votes not counted: {reason}", err=True)
         tally.report()
         outcome.require_complete()
 
@@ -121,23 +112,17 @@ class LabelJob(Job[StepLabel]):
         return sum(label.evidence.usage.tokens for label in labels)
 
 
-def with_answer(items: JoinedTraces) -> JoinedTraces:
-    """Items whose problem has a reference answer; the others are reported on stderr."""
-    return _usable(items, lambda item: item.problem.answer is not None, "'answer'")
+def usable(items: Any, test: Callable[[Any], bool], need: str) -> Any:
+    """Items that pass ``test``; the others are reported on stderr."""
+    passing = items.where(test)
+    if len(passing) < len(items):
+        echo(f"{len(items) - len(passing)} traces skipped: {need}", err=True)
+    return passing
 
 
-def with_tests(items: JoinedTraces) -> JoinedTraces:
-    """Items whose problem has hidden tests of a program; the others are reported on stderr."""
-    from surefoot.labelling.verifiers.programs import has_hidden_tests
-
-    return _usable(items, lambda item: has_hidden_tests(item.problem), "hidden tests")
-
-
-def _usable(items: JoinedTraces, test: Callable[[ProblemTrace], bool], need: str) -> JoinedTraces:
-    usable = items.where(test)
-    if len(usable) < len(items):
-        echo(f"{len(items) - len(usable)} traces skipped: their problem has no {need}", err=True)
-    return usable
+def with_answer(items: Any) -> Any:
+    """Items whose problem has a reference answer."""
+    return usable(items, lambda item: item.problem.answer is not None, "their problem has no 'answer'")
 
 
 class Tally:
@@ -156,18 +141,14 @@ class Tally:
 
     def report(self) -> None:
         """Show the summary. Raises ``LabelError`` if no step got a value."""
-        echo(self.summary(), err=True)
-        if self.labels and self.unknown.total() == self.labels:
-            reason, count = self.unknown.most_common(1)[0]
+        unknown, reasons = self.unknown.total(), self.unknown.most_common()
+        echo(
+            f"{self.labels} labels written, {unknown} of them without a value; {self.tokens} tokens", err=True
+        )
+        for reason, count in reasons[:5]:
+            echo(f"  {count} without a value: {reason}", err=True)
+        if reasons[5:]:
+            echo(f"  {len(reasons) - 5} other reasons, see 'reason' in the labels", err=True)
+        if self.labels and unknown == self.labels:
+            reason, count = reasons[0]
             raise LabelError(f"none of the {self.labels} steps got a label; {count}: {reason}")
-
-    def summary(self) -> str:
-        """Lines for standard error."""
-        lines = [
-            f"{self.labels} labels written, {self.unknown.total()} of them without a value; "
-            f"{self.tokens} tokens"
-        ]
-        lines += [f"  {count} without a value: {reason}" for reason, count in self.unknown.most_common(5)]
-        if len(self.unknown) > 5:
-            lines.append(f"  {len(self.unknown) - 5} other reasons, see 'reason' in the labels")
-        return "\n".join(lines)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
-from surefoot.cli.label.command import LabelCommand, with_answer
+from surefoot.cli.label.command import LabelCommand, usable, with_answer
 from surefoot.cli.settings import Flag, OptionGroup
 from surefoot.cli.terminal import echo
 from surefoot.labelling.judge_prompt import JudgeMode
@@ -36,7 +35,29 @@ class CriticSettings(o.PolicySettings):
     )
 
 
-class Judge(LabelCommand):
+class ReviewCommand(LabelCommand):
+    """A language model reviews each trace several times."""
+
+    policy: CriticSettings
+    seed: o.Seed = 0
+    token_budget: o.TokenBudget = None
+    loading: o.Models = Loading()
+    retry_failed: o.RetryFailed = False
+    dry_run: o.DryRun = False
+    rates: o.CostRates = Rates()
+
+    def say_reviews(
+        self, items: Sequence[ProblemTrace], text_of: Callable[[ProblemTrace], str], what: str, replies: int
+    ) -> None:
+        """Show the predicted cost of ``replies`` to each prompt."""
+        from surefoot.cli.runs import predict_usage, say_prediction
+
+        sampling: Sampling = getattr(self, "sampling")  # noqa: B009  (each command declares its own)
+        usage = predict_usage(items, text_of, replies=replies, max_tokens=sampling.max_tokens)
+        say_prediction(f"{len(items):,} traces, {replies} {what} each", usage, self.rates)
+
+
+class Judge(ReviewCommand):
     """Label steps by asking a language model for a critique (LLM as a judge).
 
     The labels say whether a step is correct (+1), neutral (0) or wrong (-1). Refused, truncated or
@@ -46,7 +67,8 @@ class Judge(LabelCommand):
     --base-url http://localhost:8000/v1 --out labels.jsonl`
     """
 
-    policy: CriticSettings
+    command: ClassVar[str] = "label judge"
+
     mode: JudgeMode = Field(
         default="per-step", description="Ask for a verdict on each step, or for the first error alone."
     )
@@ -65,14 +87,8 @@ class Judge(LabelCommand):
         default=None, ge=0, description="0 is greedy; by default 0 for one vote and 1 for several."
     )
     sampling: Annotated[Sampling, OptionGroup(omit=("temperature", "stop"))] = Sampling(max_tokens=2048)
-    seed: o.Seed = 0
-    token_budget: o.TokenBudget = None
-    loading: o.Models = Loading()
     workers: o.Workers = 1
     engine: o.EngineName = "local"
-    retry_failed: o.RetryFailed = False
-    dry_run: o.DryRun = False
-    rates: o.CostRates = Rates()
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -80,43 +96,23 @@ class Judge(LabelCommand):
             raise ValueError("'structured' needs 'base_url': only a server can enforce a schema")
         return self
 
-    def outputs(self) -> list[Path]:
-        """The labels; a dry run writes nothing."""
-        return [] if self.dry_run else super().outputs()
+    def resolved(self) -> dict[str, Any]:
+        """The settings, with the version of the prompt."""
+        return super().resolved() | {"prompt": self._prompt().version}
 
-    def run(self) -> None:
-        """Write the judge's labels, or predict their cost."""
-        items = self.items()
-        if self.dry_run:
-            self._predict(items)
-            return
-        failures: Counter[str] = Counter()
-        try:
-            self.write_labels(
-                "label judge",
-                with_answer(items) if self.show_answer else items,
-                policy=self.policy,
-                config={"prompt": self._prompt().version},
-                token_budget=self.token_budget,
-                engine=o.open_engine(self.engine, self.workers, self.loading),
-                counts=failures,
-                retry_failed=self.retry_failed,
-            )
-        finally:
-            for reason, count in failures.most_common():
-                echo(f"{count} votes not counted: {reason}", err=True)
+    def items(self) -> Any:
+        """Traces, with ``--show-answer`` those whose problem has one."""
+        return with_answer(super().items()) if self.show_answer else super().items()
 
-    def _predict(self, items: Sequence[ProblemTrace]) -> None:
-        from surefoot.cli.dry_run import predict_usage, say_prediction
-
+    def predict(self, items: Sequence[ProblemTrace]) -> None:
+        """Show the cost of the prompts and of the longest replies."""
         prompt = self._prompt()
-        usage = predict_usage(
+        self.say_reviews(
             items,
             lambda item: "".join(message.content or "" for message in prompt.render(item)),
-            replies=self.votes,
-            max_tokens=self.sampling.max_tokens,
+            "verdicts",
+            self.votes,
         )
-        say_prediction(f"{len(items):,} traces, {self.votes} verdicts each", usage, self.rates)
 
     @contextmanager
     def labeller(self) -> Iterator[Labeller]:
@@ -142,7 +138,6 @@ class Judge(LabelCommand):
         from surefoot.errors import LabelError
         from surefoot.labelling.judge_prompt import JudgePrompt
 
-        structured = bool(self.policy.base_url) if self.structured is None else self.structured
         try:
             rules = self.rules.read_text(encoding="utf-8") if self.rules is not None else None
         except UnicodeDecodeError as error:
@@ -151,12 +146,12 @@ class Judge(LabelCommand):
             mode=self.mode,
             rules=rules,
             show_answer=self.show_answer,
-            structured=structured,
+            structured=bool(self.policy.base_url) if self.structured is None else self.structured,
             name_failures=self.name_failures,
         )
 
 
-class Critiques(LabelCommand):
+class Critiques(ReviewCommand):
     """Let a language model criticise each step of traces, to train a verifier (`surefoot train verifier`).
 
     All critiques are written; training filters those that can be parsed and agree with labels. If the
@@ -166,22 +161,23 @@ class Critiques(LabelCommand):
     --base-url http://localhost:8000/v1 --out critiques.jsonl`
     """
 
-    policy: CriticSettings
     format: o.VerifierFormatFile = None
     chains: Annotated[int, Flag(short="-k")] = Field(default=4, ge=1, description="Critiques per trace.")
     sampling: Annotated[Sampling, OptionGroup(omit=("stop",))] = Sampling(temperature=0.1, max_tokens=4096)
-    seed: o.Seed = 0
-    token_budget: o.TokenBudget = None
-    loading: o.Models = Loading()
-    retry_failed: o.RetryFailed = False
 
     def run(self) -> None:
-        """Write critiques."""
-        from surefoot.cli.runs import connections, file_inputs
+        """Write critiques, or predict their cost."""
+        from surefoot.cli.runs import connections, map_pieces
         from surefoot.training.critiques import TraceCritiques, sample_critiques
-        from surefoot.work import FunctionJob, Here, Pieces, map_resumable
+        from surefoot.work import FunctionJob
 
         form = o.verifier_format(self.format)
+        items = usable(
+            self.items(), lambda item: item.trace.text is not None, "a verifier reads text, not messages"
+        )
+        if self.dry_run:
+            self.say_reviews(items, lambda item: str(form.prompt(item)), "critiques", self.chains)
+            return
         policy = self.policy.open(chat=form.chat, loading=self.loading)
         missing = 0
 
@@ -197,10 +193,6 @@ class Critiques(LabelCommand):
         def failed(critiques: Sequence[TraceCritiques]) -> str | None:
             return None if any(record.texts for record in critiques) else critiques[-1].error
 
-        items = self.items()
-        readable = items.where(lambda item: item.trace.text is not None)
-        if chats := len(items) - len(readable):
-            echo(f"{chats} traces skipped: a verifier reads text, not messages", err=True)
         job = FunctionJob(
             record=TraceCritiques,
             work=work,
@@ -209,16 +201,8 @@ class Critiques(LabelCommand):
             tokens=lambda records: sum(record.usage.tokens for record in records),
             command="label critiques",
             config=self.resolved() | {"format": form.model_dump()},
-            inputs=file_inputs(problems=self.problems, traces=self.traces),
+            inputs=self.inputs(),
         )
-        outcome = map_resumable(
-            job,
-            Pieces(readable, self.policy.piece(50)),
-            self.out,
-            engine=Here(self.policy.in_flight),
-            on_record=count,
-            token_budget=self.token_budget,
-            retry_failed=self.retry_failed,
-        )
+        outcome = map_pieces(self, job, items, self.size, on_record=count)
         echo(f"critiques of {outcome.written} traces written; {missing} failed (see 'error')", err=True)
         outcome.require_complete()

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
-from surefoot.cli.label.command import LabelCommand, with_answer, with_tests
+from surefoot.cli.label.command import LabelCommand, usable, with_answer
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo
 from surefoot.labelling.monte_carlo import Order, OwnOutcome
@@ -42,15 +42,20 @@ class RolloutSettings(Command):
     loading: o.Models = Loading()
     seed: o.Seed = 0
     token_budget: o.TokenBudget = None
+    retry_failed: o.RetryFailed = False
     dry_run: o.DryRun = False
     rates: o.CostRates = Rates()
 
-    def predict(self, items: Sequence[ProblemTrace], build: Callable[[Policy, Grader], Labeller]) -> None:
+    def make_labeller(self, policy: Policy, grader: Any) -> Any:
+        """The labeller of these settings."""
+        raise NotImplementedError
+
+    def predict(self, items: Sequence[ProblemTrace]) -> None:
         """Print the predicted cost of labelling ``items``."""
-        from surefoot.cli.dry_run import say_hours
+        from surefoot.cli.runs import say_hours
         from surefoot.labelling.dry_run import predict
 
-        prediction = predict(items, build, prompt=self.prompt, seed=self.seed)
+        prediction = predict(items, self.make_labeller, prompt=self.prompt, seed=self.seed)
         echo(prediction.summary())
         say_hours(prediction.usage, self.rates)
 
@@ -98,15 +103,12 @@ class EstimateSettings(o.SettingsGroup):
     def report(self) -> None:
         """Print the exact error rates of a sequential test, which ``rollouts`` may raise above
         ``error_rate``."""
-        from surefoot.labelling.stopping import SequentialTest
-
-        rule = self.rule()
-        if isinstance(rule, SequentialTest):
-            good, bad = rule.chance_of_good(self.p_bad), 1 - rule.chance_of_good(self.p_good)
+        chance = getattr(self.rule(), "chance_of_good", None)
+        if chance is not None:
             echo(
-                f"sequential test of at most {self.rollouts} rollouts: calls {good:.1%} of prefixes of value "
-                f"{self.p_bad:g} good, and {bad:.1%} of prefixes of value {self.p_good:g} bad "
-                f"(aim: {self.error_rate:.1%})",
+                f"sequential test of at most {self.rollouts} rollouts: calls {chance(self.p_bad):.1%} of "
+                f"prefixes of value {self.p_bad:g} good, and {1 - chance(self.p_good):.1%} of prefixes of "
+                f"value {self.p_good:g} bad (aim: {self.error_rate:.1%})",
                 err=True,
             )
 
@@ -125,6 +127,8 @@ class MonteCarlo(RolloutSettings, LabelCommand):
     Example: `surefoot label mc traces.jsonl --problems problems.jsonl --estimate hard --order until-error
     --token-budget 5000000 --out labels.jsonl`
     """
+
+    command: ClassVar[str] = "label mc"
 
     estimate: EstimateSettings = EstimateSettings()
     order: Order = Field(
@@ -149,48 +153,32 @@ class MonteCarlo(RolloutSettings, LabelCommand):
     turns: int = Field(default=30, ge=1, description="Most messages of an agent in one rollout.")
     workers: o.Workers = 1
     engine: o.EngineName = "local"
-    retry_failed: o.RetryFailed = False
 
     @model_validator(mode="after")
-    def _check_environment(self) -> Self:
+    def _check(self) -> Self:
         settings = (self.estimate.kind, self.order, self.grader, self.dry_run)
         if self.environment is not None and settings != ("soft", "every", "answer", False):
             raise ValueError(
                 "'environment' takes --estimate soft, --order every and no other --grader, and no 'dry_run'"
             )
         o.check_agent(self.environment, self.policy)
-        return self
-
-    @model_validator(mode="after")
-    def _check_grader(self) -> Self:
         if self.dry_run and self.grader == "tests":
             raise ValueError("'dry_run' predicts for --grader answer alone; it cannot guess which tests pass")
         if self.sandbox != "bubblewrap" and self.grader != "tests":
             raise ValueError("'sandbox' is where --grader tests runs programs; --grader answer runs none")
         return self
 
-    def outputs(self) -> list[Path]:
-        """The labels; a dry run writes nothing."""
-        return [] if self.dry_run else super().outputs()
+    def items(self) -> Any:
+        """Traces that can be graded; reports the error rates of a sequential test."""
+        from surefoot.labelling.verifiers.programs import has_hidden_tests
 
-    def run(self) -> None:
-        """Label, or predict."""
-        items = self.items()
-        if self.environment is None:
-            items = with_tests(items) if self.grader == "tests" else with_answer(items)
+        items = super().items()
         self.estimate.report()
-        if self.dry_run:
-            self.predict(items, self._labeller)
-            return
-        engine = o.open_engine(self.engine, self.workers, self.loading)
-        self.write_labels(
-            "label mc",
-            items,
-            policy=self.policy,
-            token_budget=self.token_budget,
-            engine=engine,
-            retry_failed=self.retry_failed,
-        )
+        if self.environment is not None:
+            return items
+        if self.grader == "answer":
+            return with_answer(items)
+        return usable(items, lambda item: has_hidden_tests(item.problem), "their problem has no hidden tests")
 
     @contextmanager
     def labeller(self) -> Iterator[Labeller]:
@@ -210,15 +198,15 @@ class MonteCarlo(RolloutSettings, LabelCommand):
             return
         if self.grader == "answer":
             with self.grading.open() as grader:
-                yield self._labeller(self.open_policy(), grader)
+                yield self.make_labeller(self.open_policy(), grader)
             return
         from surefoot.labelling.verifiers.programs import ProgramGrader
         from surefoot.sandbox import open_sandbox
 
         with open_sandbox(self.sandbox) as sandbox:
-            yield self._labeller(self.open_policy(), ProgramGrader(sandbox))
+            yield self.make_labeller(self.open_policy(), ProgramGrader(sandbox))
 
-    def _labeller(self, policy: Policy, grader: ProblemGrader) -> MonteCarloLabeller:
+    def make_labeller(self, policy: Policy, grader: ProblemGrader) -> MonteCarloLabeller:
         from surefoot.labelling.monte_carlo import MonteCarloLabeller
 
         return MonteCarloLabeller(
@@ -276,7 +264,6 @@ class Tree(RolloutSettings):
     )
     tree: Annotated[TreeSettings, OptionGroup(names={"rollouts": "--rollouts -k"})] = TreeSettings()
     segment: o.Segment = "line"
-    retry_failed: o.RetryFailed = False
 
     def outputs(self) -> list[Path]:
         """The four files, unless the command resumes."""
@@ -285,10 +272,10 @@ class Tree(RolloutSettings):
 
     def run(self) -> None:
         """Grow trees, or predict the cost."""
-        from surefoot.cli.runs import connections, file_inputs, pair, read_table
+        from surefoot.cli.runs import connections, file_inputs, map_pieces, pair, read_table
         from surefoot.errors import LabelError
         from surefoot.records import Problem
-        from surefoot.work import FunctionJob, Here, Pieces, map_resumable
+        from surefoot.work import FunctionJob
 
         problems = read_table(self.problems, Problem)
         answered = [problem for problem in problems if problem.answer is not None]
@@ -300,7 +287,7 @@ class Tree(RolloutSettings):
                 raise LabelError(
                     "--dry-run reads lengths and success rates from traces; give some with --traces"
                 )
-            self.predict(items, self._labeller)
+            self.predict(items)
             return
         policy = self.open_policy()
         seeds: dict[str, list[Trace]] = {}
@@ -308,7 +295,7 @@ class Tree(RolloutSettings):
             seeds.setdefault(item.problem.id, []).append(item.trace)
         self.out.mkdir(parents=True, exist_ok=True)
         with self.grading.open() as grader:
-            labeller = self._labeller(policy, grader)
+            labeller = self.make_labeller(policy, grader)
 
             async def work(piece: Sequence[Problem]) -> list[GrownTree]:
                 return [_grown(labeller, grown) for grown in await labeller.grow(piece, seeds)]
@@ -323,18 +310,11 @@ class Tree(RolloutSettings):
                 config=self.resolved(),
                 inputs=file_inputs(problems=self.problems, traces=self.traces),
             )
-            outcome = map_resumable(
-                job,
-                Pieces(answered, self.policy.piece(20)),
-                str(self.out / "trees.jsonl"),
-                engine=Here(self.policy.in_flight),
-                token_budget=self.token_budget,
-                retry_failed=self.retry_failed,
-            )
+            outcome = map_pieces(self, job, answered, 20, out=str(self.out / "trees.jsonl"))
         _split(self.out)
         outcome.require_complete()
 
-    def _labeller(self, policy: Policy, grader: Grader) -> OmegaPRMLabeller:
+    def make_labeller(self, policy: Policy, grader: Grader) -> OmegaPRMLabeller:
         from surefoot.labelling.omegaprm import OmegaPRMLabeller
         from surefoot.segment import segmenter
 
@@ -376,24 +356,23 @@ def _split(folder: Path) -> None:
     from surefoot.io import read_records
     from surefoot.io.files import record_writer
 
-    trees = labels = pairs = 0
-    spent, reasons = Usage(), Counter[str]()
-    with (
-        record_writer(folder / "traces.jsonl", Trace) as traces_file,
-        record_writer(folder / "labels.jsonl", StepLabel) as labels_file,
-        record_writer(folder / "pairs.jsonl", StepPair) as pairs_file,
-    ):
+    counts, spent, reasons = Counter[str](), Usage(), Counter[str]()
+    kinds: dict[str, type[Record]] = {"traces": Trace, "labels": StepLabel, "pairs": StepPair}
+    with ExitStack() as stack:
+        writers = {
+            name: stack.enter_context(record_writer(folder / f"{name}.jsonl", kind))
+            for name, kind in kinds.items()
+        }
         for grown in read_records(folder / "trees.jsonl", GrownTree):
-            for trace in grown.traces:
-                traces_file.write(trace)
-            for label in grown.labels:
-                labels_file.write(label)
-            for pair in grown.pairs:
-                pairs_file.write(pair)
-            trees, labels, pairs = trees + 1, labels + len(grown.labels), pairs + len(grown.pairs)
+            counts["trees"] += 1
+            for name, writer in writers.items():
+                for record in getattr(grown, name):
+                    writer.write(record)
+                    counts[name] += 1
             spent += grown.usage
             if grown.reason:
                 reasons[grown.reason] += 1
-    echo(f"{trees} trees, {labels} labels, {pairs} pairs, {spent.tokens} tokens", err=True)
+    parts = [f"{counts[name]} {name}" for name in ("trees", "labels", "pairs")]
+    echo(f"{', '.join(parts)}, {spent.tokens} tokens", err=True)
     for reason, count in reasons.most_common():
         echo(f"  {count} problems not searched: {reason}", err=True)

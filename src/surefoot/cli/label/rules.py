@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
-from surefoot.cli.label.command import LabelCommand, Tally
+from surefoot.cli.label.command import LabelCommand, usable
 from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import echo
 from surefoot.errors import LabelError
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from surefoot.io.joins import LabelledTraces
     from surefoot.labelling.consensus import ConsensusRule
     from surefoot.labelling.expert import StepMatch
-    from surefoot.protocols import LabelledTrace, Labeller, StepVerifier
+    from surefoot.protocols import LabelledTrace, Labeller, ProblemTrace, StepVerifier
     from surefoot.records import StepLabel
 
 
@@ -33,6 +34,9 @@ class Verify(LabelCommand):
 
     Example: `surefoot label verify traces.jsonl --problems problems.jsonl --verifier arithmetic -o l.jsonl`
     """
+
+    command: ClassVar[str] = "label verify"
+    size: ClassVar[int] = 500
 
     verifier: tuple[str, ...] = Field(
         min_length=1,
@@ -64,15 +68,11 @@ class Verify(LabelCommand):
             raise ValueError("'environment' and 'gold_order' belong to --verifier state-replay")
         return self
 
-    def run(self) -> None:
-        """Check every step."""
-        self.write_labels(
-            "label verify",
-            self.items(),
-            size=500,
-            engine=o.open_engine(self.engine, self.workers),
-            tool_policy=self.tool_policy,
-        )
+    def inputs(self) -> dict[str, Path]:
+        """Files that the labels depend on."""
+        from surefoot.cli.runs import file_inputs
+
+        return super().inputs() | file_inputs(tool_policy=self.tool_policy)
 
     def labeller(self) -> AbstractContextManager[Labeller]:
         """The verifiers."""
@@ -103,6 +103,8 @@ class LabelExpert(LabelCommand):
     --match numbers --out labels.jsonl`
     """
 
+    command: ClassVar[str] = "label expert"
+
     expert: Annotated[str, o.INPUT] = Field(
         description="File of the experts' traces with steps; there can be several per problem."
     )
@@ -126,9 +128,11 @@ class LabelExpert(LabelCommand):
             raise ValueError("'match' exact takes no --tolerance; choose numbers, tolerance or tool-call")
         return self
 
-    def run(self) -> None:
-        """Compare every step."""
-        self.write_labels("label expert", self.items(), expert=self.expert)
+    def inputs(self) -> dict[str, Path]:
+        """Files that the labels depend on."""
+        from surefoot.cli.runs import file_inputs
+
+        return super().inputs() | file_inputs(expert=self.expert)
 
     @contextmanager
     def labeller(self) -> Iterator[Labeller]:
@@ -241,13 +245,20 @@ class LabelConsensus(Command):
         from surefoot.labelling.consensus import SameFirstError, Unanimous, Weighted
 
         if self.rule == "weighted":
-            weights = {name: _number(name, text) for name, text in _named(self.weight, "NAME=NUMBER").items()}
+            weights = {}
+            for name, text in _named(self.weight, "NAME=NUMBER").items():
+                try:
+                    weights[name] = float(text)
+                except ValueError:
+                    raise LabelError(f"--weight {name}={text}: give a number") from None
             return Weighted(weights=weights, margin=self.margin or 0.0)
         return SameFirstError() if self.rule == "first-error" else Unanimous()
 
 
 class ValueCommand(LabelCommand):
     """Labels that are computed from value labels."""
+
+    size: ClassVar[int] = 1000
 
     labels: Annotated[str, o.INPUT] = Field(
         description="File of value labels, by soft estimates (`surefoot label mc`)."
@@ -258,51 +269,61 @@ class ValueCommand(LabelCommand):
         "before the first step.",
     )
 
-    def compare(
-        self,
-        command: str,
-        make: Callable[[Sequence[LabelledTrace], Mapping[str, float]], list[list[StepLabel]]],
-    ) -> None:
-        """Write the labels that ``make`` computes from the traces with values and the problems' success
-        rates."""
-        from surefoot.cli.runs import file_inputs, labelled, read_table
-        from surefoot.labelling.advantage import start_values
+    def labels_of(self, items: Sequence[LabelledTrace], rates: Mapping[str, float]) -> list[list[StepLabel]]:
+        """Labels from the values of ``items``, and from the problems' success rates."""
+        raise NotImplementedError
+
+    def items(self) -> LabelledTraces:
+        """Traces with a value; the others are counted. Raises ``LabelError`` if none has one."""
+        from surefoot.cli.runs import labelled, read_table
         from surefoot.records import Problem, StepLabel, Trace
-        from surefoot.work import FunctionJob, Pieces, map_resumable
 
         values = read_table(self.labels, StepLabel)
-        items = self._with_values(
-            labelled(read_table(self.problems, Problem), read_table(self.traces, Trace), values)
+        items = labelled(read_table(self.problems, Problem), read_table(self.traces, Trace), values)
+        valued: LabelledTraces = usable(
+            items,
+            lambda item: any(label.kind == "value" for label in item.labels),
+            "they have no label of kind 'value'",
         )
-        rates = start_values(read_table(self.start, Trace)) if self.start else {}
-        if self.start:
-            echo(f"success rates of {len(rates)} problems from {self.start}", err=True)
-        tally = Tally()
-
-        def work(piece: Sequence[LabelledTrace]) -> list[StepLabel]:
-            return [label for of_trace in make(piece, rates) for label in of_trace]
-
-        job = FunctionJob(
-            record=StepLabel,
-            work=work,
-            command=command,
-            config=self.resolved() | {"rates": sorted(rates.items())},
-            inputs=file_inputs(problems=self.problems, traces=self.traces, labels=self.labels),
-        )
-        outcome = map_resumable(job, Pieces(items, 1000), self.out, on_record=tally.add)
-        tally.report()
-        outcome.require_complete()
-
-    def _with_values(self, items: LabelledTraces) -> LabelledTraces:
-        """Items that have a value; the others are counted. Raises ``LabelError`` if none has."""
-        valued = items.where(lambda item: any(label.kind == "value" for label in item.labels))
         if not valued:
             raise LabelError(
                 f"{self.labels}: no label of kind 'value' for these traces; make some with label mc"
             )
-        if without := len(items) - len(valued):
-            echo(f"{without} traces skipped: they have no label of kind 'value'", err=True)
         return valued
+
+    def inputs(self) -> dict[str, Path]:
+        """Files that the labels depend on."""
+        from surefoot.cli.runs import file_inputs
+
+        return super().inputs() | file_inputs(labels=self.labels)
+
+    def resolved(self) -> dict[str, Any]:
+        """The settings, with the success rates."""
+        return super().resolved() | {"rates": sorted(self._rates().items())}
+
+    def _rates(self) -> dict[str, float]:
+        from surefoot.cli.runs import read_table
+        from surefoot.labelling.advantage import start_values
+        from surefoot.records import Trace
+
+        return start_values(read_table(self.start, Trace)) if self.start else {}
+
+    @contextmanager
+    def labeller(self) -> Iterator[Labeller]:
+        """The labeller."""
+        rates = self._rates()
+        if self.start:
+            echo(f"success rates of {len(rates)} problems from {self.start}", err=True)
+        yield _ValueLabeller(self.labels_of, rates)
+
+
+@dataclass(frozen=True)
+class _ValueLabeller:
+    labels_of: Callable[[Sequence[Any], Mapping[str, float]], list[list[StepLabel]]]
+    rates: Mapping[str, float]
+
+    async def label(self, items: Sequence[ProblemTrace]) -> list[list[StepLabel]]:
+        return self.labels_of(items, self.rates)
 
 
 class Advantage(ValueCommand):
@@ -316,18 +337,17 @@ class Advantage(ValueCommand):
     --best-of 4 --start traces.jsonl --out advantages.jsonl`
     """
 
+    command: ClassVar[str] = "label advantage"
+
     best_of: int = Field(
         default=1, ge=1, description="Prover: the best of this many samples of the labels' policy."
     )
 
-    def run(self) -> None:
-        """Subtract, and write."""
+    def labels_of(self, items: Sequence[LabelledTrace], rates: Mapping[str, float]) -> list[list[StepLabel]]:
+        """Differences of values."""
         from surefoot.labelling.advantage import advantage_labels
 
-        self.compare(
-            "label advantage",
-            lambda piece, rates: advantage_labels(piece, start=rates, best_of=self.best_of),
-        )
+        return advantage_labels(items, start=rates, best_of=self.best_of)
 
 
 class RelativeProgress(ValueCommand):
@@ -341,25 +361,24 @@ class RelativeProgress(ValueCommand):
     --start traces.jsonl --out labels.jsonl`
     """
 
+    command: ClassVar[str] = "label progress"
+
     threshold: float = Field(
         default=0.8, gt=0, description="Lowest ratio of a good step; 1 = no loss at all."
     )
 
-    def run(self) -> None:
-        """Divide, and write."""
+    def labels_of(self, items: Sequence[LabelledTrace], rates: Mapping[str, float]) -> list[list[StepLabel]]:
+        """Ratios of values."""
         from surefoot.labelling.advantage import progress_labels
 
-        self.compare(
-            "label progress",
-            lambda piece, rates: progress_labels(piece, start=rates, threshold=self.threshold),
-        )
+        return progress_labels(items, start=rates, threshold=self.threshold)
 
 
 def _named(words: Sequence[str], form: str) -> dict[str, str]:
     named: dict[str, str] = {}
     for word in words:
-        name, equals, value = word.partition("=")
-        if not (name and equals and value):
+        name, _, value = word.partition("=")
+        if not (name and value):
             raise LabelError(f"{word!r} is not of the form {form}")
         if name in named:
             raise LabelError(f"'{name}' occurs twice; every source needs its own name")
@@ -367,8 +386,58 @@ def _named(words: Sequence[str], form: str) -> dict[str, str]:
     return named
 
 
-def _number(source: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise LabelError(f"--weight {source}={text}: give a number") from None
+class Mutants(Command):
+    """Make programs with one known fault from reference solutions, with exact labels.
+
+    Writes `traces.jsonl` and `labels.jsonl` into the directory: the step with the fault is -1, those before
+    it are +1. Programs run in a sandbox; those that pass all hidden tests are counted and left out.
+
+    Example: `surefoot label mutants problems.jsonl --per-problem 10 --out mutants/`
+    """
+
+    problems: Annotated[str, Flag(argument=True, transient=True)] = Field(
+        description="File of problem records with tests and reference solutions, or `-` for standard input."
+    )
+    out: o.OutDirectory = Field(description="Directory for traces and labels.")
+    per_problem: int = Field(default=10, ge=1, description="Most mutants of one problem, chosen at random.")
+    segment: o.Segment = "python"
+    sandbox: o.SandboxName = "bubblewrap"
+    seed: o.Seed = 0
+
+    def outputs(self) -> list[Path]:
+        """Both files."""
+        return [self.out / "traces.jsonl", self.out / "labels.jsonl"]
+
+    def run(self) -> None:
+        """Mutate, run the tests, write."""
+        from surefoot.cli.runs import read_table
+        from surefoot.errors import LabelError
+        from surefoot.io.files import record_writer
+        from surefoot.labelling.mutation import MutantReport, labelled_mutants
+        from surefoot.records import Problem, StepLabel, Trace
+        from surefoot.sandbox import open_sandbox
+        from surefoot.segment import segmenter
+
+        problems = read_table(self.problems, Problem)
+        report = MutantReport()
+        self.out.mkdir(parents=True, exist_ok=True)
+        with open_sandbox(self.sandbox) as sandbox:
+            mutants: Iterator[LabelledTrace] = labelled_mutants(
+                problems,
+                sandbox,
+                per_problem=self.per_problem,
+                seed=self.seed,
+                segmenter=segmenter(self.segment),
+                report=report,
+            )
+            with (
+                record_writer(self.out / "traces.jsonl", Trace) as traces,
+                record_writer(self.out / "labels.jsonl", StepLabel) as labels,
+            ):
+                for mutant in mutants:
+                    traces.write(mutant.trace)
+                    for label in mutant.labels:
+                        labels.write(label)
+        echo(report.summary(), err=True)
+        if not report.usable:
+            raise LabelError(f"no mutant could be made: {report.summary()}")
