@@ -27,6 +27,10 @@ CANDIDATES = {
     "def add(a, b):\n while True: pass": ["timeout", "not_run"],
     "print('passed')\ndef add(a, b): print('[\"passed\"]'); return a + b": ["passed", "passed"],
     "def add(a, b): return object()": ["raised", "raised"],
+    "def add(a, b): raise ValueError('\\ud800\\x1b[2J')": ["raised", "raised"],
+    "def add(a, b): raise type('\\ud800', (Exception,), {})": ["raised", "raised"],
+    "raise ValueError('\\ud800')": ["load_error", "load_error"],
+    "def add(a, b): return '\\ud800'": ["failed", "failed"],
 }
 
 
@@ -69,6 +73,52 @@ def test_exceptions_of_the_candidate_reach_the_tests_by_their_type(sandbox):
     )
     assert [outcomes(v) for v in verdicts] == [["passed"], ["raised"]]
     assert verdicts[0].visibility == "visible"
+
+
+@pytest.mark.parametrize(
+    "kind", ["StopIteration", "StopAsyncIteration", "GeneratorExit", "SystemExit", "KeyboardInterrupt"]
+)
+def test_exceptions_that_control_loops_are_errors_of_the_candidate(sandbox, kind):
+    loops = [
+        "assert all(map(f, [1, 2]))",
+        "for x, y in zip(map(f, [1]), [0]): assert x == y",
+        "assert list(iter(lambda: f(1), 0)) == []",
+        "import asyncio\nclass A:\n async def __anext__(self): return f(1)\n"
+        " def __aiter__(self): return self\n"
+        "async def g():\n async for x in A(): assert x == 0\nasyncio.run(g())",
+    ]
+    tests = tuple(NamedTest(name=f"loop {at}", code=code) for at, code in enumerate(loops))
+    (verdict,) = grade_python(
+        sandbox, [(f"def f(x): raise {kind}", PythonTask(entry_points=("f",), tests=tests))]
+    )
+    assert set(outcomes(verdict)) == {"raised"}, verdict
+
+
+def test_a_candidate_that_breaks_its_tests_has_failed(sandbox):
+    task = PythonTask.from_asserts(["f"], ["import os\nif f(1) == 1: os.abort()", "assert f(1) == 2"])
+    broke, passed, failed = grade_python(
+        sandbox, [(f"def f(x): return {value}", task) for value in (1, 2, 3)], repeats=2
+    )
+    assert (broke.passed, broke.runs, set(outcomes(broke))) == (False, 2, {"crashed"})
+    assert "broke its tests" in broke.reason
+    assert (passed.passed, failed.passed) == (True, False)
+    deep = PythonTask.from_asserts(["f"], ["f([f(1)])"])
+    (verdict,) = grade_python(sandbox, [("def f(x):\n y = 0\n for _ in range(99): y = [y]\n return y", deep)])
+    assert verdict.passed is False
+
+
+def test_what_breaks_without_the_candidate_stays_unknown(sandbox):
+    ends = ADD.model_copy(update={"setup": "import os; os.abort()"})
+    sends = PythonTask.from_asserts(["add"], ["assert add(1, 2) == 3", "add(print, 1)"])
+    right, wrong = "def add(a, b): return a + b", "def add(a, b): return 0"
+    ended, unsent, failed = grade_python(sandbox, [(right, ends), (right, sends), (wrong, sends)])
+    assert (ended.passed, outcomes(ended)) == (None, ["error", "error"])
+    assert (unsent.passed, outcomes(unsent)) == (None, ["passed", "error"])
+    assert (failed.passed, outcomes(failed)) == (
+        False,
+        ["failed", "error"],
+    )  # unknown is no better than failed
+    assert failed.reason.startswith("assert 1: failed")
 
 
 def test_repeats_find_flaky_candidates(sandbox):

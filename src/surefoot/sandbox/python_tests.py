@@ -183,11 +183,31 @@ def grade_python(
         raise ValueError("'repeats' is less than 1; give the number of runs")
     limits = limits or Limits()
     programs = [_program(text, task, limits) for text, task in candidates for _ in range(repeats)]
-    results = sandbox.run(programs)
+    results = iter(sandbox.run(programs))
     return [
-        _combined([_run_verdict(result, task) for result in results[at * repeats : (at + 1) * repeats]], task)
-        for at, (_, task) in enumerate(candidates)
+        _combined([_settled(sandbox, next(results), text, task, limits) for _ in range(repeats)], task)
+        for text, task in candidates
     ]
+
+
+def _settled(
+    sandbox: Sandbox, result: ProgramResult, text: str, task: PythonTask, limits: Limits
+) -> list[TestVerdict]:
+    """The verdict of one run. If its tests report nothing, also when the candidate runs alone, but do report
+    on an empty program, then the candidate broke them or the sandbox: it has failed."""
+    report = _report(result, task)
+    if report is None:
+        (result,) = sandbox.run([_program(text, task, limits)])
+        report = _report(result, task)
+    if report is not None:
+        return report
+    detail = result.reason or result.stderr[-200:].decode(errors="backslashreplace")
+    reason = f"the tests' process gave no verdict ({result.ending}): {detail}"
+    (empty,) = sandbox.run([_program("", task, limits)])
+    if _report(empty, task) is not None:
+        return _all_are(task, TestOutcome.CRASHED, f"the program broke its tests: {reason}")
+    failed = result.ending is Ending.SANDBOX_FAILURE
+    return _all_are(task, TestOutcome.SANDBOX_FAILURE if failed else TestOutcome.ERROR, reason)
 
 
 def _program(text: str, task: PythonTask, limits: Limits) -> Program:
@@ -215,28 +235,25 @@ def _program(text: str, task: PythonTask, limits: Limits) -> Program:
 _LINES: TypeAdapter[list[tuple[str, TestOutcome, str]]] = TypeAdapter(list[tuple[str, TestOutcome, str]])
 
 
-def _run_verdict(result: ProgramResult, task: PythonTask) -> list[TestVerdict]:
-    """The verdict of one run: the report of the tests' process if it ended normally."""
-
-    def all_are(outcome: TestOutcome, reason: str) -> list[TestVerdict]:
-        return [TestVerdict(name=test.name, outcome=outcome, reason=reason) for test in task.tests]
-
-    if result.ending is Ending.SANDBOX_FAILURE:
-        return all_are(TestOutcome.SANDBOX_FAILURE, result.reason)
+def _report(result: ProgramResult, task: PythonTask) -> list[TestVerdict] | None:
+    """What the tests' process reports of one run; ``None`` if it did not end normally with a report."""
     if result.ending is Ending.TIMEOUT:
-        return all_are(TestOutcome.TIMEOUT, result.reason)
+        return _all_are(task, TestOutcome.TIMEOUT, result.reason)
     if result.ending is not Ending.EXITED or result.exit_code != 0:
-        detail = result.reason or result.stderr[-200:].decode(errors="replace")
-        return all_are(TestOutcome.ERROR, f"the tests' process ended ({result.ending}): {detail}")
+        return None
     try:
         lines = _LINES.validate_json(result.stderr)
     except ValidationError:
-        return all_are(TestOutcome.ERROR, "the tests' process gave no verdict")
+        return None
     if [name for name, _, _ in lines] != [test.name for test in task.tests]:
-        return all_are(TestOutcome.ERROR, "the tests' process gave a verdict on other tests")
+        return None
     return [
         TestVerdict(name=name, **_explained(outcome, reason, result.peer)) for name, outcome, reason in lines
     ]
+
+
+def _all_are(task: PythonTask, outcome: TestOutcome, reason: str) -> list[TestVerdict]:
+    return [TestVerdict(name=test.name, outcome=outcome, reason=reason) for test in task.tests]
 
 
 def _explained(outcome: TestOutcome, reason: str, candidate: ProgramResult | None) -> dict[str, Any]:
@@ -253,19 +270,27 @@ def _explained(outcome: TestOutcome, reason: str, candidate: ProgramResult | Non
 
 
 def _combined(runs: list[list[TestVerdict]], task: PythonTask) -> TaskVerdict:
-    valid = [run for run in runs if all(test.outcome.known for test in run)]
-    reported = next((run for run in valid if not _all_passed(run)), valid[0] if valid else runs[0])
-    bad = next((test for test in reported if test.outcome is not TestOutcome.PASSED), None)
+    """A run with a test that failed has failed, whatever is unknown of its other tests."""
+    known = [run for run in runs if _failed(run) or all(test.outcome.known for test in run)]
+    reported = next(filter(_failed, known), known[0] if known else runs[0])
+    bad = next(
+        (
+            test
+            for test in reported
+            if test.outcome is not TestOutcome.PASSED and test.outcome.known == bool(known)
+        ),
+        None,
+    )
     return TaskVerdict(
         tests=tuple(reported),
         visibility=task.visibility,
-        passes=sum(map(_all_passed, valid)),
-        runs=len(valid),
+        passes=sum(not _failed(run) for run in known),
+        runs=len(known),
         reason=""
         if bad is None
         else f"{bad.name}: {bad.outcome}" + (f": {bad.reason}" if bad.reason else ""),
     )
 
 
-def _all_passed(run: list[TestVerdict]) -> bool:
-    return all(test.outcome is TestOutcome.PASSED for test in run)
+def _failed(run: list[TestVerdict]) -> bool:
+    return any(test.outcome.known and test.outcome is not TestOutcome.PASSED for test in run)

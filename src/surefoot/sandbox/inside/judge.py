@@ -13,14 +13,17 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .wire import Channel, WireError, take_streams
+from .wire import Channel, NotPlainError, WireError, escaped, take_streams
 
 _TEXT = 500
 """Characters of a reason."""
+_CONTROL_FLOW = (StopIteration, StopAsyncIteration)
+"""Exceptions that end a loop of the tests instead of failing it, as in ``all(map(candidate, inputs))``.
+``SystemExit`` and its like are not of class ``Exception``."""
 
 
 class CandidateError(Exception):
-    """The program under test raised an exception that is not one of Python's own."""
+    """The program under test raised an exception that is not one of Python's own errors."""
 
 
 class _Stuck(BaseException):
@@ -56,7 +59,7 @@ class Callee:
         return call
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The function's result; raises its exception if that is built into Python."""
+        """The function's result; raises its exception if that is an error built into Python."""
         if self.stuck is not None:
             raise self.stuck
         try:
@@ -70,7 +73,11 @@ class Callee:
                 raise CandidateError(text)
             case ["raised", str(kind), str(text)]:
                 exception = getattr(builtins, kind, None)
-                if isinstance(exception, type) and issubclass(exception, Exception):
+                if (
+                    isinstance(exception, type)
+                    and issubclass(exception, Exception)
+                    and not issubclass(exception, _CONTROL_FLOW)
+                ):
                     try:
                         raised = exception(text)
                     except TypeError:  # those that need more than a text, such as UnicodeDecodeError
@@ -105,7 +112,9 @@ def main() -> None:
         task = json.load(file)
     callee = Callee(channel, time.monotonic() + float(sys.argv[2]))
     verdicts = judge(callee, task)
-    data = memoryview(json.dumps(verdicts).encode())
+    data = memoryview(
+        json.dumps([[name, outcome, escaped(text)] for name, outcome, text in verdicts]).encode()
+    )
     while data:
         data = data[os.write(verdict_fd, data) :]
 
@@ -140,7 +149,7 @@ def run_test(callee: Callee, name: str, code: str, space: dict[str, Any]) -> tup
         return "failed", text_of(problem)
     except CandidateError as problem:
         return "raised", str(problem)[:_TEXT]
-    except WireError as problem:
+    except NotPlainError as problem:
         return "error", f"the test calls the program with what cannot be sent: {problem}"[:_TEXT]
     except Exception as problem:
         return ("raised" if getattr(problem, "by_candidate", False) else "failed"), text_of(problem)

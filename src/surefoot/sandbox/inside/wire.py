@@ -26,6 +26,18 @@ class WireError(Exception):
     """A value that cannot be sent, or bytes that are not a value."""
 
 
+class NotPlainError(WireError):
+    """A value of a type that cannot be sent, which therefore cannot have come over the channel."""
+
+
+def escaped(text: str) -> str:
+    """The text with its surrogates and control characters as escapes: a verdict is read as strict JSON."""
+    return "".join(
+        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode()
+        for char in text
+    )
+
+
 def encode(value: Any, depth: int = 0) -> Any:
     """A value as JSON's types; containers but lists are objects with one key. Raises ``WireError``."""
     if depth > MAX_DEPTH:
@@ -55,7 +67,7 @@ def encode(value: Any, depth: int = 0) -> Any:
         return {"set": [encode(item, depth + 1) for item in set.__iter__(value)]}
     if isinstance(value, frozenset):
         return {"frozenset": [encode(item, depth + 1) for item in frozenset.__iter__(value)]}
-    raise WireError(f"a value of type {type(value).__name__} is not plain, so it cannot be compared")
+    raise NotPlainError(f"a value of type {type(value).__name__} is not plain, so it cannot be compared")
 
 
 def decode(data: Any) -> Any:
