@@ -263,6 +263,8 @@ class Candidate:
     """Canonical final answer; equal strings are equal answers; ``None`` = no answer."""
     score: float | None
     """Aggregated score; ``None`` = not scored."""
+    refuted: bool = False
+    """Whether a check found a step wrong: chosen only if this holds of all candidates."""
 
 
 @runtime_checkable

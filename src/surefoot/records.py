@@ -783,6 +783,13 @@ class StepScores(Record):
         scores = (None,) * len(trace.steps)
         return cls(trace_id=trace.id, scorer=scorer, scores=scores, unscored_reason=reason)
 
+    def refuted(self, first: int = 0) -> bool:
+        """Whether a check found a step from ``first`` on wrong: its score is 0, and it has a reason."""
+        return any(
+            score == 0 and reason
+            for score, reason in zip(self.scores[first:], self.reasons[first:], strict=False)
+        )
+
     def __str__(self) -> str:
         values = " ".join("n/a" if value is None else f"{value:.3f}" for value in self.scores)
         return f"{self.trace_id} by {self.scorer}: {values}"

@@ -67,6 +67,22 @@ def test_no_selector_exceeds_pass_at_k(pool, data):
         assert (curves[method] <= curves["pass"] + 1e-12).all()
 
 
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["a", "b", None]), st.none() | st.sampled_from([-0.5, 0.0, 0.25, 1.0])),
+        min_size=2,
+        max_size=5,
+    )
+)
+def test_curves_treat_unscored_votes_as_the_selectors_do(pairs):
+    answers, scores = zip(*pairs, strict=True)
+    correct = [answer == "a" for answer in answers]
+    pool = Pool(answers=list(answers), correct=correct, scores=list(scores))
+    for name in ("weighted_vote", "agreement"):
+        got = selection_curve([pool], name, [2], draws=720, rng=np.random.default_rng(0))[0, 0]
+        assert got == pytest.approx(brute_force(name, answers, correct, scores, 2), abs=1e-12)
+
+
 def test_a_gate_comes_before_every_score():
     pool = Pool(answers="aab", correct=[0, 0, 1], scores=[0.9, 0.8, 0.1], gate=[0.5, 0.5, 1.0])
     for method in SELECTORS:

@@ -116,6 +116,22 @@ class AnswerChecker:
             verdicts.append(verdict)
         return verdicts
 
+    def grade(self, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        """As :meth:`equal`, but an answer that cannot be compared with a reference that can be read is wrong.
+
+        Otherwise it would be better to break the comparison than to be wrong.
+        """
+        return [
+            False if verdict is None and self._broken_by_answer(*pair) else verdict
+            for pair, verdict in zip(pairs, self.equal(pairs), strict=True)
+        ]
+
+    def _broken_by_answer(self, answer: str, reference: str) -> bool:
+        # a failure that says nothing of the pair is not remembered
+        return (
+            self.method == "math" and (answer, reference) in self._memo and bool(self.fingerprint(reference))
+        )
+
     def fingerprint(self, answer: str) -> str | None:
         """A text that equal values have in common, by which answers are sorted before they are compared.
 

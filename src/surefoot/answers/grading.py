@@ -37,7 +37,7 @@ class Grade:
     answer: str | None
     """``None`` = there is none, which counts as a wrong outcome."""
     outcome: bool | None
-    """``None`` = unknown: no reference, or the comparison failed (see ``AnswerChecker.failures``)."""
+    """``None`` = unknown: no reference, or it cannot be compared (see ``AnswerChecker.grade``)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class Grader:
         """One grade per solution, against the reference of the same place."""
         answers = [final_answer(solution, self.styles) for solution in solutions]
         pairs = [(a, r) for a, r in zip(answers, references, strict=True) if a is not None and r is not None]
-        verdicts = iter(self.checker.equal(pairs))
+        verdicts = iter(self.checker.grade(pairs))
         grades = []
         for answer, reference in zip(answers, references, strict=True):
             outcome = None

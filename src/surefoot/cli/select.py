@@ -80,7 +80,10 @@ class Select(Command):
             for group in traces.groups():
                 answers = group_equal([trace.answer for trace in group], compare)
                 values = _values(group, scores, self.aggregate)
-                pool = [Candidate(answer=a, score=v) for a, v in zip(answers, values, strict=True)]
+                pool = [
+                    Candidate(answer=a, score=v, refuted=_refuted(trace, scores))
+                    for trace, a, v in zip(group, answers, values, strict=True)
+                ]
                 answered += sum(answer is not None for answer in answers)
                 scored += sum(value is not None for value in values)
                 gate = None if among is None else _values(group, among, "min")
@@ -128,6 +131,10 @@ def _values(
 
     records = scores.find_many(trace.id for trace in group) if scores is not None else {}
     return [trace_score(records[t.id][-1].scores, how) if t.id in records else None for t in group]
+
+
+def _refuted(trace: Trace, scores: RecordTable[StepScores] | None) -> bool:
+    return scores is not None and any(record.refuted() for record in scores.find(trace.id))
 
 
 def _no_score(path: str, first: StepScores, trace: Trace) -> str:

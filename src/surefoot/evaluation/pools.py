@@ -133,7 +133,7 @@ def graded(
     if reference is not None:
         distinct = [answer for answer in dict.fromkeys(answers) if answer is not None]
         pairs = [(answer, reference) for answer in distinct]
-        verdicts = {None: False, **dict(zip(distinct, checker.equal(pairs), strict=True))}
+        verdicts = {None: False, **dict(zip(distinct, checker.grade(pairs), strict=True))}
     return [
         trace.model_copy(update={"answer": answer, "outcome": verdicts.get(answer)})
         for trace, answer in zip(traces, answers, strict=True)

@@ -110,7 +110,8 @@ class CreditRule(Protocol):
     def credit(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[tuple[RewardStream, ...]]]:
         """Rewards of every rollout of every group (the samples of one problem).
 
-        Every rollout has the same streams in the same order; one without rewards is empty.
+        Every rollout has the same streams in the same order; one without rewards is empty. What is unknown of
+        one rollout and known of others of its group counts as failed (:func:`unknown_as_failed`).
         """
 
 
@@ -122,6 +123,12 @@ class Rule(BaseModel):
 
     def credit(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[tuple[RewardStream, ...]]]:
         """As :meth:`CreditRule.credit`."""
+        return self._credit([self._judged(group) for group in batch])
+
+    def _judged(self, group: Sequence[ScoredRollout]) -> list[ScoredRollout]:
+        return unknown_as_failed(group)
+
+    def _credit(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[tuple[RewardStream, ...]]]:
         return [self.group_credit(group) for group in batch]
 
     def group_credit(self, group: Sequence[ScoredRollout]) -> list[tuple[RewardStream, ...]]:
@@ -133,12 +140,33 @@ class Rule(BaseModel):
         raise NotImplementedError
 
 
+def unknown_as_failed(group: Sequence[ScoredRollout], *, scores: bool = True) -> list[ScoredRollout]:
+    """The group without an unknown outcome beside a known one, which counts as wrong; with ``scores`` also
+    without an unscored step beside a scored one, which counts as the worst step of the group.
+
+    Otherwise a response that its judge cannot read would beat one that fails. If nothing of a group is known,
+    the judge has failed, and nothing is learned from the group.
+    """
+    outcomes = [rollout.outcome for rollout in group if rollout.outcome is not None]
+    known = [score for rollout in group for score in rollout.scores if score is not None]
+    wrong = min(0.0, *outcomes) if outcomes else None
+    worst = min(known, default=None) if scores else None
+    return [
+        replace(
+            rollout,
+            outcome=wrong if rollout.outcome is None else rollout.outcome,
+            scores=tuple(worst if score is None else score for score in rollout.scores),
+        )
+        for rollout in group
+    ]
+
+
 class Outcome(Rule):
     """Outcome reward: r = 1 for a correct answer, 0 for a wrong one, at the last token (T - 1).
 
     Every token has the same return, so nothing says which step was to blame. The reward of RLOO (Ahmadian et
     al., arXiv 2402.14740) and of outcome-supervised GRPO (DeepSeekMath, arXiv 2402.03300, section 4.1.2).
-    The stream of an ungraded rollout is empty.
+    The streams of a group without a graded rollout are empty.
     """
 
     rule: Literal["outcome"] = Field(default="outcome", description="Credit by the final answer alone.")
@@ -164,7 +192,7 @@ class Summed(Rule):
     r_k = 2 p_k - 1, so that a step more likely wrong than right costs.
 
     More steps bring more reward: this is the rule that policies game by writing empty or repeated steps.
-    An unscored step gets no reward.
+    In a group without a scored step there is no reward.
     """
 
     rule: Literal["summed"] = Field(default="summed", description="Credit by the sum of step scores.")
@@ -202,7 +230,7 @@ class MinForm(Rule):
     signed: bool = Field(default=True, description="Reward 2 p - 1 rather than the score p.")
 
     def stream(self, rollout: ScoredRollout) -> RewardStream:
-        """Steps without a score weigh nothing."""
+        """A reward for each scored step, whose sum is the soft minimum, or the suffix minima."""
         steps = rollout.scored_steps()
         if not steps:
             return RewardStream(at=(), values=(), reach="own" if self.form == "strict" else "returns")
@@ -213,7 +241,6 @@ class MinForm(Rule):
             return RewardStream(
                 at=at, values=tuple((min_weights(rewards_s, self.temperature) * rewards_s).tolist())
             )
-        # reach "own" gives an unscored step the return of the next scored one, its suffix minimum
         suffix_s = np.minimum.accumulate(rewards_s[::-1])[::-1]
         return RewardStream(at=at, values=tuple(suffix_s.tolist()), reach="own")
 
@@ -231,10 +258,9 @@ class ClipDelta(Rule):
     - ``delta``: r_k <- r_k - r_{k+1} for k < K - 1, r_k for k = K - 1, and 0 for the last step K, which the
       outcome rewards. The return from step k < K is then r_k itself, and the whole return is r_1.
 
-    Steps without a score are skipped: the difference is to the next scored one before K. The paper adds the
-    outcome: use this within ``mixed``, whose ``process`` is the paper's α. It does not print η; by the
-    default a step is bad if it is more likely wrong than correct. Choose one that most steps of the first
-    policy exceed.
+    The paper adds the outcome: use this within ``mixed``, whose ``process`` is the paper's α. It does not
+    print η; by the default a step is bad if it is more likely wrong than correct. Choose one that most steps
+    of the first policy exceed.
     """
 
     rule: Literal["clip-delta"] = Field(default="clip-delta", description="Credit of bounded sum.")
@@ -281,7 +307,7 @@ class Implicit(Rule):
         default=True, description="Divide by the largest absolute return-to-go of the batch."
     )
 
-    def credit(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[tuple[RewardStream, ...]]]:
+    def _credit(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[tuple[RewardStream, ...]]]:
         """One stream per rollout; empty without log-ratios."""
         log_ratios = [
             rollout.log_ratios for group in batch for rollout in group if rollout.log_ratios is not None
@@ -311,7 +337,7 @@ class Mixed(Rule):
     Each source has its own baseline, and is weighted after it. It is PURE's PRM + VR (arXiv
     2504.15275; 1 and 1), Clip and Delta's J = α Σ r_k + Correct (arXiv 2410.15115; ``process`` = α) and PRIME
     (arXiv 2502.01456; 1 and 1: the ``rm_coef`` 5 of its scripts does not reach the advantages).
-    An unknown outcome gives no reward; the process part remains.
+    If no outcome of a group is known, the process part remains.
     """
 
     rule: Literal["mixed"] = Field(default="mixed", description="Step rewards plus the outcome.")
@@ -324,7 +350,7 @@ class Mixed(Rule):
         """What the inner rule reads, and the outcome."""
         return self.of.needs | {"outcome"}
 
-    def credit(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[tuple[RewardStream, ...]]]:
+    def _credit(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[tuple[RewardStream, ...]]]:
         """The inner rule's streams, then the outcome's."""
         inner = self.of.credit(batch)
         weighted = [
@@ -386,6 +412,9 @@ class Effective(Rule):
             )
         return self
 
+    def _judged(self, group: Sequence[ScoredRollout]) -> list[ScoredRollout]:
+        return unknown_as_failed(group, scores=self.scores == "advantages")
+
     def group_credit(self, group: Sequence[ScoredRollout]) -> list[tuple[RewardStream, ...]]:
         """The outcome, and the advantages weighted by α.
 
@@ -398,21 +427,18 @@ class Effective(Rule):
 
     def _advantages(self, rollout: ScoredRollout, previous: float | None) -> RewardStream:
         at, values = [], []
-        steps = list(zip(rollout.ends, rollout.scores, strict=False)) if rollout.scored_steps() else []
-        for end, score in steps:
-            if score is not None and not 0 <= score <= 1:
+        for _, end, score in rollout.scored_steps():
+            if not 0 <= score <= 1:
                 raise ScoreError(
                     f"a step's score is {score:g}, but credit 'effective' needs values in [0, 1]"
                 )
+            at.append(end)
             if self.scores == "advantages":
-                at.append(end)
-                # an unscored step is a boundary: the next step's advantage does not reach back to it
-                values.append(0.0 if score is None else 2 * score - 1)
-            elif score is not None:
-                at.append(end)
-                value = self._prover_value(score)
-                values.append(0.0 if previous is None else value - previous)
-                previous = value
+                values.append(2 * score - 1)
+                continue
+            value = self._prover_value(score)
+            values.append(0.0 if previous is None else value - previous)
+            previous = value
         return RewardStream(at=tuple(at), values=tuple(values), weight=self.alpha, reach="own", centred=True)
 
     def _before(self, group: Sequence[ScoredRollout], index: int) -> float | None:
@@ -476,6 +502,9 @@ class _TurnRule(Rule):
         default="outcome",
         description="Reward of a turn: its score, the outcome at the last turn (0 before it), or both.",
     )
+
+    def _judged(self, group: Sequence[ScoredRollout]) -> list[ScoredRollout]:
+        return unknown_as_failed(group, scores=False)
 
     def _grouped(self, group: Sequence[ScoredRollout]) -> list[FloatArray | None]:
         return [turn_rewards(rollout, self.rewards) for rollout in group]
@@ -580,6 +609,9 @@ class TurnDifference(Rule):
         default=None,
         description="Φ before the first turn, for all problems; by default the others' mean outcome.",
     )
+
+    def _judged(self, group: Sequence[ScoredRollout]) -> list[ScoredRollout]:
+        return unknown_as_failed(group, scores=False)
 
     def group_credit(self, group: Sequence[ScoredRollout]) -> list[tuple[RewardStream, ...]]:
         """The advantages, as one centred stream."""

@@ -586,7 +586,9 @@ def within_band(
     """
     within = []
     for group in groups:
-        share = _mean(rollout.trace.outcome for rollout in group)
+        outcomes = [rollout.trace.outcome for rollout in group]
+        # beside known outcomes an unknown one counts as wrong
+        share = None if set(outcomes) <= {None} else _mean(map(bool, outcomes))
         in_band = band is None or share is None or band[0] <= share <= band[1]
         if group and in_band and not (mixed and share in (0.0, 1.0)):
             within.append(list(group))

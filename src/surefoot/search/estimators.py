@@ -256,7 +256,8 @@ class _Ballot:
         result = np.empty(len(subsets))
         voted = votes.any(axis=1)
         if voted.any():
-            result[voted] = self._winner_value(subsets[voted], votes[voted])
+            unscored = playing & (self.answer[subsets] >= 0) & ~self._may_vote[subsets] & (self.keep == 1)
+            result[voted] = self._winner_value(subsets[voted], votes[voted], unscored[voted])
         if not voted.all():
             result[~voted] = self._without_votes(subsets[~voted], playing[~voted])
         return result
@@ -268,7 +269,7 @@ class _Ballot:
         values = self.gate[subsets]
         return np.asarray(values == values.max(axis=1, keepdims=True))
 
-    def _winner_value(self, subsets: IntArray, votes: BoolArray) -> FloatArray:
+    def _winner_value(self, subsets: IntArray, votes: BoolArray, unscored: BoolArray) -> FloatArray:
         shape = len(subsets), int(self.answer.max()) + 1
         rows, _ = np.nonzero(votes)
         samples = subsets[votes]
@@ -280,8 +281,15 @@ class _Ballot:
 
         counts = count()
         totals = counts if self.weights is None else count(self.weights[samples])
+        all_counts = counts
+        if self.weights is not None and unscored.any():  # they vote with the lowest score, at most 0
+            rows, _ = np.nonzero(unscored)
+            lowest = np.where(votes, self.weights[subsets], 0.0).min(axis=1)
+            more = np.zeros(shape)
+            np.add.at(more, (rows, self.answer[subsets[unscored]]), 1.0)
+            totals, all_counts = totals + more * np.minimum(lowest, 0.0)[:, None], counts + more
         if self.power != 1:
-            totals = totals * np.maximum(counts, 1.0) ** (self.power - 1)
+            totals = totals * np.maximum(all_counts, 1.0) ** (self.power - 1)
         totals = np.where(counts > 0, totals, -np.inf)
         best = totals.max(axis=1, keepdims=True)
         # the tied answer seen first in a random order is one in proportion to its votes

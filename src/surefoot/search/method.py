@@ -168,6 +168,7 @@ def conclude(space: Space, method: str, leaves: Sequence[Prefix], rule: str) -> 
         for node, grade in zip(nodes.values(), grades, strict=True)
     ]
     values = [space.value(node) for node in nodes.values()]
+    records = [space.record(node, trace) for node, trace in zip(nodes.values(), traces, strict=True)]
     finite_values = [None if value == -float("inf") else value for value in values]
     answers = group_equal([grade.answer for grade in grades], space.grader.checker)
     return SearchResult(
@@ -175,26 +176,28 @@ def conclude(space: Space, method: str, leaves: Sequence[Prefix], rule: str) -> 
         method=method,
         seed=space.seed,
         candidates=tuple(traces),
-        scores=tuple(space.record(node, trace) for node, trace in zip(nodes.values(), traces, strict=True))
-        if space.has_scorer
-        else (),
+        scores=tuple(records) if space.has_scorer else (),
         values=tuple(finite_values),
         weights=tuple(weights.values()),
         rule=rule,
-        chosen=_choose(rule, answers, finite_values, list(weights.values())),
+        chosen=_choose(
+            rule,
+            [
+                Candidate(answer=answer, score=value, refuted=record.refuted())
+                for answer, value, record in zip(answers, finite_values, records, strict=True)
+            ],
+            list(weights.values()),
+        ),
         usage=space.usage,
         counts=SearchCounts(nodes=sum(bool(node.text) for node in space.tree), **space.counts),
         error="; ".join(space.errors) or None,
     )
 
 
-def _choose(
-    rule: str, answers: Sequence[str | None], values: Sequence[float | None], weights: Sequence[int]
-) -> int | None:
-    if not answers:
+def _choose(rule: str, candidates: Sequence[Candidate], weights: Sequence[int]) -> int | None:
+    if not candidates:
         return None
     if rule == FIRST:
         return 0
     indices = [index for index, weight in enumerate(weights) for _ in range(weight)]
-    candidates = [Candidate(answer=answers[k], score=values[k]) for k in indices]
-    return indices[SELECTORS[rule].select(candidates)]
+    return indices[SELECTORS[rule].select([candidates[k] for k in indices])]

@@ -1,8 +1,9 @@
 """Selectors: which of several solutions to one problem to hand out.
 
 Shared rules. Equal answer strings are equal answers, so canonicalise first (``surefoot.answers``). A score
-that is ``None``, NaN or infinite means "not scored" and is never preferred. Ties go to what comes first, so
-that a selector is a function of its input alone.
+that is ``None``, NaN or infinite means "not scored" and is never preferred. A candidate with a refuted step
+takes part only if all have one. Ties go to what comes first, so that a selector is a function of its input
+alone.
 """
 
 from __future__ import annotations
@@ -40,16 +41,30 @@ TIE_TOLERANCE = 1e-9
 """Vote totals closer than this (relative) are tied: rounding errors of a sum must not decide."""
 
 
+class _Selector:
+    """Base of the selectors, whose ``_choose`` is given one candidate at least."""
+
+    def select(self, candidates: Sequence[Candidate]) -> int:
+        """Index of the chosen candidate; raises ``ScoreError`` without candidates."""
+        if not candidates:
+            raise ScoreError(
+                "'candidates' is empty: there is nothing to choose from; count the problem as unanswered"
+            )
+        among = passing([not candidate.refuted for candidate in candidates])
+        return among[self._choose([candidates[at] for at in among])]
+
+    def _choose(self, candidates: Sequence[Candidate]) -> int:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class Majority:
+class Majority(_Selector):
     """Most frequent answer (self-consistency, Wang et al. 2022, arXiv 2203.11171).
 
     Tie: the answer seen first. Candidates without an answer do not vote; if all lack one, index 0.
     """
 
-    def select(self, candidates: Sequence[Candidate]) -> int:
-        """Index of the first candidate with the winning answer; raises ``ScoreError`` without candidates."""
-        _require(candidates)
+    def _choose(self, candidates: Sequence[Candidate]) -> int:
         votes: dict[str, int] = {}
         for candidate in candidates:
             if candidate.answer is not None:
@@ -62,26 +77,25 @@ class Majority:
 
 
 @dataclass(frozen=True)
-class BestOfN:
+class BestOfN(_Selector):
     """Highest score (Cobbe et al. 2021, arXiv 2110.14168). Tie: the first; nothing scored: index 0.
 
     A sample without a final answer is chosen only if no scored sample has one: right steps that lead
     nowhere do not answer the problem.
     """
 
-    def select(self, candidates: Sequence[Candidate]) -> int:
-        """Index of the best-scored candidate; raises ``ScoreError`` without candidates."""
-        _require(candidates)
+    def _choose(self, candidates: Sequence[Candidate]) -> int:
         return _best(candidates, range(len(candidates)))
 
 
 @dataclass(frozen=True)
-class WeightedVote:
+class WeightedVote(_Selector):
     """argmax_a of the sum of scores of the samples with answer a, then the best-scored of these.
 
     Uesato et al. 2022 (arXiv 2211.14275), reward-model weighted decoding. Scores should be >= 0: with
-    negative ones a further vote counts against its answer. Only candidates with an answer and a score vote.
-    If there is none, the rule falls back to ``Majority``, and without any answer to ``BestOfN``.
+    negative ones a further vote counts against its answer. Only answers with a scored candidate can win;
+    their unscored candidates vote with the lowest score of all, at most 0. If there is none, the rule falls
+    back to ``Majority``, and without any answer to ``BestOfN``.
 
     With ``power`` p an answer's total is the mean of its scores times its number of votes to the power of p.
     CodeT's dual execution agreement (Chen et al. 2022, arXiv 2207.10397) is p = 1/2: answers are the
@@ -90,16 +104,16 @@ class WeightedVote:
 
     power: float = 1.0
 
-    def select(self, candidates: Sequence[Candidate]) -> int:
-        """Index of the chosen candidate; raises ``ScoreError`` without candidates."""
-        _require(candidates)
-        votes: dict[str, list[float]] = {}
-        for candidate in candidates:
-            if candidate.answer is not None and _votes_by_score(candidate):
-                votes.setdefault(candidate.answer, []).append(_value(candidate))
-        if not votes:
+    def _choose(self, candidates: Sequence[Candidate]) -> int:
+        scored = [candidate for candidate in candidates if _votes_by_score(candidate)]
+        if not scored:
             answered = any(candidate.answer is not None for candidate in candidates)
             return Majority().select(candidates) if answered else BestOfN().select(candidates)
+        lowest = min(0.0, *map(_value, scored))
+        votes: dict[str, list[float]] = {str(candidate.answer): [] for candidate in scored}
+        for candidate in candidates:
+            if candidate.answer in votes:
+                votes[candidate.answer].append(max(_value(candidate), lowest))
         totals = {
             answer: math.fsum(scores) * len(scores) ** (self.power - 1) for answer, scores in votes.items()
         }
@@ -110,7 +124,7 @@ class WeightedVote:
 
 
 @dataclass(frozen=True)
-class ConfidenceVote:
+class ConfidenceVote(_Selector):
     """``WeightedVote`` among the share ``keep`` of the candidates with the highest scores.
 
     DeepConf's offline vote (Fu et al. 2025, arXiv 2508.15260): of the candidates with an answer and a score,
@@ -127,9 +141,7 @@ class ConfidenceVote:
         if not 0 < self.keep <= 1:
             raise ValueError(f"'keep' must lie in (0, 1], not {self.keep}")
 
-    def select(self, candidates: Sequence[Candidate]) -> int:
-        """Index of the chosen candidate; raises ``ScoreError`` without candidates."""
-        _require(candidates)
+    def _choose(self, candidates: Sequence[Candidate]) -> int:
         voters = [at for at, candidate in enumerate(candidates) if _votes_by_score(candidate)]
         if not voters:
             return WeightedVote().select(candidates)
@@ -187,7 +199,7 @@ def knockout(answers: Sequence[Hashable], judge: PairJudge, rng: np.random.Gener
 
 
 @dataclass(frozen=True)
-class Knockout:
+class Knockout(_Selector):
     """A knockout tournament (:func:`knockout`); of the candidates left, the best-scored.
 
     A score is of one candidate alone, so it judges both of a match: correct from ``threshold`` on. (If the
@@ -199,9 +211,7 @@ class Knockout:
 
     threshold: float = 0.5
 
-    def select(self, candidates: Sequence[Candidate]) -> int:
-        """Index of the chosen candidate; raises ``ScoreError`` without candidates."""
-        _require(candidates)
+    def _choose(self, candidates: Sequence[Candidate]) -> int:
         return self.among(candidates)(range(len(candidates)))
 
     def among(self, candidates: Sequence[Candidate]) -> Callable[[Sequence[int]], int]:
@@ -264,13 +274,6 @@ def passing(gate: Sequence[float | None]) -> list[int]:
     values = [value if value is not None and math.isfinite(value) else -math.inf for value in gate]
     best = max(values, default=-math.inf)
     return [at for at, value in enumerate(values) if value == best]
-
-
-def _require(candidates: Sequence[Candidate]) -> None:
-    if not candidates:
-        raise ScoreError(
-            "'candidates' is empty: there is nothing to choose from; count the problem as unanswered"
-        )
 
 
 def preference(candidate: Candidate) -> tuple[bool, bool, float]:

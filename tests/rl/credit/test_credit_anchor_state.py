@@ -81,10 +81,11 @@ def test_the_same_numbers_as_the_authors_formula(seed: int, *, scale: bool) -> N
         assert array == pytest.approx(np.repeat(values, 2).tolist(), abs=1e-4)
 
 
-def test_an_episode_that_was_not_judged_has_no_reward_and_no_part_in_a_mean() -> None:
+def test_an_episode_that_was_not_judged_counts_as_wrong_beside_others() -> None:
     group = [_episode("a", outcome=1.0), _episode("a"), _episode("a", outcome=0.0)]
     arrays = _advantages(AnchorState(), group, Group(scale=False))
-    assert arrays == [pytest.approx([1.0, 1.0]), [0.0, 0.0], pytest.approx([-1.0, -1.0])]
+    assert arrays == [pytest.approx([v, v]) for v in (4 / 3, -2 / 3, -2 / 3)]
+    assert _advantages(AnchorState(), [_episode("a")] * 2, Group(scale=False)) == [[0.0, 0.0]] * 2
 
 
 def test_missing_states_and_scores_are_errors() -> None:

@@ -71,12 +71,14 @@ def test_one_step_has_only_its_outcome() -> None:
 @pytest.mark.parametrize(
     ("scores", "values"),
     [
-        ([0.9, None, 0.7, 0.95], (0.2, 0.7, 0.0)),
-        ([0.9, 0.8, None], (0.1, 0.8)),  # the last step is the one without a score
+        ([0.9, None, 0.7, 0.95], (0.2, 0.0, 0.7, 0.0)),
+        ([0.9, 0.8, None], (0.1, 0.8, 0.0)),  # the last step is the one without a score
         ([None, None], ()),
     ],
 )
-def test_steps_without_a_score_are_skipped(scores: list[float | None], values: tuple[float, ...]) -> None:
+def test_steps_without_a_score_count_as_the_worst(
+    scores: list[float | None], values: tuple[float, ...]
+) -> None:
     assert _stream(DELTA, scores).values == pytest.approx(values)
 
 

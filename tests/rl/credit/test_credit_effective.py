@@ -51,9 +51,14 @@ def test_the_value_before_is_the_mean_outcome_of_the_others() -> None:
     ]
     given = Effective(best_of=2).credit([group])[0]
     assert [streams[1].values[0] for streams in given] == pytest.approx(
-        [0.75 - (1 - 0.5**2), 0.75 - (1 - 0.5**2), 0.75 - 1.0, 0.75 - (1 - (1 / 3) ** 2)]
+        [
+            0.75 - (1 - (2 / 3) ** 2),
+            0.75 - (1 - (2 / 3) ** 2),
+            0.75 - (1 - (1 / 3) ** 2),
+            0.75 - (1 - (1 / 3) ** 2),
+        ]
     )
-    assert given[3][0].at == ()
+    assert given[3][0] == given[2][0]  # not judged, which counts as wrong
 
 
 def test_without_a_value_before_the_first_step_has_no_advantage() -> None:
@@ -74,7 +79,7 @@ def test_a_step_without_a_score_shares_the_advantage_of_the_stretch() -> None:
 
 def test_scores_that_are_advantages_are_taken_as_they_are() -> None:
     stream = _advantages(Effective(scores="advantages"), [0.5, None, 1.0, 0.0])
-    assert (stream.at, stream.values) == ((1, 3, 5, 7), (0.0, 0.0, 1.0, -1.0))
+    assert (stream.at, stream.values) == ((1, 3, 5, 7), (0.0, -1.0, 1.0, -1.0))
     assert _advantages(Effective(scores="advantages"), [None, None]).at == ()
     with pytest.raises(ValidationError, match="best_of"):
         Effective(scores="advantages", best_of=4)

@@ -48,10 +48,11 @@ def test_the_weights_are_the_softmax_of_the_negative_reward(rewards: list[float]
 
 
 @given(signed_rewards, st.data())
-def test_steps_without_a_score_weigh_nothing(rewards: list[float], data: st.DataObject) -> None:
+def test_steps_without_a_score_weigh_as_the_worst(rewards: list[float], data: st.DataObject) -> None:
     place = data.draw(st.integers(0, len(rewards)))
     with_gap = [*rewards[:place], None, *rewards[place:]]
-    assert _stream(MinForm(), with_gap).values == _stream(MinForm(), rewards).values
+    filled = [*rewards[:place], min(rewards), *rewards[place:]]
+    assert _stream(MinForm(), with_gap).values == _stream(MinForm(), filled).values
     assert _stream(MinForm(), [None]).at == ()
 
 
@@ -65,9 +66,9 @@ def test_the_strict_form_gives_each_step_the_worst_reward_to_come(rewards: list[
     )
 
 
-def test_a_strict_return_reaches_back_over_a_step_without_a_score() -> None:
+def test_a_strict_return_counts_a_step_without_a_score_as_the_worst() -> None:
     stream = _stream(MinForm(form="strict"), [0.5, None, -0.5, 0.9, None])
-    assert (stream.at, stream.values) == ((1, 5, 7), pytest.approx((-0.5, -0.5, 0.9)))
+    assert (stream.at, stream.values) == ((1, 3, 5, 7, 9), pytest.approx([-0.5] * 5))
     assert _stream(MinForm(form="strict"), [None]) == RewardStream(at=(), values=(), reach="own")
 
 

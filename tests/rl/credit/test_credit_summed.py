@@ -20,10 +20,13 @@ def test_signed_scores_cost_below_a_half() -> None:
     assert streams[0].values == (1.0, 0.0, -1.0)
 
 
-def test_steps_without_a_score_have_no_reward() -> None:
-    some, none, unscored = Summed().credit([[scored([0.9, None, 0.7]), scored([None, None]), scored()]])[0]
-    assert (some[0].at, some[0].values) == ((1, 5), (0.9, 0.7))
-    assert none[0].at == unscored[0].at == ()
+def test_steps_without_a_score_have_the_worst_reward_of_their_group() -> None:
+    (some, none), (alone,) = Summed().credit(
+        [[scored([0.9, None, 0.7]), scored([None, None])], [scored([None])]]
+    )
+    assert (some[0].at, some[0].values) == ((1, 3, 5), (0.9, 0.7, 0.7))
+    assert none[0].values == (0.7, 0.7)
+    assert alone[0].at == ()
 
 
 def test_more_steps_bring_more_reward() -> None:

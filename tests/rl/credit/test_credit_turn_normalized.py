@@ -113,5 +113,12 @@ def test_a_missing_reward_of_an_earlier_turn_is_an_error_and_not_0() -> None:
 
 
 def test_alone_in_a_group_there_is_nothing_to_compare_with() -> None:
-    group = [scored([0.5], outcome=1.0), scored([0.5])]  # the second was not judged
-    assert [one[0].at for one in TurnNormalized().credit([group])[0]] == [(), ()]
+    (alone,) = TurnNormalized().credit([[scored([0.5], outcome=1.0)]])[0]
+    assert alone[0].at == ()
+    assert [streams[0].at for streams in TurnNormalized().credit([[scored([0.5])] * 2])[0]] == [(), ()]
+
+
+def test_an_episode_that_was_not_judged_counts_as_wrong_beside_others() -> None:
+    right, unjudged, wrong = (scored([0.5], outcome=outcome) for outcome in (1.0, None, 0.0))
+    credit = TurnNormalized().credit
+    assert credit([[right, unjudged]]) == credit([[right, wrong]])

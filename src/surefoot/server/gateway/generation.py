@@ -425,7 +425,11 @@ class _ToolReplies:
             rule = "best_of_n" if strategy.threshold is not None else strategy.search.rule
             votes = await self.grader.checker.run(lambda: _votes(draw.replies, self.grader.checker))
             candidates = [
-                Candidate(answer=vote, score=reply.value)
+                Candidate(
+                    answer=vote,
+                    score=reply.value,
+                    refuted=reply.scores is not None and reply.scores.refuted(reply.first_step),
+                )
                 for vote, reply in zip(votes, draw.replies, strict=True)
             ]
             draw.chosen = SELECTORS[rule].select(candidates)
