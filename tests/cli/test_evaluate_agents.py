@@ -167,7 +167,7 @@ def test_who_and_when(tmp_path: Path):
     write_records(tmp_path / "s.jsonl", scores)
     words = ("--data", f"made={tmp_path}/?.json", "--out", tmp_path / "out", FEW)
     ended = good("evaluate", "who-and-when", f"s={tmp_path}/s.jsonl", *words)
-    assert "made, 2 runs" in " ".join(ended.out.split())
+    assert "Who&When 2 failed runs" in " ".join(ended.out.split())
     found = json.loads((tmp_path / "out" / "who-and-when.json").read_text())["scores"]
     by_name = {one["system"]: one["subsets"]["made"] for one in found}
     assert (by_name["s"]["agent"]["value"], by_name["s"]["within"]["1"]["value"]) == (0.5, 1.0)

@@ -91,7 +91,7 @@ def test_processbench_side_by_side_and_again_without_scoring(data, prm, tmp_path
         "undefined": judge["average_f1"]["undefined"],
     }
     assert judge["subsets"]["gsm8k"]["unparsed"] == 0
-    assert result["inputs"]["data"] == {"gsm8k": str(data / "gsm8k.json"), "math": str(data / "math.jsonl")}
+    assert result["inputs"]["data"] == [str(data / "gsm8k.json"), str(data / "math.jsonl")]
     assert (tmp_path / "out/processbench.html").read_text().startswith("<!DOCTYPE html>")
     stored = list(tmp_path.glob("out/scores/mine/pieces/scores.journal"))
     assert stored

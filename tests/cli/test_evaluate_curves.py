@@ -80,7 +80,7 @@ def test_a_checkpoint_and_stored_scores_side_by_side(files: Path, checkpoint: Pa
     assert curves["majority"]["accuracy"]["1"]["value"] == pytest.approx(0.5)
     assert curves["hand best-of-N min"]["tokens"]["4"] == pytest.approx(4 * 12)
     assert curves["tiny best-of-N min"]["tokens"]["4"] > 4 * 9
-    assert data["inputs"]["sources"]["tiny"] == str(checkpoint)
+    assert data["inputs"]["sources"][0].endswith(str(checkpoint))
     assert "<svg" in (tmp_path / "best_of_n.html").read_text()
     assert (tmp_path / "scores/tiny").is_dir(), "the checkpoint's scores are kept"
 

@@ -22,9 +22,10 @@ from surefoot.evaluation.benchmarks.agent_steps import (
     AgentEvaluation,
     AgentRun,
     agent_runs,
+    agent_section,
     evaluate_agent_steps,
-    write_agent_report,
 )
+from surefoot.evaluation.report import Report
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_layout import StepLayout
 from surefoot.evaluation.step_scores import open_systems
@@ -251,6 +252,6 @@ def test_stored_judges_and_the_report(judgements: list[dict[str, Any]], tmp_path
         found = judges[name].subsets["all"]
         assert found.step.value == pytest.approx(hits / sum(map(len, people)))
         assert found.missing_runs == sum(set(said.values()) == {None} for said in own)
-    report = write_agent_report(result, tmp_path / "r.html", title="AgentProcessBench")
+    report = Report("r").section(agent_section(result, "AgentProcessBench")).write(tmp_path / "r.html")
     assert "baseline: last step wrong iff the run failed" in (tmp_path / "r.html").read_text()
-    assert len(report.printed) == 2 + 1 + 3  # paragraphs; sources; both subsets and all
+    assert len(report.printed) == 2 + 4  # title and text; sources twice, accuracies, baselines

@@ -6,14 +6,14 @@ import pytest
 
 from surefoot.answers import AnswerChecker
 from surefoot.errors import ScoreError
-from surefoot.evaluation.best_of_n import BestOfNResult, evaluate_best_of_n
-from surefoot.evaluation.best_of_n_report import (
+from surefoot.evaluation.best_of_n import (
+    BestOfNResult,
     best_of_n_findings,
-    lost_sizes,
-    side_by_side_figure,
-    write_best_of_n_report,
+    best_of_n_section,
+    evaluate_best_of_n,
 )
 from surefoot.evaluation.pools import judged_candidates
+from surefoot.evaluation.report import Report
 from surefoot.records import Step, StepScores, Trace, Usage
 
 RIGHT = (1, 3, 0, 2, 3, 3)
@@ -113,8 +113,7 @@ def test_unknown_tokens_are_said_and_not_zero():
 def test_the_sentences_say_where_majority_wins(result):
     sentences = best_of_n_findings(result)
     assert sentences[0].startswith("6 problems. Of 4 samples, at least one is correct for 83.3% (pass@4)")
-    assert lost_sizes(result.curve("bad best-of-N min"))[-1] == 4
-    [against] = [s for s in sentences if s.startswith("Majority beats bad with best-of-N min at N = ")]
+    [against] = [s for s in sentences if s.startswith("Majority beats bad with best-of-N min at N = 2, 4 ")]
     assert "(most at 4: -70.8 points [" in against
     assert "No difference found in favour of majority against good for any rule at any N." in sentences
     assert "No difference found in favour of bad against majority for any rule at any N." in sentences
@@ -165,16 +164,8 @@ def test_the_page_needs_nothing_and_is_the_same_again(tmp_path):
     given = traces()
     found = evaluate(given, {"s": scores(given, 0.9, 0.1)})
     for name in ("a.html", "b.html"):
-        write_best_of_n_report(found, tmp_path / name)
+        Report("Best-of-N").section(best_of_n_section(found)).write(tmp_path / name)
     page = (tmp_path / "a.html").read_text()
     assert page == (tmp_path / "b.html").read_text()
     assert page.count("<figure>") == 3, "curves, differences, tokens"
     assert "http" not in page.replace("http://www.w3.org", "")
-
-
-def test_scorers_are_drawn_side_by_side(result):
-    figure = side_by_side_figure(result.curves)
-    assert [axes.get_title() for axes in figure.axes] == [
-        f"best-of-N, {how}" for how in ("min", "product", "last", "mean", "sum")
-    ]
-    assert {line.get_label() for line in figure.axes[0].lines} == {"pass@N", "majority", "good", "bad"}

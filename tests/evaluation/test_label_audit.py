@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from surefoot.cli import app
 from surefoot.errors import LabelError, SurefootError
-from surefoot.evaluation.label_audit import audit_labels
-from surefoot.evaluation.label_report import write_label_report
+from surefoot.evaluation.label_audit import audit_labels, label_section
 from surefoot.evaluation.label_sets import label_set, label_sets
 from surefoot.evaluation.label_truth import Confusion, label_noise
+from surefoot.evaluation.report import Report
 from surefoot.evaluation.step_layout import StepLayout
 from surefoot.io import write_records
 from surefoot.io.tables import Facts
@@ -304,7 +304,7 @@ def test_equal_input_gives_equal_output(tmp_path):
             draws=20,
             seed=3,
         )
-        write_label_report(audit, tmp_path / name)
+        Report("Labels").section(label_section(audit)).write(tmp_path / name)
         return json.dumps(audit.to_json()), (tmp_path / name).read_text(encoding="utf-8")
 
     first, second = once("1.html"), once("2.html")
@@ -383,9 +383,9 @@ COMMON = ("--traces", "traces.jsonl", "--out", "audit", "--draws", "20")
 def test_the_command_audits_against_the_exact_checker(files):
     ended = run("one=wrong.jsonl.gz", "step.jsonl.gz", *COMMON, "--problems=problems.jsonl", "--truth=lab")
     assert ended.exit_code == 0, ended.output
-    assert "100.0%" in ended.output
+    assert "1.000 [1.000, 1.000]" in ended.output
     found = json.loads((files / "audit/labels.json").read_text(encoding="utf-8"))
-    assert found["inputs"]["one"] == "wrong.jsonl.gz"
+    assert found["inputs"]["sources"] == ["one=wrong.jsonl.gz", "step.jsonl.gz"]
     assert [source["name"] for source in found["sources"]] == ["one", "step"]
     assert [source["against_truth"]["first_error"]["accuracy"]["value"] for source in found["sources"]] == [
         1,
@@ -409,7 +409,7 @@ def test_after_error_says_what_the_checker_thinks_of_later_steps(files):
 def test_the_command_without_truth_prints_agreement(files):
     ended = run("wrong.jsonl.gz", "step.jsonl.gz", *COMMON)
     assert ended.exit_code == 0, ended.output
-    assert "Agreement on steps" in ended.output
+    assert "pairs, steps" in ended.output
     assert "first error" not in ended.output
     found = json.loads((files / "audit/labels.json").read_text(encoding="utf-8"))
     assert found["truth"] is None

@@ -9,11 +9,12 @@ from sklearn.metrics import roc_auc_score
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.label_sets import label_set
+from surefoot.evaluation.report import Report
 from surefoot.evaluation.scorer_calibration import (
     CalibrationAudit,
     audit_calibration,
+    calibration_section,
     findings,
-    write_calibration_report,
 )
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_scores import labelled_system, open_systems, scored_system
@@ -176,7 +177,7 @@ def test_sources_that_give_no_calibration_are_refused():
 def test_json_and_page_are_plain_and_repeatable(audit, tmp_path):
     json.dumps(audit.to_json(), allow_nan=False)
     for name in ("a.html", "b.html"):
-        write_calibration_report(audit, tmp_path / name)
+        Report("Calibration").section(calibration_section(audit)).write(tmp_path / name)
     page = (tmp_path / "a.html").read_text()
     assert page == (tmp_path / "b.html").read_text()
     assert page.count("<figure>") == 3

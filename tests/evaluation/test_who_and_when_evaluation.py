@@ -10,8 +10,9 @@ from surefoot.evaluation.benchmarks.who_and_when import (
     BlameEvaluation,
     blamed_runs,
     evaluate_who_and_when,
-    write_who_and_when_report,
+    who_and_when_section,
 )
+from surefoot.evaluation.report import Report
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_scores import System, labelled_system, scored_system
 from surefoot.protocols import LabelledTrace
@@ -120,10 +121,11 @@ def test_names_are_compared_without_case_and_addition():
 
 
 def test_report(tmp_path: Path):
-    report = write_who_and_when_report(evaluate_who_and_when(RUNS, [judge()], draws=20), tmp_path / "r.html")
+    section = who_and_when_section(evaluate_who_and_when(RUNS, [judge()], draws=20))
+    report = Report("r").section(section).write(tmp_path / "r.html")
     text = (tmp_path / "r.html").read_text()
     assert "baseline: first step of who speaks most" in text
     assert "In 1 runs the agent to blame is not the speaker" in text
-    assert len(report.printed) == 4
+    assert len(report.printed) == 5
     with pytest.raises(LabelError, match="give at least one run"):
         evaluate_who_and_when([], [])

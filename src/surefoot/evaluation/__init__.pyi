@@ -2,12 +2,12 @@ from . import audits as audits
 from . import benchmarks as benchmarks
 from .best_of_n import BestOfNResult as BestOfNResult
 from .best_of_n import SelectorCurve as SelectorCurve
+from .best_of_n import best_of_n_findings as best_of_n_findings
+from .best_of_n import best_of_n_section as best_of_n_section
 from .best_of_n import evaluate_best_of_n as evaluate_best_of_n
-from .best_of_n_report import best_of_n_findings as best_of_n_findings
-from .best_of_n_report import write_best_of_n_report as write_best_of_n_report
 from .label_audit import LabelAudit as LabelAudit
 from .label_audit import audit_labels as audit_labels
-from .label_report import write_label_report as write_label_report
+from .label_audit import label_section as label_section
 from .label_sets import LabelSet as LabelSet
 from .label_sets import label_set as label_set
 from .label_truth import LabelNoise as LabelNoise
@@ -20,6 +20,7 @@ from .pools import grade_stored as grade_stored
 from .pools import judged_candidates as judged_candidates
 from .pools import pool_of as pool_of
 from .pools import sizes_up_to as sizes_up_to
+from .report import Plot as Plot
 from .report import Report as Report
 from .report import Section as Section
 from .report import Table as Table
@@ -28,7 +29,7 @@ from .run_metrics import RunMetrics as RunMetrics
 from .run_metrics import run_metrics as run_metrics
 from .scorer_calibration import CalibrationAudit as CalibrationAudit
 from .scorer_calibration import audit_calibration as audit_calibration
-from .scorer_calibration import write_calibration_report as write_calibration_report
+from .scorer_calibration import calibration_section as calibration_section
 from .splits import half_of as half_of
 from .step_scores import System as System
 from .step_scores import labelled_system as labelled_system

@@ -23,7 +23,7 @@ from surefoot.evaluation.pools import (
     pool_of,
     sizes_up_to,
 )
-from surefoot.evaluation.report import JSONResult
+from surefoot.evaluation.report import JSONResult, Plot, Section
 from surefoot.evaluation.stored_scores import StoredScores
 from surefoot.io.tables import Seen
 from surefoot.records import StepScores
@@ -293,3 +293,66 @@ class _ScoreFacts:
             reasons["product"] = reason
             reasons |= dict.fromkeys((rule for rule in rules if rule != "best_of_n"), reason)
         return reasons
+
+
+def best_of_n_findings(result: BestOfNResult) -> list[str]:
+    """One sentence on the pool, then for each scorer its best rule and the comparison with majority.
+
+    "Beats" means that the whole 95 % interval of the paired difference is on that side of 0. The best rule is
+    chosen in hindsight on the same problems, so its lead is optimistic.
+    """
+    top = result.sizes[-1]
+    ceiling, majority = result.curve(CEILING).accuracy[top], result.curve(MAJORITY).accuracy[top]
+    sentences = [
+        f"{result.problems} problems. Of {top} samples, at least one is correct for {ceiling.value:.1%} "
+        f"(pass@{top}); majority is correct for {majority.value:.1%}."
+    ]
+    for scorer in result.scorers:
+        curves = {
+            curve.name.removeprefix(f"{scorer} "): curve for curve in result.curves if curve.scorer == scorer
+        }
+        rule, best = max(curves.items(), key=lambda item: item[1].accuracy[top].value)
+        sentences.append(
+            f"{scorer} with {top} samples does best, in hindsight, with {rule}: "
+            f"{best.accuracy[top].value:.1%}, {best.minus_majority[top]:+.1p} against majority."
+        )
+        for winner, loser, sign in ((MAJORITY, scorer, -1), (scorer, MAJORITY, 1)):
+            won = []
+            for rule, curve in curves.items():
+                gaps = {n: gap for n, gap in curve.minus_majority.items() if (sign * gap).low > 0}
+                if gaps:
+                    most = max(gaps, key=lambda n, gaps=gaps: sign * gaps[n].value)  # type: ignore[misc]
+                    won.append(
+                        f"{rule} at N = {', '.join(map(str, gaps))} (most at {most}: {gaps[most]:+.1p})"
+                    )
+            sentences.append(
+                f"{winner.capitalize() if sign < 0 else winner} beats {loser} with {'; '.join(won)}."
+                if won
+                else f"No difference found in favour of {winner} against {loser} for any rule at any N."
+            )
+    return sentences
+
+
+def best_of_n_section(result: BestOfNResult) -> Section:
+    """Curves of each scorer, differences from majority, and tokens."""
+    plots = []
+    for scorer in result.scorers:
+        names = [curve.name for curve in result.curves if curve.scorer in (None, scorer)]
+        captions = {
+            "accuracy": f"Accuracy against N, {scorer}",
+            "minus_majority": f"{scorer} less majority, paired by problem; below 0 majority is better",
+            "tokens": f"Mean tokens per problem against N, {scorer}",
+        }
+        plots += [
+            Plot(f"curves.{measure}", caption, where={"name": names}, log=True)
+            for measure, caption in captions.items()
+        ]
+    return Section(
+        title="Best-of-N: accuracy against samples and tokens",
+        about=f"{result.problems} problems, {result.traces} samples. Intervals are 95 %, over problems; "
+        "differences from majority are paired by problem.",
+        findings=best_of_n_findings(result),
+        results=result,
+        plots=plots,
+        printed=("curves.accuracy", "curves.minus_majority", "curves.tokens", "dropped", "unknown"),
+    )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from surefoot.errors import LabelError
 from surefoot.evaluation.label_sets import LabelCost, LabelCounts, LabelSet, label_sets
 from surefoot.evaluation.label_truth import AgainstTruth, against_truth
-from surefoot.evaluation.report import JSONResult
+from surefoot.evaluation.report import JSONResult, Plot, Section
 from surefoot.evaluation.step_layout import BAD, GOOD, CodeArray, FloatArray, StepLayout, as_numbers
 from surefoot.io.tables import facts_in
 from surefoot.labels import LabelRule
@@ -236,3 +236,39 @@ def _check_ids(layout: StepLayout) -> None:
 def _check_readings(readings: Mapping[str, LabelRule], names: Sequence[str]) -> None:
     if foreign := sorted(set(readings) - set(names)):
         raise LabelError(f"a reading is given for {foreign[0]!r}; the names are {', '.join(sorted(names))}")
+
+
+def label_section(audit: LabelAudit) -> Section:
+    """Counts and cost, accuracy against the truth, agreement of sources."""
+    truth = "sources.against_truth"
+    return Section(
+        title="Label audit",
+        about="The last label of a step that is good or bad counts. The positive class is the bad step, by "
+        f"the truth. Intervals are 95 %, from {audit.settings['draws']} bootstrap draws of problems. A "
+        "value is the chance of a correct answer from a prefix, for one policy; it is measured as the "
+        "chance that the step is correct, which is another quantity. If nearly all steps are good, kappa "
+        "and alpha are low even for sources that nearly always agree; AC1 is not. None of them says which "
+        "source is correct.",
+        results=audit,
+        plots=[
+            Plot(
+                f"{truth}.by_fifth",
+                "Precision (solid) and recall (dashed) of bad steps by fifth of the trace.",
+                x="by_fifth",
+                y=("precision", "recall"),
+            ),
+            Plot(
+                f"{truth}.first_error.offsets",
+                "Traces by predicted minus true index of the first error, if both have one.",
+            ),
+            Plot(
+                f"{truth}.soft.calibration.bins",
+                "Reliability of the values.",
+                x="mean_score",
+                y=("good",),
+                diagonal=True,
+            ),
+            Plot("pairs", "Cohen's kappa of good and bad steps.", y=("kappa",)),
+        ],
+        printed=("", "sources.counts", "sources.cost", truth, f"{truth}.first_error", "pairs", "pairs.steps"),
+    )

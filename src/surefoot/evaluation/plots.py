@@ -1,4 +1,4 @@
-"""Plots that reports share. A scorer keeps its colour throughout a page.
+"""Plots of reports. A scorer keeps its colour throughout a page.
 
 matplotlib is imported when a figure is made, so that importing this module is cheap.
 """
@@ -10,18 +10,19 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from surefoot.stats.calibration import Reliability
 from surefoot.stats.intervals import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_TITLE_WIDTH = 36
-"""Characters that fit over a small panel."""
+    from surefoot.evaluation.report import Measures, Plot
 
-Curve = tuple[Sequence[float], Sequence[Interval]]
-"""x and y of a line, with y's intervals."""
+MAX_LINES = 20
+"""Lines that a figure can hold and still be readable; the first are drawn."""
+
+Line = tuple[list[Any], list[Interval]]
+"""x and y."""
 
 
 def curve_figure(
@@ -31,109 +32,91 @@ def curve_figure(
 
     Raises ``ValueError`` if there is no curve, a curve is empty, or a size is below 1.
     """
-    sizes = sorted({size for curve in curves.values() for size in curve})
-    if not sizes or sizes[0] < 1 or not all(curves.values()):
+    sizes = {size for curve in curves.values() for size in curve}
+    if not sizes or min(sizes) < 1 or not all(curves.values()):
         raise ValueError("'curves' needs at least one point in each curve, at sizes of 1 or more")
-    lines = {name: (sorted(curve), [curve[n] for n in sorted(curve)]) for name, curve in curves.items()}
-    figure = paired_lines(xlabel, ylabel, {name: [line] for name, line in lines.items()}, log=True)
-    size_ticks(figure.axes[0], sizes)
-    return figure
+    lines = {name: [(sorted(curve), [curve[n] for n in sorted(curve)])] for name, curve in curves.items()}
+    return _lines(lines, xlabel, ylabel, log=True)
 
 
-def paired_lines(
-    xlabel: str, ylabel: str, curves: Mapping[str, Sequence[Curve]], *, log: bool = False
+def drawn(plot: Plot, rows: Sequence[Measures]) -> Figure | None:
+    """The figure of the rows that ``plot`` names; ``None`` if there is nothing to draw."""
+    rows = [row for row in rows if all(row.keys[key] in some for key, some in plot.where.items())]
+    same = {plot.x, *(key for key, some in plot.where.items() if len(some) == 1)}
+    if plot.y and not plot.x:
+        return _dots(rows, plot.y[0]) if rows else None
+    lines: dict[str, list[Line]] = {}
+    for row in rows:
+        cells = row.keys | row.values
+        name = ", ".join(str(key) for at, key in row.keys.items() if at not in same and key is not None)
+        points = [(cells[plot.x], [cells[y] for y in plot.y])] if plot.x else []
+        if not plot.y:
+            points = [(int(at), [value]) for at, value in row.values.items()]
+        for x, values in points:
+            for line, value in zip(lines.setdefault(name, [([], []) for _ in values]), values, strict=True):
+                line[0].append(x)
+                line[1].append(_interval(value))
+    xlabel = plot.x.replace("_", " ") or "N"
+    ylabel = ", ".join(plot.y or [plot.rows.rpartition(".")[2]]).replace("_", " ")
+    return _lines(lines, xlabel, ylabel, log=plot.log, diagonal=plot.diagonal) if lines else None
+
+
+def _interval(value: Any) -> Interval:
+    """A number as an interval without width."""
+    return value if isinstance(value, Interval) else Interval(value=value, low=value, high=value)
+
+
+def _lines(
+    curves: Mapping[str, Sequence[Line]], xlabel: str, ylabel: str, *, log: bool, diagonal: bool = False
 ) -> Figure:
     """For each name a solid line and, if it has a second curve, a dashed one; intervals are shaded."""
-    figure, axes = new_figure(xlabel, ylabel, lines=len(curves))
-    for number, (name, lines) in enumerate(curves.items()):
-        for (x, values), style, label in zip(lines, ("-", "--"), (name, None), strict=False):
-            shade(axes, x, values, colour(number), alpha=0.12)
+    figure, axes = new_figure(xlabel, ylabel, lines=min(len(curves), MAX_LINES))
+    if diagonal:
+        axes.plot([0, 1], [0, 1], color="#888888", linestyle=":")
+    for number, (name, lines) in enumerate(list(curves.items())[:MAX_LINES]):
+        # ten colours, then the same ten with another marker
+        colour, marker = f"C{number % 10}", "os"[number // 10]
+        for (x, values), style, label in zip(lines, ("-", "--"), (wrapped(name), None), strict=False):
+            shade(axes, x, values, colour, alpha=0.12)
             y = [value.value for value in values]
-            axes.plot(x, y, style, marker="o", markersize=3, label=label, color=colour(number))
+            axes.plot(x, y, style, marker=marker, markersize=3, label=label, color=colour)
     if log:
+        from matplotlib.ticker import NullLocator
+
+        sizes = sorted({size for lines in curves.values() for x, _ in lines for size in x})
         axes.set_xscale("log", base=2)
+        axes.set_xticks(sizes, [str(size) for size in sizes])
+        axes.xaxis.set_minor_locator(NullLocator())
     legend(figure)
     return figure
 
 
-def position_figure(curves: Mapping[str, Mapping[str, float]], ylabel: str) -> Figure:
-    """One line per scorer against the position of the step, in the order of ``curves``."""
-    figure, axes = new_figure("step", ylabel, lines=len(curves))
-    for number, (name, curve) in enumerate(curves.items()):
-        axes.plot(list(curve), list(curve.values()), label=name, **line_style(number))
-    legend(figure)
-    return figure
-
-
-def interval_figure(rows: Mapping[str, Interval], xlabel: str) -> Figure:
-    """A dot with its interval for each row, the first at the top; undefined rows stay empty."""
-    return marks_figure([wrapped(name) for name in rows], {"": list(rows.values())}, xlabel)
-
-
-def marks_figure(
-    rows: Sequence[str], scorers: Mapping[str, Sequence[Interval]], xlabel: str, *, zero: bool = False
-) -> Figure:
-    """A dot with its interval for each row and scorer; ``zero`` draws a line at 0."""
-    height = 1.5 + 0.32 * max(len(rows), 4)
-    figure, axes = new_figure(xlabel, "", height=height, lines=len(scorers))
-    for number, (name, values) in enumerate(scorers.items()):
-        shift = 0.6 * ((number + 1) / (len(scorers) + 1) - 0.5)
-        defined = [(row + shift, v) for row, v in enumerate(values) if not math.isnan(v.value)]
-        # rounding may put a mean slightly outside its interval, and error bars must not be negative
-        errors = [
-            [max(v.value - v.low, 0) for _, v in defined],
-            [max(v.high - v.value, 0) for _, v in defined],
+def _dots(rows: Sequence[Measures], measure: str) -> Figure:
+    """A dot with its interval for each row, the first at the top; the first of several keys has a colour."""
+    several = len(rows[0].keys) > 1
+    keys = [[str(key) for key in row.keys.values() if key is not None] for row in rows]
+    names = list(dict.fromkeys(", ".join(key[several:]) for key in keys))
+    colours = list(dict.fromkeys(key[0] if several else "" for key in keys))
+    figure, axes = new_figure(
+        measure.replace("_", " "), "", height=1.5 + 0.32 * max(len(names), 4), lines=len(colours)
+    )
+    for number, name in enumerate(colours):
+        shift = 0.6 * ((number + 1) / (len(colours) + 1) - 0.5)
+        values = [
+            (names.index(", ".join(key[several:])) + shift, _interval(row.values[measure]))
+            for key, row in zip(keys, rows, strict=True)
+            if not several or key[0] == name
         ]
-        x, y = [v.value for _, v in defined], [height_at for height_at, _ in defined]
-        axes.errorbar(x, y, xerr=errors, fmt="o", markersize=4, color=colour(number), label=name)
-    if zero:
-        axes.axvline(0, color="#888888", linewidth=0.8)
-    axes.set_yticks(range(len(rows)), list(rows))
+        values = [(at, v) for at, v in values if not math.isnan(v.value)]
+        # rounding may put a mean slightly outside its interval, and error bars must not be negative
+        errors = [[max(v.value - v.low, 0) for _, v in values], [max(v.high - v.value, 0) for _, v in values]]
+        x, y = [v.value for _, v in values], [at for at, _ in values]
+        colour = f"C{number % 10}"
+        axes.errorbar(x, y, xerr=errors, fmt="o", markersize=4, color=colour, label=wrapped(name))
+    axes.set_yticks(range(len(names)), [wrapped(name) for name in names])
     axes.invert_yaxis()
-    if "" not in scorers:
+    if several:
         legend(figure)
-    return figure
-
-
-def reliability_figure(panels: Mapping[str, Mapping[str, Reliability]]) -> Figure:
-    """Share of good steps against the mean score of each bin: calibrated scores lie on the diagonal."""
-    figure, grid = panel_grid(len(panels), columns=min(3, len(panels)))
-    for (title, lines), axes in zip(panels.items(), grid, strict=True):
-        axes.plot([0, 1], [0, 1], color="#888888", linestyle="--", label="calibrated")
-        for number, (name, line) in enumerate(lines.items()):
-            x = [row.mean_score for row in line.bins]
-            axes.plot(x, [row.good for row in line.bins], label=name, **line_style(number))
-        axes.set_title(textwrap.fill(title, _TITLE_WIDTH), fontsize="x-small")
-    figure.supxlabel("mean score in the bin", fontsize="medium")
-    figure.supylabel("share of good steps", fontsize="medium")
-    panel_legend(figure, grid)
-    return figure
-
-
-def heat_map(
-    values: Sequence[Sequence[float]],
-    rows: Sequence[str],
-    columns: Sequence[str],
-    label: str,
-    *,
-    low: float,
-    high: float,
-) -> Figure:
-    """A matrix [rows, columns] in colours from ``low`` to ``high``, with its numbers."""
-    from matplotlib.figure import Figure as NewFigure
-
-    figure = NewFigure(figsize=(3 + 1.1 * len(columns), 1.6 + 0.4 * len(rows)), layout="constrained")
-    axes = figure.add_subplot()
-    image = axes.imshow(values, vmin=low, vmax=high, cmap="RdBu", aspect="auto")
-    axes.set_xticks(range(len(columns)), columns, rotation=90 if len(columns) > 5 else 0)
-    axes.set_yticks(range(len(rows)), rows)
-    for y, row in enumerate(values):
-        for x, value in enumerate(row):
-            text = "n/a" if math.isnan(value) else f"{value:.2f}"
-            # both ends of the colour map are dark
-            ink = "white" if abs(value - (low + high) / 2) > 0.3 * (high - low) else "black"
-            axes.text(x, y, text, ha="center", va="center", color=ink)
-    figure.colorbar(image, label=label)
     return figure
 
 
@@ -149,57 +132,14 @@ def new_figure(xlabel: str, ylabel: str, *, lines: int = 0, height: float = 4.5)
     return figure, axes
 
 
-def panel_grid(count: int, *, columns: int) -> tuple[Figure, list[Axes]]:
-    """``count`` panels that share their axes."""
-    from matplotlib.figure import Figure as NewFigure
-
-    rows = -(-count // columns)
-    figure = NewFigure(figsize=(3.2 * columns + 1.6, 3.0 * rows + 0.6), layout="constrained")
-    grid = list(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
-    for axes in grid[count:]:
-        axes.remove()
-    for axes in grid[:count]:
-        axes.grid(alpha=0.3)
-    return figure, grid[:count]
-
-
 def legend(figure: Figure) -> None:
     """A legend to the right of the panels."""
     figure.legend(loc="outside right upper", frameon=False, fontsize="small")
 
 
-def panel_legend(figure: Figure, panels: Sequence[Axes]) -> None:
-    """One legend for several panels, with each label once."""
-    handles = {
-        label: handle
-        for axes in panels
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
-    location = "outside right upper"
-    figure.legend(list(handles.values()), list(handles), loc=location, frameon=False, fontsize="small")
-
-
-def size_ticks(axes: Axes, sizes: Sequence[int]) -> None:
-    """Plain numbers at ``sizes`` of a logarithmic axis."""
-    from matplotlib.ticker import NullLocator
-
-    axes.set_xticks(list(sizes), [str(size) for size in sizes])
-    axes.xaxis.set_minor_locator(NullLocator())
-
-
 def shade(axes: Axes, x: Sequence[float], values: Sequence[Interval], colour: str, *, alpha: float) -> None:
     """The band between the bounds."""
     axes.fill_between(x, [v.low for v in values], [v.high for v in values], color=colour, alpha=alpha, lw=0)
-
-
-def colour(number: int) -> str:
-    """One of ten, by the scorer's number on the page."""
-    return f"C{number % 10}"
-
-
-def line_style(number: int) -> dict[str, Any]:
-    """Ten colours, then the same ten with another marker."""
-    return {"color": colour(number), "marker": "os^Dv"[number // 10 % 5], "markersize": 4}
 
 
 def wrapped(name: str) -> str:

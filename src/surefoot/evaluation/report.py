@@ -1,26 +1,28 @@
-"""A report as one self-contained HTML file: no network, no script, equal bytes for equal input.
+"""Results as tables, and a report as one self-contained HTML file: no network, no script, equal bytes for
+equal input.
 
-A measure is declared once, as the field of a result: its name is the key in the JSON file and the header of
-the column on the page and in the terminal.
+A measure is declared once, as the field of a result. Its name is the key in the JSON file and the header of
+its column on the page and in the terminal, and the docstring of its class is the caption of the table.
 """
 
 from __future__ import annotations
 
+import inspect
 import io
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
 from html import escape
+from itertools import takewhile
 from operator import attrgetter
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, TypeVar
 
 from pydantic import BaseModel
 
 from surefoot.io.atomic import atomic_file
-from surefoot.stats.intervals import Cell, format_cell
+from surefoot.stats.intervals import Cell, Interval, format_cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,11 +47,12 @@ figure svg { max-width: 100%; height: auto; background: #ffffff; border-radius: 
 
 T = TypeVar("T")
 Column: TypeAlias = str | Callable[[T], Cell]
-Columns: TypeAlias = Mapping[str, Column[T]] | Sequence[str]
-"""Header → attribute (``"counts.used"``) or function; or attributes alone, whose names are the headers."""
+"""Attribute (``"counts.used"``) or function."""
 
-PRINTED_ROWS = 60
-"""Rows of a section's table that a command prints; the page has all of them."""
+PRINTED_ROWS, PRINTED_COLUMNS = 60, 6
+"""Part of a table that a command prints; the page has all of it."""
+_LISTED = 8
+"""Longest list that a cell holds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,36 +64,122 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     spec: str = ".4g"
 
-    @classmethod
-    def of(cls, caption: str, items: Iterable[T], columns: Columns[T], *, spec: str = ".4g") -> Self:
-        """One row per item."""
-        if not isinstance(columns, Mapping):
-            columns = {_header(path): path for path in columns}
-        cells = [attrgetter(column) if isinstance(column, str) else column for column in columns.values()]
-        rows = [[cell(item) for cell in cells] for item in items]
-        return cls(caption=caption, headers=list(columns), rows=rows, spec=spec)
+
+class Measures(NamedTuple):
+    """One row of a result."""
+
+    about: str
+    """First sentence on its class."""
+    keys: dict[str, Cell]
+    """The names of what is measured, such as the scorer and the subset."""
+    values: dict[str, Cell]
 
 
-def _header(path: str) -> str:
-    words = path.rsplit(".", 1)[-1].split("_")
-    return " ".join(word.upper() if word in {"auc", "ece", "f1"} else word for word in words)
+@dataclass(frozen=True)
+class Plot:
+    """Measures of a result as a figure: dots with intervals, or with ``x`` lines."""
 
-
-Row = SimpleNamespace
-"""An item of :meth:`Table.of` that combines values and results, such as ``Row(source=…, part=…)``."""
+    rows: str
+    """Path of the rows in the result, such as ``scores.subsets``."""
+    caption: str
+    y: Sequence[str] = ()
+    """Measures, of which lines dash the second. By default all of a row against their names (such as N)."""
+    x: str = ""
+    """Key or measure."""
+    where: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """Values of keys of the rows to draw; all by default."""
+    log: bool = False
+    diagonal: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A part of a report, for the page and for the terminal."""
+    """A result as a part of a report, for the page, the terminal and the JSON file."""
 
     title: str
     about: str
-    findings: Sequence[str]
+    results: Any
+    """A data class, or several by name; each data class in it becomes a row of a table."""
+    findings: Sequence[str] = ()
     """One plain sentence each, whether the result is good or bad."""
-    tables: Sequence[Table]
-    figures: Sequence[tuple[Callable[[], Figure], str]]
-    """A function that makes the figure, and its caption."""
+    plots: Sequence[Plot] = ()
+    printed: Collection[str] | None = None
+    """Paths of the tables that a command prints; by default all."""
+
+    def rows(self) -> dict[str, list[Measures]]:
+        """The rows of each table by its path."""
+        rows: dict[str, list[Measures]] = {}
+        _collect(self.results, (), {}, rows)
+        return rows
+
+
+def _collect(
+    value: Any, path: tuple[str, ...], keys: dict[str, Cell], rows: dict[str, list[Measures]]
+) -> None:
+    """Add the rows of ``value``; leading texts of a data class, or its ``name``, are keys of all below it."""
+    if isinstance(value, list | tuple):
+        for item in value:
+            _collect(item, path, keys, rows)
+        return
+    parts = dict(value) if isinstance(value, Mapping) else _attributes(value)
+    if path and not isinstance(value, Mapping):
+        leading = dict(takewhile(lambda part: part[1] is None or isinstance(part[1], str), parts.items()))
+        named = {"name": parts["name"]} if "name" in parts else leading
+        hidden = named if "name" in leading else named | leading
+        keys, parts = keys | named, {name: part for name, part in parts.items() if name not in hidden}
+    cells = {str(name): _cell(part) for name, part in parts.items() if _is_cell(part)}
+    if cells:
+        about = "" if isinstance(value, Mapping) else (inspect.getdoc(type(value)) or "").split("\n\n")[0]
+        rows.setdefault(".".join(path), []).append(Measures(about.replace("``", ""), keys, cells))
+    for name, part in parts.items():
+        if _is_cell(part):
+            continue
+        if isinstance(value, Mapping) and path:
+            _collect(part, path, keys | {path[-1]: name}, rows)
+        elif part is not None:
+            _collect(part, (*path, name), keys, rows)
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Fields, and properties that are cells."""
+    if isinstance(value, BaseModel):
+        return dict(value)
+    parts = {field.name: getattr(value, field.name) for field in fields(value)}
+    properties = [name for name, _ in inspect.getmembers(type(value), lambda m: isinstance(m, property))]
+    return parts | {name: cell for name in properties if _is_cell(cell := getattr(value, name))}
+
+
+def _is_cell(part: Any) -> bool:
+    if isinstance(part, list | tuple):
+        return all(isinstance(item, str | int | float) for item in part)
+    return part is None or isinstance(part, str | int | float | Interval)
+
+
+def _cell(part: Any) -> Cell:
+    if isinstance(part, list | tuple):
+        return ", ".join(format_cell(item) for item in part[:_LISTED]) + ", …" * (len(part) > _LISTED)
+    return ("no", "yes")[part] if isinstance(part, bool) else part
+
+
+def _table(path: str, rows: Sequence[Measures]) -> Table:
+    """The rows of one path; columns without any value are left out. A result's own values stand in a list."""
+    about = " ".join(rows[0].about.split())
+    if not path:
+        return Table(caption=about, headers=["item", "value"], rows=list(rows[0].values.items()))
+    cells = [row.keys | row.values for row in rows]
+    names = list(dict.fromkeys([name for row in rows for name in row.keys]))
+    names = list(dict.fromkeys([*names, *(name for row in rows for name in row.values)]))
+    names = [name for name in names if any(row.get(name) not in (None, "") for row in cells)]
+    return Table(
+        caption=f"{_header(path)}: {about}" if about else _header(path),
+        headers=[_header(name) for name in names],
+        rows=[[row.get(name) for name in names] for row in cells],
+    )
+
+
+def _header(path: str) -> str:
+    words = path.replace(".", ", ").split("_")
+    return " ".join(word.upper() if word in {"auc", "ece", "f1"} else word for word in words)
 
 
 class Report:
@@ -101,63 +190,43 @@ class Report:
         self._parts: list[str] = []
         self._figures = 0
         self.printed: list[str | Table] = []
-        """Paragraphs and tables for the terminal; of wide tables the first columns."""
+        """Paragraphs and tables of sections for the terminal; of wide tables the first columns."""
 
     def heading(self, text: str) -> Self:
         """Start a section."""
         return self._add(f"<h2>{escape(text)}</h2>")
 
-    def text(self, paragraph: str, *, printed: bool = False) -> Self:
+    def text(self, paragraph: str) -> Self:
         """Add a paragraph of plain text; markup in it is escaped."""
-        self.printed += [paragraph] * printed
         return self._add(f"<p>{escape(paragraph)}</p>")
 
     def table(
-        self,
-        headers: Sequence[str],
-        rows: Sequence[Sequence[Cell]],
-        caption: str = "",
-        *,
-        spec: str = ".4g",
-        printed: int = 0,
+        self, headers: Sequence[str], rows: Sequence[Sequence[Cell]], caption: str = "", *, spec: str = ".4g"
     ) -> Self:
         """Add a table; floats and intervals are formatted with ``spec`` (:func:`surefoot.stats.format_cell`).
 
-        The terminal shows the first ``printed`` columns, or no table if that is 0. Raises ``ValueError`` if a
-        row is not as long as ``headers``.
+        Raises ``ValueError`` if a row is not as long as ``headers``.
         """
         for number, row in enumerate(rows):
             if len(row) != len(headers):
                 raise ValueError(f"rows[{number}] has {len(row)} cells, but there are {len(headers)} headers")
-        if printed:
-            short = [row[:printed] for row in rows]
-            self.printed.append(Table(caption=caption, headers=headers[:printed], rows=short, spec=spec))
         numeric = [_is_numeric([row[column] for row in rows]) for column in range(len(headers))]
-        head = "".join(
-            _cell("th", header, right, spec) for header, right in zip(headers, numeric, strict=True)
-        )
-        body = "\n".join(
-            "<tr>"
-            + "".join(_cell("td", cell, right, spec) for cell, right in zip(row, numeric, strict=True))
-            + "</tr>"
-            for row in rows
-        )
+
+        def line(tag: str, cells: Sequence[Cell]) -> str:
+            kinds = [' class="number"' * right for right in numeric]
+            texts = [escape(format_cell(cell, spec)) for cell in cells]
+            html = (f"<{tag}{kind}>{text}</{tag}>" for kind, text in zip(kinds, texts, strict=True))
+            return f"<tr>{''.join(html)}</tr>"
+
         title = f"<caption>{escape(caption)}</caption>" if caption else ""
-        rows_html = f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>"
+        body = "\n".join(line("td", row) for row in rows)
+        rows_html = f"<thead>{line('th', headers)}</thead>\n<tbody>\n{body}\n</tbody>"
         return self._add(f'<div class="scroll"><table>{title}{rows_html}</table></div>')
 
-    def records(
-        self,
-        caption: str,
-        items: Iterable[T],
-        columns: Columns[T],
-        *,
-        spec: str = ".4g",
-        printed: int = 0,
-    ) -> Self:
-        """Add a table with one row per item, as :meth:`Table.of` does."""
-        table = Table.of(caption, items, columns, spec=spec)
-        return self.table(table.headers, table.rows, table.caption, spec=spec, printed=printed)
+    def records(self, caption: str, items: Iterable[T], columns: Mapping[str, Column[T]]) -> Self:
+        """Add a table with one row per item."""
+        cells = [attrgetter(column) if isinstance(column, str) else column for column in columns.values()]
+        return self.table(list(columns), [[cell(item) for cell in cells] for item in items], caption)
 
     def figure(self, figure: Figure, caption: str) -> Self:
         """Add a matplotlib figure as inline SVG; ``caption`` is also what a screen reader says."""
@@ -166,20 +235,29 @@ class Report:
         return self._add(f"<figure>\n{svg}\n<figcaption>{escape(caption)}</figcaption></figure>")
 
     def section(self, section: Section) -> Self:
-        """Add a section; the terminal gets its findings and the tables without multi-line cells."""
-        self.heading(section.title).text(section.about)
-        for finding in section.findings:
-            self.text(finding)
-        for draw, caption in section.figures:
-            self.figure(draw(), caption)
+        """Add a result; the terminal gets its text and the tables without multi-line cells."""
+        from surefoot.evaluation.plots import drawn
+
+        self.heading(section.title)
         self.printed.append(f"\n{section.title}")
-        for table in section.tables:
-            self.table(table.headers, table.rows, table.caption, spec=table.spec)
-            if table.rows and not any("\n" in str(cell) for row in table.rows for cell in row):
-                self.printed.append(replace(table, rows=table.rows[:PRINTED_ROWS], spec=".3f"))
-                if len(table.rows) > PRINTED_ROWS:
-                    self.printed.append(f"{len(table.rows) - PRINTED_ROWS} more rows are in the report")
-        self.printed += section.findings
+        for paragraph in (section.about, *section.findings):
+            self.text(paragraph)
+            self.printed.append(paragraph)
+        rows = section.rows()
+        for plot in section.plots:
+            if figure := drawn(plot, rows.get(plot.rows, ())):
+                self.figure(figure, plot.caption)
+        for path, of_path in rows.items():
+            table = _table(path, of_path)
+            self.table(table.headers, table.rows, table.caption)
+            multi_line = any("\n" in str(cell) for row in table.rows for cell in row)
+            if multi_line or (section.printed is not None and path not in section.printed):
+                continue
+            short = [row[:PRINTED_COLUMNS] for row in table.rows[:PRINTED_ROWS]]
+            headers = table.headers[:PRINTED_COLUMNS]
+            self.printed.append(Table(caption=table.caption, headers=headers, rows=short, spec=".3f"))
+            if len(table.rows) > PRINTED_ROWS:
+                self.printed.append(f"{len(table.rows) - PRINTED_ROWS} more rows are in the report")
         return self
 
     def html(self) -> str:
@@ -218,11 +296,6 @@ def _svg(figure: Figure, *, prefix: str, label: str) -> str:
     text = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}", text)
     return text.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)
-
-
-def _cell(tag: str, value: Cell, numeric: bool, spec: str) -> str:
-    kind = ' class="number"' if numeric else ""
-    return f"<{tag}{kind}>{escape(format_cell(value, spec))}</{tag}>"
 
 
 def _is_numeric(cells: Sequence[Cell]) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,17 +17,16 @@ from numpy.typing import NDArray
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.label_sets import LabelSet
-from surefoot.evaluation.plots import position_figure, reliability_figure
-from surefoot.evaluation.report import JSONResult, Report, Row
+from surefoot.evaluation.report import JSONResult, Plot, Section
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_layout import BoolArray, FloatArray, as_numbers
 from surefoot.evaluation.step_scores import System, SystemCounts
 from surefoot.models.kinds.calibrated import Calibration as Fitted
-from surefoot.models.kinds.calibrated import PlattMap, TemperatureMap, fit_calibration
+from surefoot.models.kinds.calibrated import fit_calibration
 from surefoot.stats.bootstrap import Bootstrap
 from surefoot.stats.calibration import MAP_KINDS, Binning, MapKind, Reliability, reliability, reliability_by
 from surefoot.stats.groups import group_numbers
-from surefoot.stats.intervals import Cell, Interval
+from surefoot.stats.intervals import Interval
 
 LAST_SHOWN = 9
 """Steps from this index on are reported together."""
@@ -266,47 +264,40 @@ def findings(audit: CalibrationAudit) -> list[str]:
     return [_finding(scorer) for scorer in audit.scorers]
 
 
-def write_calibration_report(audit: CalibrationAudit, path: Path) -> Report:
-    """One page: overall, by position, and before and after each fitted map."""
-    report = Report("Reliability of step scores")
-    for sentence in findings(audit):
-        report.text(sentence)
-    if audit.traces_without_record:
-        report.text(
-            f"{audit.traces_without_record} traces left out: no scorer has a record of them.", printed=True
-        )
-    labelled = audit.labels["good"] + audit.labels["bad"]
-    report.heading("All labelled steps")
-    report.figure(
-        reliability_figure({s.name: {"scores": s.overall.calibration} for s in audit.scorers}),
-        "Share of good steps against mean score, by bins of the scores; calibrated ones lie on the diagonal",
+def calibration_section(audit: CalibrationAudit) -> Section:
+    """Reliability overall, by position, and before and after each fitted map."""
+    return Section(
+        title="Reliability of step scores",
+        about="Bias is the mean score less the share of good steps. Maps are fitted on half 0 of the "
+        f"problems ({audit.fit_problems} of {audit.problems}) and evaluated on the others. Intervals are 95 "
+        "%, over problems.",
+        findings=findings(audit),
+        results=audit,
+        plots=[
+            Plot(
+                "scorers.overall.calibration.bins",
+                "Share of good steps against mean score, by bins of the scores; calibrated ones lie on "
+                "the diagonal",
+                x="mean_score",
+                y=("good",),
+                diagonal=True,
+            ),
+            Plot(
+                "scorers.by_step",
+                "Above 0 the scores are too high at this step, counted from 0",
+                x="by_step",
+                y=("bias",),
+            ),
+            Plot(
+                "scorers.fits.after.calibration.bins",
+                "Half 1 of the problems, after each map",
+                x="mean_score",
+                y=("good",),
+                diagonal=True,
+            ),
+        ],
+        printed=("", "scorers.overall", "scorers.overall.calibration", "scorers.fits", "scorers.unfitted"),
     )
-    report.records(
-        f"{audit.traces} traces of {audit.problems} problems, {labelled} of {audit.steps} steps labelled; "
-        "95 % intervals over problems; bias is the mean score less the share of good steps; dropped are "
-        "steps without score or label",
-        [Row(scorer=s.name, auc=s.auc, o=s.overall, c=s.overall.calibration) for s in audit.scorers],
-        ("scorer", "c.steps", "o.ece", "c.bias", "auc", "o.brier", "c.brier_constant", "c.dropped"),
-        spec=".3f",
-        printed=7,
-    )
-    report.heading("By position of the step")
-    biases = {s.name: {step: row.bias for step, row in s.by_step.items()} for s in audit.scorers}
-    report.figure(
-        position_figure(biases, "mean score less share of good steps"),
-        "Above 0 the scores are too high at this step, counted from 0",
-    )
-    for title, positions in (("step", "by_step"), ("fifth of the trace", "by_part")):
-        rows = [
-            Row(scorer=s.name, position=position, c=c)
-            for s in audit.scorers
-            for position, c in getattr(s, positions).items()
-        ]
-        columns = ("scorer", "position", "c.steps", "c.ece", "c.bias", "c.brier", "c.brier_constant")
-        report.records(f"Reliability by {title}", rows, columns)
-    _fits(report, audit)
-    _counts(report, audit)
-    return report.write(path)
 
 
 def _finding(scorer: ScorerCalibration) -> str:
@@ -333,60 +324,3 @@ def _changes(change: Interval) -> str:
     if change.high < 0:
         return "lowers"
     return "raises" if change.low > 0 else "does not measurably change"
-
-
-def _fits(report: Report, audit: CalibrationAudit) -> None:
-    fitted = [scorer for scorer in audit.scorers if scorer.fits]
-    report.heading("Fitted on one half of the problems, evaluated on the other")
-    if fitted:
-        panels = {
-            scorer.name: {"before": scorer.fits[0].before.calibration}
-            | {fit.kind: fit.after.calibration for fit in scorer.fits}
-            for scorer in fitted
-        }
-        report.figure(reliability_figure(panels), "Half 1 of the problems, before and after each map")
-        report.records(
-            f"Maps fitted on {audit.fit_problems} of {audit.problems} problems, evaluated on the others",
-            [
-                Row(scorer=scorer.name, map=_map_text(fit), fit=fit)
-                for scorer in fitted
-                for fit in scorer.fits
-            ],
-            {
-                "scorer": "scorer",
-                "map": "map",
-                "ECE before": "fit.before.ece.value",
-                "ECE after": "fit.after.ece.value",
-                "ECE change": "fit.ece_change",
-                "Brier before": "fit.before.brier.value",
-                "Brier after": "fit.after.brier.value",
-                "Brier change": "fit.brier_change",
-                "steps": "fit.after.calibration.steps",
-            },
-            spec=".3f",
-            printed=8,
-        )
-    for scorer in audit.scorers:
-        for kind, reason in scorer.unfitted.items():
-            report.text(f"{scorer.name}: no {kind} map; {reason}.", printed=True)
-
-
-def _map_text(fit: FitResult) -> str:
-    fitted = fit.fitted.map
-    if isinstance(fitted, TemperatureMap):
-        return f"temperature {fitted.temperature:.3g}"
-    if isinstance(fitted, PlattMap):
-        return f"platt {fitted.slope:.3g} · logit {fitted.intercept:+.3g}"
-    return fit.kind
-
-
-def _counts(report: Report, audit: CalibrationAudit) -> None:
-    report.heading("Counts")
-    rows: list[list[Cell]] = [["problems", audit.problems], ["traces", audit.traces], ["steps", audit.steps]]
-    rows.append(["traces without a record of any scorer, left out", audit.traces_without_record])
-    rows += [[f"steps labelled {name}", count] for name, count in audit.labels.items()]
-    for scorer in audit.scorers:
-        rows.append([f"{scorer.name}: traces without record", scorer.system.traces_without_record])
-        rows.append([f"{scorer.name}: records of other traces", scorer.system.counts.foreign])
-        rows.append([f"{scorer.name}: unscored steps with a record", scorer.system.counts.without_value])
-    report.table(["item", "count"], rows)

@@ -73,18 +73,6 @@ class RuleScore:
         """System and rule."""
         return f"{self.system}, {self.rule}"
 
-    @property
-    def threshold(self) -> str:
-        """The thresholds as text."""
-        return thresholds_text(self.thresholds)
-
-
-def thresholds_text(values: Mapping[str, float]) -> str:
-    """The thresholds; if there are several, with the traces that they apply to."""
-    if len(values) == 1:
-        return ", ".join(f"{value:.4g}" for value in values.values())
-    return ", ".join(f"{name}: {value:.4g}" for name, value in values.items())
-
 
 def half_of(problem_id: str) -> int:
     """0 or 1, by a hash of the id alone: a problem is in the same half in every data set and every run."""

@@ -18,7 +18,6 @@ import numpy as np
 
 from surefoot.errors import RecordError, RunError, ScoreError
 from surefoot.evaluation.label_sets import LabelSet, label_sets
-from surefoot.evaluation.report import Report
 from surefoot.evaluation.step_layout import BoolArray, StepLayout, StepRows, good_rows, score_rows
 from surefoot.io.sources import ENDINGS, files_of, names_files
 from surefoot.io.tables import facts_of
@@ -98,20 +97,6 @@ class SystemCounts:
     @property
     def policy_tokens(self) -> int:
         return self.usage.prompt_tokens + self.usage.completion_tokens
-
-
-def sources_table(report: Report, systems: Sequence[SystemCounts]) -> None:
-    """Add the counts and costs of each source's records."""
-    report.heading("Sources").records(
-        "The last record of a trace (labels: of a step) counts; foreign records belong to other traces",
-        systems,
-        (
-            *("name", "kind", "counts.records", "counts.foreign", "counts.superseded"),
-            *("counts.without_value", "traces_without_record", "counts.skipped_lines", "policy_tokens"),
-            "usage.verifier_tokens",
-        ),
-        printed=7,
-    )
 
 
 def scored_system(name: str, records: Iterable[StepScores], traces: Sequence[Trace]) -> System:

@@ -121,8 +121,7 @@ def test_the_figures_of_an_obedient_scorer(runs):
         for item in runs
     ]
     assert effect.change.value == pytest.approx(sum(read) / len(read))
-    [table] = agent_section([found]).tables
-    assert len(table.rows) == len(VARIANTS)
+    assert len(agent_section([found]).rows()["agent.effects"]) == len(VARIANTS)
 
 
 def test_equal_seeds_vary_alike(runs):

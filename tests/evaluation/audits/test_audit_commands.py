@@ -85,8 +85,8 @@ def test_gaming_edits_probes_and_attacks(files, tmp_path):
     assert len(gaming["effects"]) == 4 + 2 * 7
     assert list(attack["climb"]) == ["0", "1", "2"]
     assert found["probe"]["a"]["lines"] > 0
-    assert found["settings"]["search"]["rounds"] == 2
-    assert found["settings"]["scorers"] == [f"a={files / 'prm'}"]
+    assert found["inputs"]["search"]["rounds"] == 2
+    assert found["inputs"]["scorers"] == [f"a={files / 'prm'}"]
     assert gaming["usage"]["verifier_tokens"] > 0
 
 
@@ -128,7 +128,7 @@ def test_solutions_are_built_for_problems_drawn_from_the_whole_file(files):
     path = str(files / "p.jsonl")
     audit = AuditClean(scorers=("prm",), out=files, problems=path, build=True, limit=4)
     chosen = [
-        {case.problem_id for case in rationalised(audit.model_copy(update={"seed": seed}), path, [])}
+        {case.problem_id for case in rationalised(audit.model_copy(update={"seed": seed}), [])}
         for seed in (0, 0, 1)
     ]
     assert [len(ids) for ids in chosen] == [4, 4, 4]
@@ -217,15 +217,15 @@ def test_equal_runs_leave_equal_files(files, tmp_path):
     ("words", "message"),
     [
         ("outcome {exact} -o x", "--problems and --traces"),
-        ("outcome {exact} {exact} {data} -o x", "two scorers"),
-        ("outcome ={exact} {data} -o x", "NAME=CHECKPOINT"),
+        ("outcome {exact} {exact} {data} -o x", "two sources"),
+        ("outcome ={exact} {data} -o x", "give NAME=FILE"),
         ("gaming {exact} {data} --labels lab -o x", "give a checkpoint"),
         ("clean {exact} --problems {p} --build -o x", "stored scores"),
         ("clean {prm} --build -o x", "--build needs --problems"),
         ("clean {exact} --aggregate mid -o x", "choose from min"),
         ("clean {exact} {data} --aggregate b=min -o x", "no scorer has this name"),
         ("over-optimisation -o x", "or --pool"),
-        ("transfer {exact} --domain {p} -o x", "DOMAIN=DIR"),
+        ("transfer {exact} --domain ={p} -o x", "give NAME=FILE"),
         ("outcome {p} {data} -o x", "n_steps"),
         ("outcome {exact} --processbench b --labels lab -o x", "--labels: not used with --processbench"),
         ("over-optimisation --pool b --limit 3 {data} -o x", "--problems, --traces, --limit: not used with"),

@@ -10,8 +10,9 @@ from surefoot.evaluation.benchmarks.prmbench import (
     GROUPS,
     evaluate_prmbench,
     prmbench_cases,
-    write_prmbench_report,
+    prmbench_section,
 )
+from surefoot.evaluation.report import Report
 from surefoot.evaluation.step_scores import labelled_system, scored_system
 from surefoot.formats import read_prmbench, read_prmbench_controls
 from surefoot.records import StepLabel, StepScores
@@ -246,7 +247,7 @@ def test_rows_of_another_class_are_refused(tmp_path):
 def test_json_and_report(found, tmp_path):
     out = evaluate_prmbench(found, [scored(found, random_rows(found))], draws=20)
     json.dumps(out.to_json()["scores"], allow_nan=False)
-    write_prmbench_report(out, tmp_path / "p.html")
+    Report("p").section(prmbench_section(out)).write(tmp_path / "p.html")
     assert (tmp_path / "p.html").read_text().count("<svg") == 2
 
 

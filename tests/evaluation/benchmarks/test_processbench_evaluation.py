@@ -12,8 +12,9 @@ from surefoot.evaluation.benchmarks.first_errors import FirstErrorEvaluator, Pro
 from surefoot.evaluation.benchmarks.processbench import (
     evaluate_processbench,
     processbench_cases,
-    write_processbench_report,
+    processbench_section,
 )
+from surefoot.evaluation.report import Report
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_scores import labelled_system, scored_system
 from surefoot.protocols import LabelledTrace
@@ -257,7 +258,7 @@ def test_json_has_null_for_nan_and_the_report_is_offline(tmp_path):
     found = evaluate_processbench(cases, systems, rules=[0.5], draws=20)
     text = json.dumps(found.to_json(), allow_nan=False)
     assert json.loads(text)["scores"][0]["parts"][-1]["found"]["acc_correct"]["value"] is None
-    write_processbench_report(found, tmp_path / "p.html")
+    Report("p").section(processbench_section(found)).write(tmp_path / "p.html")
     page = (tmp_path / "p.html").read_text()
     assert "<b>judge" not in page
     assert page.count("<svg") == 2

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -11,15 +13,13 @@ from surefoot.cli import options as o
 from surefoot.cli.audit.inputs import (
     AuditCommand,
     CaseAudit,
-    PartialAudit,
     first_of_each,
-    read_cases,
-    read_folder,
     read_pool,
     refuse_unused,
     subset,
     with_scores,
 )
+from surefoot.cli.evaluate.inputs import named
 from surefoot.cli.terminal import echo
 from surefoot.errors import RunError, ScoreError
 from surefoot.evaluation.audits.settings import GAMING, GamingSettings
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from surefoot.lab.probe import ProbeResult
     from surefoot.protocols import ProblemTrace
 
-Results = tuple[list["Section"], dict[str, Any]]
-"""Sections of the report, and the audits' records by name."""
 Search = Annotated[GamingSettings, o.OptionGroup(title="search", omit=("depth",))]
 
 PROBED_PROBLEMS = 100
@@ -63,13 +61,12 @@ class AuditGaming(CaseAudit):
     per_problem: int | None = Field(default=2, ge=1, description="Use only the first traces of each problem.")
     search: Search = GAMING
 
-    def run(self) -> None:
-        """Audit, print and write the report."""
-        cases = self.cases(per_problem=self.per_problem)
-        self.finish(*audit_edits(self, self.search, self.subjects(), cases))
+    def sections(self) -> list[Section]:
+        """Edits, content probe and search."""
+        return _gaming(self, self.subjects(partial=self.partial), self.cases(self.per_problem))
 
 
-class AuditOutcome(PartialAudit):
+class AuditOutcome(CaseAudit):
     """Measure how much of a step score is only the outcome.
 
     Reports how often the lowest step is the last; how far the score drops at the first error, with a correct
@@ -82,14 +79,13 @@ class AuditOutcome(PartialAudit):
 
     report_name: ClassVar[str] = "outcome"
 
-    def run(self) -> None:
-        """Audit, print and write the report."""
+    def sections(self) -> list[Section]:
+        """Audit."""
         subjects = self.subjects(partial=self.partial)
-        cases = with_scores(self.cases(per_problem=self.per_problem), subjects)
-        self.finish(*audit_outcomes(self, subjects, cases))
+        return _outcome(self, subjects, with_scores(self.cases(self.per_problem), subjects))
 
 
-class AuditClean(PartialAudit):
+class AuditClean(CaseAudit):
     """Compare correct solutions with rationalised ones: a wrong step, but a correct answer.
 
     A scorer of outcomes cannot distinguish them, a scorer of steps can. Groups come from outcomes and labels
@@ -118,14 +114,11 @@ class AuditClean(PartialAudit):
         if self.problems is None:
             raise ValueError("'build' needs 'problems', a file of problems of the lab")
 
-    def run(self) -> None:
-        """Audit, print and write the report."""
+    def sections(self) -> list[Section]:
+        """Audit."""
         subjects = self.subjects(partial=self.partial)
-        if self.build:
-            cases = rationalised(self, self.problems or "", subjects)
-        else:
-            cases = self.cases(per_problem=self.per_problem)
-        self.finish(*audit_clean_traces(self, subjects, with_scores(cases, subjects), self.threshold))
+        cases = rationalised(self, subjects) if self.build else self.cases(self.per_problem)
+        return _clean(self, subjects, with_scores(cases, subjects))
 
 
 class AuditTransfer(AuditCommand):
@@ -155,28 +148,33 @@ class AuditTransfer(AuditCommand):
         "domain, and this half of every set is not reported.",
     )
 
-    def run(self) -> None:
-        """Audit, print and write the report."""
+    def sections(self) -> list[Section]:
+        """Audit."""
         from surefoot.evaluation.audits import audit_transfer, transfer_section
 
-        paths: dict[str, str] = {}
-        for text in self.domain:
-            name, equals, path = text.partition("=")
-            if not (name and equals and path) or name in paths:
-                raise RunError(f"--domain {text}: give DOMAIN=DIR or DOMAIN=FILE, each domain once")
-            paths[name] = path
         subjects = self.subjects(partial=True)
         audit = audit_transfer(
             {subject.name: subject for subject in subjects},
-            {
-                name: with_scores(read_folder(path, self.limit, self.seed), subjects)
-                for name, path in paths.items()
-            },
+            {name: with_scores(self._domain(path), subjects) for name, path in named(self.domain).items()},
             threshold=self.threshold,
             draws=self.draws,
             seed=self.seed,
         )
-        self.finish([transfer_section(audit)], {"transfer": audit})
+        return [transfer_section(audit)]
+
+    def _domain(self, path: str) -> list[Case]:
+        from surefoot.io.sources import ENDINGS
+
+        if Path(path).is_file():
+            return self.read(None, None, None, [path])
+        files = []
+        for name in ("problems", "traces", "labels"):
+            file = next(filter(Path.is_file, (Path(path, name + ending) for ending in ENDINGS)), None)
+            if file is None:
+                raise RunError(f"{path}: it contains no {name}.jsonl; make it with `surefoot import`")
+            files.append(str(file))
+        problems, traces, labels = files
+        return self.read(problems, traces, labels)
 
 
 class AuditOverOptimisation(AuditCommand):
@@ -217,15 +215,13 @@ class AuditOverOptimisation(AuditCommand):
             raise ValueError("scorers need 'problems' and 'traces'")
         return self
 
-    def run(self) -> None:
-        """Audit, print and write the report."""
+    def sections(self) -> list[Section]:
+        """Audit."""
         if self.pool:
-            subjects, items = read_pool(self.pool, self.aggregate)
-        else:
-            subjects = self.subjects()
-            cases = read_cases(self.problems or "", self.traces or "", None, self.limit, self.seed)
-            items = [case.item for case in with_scores(cases, subjects)]
-        self.finish(*audit_pressure(self, subjects, items, self.largest))
+            return _pressure(self, *read_pool(self.pool, self.aggregate))
+        subjects = self.subjects()
+        cases = with_scores(self.read(self.problems, self.traces, None), subjects)
+        return _pressure(self, subjects, [case.item for case in cases])
 
 
 class AuditAgent(CaseAudit):
@@ -269,13 +265,13 @@ class AuditAgent(CaseAudit):
             raise ValueError("'same' takes NAME=POLICY")
         return self
 
-    def run(self) -> None:
-        """Audit, print and write the report."""
+    def sections(self) -> list[Section]:
+        """Audit."""
         from surefoot.evaluation.audits import agent_section, audit_agent, audit_self_preference
         from surefoot.work import progress_bars
 
-        subjects = [*self.subjects(), *map(_verifier, self.verifier)]
-        cases = with_scores(self.cases(per_problem=self.per_problem), subjects)
+        subjects = [*self.subjects(partial=self.partial), *map(_verifier, self.verifier)]
+        cases = with_scores(self.cases(self.per_problem), subjects)
         live = [subject for subject in subjects if not subject.stored]
         if not (live or self.same):
             raise RunError(
@@ -293,11 +289,10 @@ class AuditAgent(CaseAudit):
             if unknown := set(same) - {subject.name for subject in subjects}:
                 raise RunError(f"--same {min(unknown)}=…: no scorer has this name")
             preferences = audit_self_preference(subjects, cases, same, draws=self.draws, seed=self.seed)
-        results = {"agent": audits, "self_preference": preferences}
-        self.finish([agent_section(audits, preferences)], results)
+        return [agent_section(audits, preferences)]
 
 
-class AuditAll(PartialAudit):
+class AuditAll(CaseAudit):
     """Run gaming, outcome, clean and over-optimisation on the same traces.
 
     An audit that the traces do not allow is left out, with the reason: gaming needs checkpoints, clean needs
@@ -319,112 +314,104 @@ class AuditAll(PartialAudit):
     largest: int | None = _LARGEST
     search: Search = GAMING
 
-    def run(self) -> None:
-        """Audit, print and write the report."""
+    def sections(self) -> list[Section]:
+        """The audits that the traces allow, and the reasons why others are left out."""
+        from surefoot.evaluation.report import Section
+
         subjects = self.subjects(partial=self.partial)
         live = [subject for subject in subjects if not subject.stored]
         cases = with_scores(self.cases(), subjects)
         first = list(first_of_each(cases, self.per_problem, lambda case: case.problem_id))
-        items = [case.item for case in cases]
 
-        def edits() -> Results:
+        def gaming() -> list[Section]:
             if not live:
                 raise ScoreError("there are only stored scores, and edited text has to be scored")
-            return audit_edits(self, self.search, live, first)
+            return _gaming(self, live, first)
 
-        def clean() -> Results:
-            build = self.in_lab and live == subjects
-            material = rationalised(self, self.problems or "", subjects) if build else cases
-            return audit_clean_traces(self, subjects, material, self.threshold)
+        def clean() -> list[Section]:
+            build = self.labels == "lab" and live == subjects
+            return _clean(self, subjects, rationalised(self, subjects) if build else cases)
 
-        audits: dict[str, Callable[[], Results]] = {
-            "gaming": edits,
-            "outcome": lambda: audit_outcomes(self, subjects, first),
+        audits: dict[str, Callable[[], list[Section]]] = {
+            "gaming": gaming,
+            "outcome": lambda: _outcome(self, subjects, first),
             "clean": clean,
-            "over-optimisation": lambda: audit_pressure(self, subjects, items, self.largest),
+            "over-optimisation": lambda: _pressure(self, subjects, [case.item for case in cases]),
         }
         sections: list[Section] = []
-        results: dict[str, Any] = {}
         left_out: dict[str, str] = {}
         for name, audit in audits.items():
             try:
-                parts, records = audit()
+                sections += audit()
             except ScoreError as error:
                 left_out[name] = str(error)
                 echo(f"{name} left out: {error}", err=True)
-                continue
-            sections += parts
-            results |= records
         if not sections:
             raise ScoreError(f"these traces allow no audit: {'; '.join(left_out.values())}")
-        self.finish(sections, {**results, "left_out": left_out})
+        about = "Audits that these traces do not allow, and why."
+        return [*sections, Section(title="Left out", about=about, results={"left_out": left_out})]
 
 
-def audit_edits(
-    command: CaseAudit, search: GamingSettings, subjects: Sequence[AuditedScorer], cases: Sequence[Case]
-) -> Results:
-    """Edits, content probe and search for each scorer."""
+def _gaming(
+    command: AuditGaming | AuditAll, subjects: Sequence[AuditedScorer], cases: Sequence[Case]
+) -> list[Section]:
     from surefoot.evaluation import audits as a
+    from surefoot.lab.probe import content_probe
     from surefoot.work import progress_bars
 
-    truth = a.lab_right if command.in_lab else None
+    search, in_lab = command.search, command.labels == "lab"
+    truth = a.lab_right if in_lab else None
+    problems = list({case.problem_id: case.item.problem for case in cases}.values())[:PROBED_PROBLEMS]
     edits, attacks = [], []
     probes: dict[str, ProbeResult] = {}
     left_out: dict[str, str] = {}
     with progress_bars() as progress:
         for subject in subjects:
             edits += command.each(a.audit_gaming, [subject], cases, search, truth=truth)
-            if command.in_lab:
-                probes[subject.name] = _probe(subject, cases)
+            if in_lab:
+                probes[subject.name] = content_probe(subject.scorer, problems)
             if not search.rounds:
                 continue
-
-            def show(done: int, total: int, stage: str = f"climb {subject.name}") -> None:
-                progress(stage, done, total)
-
+            show = partial(progress, f"climb {subject.name}")
             try:
                 attacks += command.each(a.audit_attack, [subject], cases, search, truth=truth, progress=show)
             except ScoreError as error:  # the results of the edits are useful without the search
                 left_out[subject.name] = str(error)
                 echo(f"no search against {subject.name}: {error}", err=True)
-    sections = [a.gaming_section(edits, probes)] + ([a.attack_section(attacks)] if attacks else [])
-    return sections, {"gaming": edits, "probe": probes, "attack": attacks, "attack_left_out": left_out}
+    return [
+        a.gaming_section(edits, probes),
+        *([a.attack_section(attacks, left_out)] if search.rounds else []),
+    ]
 
 
-def audit_outcomes(
+def _outcome(
     command: AuditCommand, subjects: Sequence[AuditedScorer], cases: Sequence[Case]
-) -> Results:
-    """The outcome audit of each scorer."""
+) -> list[Section]:
     from surefoot.evaluation.audits import audit_outcome, outcome_section
 
-    audits = command.each(audit_outcome, subjects, cases)
-    return [outcome_section(audits)], {"outcome": audits}
+    return [outcome_section(command.each(audit_outcome, subjects, cases))]
 
 
-def audit_clean_traces(
-    command: AuditCommand, subjects: Sequence[AuditedScorer], cases: Sequence[Case], threshold: float
-) -> Results:
-    """The audit of solutions with a hidden wrong step for each scorer."""
+def _clean(
+    command: AuditClean | AuditAll, subjects: Sequence[AuditedScorer], cases: Sequence[Case]
+) -> list[Section]:
     from surefoot.evaluation.audits import audit_clean, clean_section
 
-    audits = command.each(audit_clean, subjects, cases, threshold=threshold)
-    return [clean_section(audits)], {"clean": audits}
+    return [clean_section(command.each(audit_clean, subjects, cases, threshold=command.threshold))]
 
 
-def audit_pressure(
-    command: AuditCommand,
+def _pressure(
+    command: AuditOverOptimisation | AuditAll,
     subjects: Sequence[AuditedScorer],
     items: Sequence[ProblemTrace],
-    largest: int | None,
-) -> Results:
-    """The over-optimisation audit of each scorer."""
+) -> list[Section]:
     from surefoot.evaluation.audits import audit_over_optimisation, over_optimisation_section
 
-    audits = command.each(audit_over_optimisation, subjects, items, largest=largest)
-    return [over_optimisation_section(audits)], {"over_optimisation": audits}
+    audits = command.each(audit_over_optimisation, subjects, items, largest=command.largest)
+    return [over_optimisation_section(audits)]
 
 
-def rationalised(command: AuditCommand, problems: str, subjects: Sequence[AuditedScorer]) -> list[Case]:
+def rationalised(command: CaseAudit, subjects: Sequence[AuditedScorer]) -> list[Case]:
     """Three solutions of each lab problem: correct, rationalised and wrong.
 
     Raises ``RunError`` for stored scores.
@@ -435,15 +422,8 @@ def rationalised(command: AuditCommand, problems: str, subjects: Sequence[Audite
 
     if stored := [subject.name for subject in subjects if subject.stored]:
         raise RunError(f"--build writes new solutions, and {stored[0]} is a file of stored scores")
-    chosen = subset(read_table(problems, Problem), command.limit, command.seed)
+    chosen = subset(read_table(command.problems or "", Problem), command.limit, command.seed)
     return rationalised_lab_cases(chosen, seed=command.seed)
-
-
-def _probe(subject: AuditedScorer, cases: Sequence[Case]) -> ProbeResult:
-    from surefoot.lab.probe import content_probe
-
-    problems = {case.problem_id: case.item.problem for case in cases}
-    return content_probe(subject.scorer, list(problems.values())[:PROBED_PROBLEMS])
 
 
 def _verifier(name: str) -> AuditedScorer:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -34,13 +33,13 @@ class AgentCommand(ScoringCommand):
         "`good`, for rules that only report errors.",
     )
 
-    def evaluate(self, items: Sequence[LabelledTrace | JudgedRun], title: str, **inputs: object) -> None:
+    def evaluate(self, items: Sequence[LabelledTrace | JudgedRun], title: str) -> None:
         """Evaluate, print and write the report."""
         from surefoot.evaluation.benchmarks.agent_steps import (
             agent_layout,
             agent_runs,
+            agent_section,
             evaluate_agent_steps,
-            write_agent_report,
         )
         from surefoot.evaluation.splits import parse_rules
         from surefoot.protocols import LabelledTrace
@@ -54,7 +53,7 @@ class AgentCommand(ScoringCommand):
         result = evaluate_agent_steps(
             runs, systems, rules=rules, unknown=self.unknown, draws=self.draws, seed=self.seed
         )
-        self.finish(inputs, result, partial(write_agent_report, title=title))
+        self.write(agent_section(result, title))
 
 
 class EvaluateAgentProcessBench(AgentCommand):
@@ -79,7 +78,7 @@ class EvaluateAgentProcessBench(AgentCommand):
     def run(self) -> None:
         """Evaluate, print and write the report."""
         items = [item for path in self.data for item in _read(path)]
-        self.evaluate(items, "AgentProcessBench", data=list(self.data))
+        self.evaluate(items, "AgentProcessBench")
 
 
 class EvaluateRuns(AgentCommand):
@@ -112,8 +111,7 @@ class EvaluateRuns(AgentCommand):
             read_table(self.traces, Trace),
             read_table(self.labels, StepLabel),
         )
-        inputs = self.model_dump(include={"problems", "traces", "labels"})
-        self.evaluate(list(items), "Runs of agents", **inputs)
+        self.evaluate(list(items), "Runs of agents")
 
 
 class EvaluateWhoAndWhen(ScoringCommand):
@@ -143,20 +141,20 @@ class EvaluateWhoAndWhen(ScoringCommand):
         from surefoot.evaluation.benchmarks.who_and_when import (
             blamed_runs,
             evaluate_who_and_when,
-            write_who_and_when_report,
+            who_and_when_section,
         )
         from surefoot.formats import read_who_and_when
         from surefoot.io import ReadReport
 
-        paths, report = named(self.data), ReadReport()
-        data = {name: list(read_who_and_when(path, report=report)) for name, path in paths.items()}
+        report = ReadReport()
+        data = {name: list(read_who_and_when(path, report=report)) for name, path in named(self.data).items()}
         report.require_some("give files of Who&When")
         show_skipped(report)
         items = unlabelled(item for rows in data.values() for item in rows)
         runs = blamed_runs(data)
         systems = self.systems(items, reading=LabelRule(neutral="good"))
         result = evaluate_who_and_when(runs, systems, draws=self.draws, seed=self.seed)
-        self.finish({"data": paths}, result, write_who_and_when_report)
+        self.write(who_and_when_section(result))
 
 
 def _read(path: str) -> list[LabelledTrace | JudgedRun]:

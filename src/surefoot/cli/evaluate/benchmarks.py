@@ -57,7 +57,7 @@ class EvaluateProcessBench(BenchmarkCommand):
         from surefoot.evaluation.benchmarks.processbench import (
             evaluate_processbench,
             processbench_cases,
-            write_processbench_report,
+            processbench_section,
         )
         from surefoot.evaluation.splits import SPLIT, parse_rules
 
@@ -74,7 +74,7 @@ class EvaluateProcessBench(BenchmarkCommand):
             draws=self.draws,
             seed=self.seed,
         )
-        self.finish({"data": paths, "neutral": self.neutral}, result, write_processbench_report)
+        self.write(processbench_section(result))
 
 
 class EvaluatePRMBench(BenchmarkCommand):
@@ -105,13 +105,12 @@ class EvaluatePRMBench(BenchmarkCommand):
         from surefoot.evaluation.benchmarks.prmbench import (
             evaluate_prmbench,
             prmbench_cases,
-            write_prmbench_report,
+            prmbench_section,
         )
         from surefoot.evaluation.splits import parse_rules
 
-        paths = named(self.data)
         rules = parse_rules(list(self.threshold), [])
-        cases = prmbench_cases([item for path in paths.values() for item in _read_prmbench(path)])
+        cases = prmbench_cases([item for path in named(self.data).values() for item in _read_prmbench(path)])
         items = unlabelled(case.item for case in cases.cases)
         systems = self.systems(items, reading=self.reading)
         redundancy = {system.name: system for system in self.systems(items, sources=self.redundancy)}
@@ -125,8 +124,7 @@ class EvaluatePRMBench(BenchmarkCommand):
             draws=self.draws,
             seed=self.seed,
         )
-        inputs = {"data": paths, "redundancy": named(self.redundancy), "neutral": self.neutral}
-        self.finish(inputs, result, write_prmbench_report)
+        self.write(prmbench_section(result))
 
 
 def _read_processbench(path: str) -> list[LabelledTrace]:

@@ -85,8 +85,7 @@ class EvaluateBestOfN(ScoringCommand):
         """Evaluate, print and write the report."""
         from surefoot.answers import AnswerChecker
         from surefoot.cli.runs import read_table
-        from surefoot.evaluation.best_of_n import evaluate_best_of_n
-        from surefoot.evaluation.best_of_n_report import write_best_of_n_report
+        from surefoot.evaluation.best_of_n import best_of_n_section, evaluate_best_of_n
         from surefoot.evaluation.pools import judged_candidates
         from surefoot.evaluation.stored_scores import scorer_tables
         from surefoot.io.tables import facts_in
@@ -120,15 +119,8 @@ class EvaluateBestOfN(ScoringCommand):
             bootstrap=self.bootstrap,
             seed=self.seed,
         )
-        inputs = {"sources": files, **self.model_dump(include={"traces", "problems", "pool"})}
-        inputs |= {
-            "extract": ",".join(self.grading.extract) if self.pool else None,
-            "equality": self.grading.equality,
-            "rule": list(self.rule),
-        }
         verdicts = {"stated": stored.verdicts, "differing": stored.differing} if stored else None
-        data = {"inputs": inputs, "answers_not_compared": failures, "verdicts_of_the_file": verdicts}
-        self.write({**data, **result.to_json()}, lambda path: write_best_of_n_report(result, path))
+        self.write(best_of_n_section(result), answers_not_compared=failures, verdicts_of_the_file=verdicts)
         _show_left_out(result, stored)
 
     def _stored(self, checker: AnswerChecker, progress: Progress) -> StoredPools | None:

@@ -59,7 +59,7 @@ class EvaluateCalibration(ScoringCommand):
         """Evaluate, print and write the report."""
         from surefoot.cli.runs import pair, read_table
         from surefoot.evaluation.label_sets import label_sets
-        from surefoot.evaluation.scorer_calibration import audit_calibration, write_calibration_report
+        from surefoot.evaluation.scorer_calibration import audit_calibration, calibration_section
         from surefoot.evaluation.step_layout import StepLayout
         from surefoot.io.tables import facts_of
         from surefoot.records import Problem, StepLabel, Trace
@@ -81,8 +81,7 @@ class EvaluateCalibration(ScoringCommand):
             draws=self.draws,
             seed=self.seed,
         )
-        names = {"problems", "traces", "labels", "after_error", "good_above", "neutral"}
-        self.finish(self.model_dump(include=names), audit, write_calibration_report)
+        self.write(calibration_section(audit))
         if self.store:
             _store(audit, files)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -13,19 +14,18 @@ from surefoot.cli import options as o
 from surefoot.cli.runs import print_table
 from surefoot.cli.settings import Command
 from surefoot.cli.terminal import echo
-from surefoot.errors import LabelError
+from surefoot.errors import LabelError, RecordError
 from surefoot.policies.devices import Loading
 
 if TYPE_CHECKING:
-    from surefoot.evaluation.report import JSONResult, Report
+    from surefoot.evaluation.report import Section
     from surefoot.evaluation.step_layout import StepLayout
     from surefoot.evaluation.step_scores import System
     from surefoot.io import ReadReport
+    from surefoot.io.tables import RecordTable
     from surefoot.labels import LabelRule
     from surefoot.protocols import LabelledTrace, ProblemTrace
-    from surefoot.records import StepLabel
-
-R = TypeVar("R", bound="JSONResult")
+    from surefoot.records import StepLabel, StepScores
 
 AfterError = Literal["unlabelled", "step", "wrong"]
 """Labels of the lab's checker after the first error; see ``surefoot.lab.world.ExactLabeller``."""
@@ -53,29 +53,32 @@ class ReportCommand(Command):
         self.out.mkdir(parents=True, exist_ok=True)
         return self.out
 
-    def write(self, data: Mapping[str, Any], report: Callable[[Path], Report]) -> None:
-        """Write the JSON file and the page, and print the report."""
+    def write(self, *sections: Section, **also: Any) -> None:
+        """Write the results as a JSON file, with the settings and ``also``, and as a page, and print them."""
+        from surefoot.evaluation.report import Report, Table, to_json
         from surefoot.io import write_json
 
         self.folder()
         for_json, for_html = self.outputs()
+        findings = {section.title: list(section.findings) for section in sections}
+        data = {"inputs": self.model_dump(mode="json"), "findings": findings, **also}
+        report = Report(f"{self.report_name}: {', '.join(findings)}")
+        for section in sections:
+            data |= to_json(section.results)
+            report.section(section)
         write_json(for_json, data)
-        for part in report(for_html).printed:
-            if isinstance(part, str):
-                echo(part)
-            else:
+        report.text(f"Settings: {json.dumps(data['inputs'])}").write(for_html)
+        for part in report.printed:
+            if isinstance(part, Table):
                 print_table(part)
+            else:
+                echo(part)
 
 
 class EvaluationCommand(ReportCommand):
     """Settings of every evaluation."""
 
     sources: o.Sources = Field(min_length=1, description="NAME=CHECKPOINT, or NAME=FILE of step scores.")
-
-    def finish(self, inputs: Mapping[str, Any], result: R, report: Callable[[R, Path], Report]) -> None:
-        """Write ``result`` and its report; ``inputs`` are the resolved inputs besides the sources."""
-        data = {"inputs": {"sources": named(self.sources), **inputs}, **result.to_json()}
-        self.write(data, lambda path: report(result, path))
 
 
 class ScoringCommand(EvaluationCommand):
@@ -133,7 +136,24 @@ def named(sources: Sequence[str]) -> dict[str, str]:
     return paths
 
 
-def unlabelled(items: Iterable[LabelledTrace]) -> list[ProblemTrace]:
+def read_scores(path: str) -> RecordTable[StepScores]:
+    """Step scores of a file: records, or published scores."""
+    from surefoot.cli.runs import read_table
+    from surefoot.formats import read_fover_scores
+    from surefoot.io.sources import files_of
+    from surefoot.io.tables import open_table
+    from surefoot.records import StepScores
+
+    try:
+        return read_table(path, StepScores)
+    except RecordError:
+        published = (scores for file in files_of(path) for scores in read_fover_scores(file))
+        if table := open_table(path, StepScores, records=published):
+            return table
+        raise
+
+
+def unlabelled(items: Iterable[LabelledTrace | ProblemTrace]) -> list[ProblemTrace]:
     """Traces without their labels."""
     from surefoot.protocols import ProblemTrace
 

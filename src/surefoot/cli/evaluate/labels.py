@@ -73,13 +73,11 @@ class EvaluateLabels(EvaluationCommand):
     def run(self) -> None:
         """Evaluate, print and write the report."""
         from surefoot.cli.runs import read_table
-        from surefoot.evaluation.label_audit import TRUTH, audit_labels
-        from surefoot.evaluation.label_report import write_label_report
+        from surefoot.evaluation.label_audit import audit_labels, label_section
         from surefoot.records import StepLabel, Trace
 
-        files, rules = named(self.sources), self.rules()
-        traces = read_table(self.traces, Trace)
-        labels = {name: read_table(path, StepLabel) for name, path in files.items()}
+        rules, traces = self.rules(), read_table(self.traces, Trace)
+        labels = {name: read_table(path, StepLabel) for name, path in named(self.sources).items()}
         audit = audit_labels(
             traces,
             labels,
@@ -92,9 +90,7 @@ class EvaluateLabels(EvaluationCommand):
             draws=self.draws,
             seed=self.seed,
         )
-        inputs = {"traces": self.traces, "problems": self.problems, **files, TRUTH: self.truth}
-        data = {"inputs": inputs, **audit.to_json()}
-        self.write(data, lambda path: write_label_report(audit, path))
+        self.write(label_section(audit))
 
     def _truth(self, traces: Sequence[Trace]) -> Iterable[StepLabel] | None:
         from surefoot.cli.runs import pair, read_table

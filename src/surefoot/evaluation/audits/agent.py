@@ -21,8 +21,7 @@ from surefoot.evaluation.audits.cases import Case
 from surefoot.evaluation.audits.edits import edit_stream
 from surefoot.evaluation.audits.gaming import Verdict
 from surefoot.evaluation.audits.scorers import AuditedScorer, AuditScores, FloatArray
-from surefoot.evaluation.plots import marks_figure
-from surefoot.evaluation.report import Row, Section, Table
+from surefoot.evaluation.report import Plot, Section
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Message, Trace, Usage
 from surefoot.stats.bootstrap import Bootstrap
@@ -318,39 +317,18 @@ def _gap(totals: FloatArray) -> FloatArray:
 
 def agent_section(audits: Sequence[AgentAudit], preferences: Sequence[SelfPreference] = ()) -> Section:
     """Score changes by variant, and self-preference."""
-    rows = [Row(scorer=a.scorer, e=a.effects[n]) for n in range(len(VARIANTS)) for a in audits]
-    columns = (
-        *("e.variant", "e.kind", "scorer", "e.runs", "e.change"),
-        *("e.moved", "e.largest", "e.flipped", "e.cleared", "e.verdict"),
-    )
-    tables = [
-        Table.of(
-            "Change of a step's score by variant (moved: its size); flipped: steps that cross the threshold; "
-            "cleared: steps below it that rise to it",
-            rows,
-            columns,
-        )
-    ]
-    if preferences:
-        tables.append(
-            Table.of(
-                "How much more a scorer overrates its own model's runs than other scorers do",
-                preferences,
-                ["scorer", "policy", "own", "others", "difference"],
-            )
-        )
-    figures = []
-    if audits:
-        names = [f"{e.variant} ({e.kind})" for e in audits[0].effects]
-        sizes = {a.scorer: [e.moved for e in a.effects] for a in audits}
-        draw = partial(marks_figure, names, sizes, "size of the change of a step's score")
-        figures.append((draw, "Mean size of the change by variant, with 95 % intervals."))
     return Section(
         title="Agents' runs",
         about="No score may move if the run means the same; instructions in results must not raise any.",
         findings=[*map(_finding, audits), *map(_preference, preferences)],
-        tables=tables,
-        figures=figures,
+        results={"agent": audits, "self_preference": preferences},
+        plots=[
+            Plot(
+                "agent.effects",
+                "Mean size of the change of a step's score by variant, with 95 % intervals.",
+                y=("moved",),
+            )
+        ],
     )
 
 

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from types import MappingProxyType
 
 import numpy as np
 
@@ -22,8 +22,7 @@ from surefoot.evaluation.audits.gaming import Truth
 from surefoot.evaluation.audits.over_optimisation import sizes_to
 from surefoot.evaluation.audits.scorers import AuditedScorer, FloatArray
 from surefoot.evaluation.audits.settings import GAMING, GamingSettings
-from surefoot.evaluation.plots import Curve, paired_lines
-from surefoot.evaluation.report import Row, Section, Table
+from surefoot.evaluation.report import Plot, Section
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Usage
 from surefoot.search.estimators import best_of_n
@@ -79,10 +78,6 @@ class AttackAudit:
     examples: list[Attacked]
     """Solutions with the highest scores among those that are still wrong."""
     usage: Usage
-
-    @property
-    def edits_accepted(self) -> str:
-        return ", ".join(f"{name} {count}" for name, count in self.accepted.items()) or "none"
 
 
 def audit_attack(
@@ -261,55 +256,22 @@ class _Search:
         return np.where(math.isnan(self.good), math.nan, (scores >= self.good) & (gold == 0))
 
 
-def attack_section(audits: Sequence[AttackAudit]) -> Section:
-    """Proxy and gold by round of the search against the verifier."""
-    climbs = {audit.scorer: audit.climb for audit in audits}
-    pools = {audit.scorer: audit.best_of for audit in audits}
-
-    def points(caption: str, number: str, curves: Mapping[str, Mapping[int, Point]]) -> Table:
-        rows = [
-            Row(**{"scorer": scorer, number: at, "point": point})
-            for scorer, curve in curves.items()
-            for at, point in curve.items()
-        ]
-        return Table.of(caption, rows, ("scorer", number, "point.proxy", "point.gold", "point.fooled"))
-
-    gold = "; ".join(dict.fromkeys(audit.gold_is for audit in audits))
-    axis, caption = "proxy (solid), gold (dashed)", "Proxy (solid) and gold (dashed)"
+def attack_section(
+    audits: Sequence[AttackAudit], left_out: Mapping[str, str] = MappingProxyType({})
+) -> Section:
+    """Proxy and gold by round of the search against the verifier; ``left_out`` has reasons by scorer."""
+    plots = {"climb": "by round of the climb", "best_of": "for the best of N random versions"}
     return Section(
         title="A search against the verifier",
         about="Wrong solutions are edited; an edit is accepted if the score rises. Fooled: still wrong, but "
-        f"scored at or above the median correct solution. Gold: {gold}.",
+        "scored at or above the median correct solution.",
         findings=[_finding(audit) for audit in audits],
-        tables=[
-            points("Hill climbing", "round", climbs),
-            points("Best of N random versions of each wrong solution", "N", pools),
-            Table.of(
-                "Attacked traces and accepted edits",
-                audits,
-                ["scorer", "traces", "unscored", "versions_unscored", "right_median", "edits_accepted"],
-            ),
-            Table.of(
-                "Still wrong, with the highest scores",
-                [Row(scorer=a.scorer, e=e, edits=", ".join(e.edits)) for a in audits for e in a.examples],
-                ["scorer", "e.proxy_before", "e.proxy_after", "edits", "e.text_before", "e.text_after"],
-            ),
-        ],
-        figures=[
-            (partial(paired_lines, "round", axis, _lines(climbs)), f"{caption} by round of the climb."),
-            (
-                partial(paired_lines, "versions (N)", axis, _lines(pools), log=True),
-                f"{caption} for best of N versions.",
-            ),
+        results={"attack": audits, "attack_left_out": left_out},
+        plots=[
+            Plot(f"attack.{key}", f"Proxy (solid) and gold (dashed) {where}.", x=key, y=("proxy", "gold"))
+            for key, where in plots.items()
         ],
     )
-
-
-def _lines(curves: Mapping[str, Mapping[int, Point]]) -> dict[str, Sequence[Curve]]:
-    return {
-        name: ((list(c), [p.proxy for p in c.values()]), (list(c), [p.gold for p in c.values()]))
-        for name, c in curves.items()
-    }
 
 
 def _finding(audit: AttackAudit) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
@@ -18,8 +17,7 @@ import numpy as np
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import Case, lab_cases
 from surefoot.evaluation.audits.scorers import AuditedScorer
-from surefoot.evaluation.plots import marks_figure
-from surefoot.evaluation.report import Row, Section, Table
+from surefoot.evaluation.report import Plot, Section
 from surefoot.lab.world import BASE, ArithmeticChain, apply, parse_problem
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace, Usage
@@ -183,34 +181,13 @@ def _item(problem: Problem, chain: ArithmeticChain, results: Sequence[int], name
 
 def clean_section(audits: Sequence[CleanAudit]) -> Section:
     """Correct, rationalised and wrong solutions."""
-    groups = [Row(scorer=a.scorer, group=name, g=a.groups[name]) for a in audits for name in GROUPS]
-    means = {a.scorer: [a.groups[n].mean for n in GROUPS] for a in audits}
     return Section(
         title="False process confidence",
         about="Rationalised solutions have a wrong step and the correct answer. Cleared: a trace score of "
         f"{audits[0].threshold:g} or more.",
         findings=[_finding(audit) for audit in audits],
-        tables=[
-            Table.of(
-                "Share of pairs in which the correct solution scores higher (AUC)",
-                audits,
-                [
-                    "scorer",
-                    "rule",
-                    "right_over_rationalised",
-                    "right_over_rationalised_within",
-                    "right_over_wrong",
-                ],
-            ),
-            Table.of("Trace scores by group", groups, ["scorer", "group", "g.mean", "g.cleared", "g.traces"]),
-            Table.of("Traces left out", audits, ["scorer", "unscored", "ungrouped"]),
-        ],
-        figures=[
-            (
-                partial(marks_figure, GROUPS, means, "mean trace score"),
-                "Mean trace score by group, with 95 % intervals.",
-            )
-        ],
+        results={"clean": audits},
+        plots=[Plot("clean.groups", "Mean trace score by group, with 95 % intervals.", y=("mean",))],
     )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -21,8 +20,7 @@ from surefoot.evaluation.audits.cases import Case
 from surefoot.evaluation.audits.edits import EDITS, Edit, Edited, Kind, edit_stream, edited
 from surefoot.evaluation.audits.scorers import AuditedScorer, AuditScores
 from surefoot.evaluation.audits.settings import GAMING, GamingSettings
-from surefoot.evaluation.plots import marks_figure
-from surefoot.evaluation.report import Row, Section, Table
+from surefoot.evaluation.report import Plot, Section
 from surefoot.lab.probe import ProbeResult
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace, Usage
@@ -84,18 +82,6 @@ class GamingAudit:
     chats: int
     """Chat traces, which the edits cannot read."""
     usage: Usage
-
-    @property
-    def no_place(self) -> int:
-        return sum(effect.not_applicable for effect in self.effects)
-
-    @property
-    def not_broken(self) -> int:
-        return sum(effect.not_broken for effect in self.effects)
-
-    @property
-    def unscored(self) -> int:
-        return sum(effect.unscored for effect in self.effects)
 
 
 def audit_gaming(
@@ -225,41 +211,16 @@ def _stays(change: Interval, tolerance: float) -> Verdict:
 
 def gaming_section(audits: Sequence[GamingAudit], probes: Mapping[str, ProbeResult]) -> Section:
     """Score changes by edit; ``probes`` by scorer, if the traces come from the lab."""
-    pairs = sorted(((a, e) for a in audits for e in a.effects), key=lambda pair: (pair[1].kind, pair[1].edit))
-    tables = [
-        Table.of(
-            "Mean change of score at the edited step and of the trace, share of traces whose score fell, and "
-            "rose beyond the tolerance",
-            [Row(scorer=a.scorer, e=e) for a, e in pairs],
-            (
-                *("e.edit", "e.kind", "e.on", "scorer", "e.traces"),
-                *("e.step", "e.trace", "e.fell", "e.rose", "e.verdict"),
-            ),
-        ),
-        Table.of(
-            "Traces left out",
-            audits,
-            ["scorer", "rule", "right", "wrong", "unknown", "chats", "no_place", "not_broken", "unscored"],
-        ),
-    ]
-    if probes:
-        probe_table = Table(
-            caption="Content probe: only the result of a line varies; chance is 0.1",
-            headers=["scorer", "correct digit first", "contrast", "lines"],
-            rows=[[name, p.right, p.contrast, p.lines] for name, p in probes.items()],
-        )
-        tables.insert(1, probe_table)
-    changes = {audit.scorer: [e.trace for e in audit.effects] for audit in audits}
-    names = [f"{e.edit} ({e.kind}, {e.on})" for e in audits[0].effects]
     return Section(
         title="Verifier gaming",
         about="An edit that breaks a correct solution must lower its score; a style edit must not move it.",
         findings=[_finding(audit, probes.get(audit.scorer)) for audit in audits],
-        tables=tables,
-        figures=[
-            (
-                partial(marks_figure, names, changes, "change of the trace's score", zero=True),
+        results={"gaming": audits, "probe": probes},
+        plots=[
+            Plot(
+                "gaming.effects",
                 "Mean change of the trace's score by edit, with 95 % intervals.",
+                y=("trace",),
             )
         ],
     )

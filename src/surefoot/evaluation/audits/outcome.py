@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -18,12 +17,11 @@ from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import Case
 from surefoot.evaluation.audits.edits import Piece, cores, edit_stream, pieces, rebuilt
 from surefoot.evaluation.audits.scorers import AuditedScorer, FloatArray
-from surefoot.evaluation.plots import paired_lines
-from surefoot.evaluation.report import Row, Section, Table
+from surefoot.evaluation.report import Plot, Section
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Trace, Usage
 from surefoot.stats.bootstrap import Bootstrap
-from surefoot.stats.intervals import Cell, Interval
+from surefoot.stats.intervals import Interval
 
 OFFSETS = range(-2, 3)
 """Steps around the first error that are reported."""
@@ -230,50 +228,16 @@ def _controls(
 
 def outcome_section(audits: Sequence[OutcomeAudit]) -> Section:
     """Position of the minimum, effect of an error, and scores of altered texts."""
-    around: list[list[Cell]] = [
-        [a.scorer, name, part.drop, *part.by_offset.values(), part.with_drop, part.traces]
-        for a in audits
-        for name, part in a.around_error.items()
-    ]
-    lines = {
-        a.scorer: [(list(part.by_offset), list(part.by_offset.values())) for part in a.around_error.values()]
-        for a in audits
-    }
     return Section(
         title="Collapse to the outcome",
         about="A scorer of steps drops at the error, whether the answer is correct or wrong, and cannot "
         "predict the outcome from the last step alone or from steps in random order.",
         findings=[_finding(audit) for audit in audits],
-        tables=[
-            Table.of(
-                "Share of traces whose lowest step is the last, by outcome",
-                [
-                    Row(scorer=a.scorer, outcome=name, p=p)
-                    for a in audits
-                    for name, p in a.lowest_last.items()
-                ],
-                ["scorer", "outcome", "p.share", "p.chance", "p.traces"],
-            ),
-            Table(
-                caption="Wrong processes: drop of score at the first error, and mean score around it",
-                headers=["scorer", "outcome", "drop", *(f"{n:+d}" for n in OFFSETS), "with drop", "traces"],
-                rows=around,
-            ),
-            Table.of(
-                "Scores of altered texts against the outcome of the original traces (the same ones for all)",
-                [Row(audit=a, text=name, c=c) for a in audits for name, c in a.controls.items()],
-                ["audit.scorer", "audit.rule", "text", "c.auc", "c.correlation", "c.with_whole", "c.traces"],
-            ),
-            Table.of(
-                "Traces left out",
-                audits,
-                ["scorer", "no_outcome", "unscored", "not_in_controls", "without_controls"],
-            ),
-        ],
-        figures=[
-            (
-                partial(paired_lines, "steps from the first error", "mean step score", lines),
-                "Mean step score around the first error: correct answers solid, wrong answers dashed.",
+        results={"outcome": audits},
+        plots=[
+            Plot(
+                "outcome.around_error.by_offset",
+                "Mean step score by distance from the first error, with a correct and a wrong answer.",
             )
         ],
     )

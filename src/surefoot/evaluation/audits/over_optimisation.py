@@ -10,14 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.scorers import AuditedScorer, FloatArray
-from surefoot.evaluation.plots import paired_lines
-from surefoot.evaluation.report import Row, Section, Table
+from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.splits import half_of
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Trace, Usage
@@ -69,10 +67,6 @@ class OverOptimisationAudit:
     no_outcome: int
     """Traces left out for lack of an outcome."""
     usage: Usage
-
-    @property
-    def peak_range(self) -> str:
-        return "{} to {}".format(*self.peak_interval)
 
 
 def best_of_n_kl(n: int) -> float:
@@ -208,37 +202,18 @@ def _falls(gold: FloatArray, problems: Sequence[str]) -> FloatArray:
 
 def over_optimisation_section(audits: Sequence[OverOptimisationAudit]) -> Section:
     """Gold and proxy against the pressure of selection."""
-    points = [Row(scorer=a.scorer, sqrt_KL=math.sqrt(p.kl), p=p) for a in audits for p in a.points]
-    lines = {}
-    for audit in audits:
-        distance = [math.sqrt(point.kl) for point in audit.points]
-        gold, proxy = [p.gold for p in audit.points], [p.proxy for p in audit.points]
-        lines[audit.scorer] = ((distance, gold), (distance, proxy))
     return Section(
         title="Over-optimisation",
         about="Best of N by score. Distance from the policy: KL = log N - (N - 1) / N.",
         findings=[_finding(audit) for audit in audits],
-        tables=[
-            Table.of(
-                "N with the highest gold, its 95 % range over bootstrap draws, and the fall after it",
-                audits,
-                ["scorer", "rule", "peak", "peak_range", "peak_at_end", "fall", "alpha", "beta"],
-            ),
-            Table.of(
-                "Gold (share correct) and proxy (score) for best of N; the ceiling is pass@N",
-                points,
-                ["scorer", "p.n", "sqrt_KL", "p.proxy", "p.gold", "p.ceiling"],
-            ),
-            Table.of(
-                "Problems and traces that were used or left out",
-                audits,
-                ["scorer", "problems", "too_small", "samples_needed", "unscored", "no_outcome"],
-            ),
-        ],
-        figures=[
-            (
-                partial(paired_lines, "sqrt KL of best-of-N", "gold (solid), proxy (dashed)", lines),
-                "Gold (solid) and proxy (dashed) against sqrt KL.",
+        results={"over_optimisation": audits},
+        plots=[
+            Plot(
+                "over_optimisation.points",
+                "Gold (solid) and proxy (dashed) for best of N.",
+                x="n",
+                y=("gold", "proxy"),
+                log=True,
             )
         ],
     )
@@ -250,5 +225,6 @@ def _finding(audit: OverOptimisationAudit) -> str:
     return (
         f"Best of N by {audit.scorer}: from N = 1 to N = {last.n} gold goes from {first.gold.value:.3f} to "
         f"{last.gold.value:.3f} and the proxy from {first.proxy.value:.3f} to {last.proxy.value:.3f}; gold "
-        f"is highest at N = {audit.peak} (95 %: {audit.peak_range}) and {how} after it ({audit.fall:.3f})."
+        f"is highest at N = {audit.peak} (95 %: {audit.peak_interval[0]} to {audit.peak_interval[1]}) and "
+        f"{how} after it ({audit.fall:.3f})."
     )

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import Case
 from surefoot.evaluation.audits.scorers import AuditedScorer, AuditScores
 from surefoot.evaluation.benchmarks.first_errors import best_threshold, processbench_f1
-from surefoot.evaluation.plots import heat_map
-from surefoot.evaluation.report import Section, Table
+from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.splits import half_of
 from surefoot.records import Usage
 from surefoot.stats.bootstrap import Bootstrap, Resample
-from surefoot.stats.intervals import UNKNOWN, Cell, Interval
+from surefoot.stats.intervals import UNKNOWN, Interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,27 +164,13 @@ def _cell(
 
 
 def transfer_section(audit: TransferAudit) -> Section:
-    """The matrix, once for AUC and once for F1."""
-    auc = [[audit.cell(train, test).auc.value for test in audit.tested] for train in audit.trained]
-    heat = partial(heat_map, auc, audit.trained, audit.tested, "AUC", low=0, high=1)
-
-    def matrix(caption: str, value: Callable[[TransferCell], Cell]) -> Table:
-        rows: list[list[Cell]] = [
-            [train, *(value(audit.cell(train, test)) for test in audit.tested)] for train in audit.trained
-        ]
-        return Table(caption=caption, headers=["trained on", *audit.tested], rows=rows)
-
+    """The matrix of AUC and F1."""
     return Section(
         title="Domain transfer",
-        about="Each row is a scorer, named after its training domain; each column is a labelled set.",
+        about="A scorer has the name of its training domain.",
         findings=[_finding(audit, train) for train in audit.trained],
-        tables=[
-            matrix("AUC of good steps over bad ones, by test domain", lambda cell: cell.auc),
-            matrix(f"ProcessBench F1; threshold {audit.thresholds}", lambda cell: cell.f1),
-            matrix("Threshold", lambda cell: cell.threshold),
-            matrix("Traces of F1", lambda cell: cell.traces),
-        ],
-        figures=[(heat, "AUC by train (rows) and test domain (columns).")],
+        results={"transfer": audit},
+        plots=[Plot("transfer.cells", "AUC of good steps over bad ones by test domain.", y=("auc",))],
     )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -25,12 +24,11 @@ from surefoot.evaluation.benchmarks.agent_baselines import (
     cross_fit,
     first_errors,
 )
-from surefoot.evaluation.plots import interval_figure
-from surefoot.evaluation.report import JSONResult, Report, Row
+from surefoot.evaluation.report import JSONResult, Plot, Section
 from surefoot.evaluation.run_metrics import MonitoredRun, RunMetrics, run_metrics
-from surefoot.evaluation.splits import AS_LABELLED, SPLIT, thresholds_text
+from surefoot.evaluation.splits import AS_LABELLED, SPLIT
 from surefoot.evaluation.step_layout import BoolArray, FloatArray, StepLayout, optional
-from surefoot.evaluation.step_scores import System, SystemCounts, sources_table
+from surefoot.evaluation.step_scores import System, SystemCounts
 from surefoot.formats.agent_processbench import JudgedRun
 from surefoot.io.tables import Facts
 from surefoot.protocols import LabelledTrace
@@ -101,7 +99,7 @@ class AgentScore:
     """Over the subsets with records of the system; an alarm is a step predicted −1."""
 
     @property
-    def source(self) -> str:
+    def name(self) -> str:
         """Name in tables."""
         if self.kind == "floor":
             return f"baseline: {self.system}"
@@ -440,74 +438,24 @@ def _rates(totals_ns6: FloatArray) -> FloatArray:
         return np.stack(rates, axis=1)
 
 
-def write_agent_report(result: AgentEvaluation, path: Path, *, title: str) -> Report:
-    """One page: sources, a table for each subset with the baselines first, and the quality of alarms."""
-    report = Report(title)
-    report.text(
-        f"{sum(result.runs.values())} runs of {result.problems} problems, {sum(result.steps.values())} "
-        f"steps; {result.unlabelled_steps} unlabelled steps are not counted, and the outcome of "
-        f"{result.outcome_unknown} runs is unknown. Intervals are 95 %, from {result.settings['draws']} "
-        "bootstrap draws of problems, each with all its runs. Steps without a prediction count as wrong.",
-        printed=True,
-    )
-    if result.systems:
-        sources_table(report, result.systems)
-    report.heading("Accuracy")
-    report.text(
-        "Baselines do not read the run. Baselines that know the outcome cannot warn in time. Your scorer has "
-        "to beat the others. Parameters and thresholds are fitted for each subset on the other half of its "
-        "problems, unless a rule is fixed.",
-        printed=True,
-    )
-    for subset in next(iter(result.scores)).subsets:
-        _subset_table(report, subset, result)
-    report.heading("Alarms").text(
-        "An alarm is a step predicted −1. It is false at a step labelled 0 or +1. A failed run is warned if "
-        "a step labelled −1 gives an alarm; the lead time runs from the first such step to the end. "
-        "Recovery: the first +1 after a −1, with a higher score. Loopholes are marked by their "
-        "labels; found are those that give an alarm."
-    )
-    report.records(
-        "Over the subsets with records of the source; warnable are failed runs with a wrong step",
-        [Row(source=score.source, m=score.monitoring) for score in result.scores],
-        (
-            *("source", "m.runs", "m.warnable", "m.recoveries", "m.false_alarms", "m.warned", "m.lead_time"),
-            *("m.recovery_credit", "m.loopholes", "m.loopholes_found"),
-        ),
-        spec=".3g",
-    )
-    return report.write(path)
-
-
-def _subset_table(report: Report, subset: str, result: AgentEvaluation) -> None:
-    best = result.best_floor[subset]
-    runs = sum(result.runs.values()) if subset == ALL else result.runs[subset]
-    rows = [(score, score.subsets[subset]) for score in result.scores if subset in score.subsets]
-    headers = ["source", "knows the outcome", "steps", "first error", "first error less baseline"]
-    headers += ["steps less baseline", "missing runs", "missing steps", "first error, missing as no error"]
-    report.table(
-        [*headers, "rule", "threshold"],
-        [
-            [
-                score.source,
-                "yes" if score.uses_outcome else "no",
-                accuracy.step,
-                accuracy.first_error,
-                accuracy.first_error_less_floor,
-                accuracy.step_less_floor,
-                accuracy.missing_runs,
-                accuracy.missing_steps,
-                accuracy.lenient_first_error,
-                score.rule,
-                thresholds_text(score.thresholds),
-            ]
-            for score, accuracy in rows
+def agent_section(result: AgentEvaluation, title: str) -> Section:
+    """Accuracy by subset with the baselines first, and the quality of alarms."""
+    return Section(
+        title=title,
+        about=f"{sum(result.runs.values())} runs of {result.problems} problems, "
+        f"{sum(result.steps.values())} steps; {result.unlabelled_steps} unlabelled steps are not counted, "
+        f"and the outcome of {result.outcome_unknown} runs is unknown. Steps without a prediction count as "
+        "wrong. Baselines do not read the run; those that use the outcome cannot warn in time. Your scorer "
+        "has to beat the others. Parameters and thresholds are fitted for each subset on the other half of "
+        f"its problems, unless a rule is fixed. Intervals are 95 %, from {result.settings['draws']} "
+        "bootstrap draws of problems, each with all its runs.",
+        results=result,
+        plots=[
+            Plot(
+                "scores.subsets",
+                "Share of runs whose first error is found, with 95 % intervals.",
+                y=("first_error",),
+            )
         ],
-        f"{subset}, {runs} runs: share of steps with the correct sign, and of runs with the first error at "
-        "its step; less the best baseline that does not know the outcome "
-        f"({best['first_error']}; for steps {best['step']})",
-        spec=".1%",
-        printed=5,
+        printed=("systems", "systems.counts", "scores.subsets", "best_floor"),
     )
-    figure = interval_figure({s.source: accuracy.first_error for s, accuracy in rows}, "first error accuracy")
-    report.figure(figure, f"{subset}: share of runs whose first error is found, with 95 % intervals.")

@@ -12,22 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from surefoot.errors import LabelError
-from surefoot.evaluation.benchmarks.processbench import MAX_LINES, Missing
+from surefoot.evaluation.benchmarks.processbench import Missing
 from surefoot.evaluation.benchmarks.step_flags import (
     Flags,
     PRMBenchCase,
     StepFlagEvaluator,
     best_flag_threshold,
 )
-from surefoot.evaluation.plots import interval_figure, position_figure, wrapped
-from surefoot.evaluation.report import Column, JSONResult, Report, Row
+from surefoot.evaluation.report import JSONResult, Plot, Section
 from surefoot.evaluation.splits import SPLIT, RuleScore, rules_of
-from surefoot.evaluation.step_scores import System, SystemCounts, recorded_by_all, sources_table
+from surefoot.evaluation.step_scores import System, SystemCounts, recorded_by_all
 from surefoot.labels import LabelRule, binary_labels
 from surefoot.protocols import LabelledTrace
 
@@ -229,66 +227,21 @@ def _case(item: LabelledTrace) -> PRMBenchCase:
     return PRMBenchCase(item=item, kind=kind, problem=problem, good=labelled)
 
 
-def write_prmbench_report(result: PRMBenchEvaluation, path: Path) -> Report:
-    """One page: records, PRMScore overall, by group, class and position, with figures."""
-    report = Report("PRMBench")
-    report.text(
-        f"{result.traces} traces and {result.controls} controls; {result.left_out} left out because a source "
-        f"has no record of them, {result.repeated} as repeated rows. Intervals are 95 %, from "
-        f"{result.settings['draws']} bootstrap draws of problems, with fixed thresholds.",
-        printed=True,
-    )
-    sources_table(report, result.systems)
-    report.heading("PRMScore")
-    report.text(
-        "0.5 F1 + 0.5 F1_neg over all steps: F1 of the valid steps and F1_neg of the wrong ones; a group's "
-        "score is the mean of its classes. multi_solutions has valid steps only and is scored by F1 alone. "
-        "Controls enter the similarity only. Rule 'split': the threshold was fitted on the other half of the "
-        "problems."
-    )
-    columns: dict[str, Column[PRMBenchScore]] = {
-        "source": "system",
-        "rule": "rule",
-        "threshold": "threshold",
-        "PRMScore": "flags.total.score",
-    }
-    columns |= {name: lambda s, name=name: s.flags.groups[name] for name in GROUPS}  # type: ignore[misc]
-    printed = len(columns)
-    columns |= {"F1": "flags.total.f1", "F1_neg": "flags.total.f1_negative", "fitted on": "fitted_on"}
-    columns |= {"redundancy above": "redundancy_threshold"}
-    report.records(
-        "PRMScore, overall and by group of classes", result.scores, columns, spec=".1%", printed=printed
-    )
-    totals = {score.name: score.flags.total.score for score in result.scores}
-    report.figure(interval_figure(totals, "PRMScore"), "PRMScore over all steps with 95 % intervals.")
-    report.records(
-        "Accuracy on valid, wrong and all steps; similarity is the mean difference to the control in the "
-        "share of kept steps",
-        [Row(s=s, flags=s.flags) for s in result.scores],
-        (
-            *("s.system", "s.rule", "flags.accuracy_good", "flags.accuracy_bad", "flags.unparsed"),
-            *("flags.accuracy", "flags.first_error", "flags.similarity", "flags.pairs", "flags.parsed"),
-            "flags.unjudged_steps",
-        ),
-        spec=".1%",
-        printed=5,
-    )
-    names = {kind: f"{short} {kind}" for group in GROUPS.values() for kind, short in group.items()}
-    report.heading("By class and position").records(
-        "PRMScore of each class (multi_solutions: F1) and its counts of steps; positive are the valid steps",
-        [
-            Row(s=s, kind=names[kind], traces=result.classes.get(kind, 0), c=counts)
-            for s in result.scores
-            for kind, counts in s.flags.classes.items()
+def prmbench_section(result: PRMBenchEvaluation) -> Section:
+    """PRMScore overall, by group, class and position."""
+    return Section(
+        title="PRMBench",
+        about=f"{result.traces} traces and {result.controls} controls; {result.left_out} left out because a "
+        f"source has no record of them, {result.repeated} as repeated rows. PRMScore is 0.5 F1 + 0.5 F1_neg "
+        "over all steps: F1 of the valid steps and F1_neg of the wrong ones; a group's score is the mean "
+        "of its classes. multi_solutions has valid steps only and is scored by F1 alone. Controls enter "
+        "the similarity only. Rule 'split': the threshold was fitted on the other half of the problems. "
+        f"Intervals are 95 %, from {result.settings['draws']} bootstrap draws of problems, with fixed "
+        "thresholds.",
+        results=result,
+        plots=[
+            Plot("scores.flags.total", "PRMScore over all steps with 95 % intervals.", y=("score",)),
+            Plot("scores.flags.positions", "PRMScore by the index of the step.", x="positions", y=("score",)),
         ],
-        ("s.system", "s.rule", "kind", "traces", "c.score", "c.tp", "c.fp", "c.fn", "c.tn"),
-        spec=".1%",
-        printed=5,
+        printed=("systems", "scores.flags", "scores.flags.total", "scores.flags.groups"),
     )
-    curves = {
-        wrapped(score.name): {p: flags.score.value for p, flags in score.flags.positions.items()}
-        for score in result.scores[:MAX_LINES]
-    }
-    figure = position_figure(curves, "PRMScore")
-    report.figure(figure, f"PRMScore by the index of the step; at most {MAX_LINES} rows.")
-    return report.write(path)

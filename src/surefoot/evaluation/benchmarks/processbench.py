@@ -7,10 +7,8 @@ F1s. A score below the threshold is an error; each result says how its threshold
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from surefoot.errors import LabelError
@@ -22,18 +20,15 @@ from surefoot.evaluation.benchmarks.first_errors import (
     best_threshold,
     first_error_below,
 )
-from surefoot.evaluation.plots import interval_figure, position_figure, wrapped
-from surefoot.evaluation.report import Column, JSONResult, Report, Row
+from surefoot.evaluation.report import JSONResult, Plot, Section
 from surefoot.evaluation.splits import SPLIT, RuleScore, Thresholds, rules_of
-from surefoot.evaluation.step_scores import System, SystemCounts, recorded_by_all, sources_table
+from surefoot.evaluation.step_scores import System, SystemCounts, recorded_by_all
 from surefoot.labels import LabelRule, binary_labels, first_error
 from surefoot.protocols import LabelledTrace
 from surefoot.stats.intervals import Interval
 
 Missing = Literal["leave-out", "wrong"]
 
-MAX_LINES = 10
-"""Lines that a figure can hold and still be readable."""
 _POSITION = "first error at step"
 
 
@@ -188,81 +183,27 @@ def _label(item: LabelledTrace) -> int:
     return first
 
 
-def write_processbench_report(result: ProcessBenchEvaluation, path: Path) -> Report:
-    """One page: records, F1 by subset and rule, accuracy by generator, position and answer, with figures."""
-    report = Report("ProcessBench")
-    report.text(
-        f"{result.traces} traces of {result.problems} problems; {result.left_out} left out because a source "
-        f"has no record of them. Intervals are 95 %, from {result.settings['draws']} bootstrap draws of "
-        "problems within each subset, with fixed thresholds.",
-        printed=True,
+def processbench_section(result: ProcessBenchEvaluation) -> Section:
+    """F1 by subset and rule, and accuracy by generator, position and answer."""
+    return Section(
+        title="ProcessBench",
+        about=f"{result.traces} traces of {result.problems} problems; {result.left_out} left out because a "
+        "source has no record of them. F1 is the harmonic mean of the accuracy on erroneous traces (exact "
+        "index of the first error) and on correct ones (none reported); a trace without a prediction "
+        "counts as wrong. Rule 'split': the threshold was fitted on the other half of the problems. A "
+        "subset's name: it was fitted on this subset, where the result is optimistic, and applied to all. "
+        f"Intervals are 95 %, from {result.settings['draws']} bootstrap draws of problems within each "
+        "subset, with fixed thresholds.",
+        results=result,
+        plots=[
+            Plot("scores", "Mean F1 of the subsets with 95 % intervals.", y=("average_f1",)),
+            Plot(
+                "scores.parts.found",
+                "Share of first errors found at the exact step, by the index of that step.",
+                x="value",
+                y=("acc_error",),
+                where={"by": (_POSITION,)},
+            ),
+        ],
+        printed=("systems", "systems.counts", "scores", "scores.subsets"),
     )
-    sources_table(report, result.systems)
-    report.heading("F1")
-    report.text(
-        "Harmonic mean of the accuracy on erroneous traces (exact index of the first error) and on correct "
-        "ones (none reported). Rule 'split': the threshold was fitted on the other half of the problems. A "
-        "subset's name: the threshold was fitted on this subset, where the result is optimistic, and applied "
-        "to all. A trace without a prediction counts as wrong.",
-        printed=True,
-    )
-    columns: dict[str, Column[ProcessBenchScore]] = {
-        "source": "system",
-        "rule": "rule",
-        "threshold": "threshold",
-    }
-    columns |= {name: lambda s, name=name: s.subsets[name].f1 for name in result.subsets}  # type: ignore[misc]
-    columns |= {
-        "mean": "average_f1",
-        "less the first source": "difference",
-        "unparsed": lambda s: sum(part.unparsed for part in s.subsets.values()),
-        "partly scored": "partial",
-        "fitted on": "fitted_on",
-    }
-    report.records(
-        "F1 by subset and their unweighted mean; the difference is paired by problem, under the same rule",
-        result.scores,
-        columns,
-        spec=".1%",
-        printed=len(columns) - 2,
-    )
-    means = {score.name: score.average_f1 for score in result.scores}
-    report.figure(interval_figure(means, "mean F1"), "Mean F1 of the subsets with 95 % intervals.")
-    report.records(
-        "Accuracy by subset, and the position of predictions that missed the first error",
-        [Row(s=s, subset=name, p=part) for s in result.scores for name, part in s.subsets.items()],
-        (
-            *("s.system", "s.rule", "subset", "p.acc_error", "p.acc_correct", "p.errors", "p.corrects"),
-            *("p.early", "p.late", "p.missed", "p.unparsed"),
-        ),
-    )
-    _parts(report, list({s.system: s for s in reversed(result.scores)}.values())[::-1])
-    return report.write(path)
-
-
-def _parts(report: Report, scores: Sequence[ProcessBenchScore]) -> None:
-    report.heading("By generator, position and answer")
-    report.text("Over all subsets, each source under its first rule; processbench.json has the others.")
-    for by in dict.fromkeys(part.by for s in scores for part in s.parts):
-        rows = [
-            Row(**{"system": s.system, by: part.value, "f": part.found})
-            for s in scores
-            for part in s.parts
-            if part.by == by
-        ]
-        columns = ("system", by, "f.errors", "f.corrects", "f.acc_error", "f.acc_correct", "f.f1")
-        report.records("", rows, columns)
-    curves = {
-        wrapped(s.system): {p.value: p.found.acc_error.value for p in s.parts if p.by == _POSITION}
-        for s in sorted(scores, key=_rank, reverse=True)[:MAX_LINES]
-    }
-    if any(not math.isnan(value) for curve in curves.values() for value in curve.values()):
-        report.figure(
-            position_figure(curves, "accuracy on erroneous traces"),
-            "Share of first errors found at the exact step, by the index of that step; "
-            f"at most {MAX_LINES} sources with the highest mean F1.",
-        )
-
-
-def _rank(score: ProcessBenchScore) -> float:
-    return -1.0 if math.isnan(score.average_f1.value) else score.average_f1.value

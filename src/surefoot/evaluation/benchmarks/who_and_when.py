@@ -11,16 +11,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from surefoot.errors import LabelError
-from surefoot.evaluation.report import JSONResult, Report
+from surefoot.evaluation.report import JSONResult, Plot, Section
 from surefoot.evaluation.splits import HALVES, half_of
 from surefoot.evaluation.step_layout import BoolArray, FloatArray
-from surefoot.evaluation.step_scores import System, SystemCounts, sources_table
+from surefoot.evaluation.step_scores import System, SystemCounts
 from surefoot.formats.who_and_when import agent_name
 from surefoot.protocols import LabelledTrace
 from surefoot.stats.bootstrap import Bootstrap, group_sums
@@ -69,6 +68,11 @@ class BlameScore:
     system: str
     kind: Kind
     subsets: Mapping[str, BlameAccuracy]
+
+    @property
+    def name(self) -> str:
+        """Name in tables."""
+        return f"baseline: {self.system}" if self.kind == "floor" else self.system
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,34 +233,21 @@ def _accuracy(
     return BlameAccuracy(agent=agent, within=dict(zip(TOLERANCES, within, strict=True)), missing=missing)
 
 
-def write_who_and_when_report(result: BlameEvaluation, path: Path) -> Report:
-    """One page: sources, and a table for each subset with the baselines first."""
-    report = Report("Who&When")
-    report.text(
-        f"{sum(result.runs.values())} failed runs. Intervals are 95 %, from {result.settings['draws']} "
-        "bootstrap draws of problems. A prediction is a step, and its agent is the speaker of that step; a "
-        f"run without a prediction counts as wrong. In {result.other_speaker} runs the agent to blame is "
-        "not the speaker of the step to blame, so no prediction can get both right.",
-        printed=True,
+def who_and_when_section(result: BlameEvaluation) -> Section:
+    """Accuracies by subset with the baselines first."""
+    return Section(
+        title="Who&When",
+        about=f"{sum(result.runs.values())} failed runs. A prediction is a step, and its agent is the "
+        "speaker of that step; a run without a prediction counts as wrong. Baselines do not read the "
+        f"messages. In {result.other_speaker} runs the agent to blame is not the speaker of the step to "
+        f"blame, so no prediction can get both right. Intervals are 95 %, from {result.settings['draws']} "
+        "bootstrap draws of problems.",
+        results=result,
+        plots=[
+            Plot(
+                "scores.subsets.within",
+                "Share of runs whose true step is at most N steps from the predicted one.",
+            )
+        ],
+        printed=("systems", "scores.subsets", "scores.subsets.within"),
     )
-    if result.systems:
-        sources_table(report, result.systems)
-    report.heading("Agent and step")
-    report.text("Baselines do not read the messages.", printed=True)
-    for subset, runs in result.runs.items():
-        report.table(
-            ["source", "agent", "step", *(f"within {near}" for near in TOLERANCES[1:]), "missing"],
-            [
-                [
-                    f"baseline: {score.system}" if score.kind == "floor" else score.system,
-                    score.subsets[subset].agent,
-                    *score.subsets[subset].within.values(),
-                    score.subsets[subset].missing,
-                ]
-                for score in result.scores
-            ],
-            f"{subset}, {runs} runs: share with the correct agent, and with the correct step or one near it",
-            spec=".1%",
-            printed=4,
-        )
-    return report.write(path)
