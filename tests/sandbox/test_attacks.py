@@ -292,6 +292,15 @@ PROGRAMS = {
         "import os, time\nfor _ in range(5):\n  if os.fork() == 0:\n    x = b'1' * (90 << 20)\n    time.sleep(9)\nos.wait()",
         ending=(Ending.MEMORY,),
     ),
+    "memory that many processes share": Attack(
+        "import mmap, time\nfor _ in range(3):\n  if os.fork() == 0:\n    m = mmap.mmap(-1, 110 << 20)\n    if os.fork() == 0: time.sleep(9)\n"
+        "    for at in range(0, 110 << 20, 4096): m[at] = 1\n    time.sleep(9)\nos.wait()",
+        ending=(Ending.MEMORY,),
+    ),
+    "the host's mounts": Attack("call(458, 0, 0, 0, 0)\ncall(457, 0, 0, 0, 0)", ("ENOSYS",)),
+    "locks and watches of the host's files": Attack(
+        "call(73, os.open(sys.executable, 0), 2)\ncall(253)\ncall(294, 0)", ("EPERM",)
+    ),
     "a full disk": Attack(
         "attempt(lambda: [open(str(i), 'wb').write(bytes(1 << 20)) for i in range(99)])", ("ENOSPC",)
     ),

@@ -1,7 +1,8 @@
 """A filter of system calls as classic BPF (``man 2 seccomp``), for x86_64.
 
 It refuses calls that programs do not need and calls that reach into the kernel: other processes, mounts,
-namespaces, sockets, keys, kernel modules, asynchronous rings, shared memory that outlives a process. Calls
+namespaces, sockets, keys, kernel modules, asynchronous rings, watches and locks of files that the host
+shares, shared memory that outlives a process. Calls
 of other architectures end the process.
 """
 
@@ -15,8 +16,10 @@ import struct
 REFUSED = {
     "accept": 43, "accept4": 288, "acct": 163, "add_key": 248, "adjtimex": 159, "bind": 49, "bpf": 321,
     "chroot": 161, "clock_adjtime": 305, "clock_settime": 227, "connect": 42, "delete_module": 176,
-    "fanotify_init": 300, "fanotify_mark": 301, "finit_module": 313, "fsconfig": 431, "fsmount": 432,
-    "fsopen": 430, "fspick": 433, "get_mempolicy": 239, "init_module": 175, "io_setup": 206,
+    "fanotify_init": 300, "fanotify_mark": 301, "finit_module": 313, "flock": 73, "fsconfig": 431,
+    "fsmount": 432,
+    "fsopen": 430, "fspick": 433, "get_mempolicy": 239, "init_module": 175, "inotify_add_watch": 254,
+    "inotify_init": 253, "inotify_init1": 294, "io_setup": 206,
     "io_submit": 209, "io_uring_enter": 426, "io_uring_register": 427, "io_uring_setup": 425,
     "ioperm": 173, "iopl": 172, "kcmp": 312, "kexec_file_load": 320, "kexec_load": 246, "keyctl": 250,
     "listen": 50, "lookup_dcookie": 212, "mbind": 237, "memfd_create": 319, "memfd_secret": 447,
@@ -39,8 +42,9 @@ NAMESPACE_FLAGS = 0x7E020080
 """``CLONE_NEW*`` of all kinds: mount, cgroup, UTS, IPC, user, PID, network and time."""
 
 _CLONE, _CLONE3, _X32_BIT = 56, 435, 0x40000000
-_LAST_KNOWN = 462
-"""Newer calls are unreviewed and do not exist in the box."""
+_LAST_KNOWN = 456
+"""Newer calls do not exist in the box: ``statmount`` and ``listmount`` tell the host's paths, and others are
+unreviewed."""
 _AUDIT_ARCH_X86_64 = 0xC000003E
 _LOAD, _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000

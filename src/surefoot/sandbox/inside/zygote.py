@@ -17,6 +17,7 @@ import gc
 import importlib
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -42,7 +43,7 @@ _USUAL = (
 """Modules that small programs import, loaded once."""
 _WATCH_S = 0.02
 """Seconds between two looks at the memory of a program of several processes."""
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+_SIZE = re.compile(rb"^(\w+):\s+(\d+) kB$", re.MULTILINE)
 
 
 @dataclass
@@ -208,7 +209,7 @@ class Zygote:
                 children = process_tree() if children is None else children
                 if (
                     len(children.get(running.pid, ()))
-                    and private_bytes(running.pid, children) > running.limits["memory_bytes"]
+                    and memory_bytes(running.pid, children) > running.limits["memory_bytes"]
                 ):
                     running.kill("memory")
 
@@ -227,18 +228,25 @@ def process_tree() -> dict[int, list[int]]:
     return children
 
 
-def private_bytes(root: int, children: dict[int, list[int]]) -> int:
-    """Resident bytes of a process and all below it, without files; orphans are below the first process."""
+def memory_bytes(root: int, children: dict[int, list[int]]) -> int:
+    """Resident bytes of a process and all below it, without files; orphans are below the first process.
+
+    A page that several processes share counts in parts, one for each. The kernel adds these up in time
+    proportional to the memory, so it is asked only where memory is shared.
+    """
     total, stack = 0, [root]
     while stack:
         pid = stack.pop()
         stack += children.get(pid, ())
         try:
-            with open(f"{pid}/statm", "rb") as file:
-                _, resident, shared, *_ = file.read().split()
-        except OSError:
+            with open(f"{pid}/status", "rb") as file:
+                sizes = dict(_SIZE.findall(file.read()))
+            if int(sizes[b"RssShmem"]):
+                with open(f"{pid}/smaps_rollup", "rb") as file:
+                    sizes = dict(_SIZE.findall(file.read()))
+        except (OSError, KeyError):
             continue
-        total += (int(resident) - int(shared)) * _PAGE
+        total += 1024 * sum(int(sizes.get(name, 0)) for name in (b"RssAnon", b"Pss_Anon", b"Pss_Shmem"))
     return total
 
 
