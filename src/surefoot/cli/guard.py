@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag, OptionGroup
+from surefoot.cli.terminal import echo
 from surefoot.errors import RunError
 from surefoot.guard.records import GuardSettings
 from surefoot.policies.devices import Loading
 
 if TYPE_CHECKING:
-    from surefoot.protocols import StepVerifier
+    from surefoot.guard import RunScores, ThresholdFit
+    from surefoot.protocols import StepScorer, StepVerifier
+    from surefoot.records import StepLabel
 
+_PIECE = 200
+"""Traces that are scored at once."""
 _GUARD = OptionGroup(title="Guard", common=("threshold",))
 
 
@@ -91,3 +99,125 @@ class Mcp(Command):
                 guard.close()
         if status:
             raise RunError(f"the MCP server ended with status {status}")
+
+
+class Fit(Command):
+    """Fit the guard's threshold on your own recorded runs, and report how often it blocks a good call.
+
+    The runs are scored with `--prm`, or `--scores` has their scores. Good calls are those of successful runs;
+    with `--labels`, steps labelled good, and steps labelled bad show how much the threshold catches;
+    `--good all` counts every recorded call as good. The threshold is the highest one that blocks at most
+    `--max-false-blocks` of good runs (split conformal prediction). The false-alarm rate is measured by
+    cross-validation over problems, with a 95 % interval. Use runs that the model was not trained on.
+
+    Example: `surefoot guard fit runs.jsonl --problems problems.jsonl --prm prm --max-false-blocks 0.05`
+    """
+
+    traces: o.TracesArgument
+    problems: o.Problems
+    labels: o.Labels | None = None
+    reward_model: Annotated[o.JudgeSettings, OptionGroup(omit=("verifier", "sandbox"))] = o.JudgeSettings()
+    loading: o.Models = Loading()
+    scores: Annotated[str | None, o.INPUT] = Field(
+        default=None, description="File of step scores of the runs, in place of `--prm`."
+    )
+    good: Literal["successful", "labelled", "all"] | None = Field(
+        default=None,
+        description="Calls that count as good; `labelled` with `--labels`, otherwise `successful`.",
+    )
+    max_false_blocks: float = Field(
+        default=0.05, gt=0, lt=1, description="Largest share of good runs, or of good calls, to block."
+    )
+    unit: Annotated[Literal["run", "call"], Flag(common=True)] = Field(
+        default="run", description="What the share counts: runs with a blocked good call, or good calls."
+    )
+    out: Annotated[Path | None, Flag(short="-o", output=True)] = Field(
+        default=None, description="JSON file of the threshold and the measured rates."
+    )
+    seed: o.Seed = 0
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.scores is None) == (not self.reward_model.names):
+            raise ValueError("'prm' scores the runs, or 'scores' has their scores; give one of them")
+        if self.good == "labelled" and self.labels is None:
+            raise ValueError("'good' labelled needs 'labels'")
+        return self
+
+    def run(self) -> None:
+        """Fit, print and write."""
+        from surefoot.guard import fit_threshold
+
+        fit = fit_threshold(self._runs(), self.max_false_blocks, unit=self.unit, seed=self.seed)
+        for line in _summary(fit):
+            echo(line)
+        if self.out is not None:
+            from surefoot.io.atomic import atomic_file
+
+            with atomic_file(self.out) as file:
+                file.write(json.dumps(asdict(fit), indent=2).encode() + b"\n")
+
+    def _runs(self) -> list[RunScores]:
+        from surefoot.cli.runs import labelled, read_table
+        from surefoot.guard import RunScores
+        from surefoot.labels import LabelRule, binary_labels
+        from surefoot.protocols import ProblemTrace
+        from surefoot.records import Problem, StepLabel, Trace
+        from surefoot.scores import checked_scores
+
+        problems, traces = read_table(self.problems, Problem), read_table(self.traces, Trace)
+        good_if = self.good or ("labelled" if self.labels else "successful")
+        labels: Sequence[StepLabel] = read_table(self.labels, StepLabel) if self.labels else ()
+        runs = []
+        with self._scorer() as scorer:
+            items_left = iter(labelled(problems, traces, labels))
+            while piece := list(islice(items_left, _PIECE)):
+                items = [ProblemTrace(problem=item.problem, trace=item.trace) for item in piece]
+                for item, scores in zip(piece, checked_scores(scorer, items), strict=True):
+                    steps = range(len(item.trace.steps))
+                    labels_of = binary_labels(item.labels, len(steps), LabelRule(neutral="good"))
+                    truth = [label.good for label in labels_of]
+                    whole_run = good_if == "all" or (good_if == "successful" and item.trace.outcome is True)
+                    calls = [step for step in steps if item.trace.calls_of(step)]
+                    runs.append(
+                        RunScores(
+                            problem=item.problem.id,
+                            good=tuple(
+                                scores.scores[step]
+                                for step in calls
+                                if truth[step] or (truth[step] is None and whole_run)
+                            ),
+                            bad=tuple(scores.scores[step] for step in calls if truth[step] is False),
+                        )
+                    )
+        if not any(run.good for run in runs):
+            raise RunError(f"no call counts as good with --good {good_if}; give --labels, or --good all")
+        return runs
+
+    @contextmanager
+    def _scorer(self) -> Iterator[StepScorer]:
+        from surefoot.cli.runs import read_table
+        from surefoot.evaluation import StoredScores
+        from surefoot.records import StepScores
+
+        if self.scores is not None:
+            yield StoredScores(read_table(self.scores, StepScores))
+            return
+        with self.reward_model.open(self.loading) as scorer:
+            if scorer is not None:
+                yield scorer
+
+
+def _summary(fit: ThresholdFit) -> Iterator[str]:
+    """Lines for the terminal."""
+    share = f"{fit.max_false_blocks:.1%} of good {fit.unit}s"
+    yield f"threshold {fit.threshold:.4g} blocks at most {share} ({fit.problems} problems, {fit.runs} runs)"
+    alarms = f"{fit.blocked_good_runs:.1%} of runs, {fit.blocked_good_calls:.1%} of calls"
+    yield f"false alarms, cross-validated: {alarms}"
+    if fit.blocked_bad_calls is None:
+        yield "caught: not known, because no call is labelled bad"
+    else:
+        yield f"caught: {fit.blocked_bad_calls:.1%} of {fit.bad_calls} calls that are labelled bad"
+    if fit.unscored_calls:
+        yield f"{fit.unscored_calls} calls have no score, which a guard that fails closed blocks"
+    yield f"use it with: surefoot serve --guard --guard-threshold {fit.threshold:.6g}"

@@ -1,5 +1,8 @@
+from .fit import RunScores as RunScores
+from .fit import ThresholdFit as ThresholdFit
+from .fit import calibrated_threshold as calibrated_threshold
+from .fit import fit_threshold as fit_threshold
 from .guard import Guard as Guard
-from .guard import calibrated_threshold as calibrated_threshold
 from .langgraph import guarded_tool_node as guarded_tool_node
 from .langgraph import interrupt_review as interrupt_review
 from .loop import GuardedReply as GuardedReply

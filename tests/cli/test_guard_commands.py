@@ -1,0 +1,69 @@
+"""``surefoot guard``: thresholds fitted on recorded runs."""
+
+import json
+
+import pytest
+from command_line import good, refused
+
+from surefoot.io import write_records
+from surefoot.records import Message, Problem, StepLabel, StepScores, ToolCall, Trace
+from surefoot.segment import segment_trace
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """40 runs of two calls each with scores; one run in four failed."""
+    problems = [Problem(text=f"Refund order {number}.") for number in range(40)]
+    traces = [
+        segment_trace(
+            Trace(
+                problem_id=problem.id,
+                messages=(
+                    Message(role="user", content=problem.text),
+                    Message(role="assistant", tool_calls=(ToolCall(id="a", name="look"),)),
+                    Message(role="tool", tool_call_id="a", content="shipped"),
+                    Message(role="assistant", tool_calls=(ToolCall(id="b", name="refund"),)),
+                ),
+                outcome=number % 4 > 0,
+            )
+        )
+        for number, problem in enumerate(problems)
+    ]
+    scores = [
+        StepScores(trace_id=trace.id, scorer="s", scores=(0.9, (number + 1) / 100))
+        for number, trace in enumerate(traces)
+    ]
+    labels = [
+        StepLabel(trace_id=trace.id, step=1, kind="correctness", value=-1.0, source="ann")
+        for number, trace in enumerate(traces)
+        if number % 4 == 0
+    ]
+    for name, records in {"p": problems, "t": traces, "s": scores, "l": labels}.items():
+        write_records(tmp_path / f"{name}.jsonl", records)
+    return tmp_path
+
+
+def words(folder, *more):
+    here = [folder / "t.jsonl", "--problems", folder / "p.jsonl", "--scores", folder / "s.jsonl"]
+    return ["guard", "fit", *here, *more]
+
+
+def test_fit_blocks_the_asked_share_of_successful_runs(recorded):
+    ended = good(*words(recorded, "--max-false-blocks=0.1", "--out", recorded / "fit.json"))
+    fit = json.loads((recorded / "fit.json").read_text())
+    assert fit["threshold"] == 0.04  # the successful runs have .02 .03 .04 .06 ..., and the rank is 3 of 30
+    assert (fit["runs"], fit["good_calls"], fit["bad_calls"]) == (30, 60, 0)
+    assert "false alarms" in ended.out
+    assert "not known" in ended.out
+
+
+def test_labels_say_what_is_caught(recorded):
+    ended = good(*words(recorded, "--labels", recorded / "l.jsonl", "--good=all", "--max-false-blocks=0.1"))
+    assert "of 10 calls that are labelled bad" in ended.out
+
+
+def test_what_cannot_be_fitted_is_refused(recorded):
+    assert "needs" in refused(*words(recorded, "--max-false-blocks=0.001"))
+    assert "no call counts as good" in refused(*words(recorded, "--labels", recorded / "l.jsonl"))
+    assert "--prm" in refused(*words(recorded)[:-2])
+    assert "labels" in refused(*words(recorded, "--good=labelled"))
