@@ -33,7 +33,6 @@ EXTRAS = (
     "pydantic-ai",
     "openai-agents",
     "langgraph",
-    "mcp",
     "code",
 )
 PYTHONS = ("3.11", "3.12", "3.13")

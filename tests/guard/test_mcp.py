@@ -239,7 +239,7 @@ server.run()
 
 
 def test_a_real_client_and_a_real_server(tmp_path: Path) -> None:
-    mcp = pytest.importorskip("mcp", reason="the extra mcp is not installed")
+    mcp = pytest.importorskip("mcp", reason="mcp is not installed")
     (tmp_path / "server.py").write_text(SERVER)
     (tmp_path / "policy.json").write_text('{"forbidden": ["delete"]}')
     decisions = tmp_path / "decisions.jsonl"
