@@ -63,6 +63,21 @@ def test_a_parquet_file_that_repeats_one_text_is_refused(tmp_path, nested):
         check_size(path)
 
 
+def test_a_small_file_may_not_unpack_to_a_large_one(tmp_path, monkeypatch):
+    monkeypatch.setattr("surefoot.io.limits._ANY_EXPANSION", 2**20)
+    path = repeated_text(tmp_path / "bomb.parquet", 400, 50_000)
+    with pytest.raises(RecordError, match=r"bomb\.parquet: .* times its size.*set SUREFOOT_MAX_EXPANSION"):
+        check_size(path)
+    packed = gzipped(tmp_path / "bomb.jsonl.gz", *[b'{"text": "a"}\n' * 1000] * 300)
+    with pytest.raises(RecordError, match="SUREFOOT_MAX_EXPANSION"):
+        check_size(packed)
+    with lower_limits(max_unpacked_bytes=2**20), pytest.raises(RecordError, match="MAX_UNPACKED_BYTES"):
+        check_size(path)
+    monkeypatch.setenv("SUREFOOT_MAX_EXPANSION", "100000")
+    check_size(path)
+    check_size(packed)
+
+
 def test_rows_are_bounded_and_named(tmp_path):
     lines = tmp_path / "many.jsonl"
     lines.write_text('{"text": "p"}\n' * 51)

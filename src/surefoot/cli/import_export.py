@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mimetypes
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -42,6 +43,9 @@ Grain = Annotated[
         "one step for all of it."
     ),
 ]
+
+_SHOW_S = 5.0
+"""Seconds between two lines of progress."""
 
 _RECORDS: Final[dict[str, type[Record]]] = {
     "problems": Problem,
@@ -133,6 +137,7 @@ class Import(Command):
             say=lambda text: echo(text, err=True),
         )
         counts: Counter[str] = Counter()
+        shown = time.monotonic()
         with (
             self.grading.open() as grader,
             _RecordFiles(self.out, self._ending) as files,
@@ -149,6 +154,11 @@ class Import(Command):
                     files.write("traces", trace)
                 for label in imported.labels:
                     files.write("labels", label)
+                if time.monotonic() > shown + _SHOW_S:
+                    shown = time.monotonic()
+                    echo(
+                        f"{files.count('problems')} problems, {files.count('traces')} traces so far", err=True
+                    )
             context.report.require_some(
                 f"it was read as {name}: --from names another format, the --…-field options name columns"
             )

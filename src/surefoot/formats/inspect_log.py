@@ -131,8 +131,8 @@ def _open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
 def _check_unpacked_size(entries: Sequence[zipfile.ZipInfo]) -> None:
     """Refuse an archive by its declared sizes; no more than these is unpacked later."""
     limits, size = FileLimits.from_environment(), sum(entry.file_size for entry in entries)
-    if size > limits.max_unpacked_bytes:
-        raise limits.exceeded("max_unpacked_bytes", f"its samples unpack to {size:,} bytes")
+    packed = sum(entry.compress_size for entry in entries)
+    limits.check_unpacked(size, packed, "its samples unpack to more than")
     if len(entries) > limits.max_rows:
         raise limits.exceeded("max_rows", f"it has {len(entries):,} samples")
 

@@ -361,9 +361,8 @@ def table_rows(path: Path, limits: FileLimits | None = None) -> Iterator[tuple[i
             for batch in file.iter_batches(batch_size=_ROWS_PER_GROUP):
                 for part, size in _parts(batch, limits, number + 1):
                     unpacked += size
-                    if unpacked > limits.max_unpacked_bytes:
-                        what = f"its first {number + part.num_rows:,} rows unpack to {unpacked:,} bytes"
-                        raise limits.exceeded("max_unpacked_bytes", what)
+                    what = f"its first {number + part.num_rows:,} rows unpack to more than"
+                    limits.check_unpacked(unpacked, path.stat().st_size, what)
                     yield from enumerate(part.to_pylist(), start=number + 1)
                     number += part.num_rows
     # pyarrow's errors, and Python's: names that are not UTF-8, dates out of range

@@ -22,6 +22,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from surefoot.errors import RecordError
 
 _PREFIX: Final = "SUREFOOT_"
+_ANY_EXPANSION = 2**27
+"""Unpacked bytes that a file of any size may have."""
 
 
 class LimitError(RecordError):
@@ -42,6 +44,9 @@ class FileLimits(BaseModel):
     max_unpacked_bytes: int = Field(
         default=2**33, ge=1, description="Unpacked bytes of a gzip or Parquet file, repetitions included."
     )
+    max_expansion: int = Field(
+        default=200, ge=1, description="Times its own size that a file above 128 MB may unpack to."
+    )
 
     @classmethod
     def from_environment(cls) -> FileLimits:
@@ -61,6 +66,13 @@ class FileLimits(BaseModel):
             ) from error
         lower = _LOWER.get()
         return limits.model_copy(update={n: min(most, getattr(limits, n)) for n, most in lower.items()})
+
+    def check_unpacked(self, size: int, packed: int, what: str) -> None:
+        """Raise :class:`LimitError` if ``size`` bytes are too many of a file of ``packed`` bytes."""
+        if size > self.max_unpacked_bytes:
+            raise self.exceeded("max_unpacked_bytes", f"{what} {self.max_unpacked_bytes:,} bytes")
+        if size > max(_ANY_EXPANSION, self.max_expansion * packed):
+            raise self.exceeded("max_expansion", f"{what} {size // max(1, packed):,} times its size")
 
     def exceeded(self, name: str, what: str) -> LimitError:
         """The error to raise if ``what`` exceeds the bound ``name``."""
@@ -102,11 +114,11 @@ class _Source(Protocol):
 
 
 class _Counted(io.RawIOBase):
-    """The bytes of ``source``; reading more than ``limits.max_unpacked_bytes`` raises."""
+    """The bytes of ``source``, which ``limits`` bound."""
 
-    def __init__(self, source: _Source, limits: FileLimits) -> None:
+    def __init__(self, source: _Source, limits: FileLimits, packed: int) -> None:
         super().__init__()
-        self._source, self._limits, self._bytes = source, limits, 0
+        self._source, self._limits, self._bytes, self._packed = source, limits, 0, packed
 
     def readable(self) -> bool:
         return True
@@ -114,9 +126,7 @@ class _Counted(io.RawIOBase):
     def readinto(self, buffer: Any, /) -> int:
         piece = self._source.read(len(buffer))
         self._bytes += len(piece)
-        if self._bytes > self._limits.max_unpacked_bytes:
-            what = f"it unpacks to more than {self._limits.max_unpacked_bytes:,} bytes"
-            raise self._limits.exceeded("max_unpacked_bytes", what)
+        self._limits.check_unpacked(self._bytes, self._packed, "it unpacks to more than")
         buffer[: len(piece)] = piece
         return len(piece)
 
@@ -129,7 +139,7 @@ def open_bounded(path: Path, limits: FileLimits) -> Iterator[IO[bytes]]:
             yield raw
             return
         with gzip.GzipFile(fileobj=raw, mode="rb") as packed:
-            yield io.BufferedReader(_Counted(packed, limits), 1 << 20)
+            yield io.BufferedReader(_Counted(packed, limits, path.stat().st_size), 1 << 20)
 
 
 def read_whole(stream: IO[bytes], limits: FileLimits) -> bytes:
