@@ -63,10 +63,11 @@ check: setup ## lint, formatting, types, import ranks, language
 	$(BIN)/lint-imports
 	$(BIN)/python tools/language.py
 
-sbom: setup ## write build/sbom.cdx.json, what .venv holds as CycloneDX
+sbom: setup ## write build/sbom.cdx.json, what .venv holds as CycloneDX, and check its licences
 	@mkdir -p build
 	@# the schema check takes ten times as long as the rest
 	$(BIN)/cyclonedx-py environment $(VENV) --pyproject pyproject.toml --output-reproducible --no-validate --output-file build/sbom.cdx.json
+	$(BIN)/python tools/licences.py build/sbom.cdx.json
 
 vulnerabilities: setup ## ask which locked packages have known vulnerabilities
 	$(BIN)/python tools/vulnerabilities.py

@@ -125,6 +125,14 @@ def test_quotas_and_limits_of_files_are_told_apart():
     assert "ulimit -f" in said(SafetensorError("I/O error: Os { code: 27 } (os error 27)"))
 
 
+def test_what_cannot_be_written_is_a_sentence():
+    said_of = said(OSError(errno.EROFS, "Read-only file system", "/out/.traces.jsonl.0123.part"))
+    assert said_of.startswith("/out: the file system is read-only: choose another --out")
+    said_of = said(PermissionError(errno.EACCES, "Permission denied", "/out/traces"))
+    assert said_of.startswith("/out/traces: this user may not write or read it: change its rights")
+    assert "Errno" not in said_of
+
+
 def test_memory_of_the_machine():
     fix = "the memory of the machine is used up: try fewer --workers, then start the same command again"
     assert said(MemoryError(), "fewer --workers").startswith(fix)

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import NoReturn
 
 from surefoot.errors import RunError
+from surefoot.io.atomic import TEMPORARY_SUFFIX
 
 TERMINATED = 128 + signal.SIGTERM
 """Exit status after SIGTERM."""
@@ -24,7 +25,9 @@ _DISK = {
     errno.ENOSPC: "the disk is full: free some of it, or set TMPDIR to another directory",
     errno.EDQUOT: "the quota of the disk is used up: free some of it",
     errno.EFBIG: "a file may not become larger: raise the limit (ulimit -f)",
+    errno.EROFS: "the file system is read-only: choose another --out",
 }
+_REFUSED = (errno.EACCES, errno.EPERM)
 # errors of safetensors and sqlite3 lack a number
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _NO_MEMORY = re.compile(
@@ -71,15 +74,23 @@ def _sentence(error: BaseException, saves_memory: Sequence[str]) -> str | None:
     while cause is not None and id(cause) not in seen:
         seen.add(id(cause))
         number = _number(cause)
+        path = getattr(cause, "filename", None)
+        name = f"{_shown(path)}: " if isinstance(path, str) else ""
         if number in _DISK:
-            named = getattr(cause, "filename", None)
-            return f"{named}: {_DISK[number]}" if isinstance(named, str) else _DISK[number]
+            return name + _DISK[number]
+        if number in _REFUSED and cause is error and name:
+            return f"{name}this user may not write or read it: change its rights, or choose another path"
         if number == errno.ENOMEM or _is_memory(cause):
             device = "the device" if "CUDA" in str(cause) else "the machine"
             fix = f"try {' or '.join(saves_memory)}" if saves_memory else "free some, or use a larger machine"
             return f"the memory of {device} is used up: {fix}"
         cause = cause.__cause__ or cause.__context__
     return None
+
+
+def _shown(path: str) -> str:
+    """The folder of a temporary file, whose own name the user has never seen."""
+    return str(Path(path).parent) if path.endswith(TEMPORARY_SUFFIX) else path
 
 
 def _number(error: BaseException) -> int | None:
