@@ -25,7 +25,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import math
 import os
 import platform
 import socket
@@ -245,18 +244,16 @@ def check_numerics(shape: str, sizes: Sizes, device: torch.device, report: Repor
             rows.append(model.read(states[0, list(trace.positions)]))
         return torch.cat(rows).cpu()
 
-    def by_tree(attention: str) -> torch.Tensor:
-        trunk.set_attn_implementation(attention)
+    def by_tree() -> torch.Tensor:
         scorer = Scorer(Numbers(trunk, encoded), name="tree", batch_tokens=few.batch_tokens)
         records = scorer.score_traces(items)
-        trunk.set_attn_implementation("sdpa")
         return torch.tensor([score for record in records for score in record.scores])
 
     exact = plain()
     for dtype, most in ((torch.float32, 1e-3), (torch.bfloat16, 0.1)):
         trunk.to(dtype)
         name = str(dtype).removeprefix("torch.")
-        found = {"plain": plain()} | {f"tree_{way}": by_tree(way) for way in attentions(device)}
+        found = {"plain": plain(), "tree_sdpa": by_tree()}
         for way, scores in found.items():
             apart = float((scores - exact).norm() / exact.norm())
             report.add(f"numerics_{way}_{name}_{shape}", [apart], "relative difference")
@@ -264,14 +261,9 @@ def check_numerics(shape: str, sizes: Sizes, device: torch.device, report: Repor
                 raise SystemExit(f"{way} in {name}: scores differ by {apart:.2g}, more than {most:g}")
 
 
-def attentions(device: torch.device) -> list[str]:
-    """The ways to read trees; FlexAttention is not compiled on a CPU."""
-    return ["sdpa", "flex_attention"] if device.type == "cuda" else ["sdpa"]
-
-
 @torch.no_grad()
 def measure_scoring(trunk: PreTrainedModel, shape: str, sizes: Sizes, speed: float, report: Report) -> None:
-    """Trees, by both attentions where there is CUDA, a padded batch, and a forward for each step."""
+    """Trees, a padded batch, and a forward for each step."""
     device = trunk.device
     items, encoded = candidates(sizes, trunk.config.vocab_size)
     traces = list(encoded.values())
@@ -284,20 +276,14 @@ def measure_scoring(trunk: PreTrainedModel, shape: str, sizes: Sizes, speed: flo
         before = ids
     count = operations(trunk, distinct)
     rows = max(1, sizes.batch_tokens // sizes.tokens)
-    ours = math.inf
-    for way in attentions(device):
-        trunk.set_attn_implementation(way)
-        scorer = Scorer(Numbers(trunk, encoded), name="tree", batch_tokens=sizes.batch_tokens)
-        memory_of(device)
-        seconds = timed(device, lambda scorer=scorer: scorer.score_traces(items), sizes.repetitions)
-        report.add(
-            f"scoring_{way}_tokens_{shape}", [len(distinct) / one for one in seconds], "distinct tokens/s"
-        )
-        report.add(f"scoring_{way}_share_{shape}", [count / one / speed for one in seconds], "of matmul")
-        if peak := memory_of(device):
-            report.add(f"scoring_{way}_memory_{shape}", [peak], "GB")
-        ours = min(ours, *seconds)
-    trunk.set_attn_implementation("sdpa")
+    scorer = Scorer(Numbers(trunk, encoded), name="tree", batch_tokens=sizes.batch_tokens)
+    memory_of(device)
+    seconds = timed(device, lambda: scorer.score_traces(items), sizes.repetitions)
+    report.add(f"scoring_sdpa_tokens_{shape}", [len(distinct) / one for one in seconds], "distinct tokens/s")
+    report.add(f"scoring_sdpa_share_{shape}", [count / one / speed for one in seconds], "of matmul")
+    if peak := memory_of(device):
+        report.add(f"scoring_sdpa_memory_{shape}", [peak], "GB")
+    ours = min(seconds)
 
     def padded() -> None:
         for first in range(0, len(ends), rows):

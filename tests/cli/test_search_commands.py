@@ -21,7 +21,7 @@ from surefoot.io import read_records, write_records
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
 from surefoot.models.engine.incremental import IncrementalScorer
-from surefoot.models.kinds.calibrated import CalibratedPRM, fit_calibration, save_calibration
+from surefoot.models.kinds.calibrated import CalibratedScorer, fit_calibration, save_calibration
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.loading import load_prm
 from surefoot.policies.devices import Loading
@@ -272,7 +272,7 @@ def test_a_calibrated_model_remembers_too(files, lab_items, tmp_path):
     scorer = remembering_scorer(
         PRMSettings(names=(str(tmp_path / "prm"),), calibrated=True).open(Loading()), MEMORY
     )
-    assert isinstance(scorer, CalibratedPRM)
+    assert isinstance(scorer, CalibratedScorer)
     assert isinstance(scorer.scorer, IncrementalScorer)
     plain = load_prm(tmp_path / "prm", calibrated=True).score_traces(lab_items)
     for record, expected in zip(scorer.score_traces(lab_items), plain, strict=True):

@@ -13,7 +13,7 @@ from rollouts import rolled
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from surefoot.errors import PolicyError
-from surefoot.models.lora import Lora, add_adapter, load_adapter
+from surefoot.models.lora import Lora, add_adapter
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.rl.server_weights import PROBE, ServerWeights, write_weights
 
@@ -58,7 +58,7 @@ class ScriptedVLLM:
                 assert body["lora_name"] == self.lora_name
                 self.adapters.append(body["lora_path"])
                 self.model = AutoModelForCausalLM.from_pretrained(self.directory).eval()
-                load_adapter(self.model, Path(body["lora_path"]))
+                self.model.load_adapter(body["lora_path"])
                 return SUCCESS
             case "/v1/completions":
                 return Reply(payload=self.probe(body))

@@ -11,7 +11,6 @@ from .kinds.calibrated import load_calibration as load_calibration
 from .kinds.calibrated import save_calibration as save_calibration
 from .kinds.classifier import RewardModel as RewardModel
 from .kinds.confidence import ConfidenceScorer as ConfidenceScorer
-from .kinds.confidence import ServerConfidence as ServerConfidence
 from .kinds.effective_reward import EffectiveReward as EffectiveReward
 from .kinds.ensemble import Ensemble as Ensemble
 from .kinds.generative import GenerativeVerifier as GenerativeVerifier

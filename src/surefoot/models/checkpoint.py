@@ -1,14 +1,10 @@
-"""Checkpoints in the format of transformers: from the hub or a directory, loaded, and pushed back."""
+"""Checkpoints in the format of transformers: from the hub or a directory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from huggingface_hub import create_repo, upload_folder
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
@@ -76,21 +72,3 @@ def require_finite(module: nn.Module, where: str | Path) -> None:
                 f"{where}: weight {name!r} has values that are not finite (NaN or infinity); fetch the "
                 "checkpoint again, or go back to an earlier one"
             )
-
-
-def push_checkpoint(
-    save: Callable[[Path], None], name: str, *, private: bool, message: str, **options: Any
-) -> str:
-    """What ``save`` writes, as one commit to ``owner/name``, which is made if absent; returns its address.
-
-    Raises ``CheckpointError`` if the hub refuses.
-    """
-    token = options.get("token")
-    with TemporaryDirectory() as folder:
-        save(Path(folder))
-        try:
-            create_repo(name, private=private, exist_ok=True, token=token)
-            commit = upload_folder(repo_id=name, folder_path=folder, commit_message=message, **options)
-        except (HfHubHTTPError, HFValidationError, OSError) as error:
-            raise CheckpointError(f"could not push to {name!r}: {error}") from error
-    return str(commit.commit_url)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from surefoot.errors import ScoreError
 from surefoot.policies.control_tokens import ControlTokens
 from surefoot.policies.prompts import chat_support, render_chat, shown_content
-from surefoot.records import Step, ToolCall, Trace
+from surefoot.records import Step, Trace
 from surefoot.segment.spans import Span
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RenderedRun:
-    """A whole conversation as text, with the span of each step in it, in characters."""
+class LocatedSteps:
+    """All that a model reads of a trace, as text, with the span of each step in it, in characters."""
 
     text: str
     spans: list[Span]
@@ -27,9 +27,11 @@ class RenderedRun:
     it ends; the last one ends with the message."""
     written: list[Span]
     """The same without what the template opens a message with."""
+    rendered: bool
+    """Whether a chat template wrote the text."""
 
 
-def locate_steps(tokenizer: PreTrainedTokenizerBase, trace: Trace, reserved: ControlTokens) -> RenderedRun:
+def locate_steps(tokenizer: PreTrainedTokenizerBase, trace: Trace, reserved: ControlTokens) -> LocatedSteps:
     """Render a chat trace, with ``reserved`` text broken in all that it says, and find its steps.
 
     Raises:
@@ -55,11 +57,12 @@ def locate_steps(tokenizer: PreTrainedTokenizerBase, trace: Trace, reserved: Con
         first = len(opened) if upto.startswith(opened) and opened else start
         starts = [first]
         if steps[0].part != "message":
-            starts = _Finder(tokenizer, trace, number, upto, first, render).starts(steps)
+            finder = _Finder(tokenizer, trace, number, upto, first, render)
+            starts = [finder.start(step) for step in steps]
         ends = [*starts[1:], len(upto)]
         written += zip([first, *starts[1:]], ends, strict=True)
         spans += zip([start, *starts[1:]], ends, strict=True)
-    return RenderedRun(text=rendered, spans=spans, written=written)
+    return LocatedSteps(text=rendered, spans=spans, written=written, rendered=True)
 
 
 def _broken(trace: Trace, reserved: ControlTokens) -> Trace:
@@ -75,19 +78,19 @@ def _broken(trace: Trace, reserved: ControlTokens) -> Trace:
             steps[step] = step.model_copy(update={"start": start, "end": end})
         return broken
 
-    def call(one: ToolCall) -> ToolCall:
-        return one.model_copy(
-            update={"name": reserved.broken(one.name), "arguments": reserved.broken(one.arguments)}
-        )
-
     messages = []
     for number, message in enumerate(trace.messages):
         reasoning = message.reasoning
         if reasoning is not None:
-            displayed = text(reasoning.text, number, "reasoning")
-            reasoning = reasoning.model_copy(update={"text": displayed})
+            shown = text(reasoning.text, number, "reasoning")
+            reasoning = reasoning.model_copy(update={"text": shown})
         content = text(message.content, number, "content", "message") if message.content else message.content
-        calls = tuple(map(call, message.tool_calls))
+        calls = tuple(
+            call.model_copy(
+                update={"name": reserved.broken(call.name), "arguments": reserved.broken(call.arguments)}
+            )
+            for call in message.tool_calls
+        )
         update = {"content": content, "tool_calls": calls, "reasoning": reasoning}
         messages.append(message.model_copy(update=update))
     return trace.model_copy(
@@ -122,11 +125,8 @@ class _Finder:
         self._content_at = self._find(content, reasoning_end, end) if content.strip() else reasoning_end
         self._calls = calls or self._written_calls(self._content_at + len(content.strip()))
 
-    def starts(self, steps: Sequence[Step]) -> list[int]:
-        """First character of each step."""
-        return [self._start(step) for step in steps]
-
-    def _start(self, step: Step) -> int:
+    def start(self, step: Step) -> int:
+        """First character of a step."""
         if step.call is not None:
             return self._calls[step.call]
         reasoning = step.part == "reasoning"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from surefoot.errors import ScoreError
-from surefoot.models.conversation import locate_steps
+from surefoot.models.conversation import LocatedSteps, locate_steps
 from surefoot.policies.control_tokens import ControlTokens, control_tokens
 from surefoot.policies.prompts import PromptFormat, render_chat
 from surefoot.protocols import ProblemTrace
@@ -123,7 +123,7 @@ def encode_traces(
         raise ScoreError("this tokenizer lacks character offsets; use its fast version (tokenizer.json)")
     reserved = control_tokens(tokenizer, [encoding.marker] if encoding.marker else ())
     encoded: dict[int, EncodedTrace] = {}
-    located: dict[int, _Located] = {}
+    located: dict[int, LocatedSteps] = {}
     for number, item in enumerate(items):
         where = _locate(tokenizer, encoding, item, reserved)
         if isinstance(where, str):
@@ -146,36 +146,25 @@ def encode_traces(
                 positions=tuple(positions),
                 dropped=read.count(None),
                 starts=_first_tokens(offsets, where.spans, positions),
-                written=_written_tokens(offsets, where.written or where.spans),
+                written=_written_tokens(offsets, where.written),
             )
     return [encoded[number] for number in range(len(items))]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Located:
-    """The whole text a model reads, and each step's span in it."""
-
-    text: str
-    spans: list[tuple[int, int]]
-    rendered: bool
-    """Whether a chat template wrote the text."""
-    written: list[tuple[int, int]] | None = None
-    """The steps' spans without what the template opens a message with, where that differs."""
-
-
-def _mark(where: _Located, marker: str) -> _Located:
+def _mark(where: LocatedSteps, marker: str) -> LocatedSteps:
     """The text with ``marker`` after every step, which then ends with its marker."""
     pieces, spans, done = [], [], 0
     for number, (start, end) in enumerate(where.spans):
         pieces += [where.text[done:end], marker]
         spans.append((start + number * len(marker), end + (number + 1) * len(marker)))
         done = end
-    return _Located(text="".join([*pieces, where.text[done:]]), spans=spans, rendered=where.rendered)
+    text = "".join([*pieces, where.text[done:]])
+    return LocatedSteps(text=text, spans=spans, written=spans, rendered=where.rendered)
 
 
 def _locate(
     tokenizer: PreTrainedTokenizerBase, encoding: Encoding, item: ProblemTrace, reserved: ControlTokens
-) -> _Located | str:
+) -> LocatedSteps | str:
     """What the model reads, or why it cannot. Raises ``ScoreError``."""
     if not item.trace.steps:
         raise ScoreError(
@@ -185,10 +174,9 @@ def _locate(
         if not tokenizer.chat_template:
             return "the trace is a conversation, and the model's tokenizer lacks a chat template"
         try:
-            run = locate_steps(tokenizer, item.trace, reserved)
+            return locate_steps(tokenizer, item.trace, reserved)
         except ScoreError as error:
             return str(error)
-        return _Located(text=run.text, spans=run.spans, rendered=True, written=run.written)
     question = item.problem.model_copy(update={"text": reserved.broken(item.problem.text)})
     text, steps = reserved.broken_with_spans(
         item.trace.text, [(step.start, step.end) for step in item.trace.steps]
@@ -196,7 +184,7 @@ def _locate(
     prompt = encoding.prompt(question)
     prefix = prompt if isinstance(prompt, str) else render_chat(tokenizer, prompt, error=ScoreError)
     spans = [(len(prefix) + start, len(prefix) + end) for start, end in steps]
-    return _Located(text=prefix + text, spans=spans, rendered=encoding.chat)
+    return LocatedSteps(text=prefix + text, spans=spans, written=spans, rendered=encoding.chat)
 
 
 def _first_tokens(

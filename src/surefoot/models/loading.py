@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from surefoot.errors import CheckpointError
 from surefoot.io.hub import checkpoint_directory, is_hub_name, split_revision
 from surefoot.models.card import CALIBRATION, CARD, read_card
+from surefoot.models.engine.causal import load_causal
 from surefoot.models.families.checkpoint import Checkpoint
 from surefoot.models.families.published import WritingModel
 from surefoot.models.families.registry import FAMILIES, find_family, quoted
 from surefoot.models.kinds.classifier import FAMILY as CLASSIFIER
 from surefoot.models.kinds.classifier import HEAD, RewardModel
-from surefoot.models.kinds.confidence import Measure, load_confidence, open_confidence_server, split_measure
+from surefoot.models.kinds.confidence import (
+    ConfidenceScorer,
+    Measure,
+    split_measure,
+)
 from surefoot.models.kinds.ensemble import Ensemble
 from surefoot.models.kinds.generative import FAMILY as GENERATIVE
 from surefoot.models.kinds.generative import FORMAT, load_verifier
@@ -37,6 +42,9 @@ _FOR = {
     "windows": "models that score each step at its own state",
 }
 """What has the options that not every kind has."""
+
+OWN = (CLASSIFIER, IMPLICIT, GENERATIVE)
+"""Families of the checkpoints trained here."""
 
 
 def load_prm(
@@ -164,12 +172,11 @@ def identifying_files(path: str | Path | Sequence[str | Path]) -> dict[str, Path
 
 def _open(name: str | Path, *, family: str | None, options: Opening, calibrated: bool) -> CheckpointScorer:
     if is_server(name):
-        options.refuse("windows", of=f"a server ({name})")
+        options.refuse("windows", "reference", "base", of=f"a server ({name})")
         if calibrated:
             raise CheckpointError(
                 f"{name}: scores of a server cannot be calibrated here; calibrate its model"
             )
-        options.refuse("reference", "base", of=f"a server ({name})")
         return open_server(str(name), family=family, tokenizer=options.tokenizer, chains=options.chains)
     if re.fullmatch(r"[\w.-]+:\d+(/.*)?", str(name)) and not Path(name).exists():
         raise CheckpointError(f"{name}: an address begins with http:// or https://; write http://{name}")
@@ -188,9 +195,12 @@ def _open(name: str | Path, *, family: str | None, options: Opening, calibrated:
         options.refuse("windows", of=f"a model that reads or writes whole traces ({name})")
     if not calibrated:
         return scorer
-    from surefoot.models.kinds.calibrated import CalibratedPRM, load_calibration  # scikit-learn: slow to load
+    from surefoot.models.kinds.calibrated import (
+        CalibratedScorer,
+        load_calibration,
+    )  # scikit-learn: slow to load
 
-    return CalibratedPRM(scorer, load_calibration(directory))
+    return CalibratedScorer(scorer, load_calibration(directory))
 
 
 def _confidence(
@@ -203,14 +213,16 @@ def _confidence(
         raise CheckpointError(f"calibrated=True is for checkpoints with a calibration; this is {of}")
     options.refuse("reference", "base", "chains", "windows", of=of)
     if is_server(model):
-        if measure != "deepconf":
-            raise CheckpointError(f"{measure!r} needs the whole vocabulary, which {model} does not give")
-        return open_confidence_server(model)
-    return load_confidence(
-        locate(model),
-        measure,
-        loading=options.loading,
-        trust_remote_code=options.trust_remote_code,
+        raise CheckpointError(f"{measure}:{model}: a training-free score is of a model in this process")
+    policy, tokenizer = load_causal(
+        locate(model), options.loading, trust_remote_code=options.trust_remote_code
+    )
+    return ConfidenceScorer(
+        policy,
+        tokenizer,
+        measure=measure,
+        name=f"{measure}:{Path(model).name}",
+        batch_tokens=options.loading.batch_tokens,
     )
 
 
@@ -226,62 +238,34 @@ def _published(directory: Path, *, name: str, family: str | None, options: Openi
     kind = FAMILIES[family] if family else find_family(checkpoint, name=split_revision(name)[0])
     if not kind.has_reference:
         options.refuse("reference", of=f"of family {kind.CARD.family!r}")
-    last = Path(name).name
+    last, batch_tokens = Path(name).name, options.loading.batch_tokens
     if issubclass(kind, WritingModel):
-        writer = kind.load(checkpoint)
-        return writer.scorer(name=last, batch_tokens=options.loading.batch_tokens, chains=options.chains)
+        return kind.load(checkpoint).scorer(name=last, batch_tokens=batch_tokens, chains=options.chains)
     options.refuse("chains", of=f"of family {kind.CARD.family!r}")
-    model = kind.load(checkpoint)
-    return model.scorer(name=last, batch_tokens=options.loading.batch_tokens)
+    return kind.load(checkpoint).scorer(name=last, batch_tokens=batch_tokens)
 
 
 def _own(directory: Path, *, name: str, family: str | None, options: Opening) -> CheckpointScorer:
     card = read_card(directory, family=family)
-    if card.family not in _KINDS:
+    if card.family not in OWN:
         raise CheckpointError(
-            f"{directory / CARD}: family {card.family!r} is none that is trained here: {quoted(_KINDS)}"
+            f"{directory / CARD}: family {card.family!r} is none that is trained here: {quoted(OWN)}"
         )
     if base_of(directory) is None:
         options.refuse("base", of=f"whole ({directory})")
-    return _KINDS[card.family](directory, name, options)
-
-
-def _classifier(directory: Path, name: str, options: Opening) -> CheckpointScorer:
-    options.refuse("reference", "chains", of="a step classifier")
-    model = RewardModel.load(
-        directory, base=options.base, loading=options.loading, trust_remote_code=options.trust_remote_code
-    )
-    return Scorer(model, name=name, batch_tokens=options.loading.batch_tokens)
-
-
-def _implicit(directory: Path, name: str, options: Opening) -> CheckpointScorer:
-    options.refuse("chains", of="an implicit reward model")
-    model = ImplicitPRM.load(
-        directory,
-        reference=options.reference,
-        loading=options.loading,
-        trust_remote_code=options.trust_remote_code,
-    )
-    model.name = name
-    return model
-
-
-def _generative(directory: Path, _name: str, options: Opening) -> CheckpointScorer:
+    loading, trust = options.loading, options.trust_remote_code
+    if card.family == CLASSIFIER:
+        options.refuse("reference", "chains", of="a step classifier")
+        model = RewardModel.load(directory, base=options.base, loading=loading, trust_remote_code=trust)
+        return Scorer(model, name=name, batch_tokens=loading.batch_tokens)
+    if card.family == IMPLICIT:
+        options.refuse("chains", of="an implicit reward model")
+        implicit = ImplicitPRM.load(
+            directory, reference=options.reference, loading=loading, trust_remote_code=trust
+        )
+        implicit.name = name
+        return implicit
     options.refuse("reference", of="a generative verifier")
     return load_verifier(
-        directory,
-        base=options.base,
-        loading=options.loading,
-        trust_remote_code=options.trust_remote_code,
-        chains=options.chains,
+        directory, base=options.base, loading=loading, trust_remote_code=trust, chains=options.chains
     )
-
-
-_KINDS: dict[str, Callable[[Path, str, Opening], CheckpointScorer]] = {
-    CLASSIFIER: _classifier,
-    IMPLICIT: _implicit,
-    GENERATIVE: _generative,
-}
-
-OWN = tuple(_KINDS)
-"""Families of the checkpoints trained here."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import from_json
@@ -19,7 +19,9 @@ from surefoot.io.hub import is_hub_name, split_revision
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from surefoot.policies.devices import Loading
 
 ADAPTER = "adapter_config.json"
 
@@ -102,19 +104,61 @@ def base_of(directory: Path) -> str | None:
         raise CheckpointError(f"{config} is not an adapter's configuration: {error!r}") from error
 
 
-def load_adapter(trunk: PreTrainedModel, directory: Path) -> None:
-    """Put the adapter of ``directory`` into ``trunk``. Raises ``CheckpointError`` if it does not fit."""
-    need("peft", "an adapter")
+def load_adapted(
+    auto: Any,
+    directory: Path,
+    loading: Loading,
+    *,
+    base: str | Path | None = None,
+    trust_remote_code: bool = False,
+    marker: str | None = None,
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Model and tokenizer of a directory; of an adapter's, its base with the adapter.
+
+    ``base`` is where that is now. ``marker`` is a token that the adapter was trained with. Raises
+    ``CheckpointError`` naming the missing or bad part.
+    """
     from safetensors import SafetensorError
 
-    from surefoot.models.checkpoint import require_finite
+    from surefoot.models.checkpoint import load_pretrained, require_finite
 
+    stated = base_of(directory)
+    if stated is None:
+        return load_pretrained(auto, directory, loading, trust_remote_code=trust_remote_code)
+    need("peft", "an adapter")
     try:
-        loaded = trunk.load_adapter(str(directory))
+        model, tokenizer = load_pretrained(
+            auto, base or stated, loading, tokenizer=directory, trust_remote_code=trust_remote_code
+        )
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{directory} holds an adapter alone, and its base {error}; say where that is with base="
+        ) from error
+    if marker:
+        add_marker(model, tokenizer, marker)
+    try:
+        loaded = model.load_adapter(str(directory))
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"{directory}: the adapter cannot be loaded: {error}") from error
     if loaded.missing_keys:
         raise CheckpointError(
             f"{directory}: weights of the adapter are missing: {', '.join(sorted(loaded.missing_keys)[:5])}"
         )
-    require_finite(trunk, directory)
+    require_finite(model, directory)
+    loading.cast(model)
+    return model, tokenizer
+
+
+def add_marker(trunk: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, marker: str) -> None:
+    """Make ``marker`` one token; its embedding is deterministic, so that a resumed run starts alike."""
+    import torch
+
+    ids = tokenizer(marker, add_special_tokens=False)["input_ids"]
+    if len(ids) != 1 or ids[0] == tokenizer.unk_token_id:
+        tokenizer.add_special_tokens({"additional_special_tokens": [marker]})
+    vocabulary = trunk.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > vocabulary:
+        mean = trunk.get_input_embeddings().weight.detach().mean(0)
+        trunk.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+        with torch.no_grad():
+            trunk.get_input_embeddings().weight[vocabulary:] = mean

@@ -68,11 +68,24 @@ class CheckpointScorer(ABC):
         how; else at blank lines, or at line ends if it has none. Raises ``ScoreError`` for an empty
         solution.
         """
-        return self.score_traces(pasted(problem, solutions, segmenter or self.card.segmenter))
+        known = Problem(text=problem) if isinstance(problem, str) else problem
+        traces = [cut(known, text, segmenter or self.card.segmenter) for text in solutions]
+        return self.score_traces([ProblemTrace(problem=known, trace=trace) for trace in traces])
 
     def aggregate(self, scores: StepScores) -> float:
         """One number for a whole trace, by the checkpoint's own rule."""
         return aggregate(scores.scores, self.card.aggregation)
+
+    def _record(
+        self, trace: Trace, encoded: EncodedTrace, scores: Sequence[float | None], tokens: int
+    ) -> StepScores:
+        return StepScores.of_model(
+            trace_id=trace.id,
+            scorer=self.name,
+            scores=tuple(scores),
+            unscored_reason=encoded.unscored_reason(self.card.encoding.max_length),
+            usage=Usage(verifier_tokens=tokens, calls=1),
+        )
 
 
 class Scorer(CheckpointScorer):
@@ -125,8 +138,7 @@ class Scorer(CheckpointScorer):
                 read = iter(scores[index])
                 row = [None if at is None else next(read) for at in trace.positions]
                 for repeat, number in enumerate(duplicates[trace]):
-                    record = self._record(items[number].trace, trace, row, 0 if repeat else tokens)
-                    results[number] = record
+                    results[number] = self._record(items[number].trace, trace, row, 0 if repeat else tokens)
         return [results[number] for number in range(len(items))]
 
     @cached_property
@@ -150,17 +162,6 @@ class Scorer(CheckpointScorer):
         scores = iter(self.model.read(torch.cat(states)).double().tolist())
         return {number: [next(scores) for _ in at] for number, at in output.states.items()}
 
-    def _record(
-        self, trace: Trace, encoded: EncodedTrace, scores: list[float | None], tokens: int
-    ) -> StepScores:
-        return StepScores.of_model(
-            trace_id=trace.id,
-            scorer=self.name,
-            scores=tuple(scores),
-            unscored_reason=encoded.unscored_reason(self.card.encoding.max_length),
-            usage=Usage(verifier_tokens=tokens, calls=1),
-        )
-
 
 def joined(read: Sequence[tuple[Window, StepScores]], limit: int) -> StepScores:
     """One record of a trace's windows."""
@@ -169,7 +170,7 @@ def joined(read: Sequence[tuple[Window, StepScores]], limit: int) -> StepScores:
     scores: list[float | None] = []
     reasons: list[str | None] = []
     for window, record in read:
-        scores += [record.scores[window.place(step)] for step in window.read]
+        scores += [record.scores[step - window.start] for step in window.read]
         left_out = f"read without {window.left_out} earlier messages" if window.left_out else None
         reasons += [left_out] * len(window.read)
     records = [record for _, record in read]
@@ -198,15 +199,6 @@ def readable(
         return [trace.ids for trace in traces], positions
     ends = [max(at, default=-1) + 1 for at in positions]
     return [trace.ids[:end] for trace, end in zip(traces, ends, strict=True)], positions
-
-
-def pasted(
-    problem: Problem | str, solutions: Sequence[str], segmenter: Segmenter | None = None
-) -> list[ProblemTrace]:
-    """Pasted solutions of one problem as items to score; see :func:`cut`."""
-    if isinstance(problem, str):
-        problem = Problem(text=problem)
-    return [ProblemTrace(problem=problem, trace=cut(problem, text, segmenter)) for text in solutions]
 
 
 def cut(problem: Problem, solution: str, segmenter: Segmenter | None = None) -> Trace:

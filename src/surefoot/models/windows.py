@@ -27,10 +27,6 @@ class Window:
     left_out: int
     """Messages, or steps of a text, between the task and the window."""
 
-    def place(self, step: int) -> int:
-        """Number of a step of the run in :attr:`item`."""
-        return step - self.start
-
 
 def windows_of(encode: Encode, item: ProblemTrace, whole: EncodedTrace, limit: int) -> list[Window]:
     """Cover all steps of a run, which is ``whole`` as far as it fits; one window if all of it does.

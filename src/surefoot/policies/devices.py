@@ -33,8 +33,7 @@ class Loading(BaseModel):
     )
     attention: Attention = Field(
         default="auto",
-        description="Attention kernels, by their name in transformers; `auto` = as transformers chooses. "
-        "`flex_attention` also reads trees of traces by block masks.",
+        description="Attention kernels, by their name in transformers; `auto` = as transformers chooses.",
     )
     batch_tokens: int = Field(
         default=16_384, ge=1, description="Tokens of one forward pass of a reward model."
@@ -104,27 +103,13 @@ def check_device(name: str) -> None:
         device = torch.device(name)
     except RuntimeError:
         raise DeviceError(f"device {name!r} does not exist; choose cpu, cuda, cuda:1 or mps") from None
-    if device.type == "cuda":
-        _check_cuda(name, device.index or 0)
-    elif device.type == "mps" and not torch.backends.mps.is_available():
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise DeviceError(
+            f"device {name!r}: torch {torch.__version__} sees {torch.cuda.device_count()} GPUs; choose cpu, "
+            "check the driver with nvidia-smi, or install a build with CUDA (https://pytorch.org/get-started)"
+        )
+    if device.type == "mps" and not torch.backends.mps.is_available():
         raise DeviceError(f"device {name!r}: this machine has no Apple GPU that torch can use; choose cpu")
-
-
-def _check_cuda(name: str, index: int) -> None:
-    import torch
-
-    if torch.version.cuda is None and torch.version.hip is None:
-        raise DeviceError(
-            f"device {name!r}: this torch ({torch.__version__}) is built without CUDA; choose cpu, or "
-            "install a build with CUDA (https://pytorch.org/get-started)"
-        )
-    count = torch.cuda.device_count()
-    if not count:
-        raise DeviceError(
-            f"device {name!r}: torch sees no GPU; choose cpu, or check the driver with nvidia-smi"
-        )
-    if index >= count:
-        raise DeviceError(f"device {name!r}: torch sees {count} GPU(s); choose cuda:0 to cuda:{count - 1}")
 
 
 LOADING = Loading()

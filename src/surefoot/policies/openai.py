@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from copy import copy
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
@@ -163,34 +162,14 @@ class OpenAIPolicy:
         """
         for request in requests:
             self._check(request)
-        async with self._servers.connect() as connection:
-            return await _all(self._answer(connection, request) for request in requests)
-
-    async def as_completed(
-        self, requests: Sequence[SampleRequest]
-    ) -> AsyncGenerator[tuple[int, SampleResult]]:
-        """Yield ``(number of the request, result)`` in order of completion.
-
-        In long runs a caller can then save each result immediately. Wrap it in :func:`contextlib.aclosing` if
-        the loop may exit early; pending calls are then cancelled. Raises like :meth:`sample`.
-        """
-        for request in requests:
-            self._check(request)
-        async with self._servers.connect() as connection:
-            tasks = [asyncio.create_task(self._numbered(connection, *pair)) for pair in enumerate(requests)]
-            try:
-                for completed in asyncio.as_completed(tasks):
-                    yield await completed
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+        async with self._servers.connect():
+            return await _all(self._answer(request) for request in requests)
 
     async def stream(self, request: SampleRequest, show: Show) -> SampleResult:
         """Answer one request; see :class:`surefoot.protocols.StreamsText`. Raises like :meth:`sample`."""
         self._check(request)
-        async with self._servers.connect() as connection:
-            return await self._answer(connection, request, show)
+        async with self._servers.connect():
+            return await self._answer(request, show)
 
     def _check(self, request: SampleRequest) -> None:
         if request.n < 1:
@@ -200,30 +179,21 @@ class OpenAIPolicy:
                 "messages as prompt need mode='chat': in 'completions' mode no template is applied"
             )
 
-    async def _numbered(
-        self, connection: _Connection, number: int, request: SampleRequest
-    ) -> tuple[int, SampleResult]:
-        return number, await self._answer(connection, request)
-
-    async def _answer(
-        self, connection: _Connection, request: SampleRequest, show: Show | None = None
-    ) -> SampleResult:
+    async def _answer(self, request: SampleRequest, show: Show | None = None) -> SampleResult:
         if self._dialect == "vllm" and request.sampling.temperature > 0:
             # vLLM gives sample i the seed s + i.
             spread = replace(request, seed=_sample_seed(request, 0) + request.first)
-            return await self._call(connection, spread, show)
+            return await self._call(spread, show)
         singles = [
             replace(request, n=1, seed=_sample_seed(request, sample))
             for sample in range(request.first, request.first + request.n)
         ]
-        shows = [None if show is None else partial(_show_as, show, number) for number in range(request.n)]
-        return merge(await _all(self._call(connection, *pair) for pair in zip(singles, shows, strict=True)))
+        shows = [None if show is None else _numbered(show, number) for number in range(request.n)]
+        return merge(await _all(self._call(*pair) for pair in zip(singles, shows, strict=True)))
 
-    async def _call(self, connection: _Connection, request: SampleRequest, show: Show | None) -> SampleResult:
+    async def _call(self, request: SampleRequest, show: Show | None) -> SampleResult:
         body = body_of(request, model=self._model, mode=self._mode, dialect=self._dialect) | self._extra_body
-        max_retries = self._servers.max_retries
-        call = _Call(connection, body, request, mode=self._mode, max_retries=max_retries, show=show)
-        return await call.result()
+        return await _Call(self._servers, body, request, mode=self._mode, show=show).result()
 
 
 async def _all(calls: Iterable[Coroutine[Any, Any, SampleResult]]) -> list[SampleResult]:
@@ -232,9 +202,8 @@ async def _all(calls: Iterable[Coroutine[Any, Any, SampleResult]]) -> list[Sampl
     return [await coroutines[0]] if len(coroutines) == 1 else list(await asyncio.gather(*coroutines))
 
 
-def _show_as(show: Show, number: int, _: int, text: str) -> None:
-    """Show the text of a call for one sample as the sample ``number``."""
-    show(number, text)
+def _numbered(show: Show, number: int) -> Show:
+    return lambda _, text: show(number, text)
 
 
 def _sample_seed(request: SampleRequest, sample: int) -> int:
@@ -248,18 +217,11 @@ def _sample_seed(request: SampleRequest, sample: int) -> int:
     return int(content_id("sample seed", request.seed, sent, request.prefix, sample), 16) % 2**31
 
 
-@dataclass
-class _Connection:
-    """What concurrent calls share."""
-
-    endpoints: Endpoints[HttpClient]
-    session: aiohttp.ClientSession
-    loop: asyncio.AbstractEventLoop
-    users: int = 0
-
-
 class _Servers:
     """Servers of one model; connections are shared by all policies that use them and open during calls."""
+
+    endpoints: Endpoints[HttpClient]
+    """While connected."""
 
     def __init__(
         self,
@@ -273,38 +235,38 @@ class _Servers:
         self._urls, self._api_key, self._concurrency, self._timeout_s = urls, api_key, concurrency, timeout_s
         # several servers: fail over rather than wait for one
         self.max_retries = max_retries if len(urls) == 1 else min(1, max_retries)
-        self._connection: _Connection | None = None
+        self._session: aiohttp.ClientSession | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._users = 0
 
     @asynccontextmanager
-    async def connect(self) -> AsyncIterator[_Connection]:
+    async def connect(self) -> AsyncIterator[None]:
         """Open the connections, or share the open ones; the last user closes them.
 
         Raises :class:`PolicyError` if calls are in flight in another event loop.
         """
-        connection = self._connection
-        if connection is None:
-            session = open_session()
+        loop = asyncio.get_running_loop()
+        if self._session is None:
+            session = self._session = open_session()
+            self._loop = loop
             clients = [
                 HttpClient(session, url, api_key=self._api_key, timeout_s=self._timeout_s)
                 for url in self._urls
             ]
-            connection = self._connection = _Connection(
-                endpoints=Endpoints(clients, window=self._concurrency),
-                session=session,
-                loop=asyncio.get_running_loop(),
-            )
-        elif connection.loop is not asyncio.get_running_loop():
+            self.endpoints = Endpoints(clients, window=self._concurrency)
+        elif self._loop is not loop:
             raise PolicyError(
                 "an OpenAIPolicy serves one event loop at a time; make one policy for each loop"
             )
-        connection.users += 1
+        session = self._session
+        self._users += 1
         try:
-            yield connection
+            yield
         finally:
-            connection.users -= 1
-            if not connection.users:
-                self._connection = None
-                await connection.session.close()
+            self._users -= 1
+            if not self._users:
+                self._session = None
+                await session.close()
                 await asyncio.sleep(0)  # lets its transports close
 
 
@@ -313,16 +275,15 @@ class _Call:
 
     def __init__(
         self,
-        connection: _Connection,
+        servers: _Servers,
         body: Mapping[str, Any],
         request: SampleRequest,
         *,
         mode: Mode,
-        max_retries: int,
         show: Show | None,
     ) -> None:
-        self._endpoints, self._body, self._request = connection.endpoints, body, request
-        self._mode, self._max_retries, self._show = mode, max_retries, show
+        self._endpoints, self._max_retries = servers.endpoints, servers.max_retries
+        self._body, self._request, self._mode, self._show = body, request, mode, show
         self._shown = False
         self.attempts = 0
 
@@ -425,9 +386,7 @@ def _raise_error_event(event: object) -> None:
     error = event.get("error") if isinstance(event, dict) else None
     if not error:
         return
-    message, code = error, None
-    if isinstance(error, dict):
-        message, code = error.get("message"), error.get("code")
+    message, code = (error.get("message"), error.get("code")) if isinstance(error, dict) else (error, None)
     retryable = isinstance(code, int) and (code in (408, 409, 429) or code >= 500)
     message = message if isinstance(message, str) and message else "an error without a message"
     raise CallError(f"the stream broke off: {quoted(message)}", retryable=retryable)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from surefoot.policies.openai_responses import Mode
@@ -23,23 +24,17 @@ rules that :class:`Sampling` does not mention, unlike in :class:`TransformersPol
 
 def body_of(request: SampleRequest, *, model: str, mode: Mode, dialect: Dialect) -> dict[str, Any]:
     """The fields of a request, without the user's ``extra_body``."""
-    sampling = request.sampling
+    sampling, prompt = request.sampling, request.prompt
+    if mode == "chat" and isinstance(prompt, str):
+        prompt = (Message(role="user", content=prompt),)
     body: dict[str, Any] = {
         "model": model,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "max_tokens": sampling.max_tokens,
         "seed": request.seed,
+        **prompt_fields(prompt, request.prefix),
     }
-    if isinstance(request.prompt, str) and mode == "completions":
-        body["prompt"] = request.prompt + request.prefix
-    else:
-        prompt = request.prompt
-        messages = (Message(role="user", content=prompt),) if isinstance(prompt, str) else prompt
-        body["messages"] = [openai_message(message) for message in messages]
-        if request.prefix:
-            body["messages"].append({"role": "assistant", "content": request.prefix})
-            body |= {"continue_final_message": True, "add_generation_prompt": False}
     if sampling.stop:
         body["stop"] = list(sampling.stop)
     if dialect == "vllm":
@@ -48,6 +43,17 @@ def body_of(request: SampleRequest, *, model: str, mode: Mode, dialect: Dialect)
         # only the sampled token's
         body |= {"logprobs": 0} if "prompt" in body else {"logprobs": True, "top_logprobs": 0}
     return body
+
+
+def prompt_fields(prompt: str | Sequence[Message], prefix: str = "") -> dict[str, Any]:
+    """A prompt and the beginning of its answer: a text for ``/completions``, or messages for the chat."""
+    if isinstance(prompt, str):
+        return {"prompt": prompt + prefix}
+    messages = [openai_message(message) for message in prompt]
+    if not prefix:
+        return {"messages": messages}
+    messages.append({"role": "assistant", "content": prefix})
+    return {"messages": messages, "continue_final_message": True, "add_generation_prompt": False}
 
 
 def openai_message(message: Message) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Literal
 
-from pydantic import BaseModel, InstanceOf, StrictFloat
+from pydantic import AliasChoices, BaseModel, Field, InstanceOf, PrivateAttr, StrictFloat
 
 from surefoot.printable import quoted
 from surefoot.protocols import STOP_UNKNOWN, Completion, SampleRequest, SampleResult
@@ -30,18 +31,19 @@ class ResponseError(Exception):
     """A well-formed answer from which no completion can be taken."""
 
 
-class CalledFunction(BaseModel):
-    """What a tool call names."""
+class _Function(BaseModel):
+    name: str | None = None
+    arguments: Text | None = None
+    _pieces: list[str] = PrivateAttr(default_factory=list)
+    """Of the arguments, after the first, in a stream."""
 
-    name: str
-    arguments: str = "{}"
 
+class ResponseToolCall(BaseModel):
+    """A tool call, or a piece of one; only a server that numbers its calls gives an ``index``."""
 
-class CompleteToolCall(BaseModel):
-    """A tool call."""
-
+    index: int | None = None
     id: str | None = None
-    function: CalledFunction
+    function: _Function | None = None
 
 
 class ReasoningDetail(BaseModel):
@@ -53,23 +55,19 @@ class ReasoningDetail(BaseModel):
     data: str | None = None
 
 
-class _WithReasoning(BaseModel):
-    """Reasoning apart from the content, under the names that servers use.
+class ResponseMessage(BaseModel):
+    """The assistant's message, or a piece of it.
 
-    ``reasoning_content``: DeepSeek, vLLM before 0.12, SGLang, llama.cpp; ``reasoning``: vLLM, OpenRouter;
-    ``reasoning_details``: OpenRouter, which also marks summaries and encrypted text.
+    Reasoning comes under several names. ``reasoning_content``: DeepSeek, vLLM before 0.12, SGLang, llama.cpp;
+    ``reasoning``: vLLM, OpenRouter; ``reasoning_details``: OpenRouter, which also marks summaries and
+    encrypted text.
     """
 
+    content: Text | None = None
+    tool_calls: list[ResponseToolCall] | None = None
     reasoning_content: Text | None = None
     reasoning: Text | None = None
     reasoning_details: list[ReasoningDetail] | None = None
-
-
-class ResponseMessage(_WithReasoning):
-    """The assistant's message."""
-
-    content: str | None = None
-    tool_calls: list[CompleteToolCall] | None = None
 
 
 class _TokenLogprob(BaseModel):
@@ -90,10 +88,12 @@ class _Logprobs(BaseModel):
         return tuple(self.token_logprobs or (token.logprob for token in self.content or ()))
 
 
-class _Choice(BaseModel):
+class ResponseChoice(BaseModel):
     """What is read of a choice of either endpoint, whole or in pieces; other fields are left alone."""
 
     index: int = 0
+    text: Text | None = None
+    message: ResponseMessage | None = Field(default=None, validation_alias=AliasChoices("message", "delta"))
     finish_reason: str | None = None
     token_ids: list[int] | None = None
     prompt_token_ids: list[int] | None = None
@@ -101,13 +101,6 @@ class _Choice(BaseModel):
     stop_reason: str | int | None = None
     matched_stop: str | int | list[int] | None = None
     logprobs: _Logprobs | None = None
-
-
-class ResponseChoice(_Choice):
-    """A whole choice."""
-
-    text: str | None = None
-    message: ResponseMessage | None = None
 
 
 _UNSEEN_TOKENS = 65_536
@@ -143,12 +136,17 @@ class TokenCounts(BaseModel):
             details.reasoning_tokens = min(details.reasoning_tokens, completion)
 
 
-class ResponseBody(BaseModel):
+class _Chunk(BaseModel):
+    choices: list[ResponseChoice] = []
+    usage: TokenCounts | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class ResponseBody(_Chunk):
     """A whole answer of either endpoint."""
 
     choices: list[ResponseChoice]
     usage: TokenCounts
-    prompt_token_ids: list[int] | None = None
 
 
 def read(answer: ResponseBody, request: SampleRequest, mode: Mode, usage: Usage) -> SampleResult:
@@ -186,30 +184,28 @@ def merge(results: Sequence[SampleResult]) -> SampleResult:
 def _completion(
     choice: ResponseChoice, mode: Mode, stop: tuple[str, ...], answer: ResponseBody
 ) -> Completion:
-    calls: tuple[ToolCall, ...] = ()
-    if mode == "completions":
-        text = choice.text
-    elif choice.message is None:
-        text = None
-    else:
-        calls = tuple(
-            ToolCall(id=call.id, name=call.function.name, arguments=call.function.arguments)
-            for call in choice.message.tool_calls or []
-        )
-        # A reply of tool calls alone has null content; null content without calls is an empty reply.
-        text = choice.message.content or ""
+    message = choice.message if mode == "chat" else None
+    # A reply of tool calls alone has null content; null content without calls is an empty reply.
+    text = choice.text if mode == "completions" else None if message is None else message.content or ""
     if text is None:
         raise ResponseError(f"malformed answer: choice {choice.index} has no text; is mode={mode!r} right?")
     text, reason = _restore_stop(choice, text, stop)
-    token_ids = tuple(choice.token_ids or ())
     return Completion(
         text=text,
         finish_reason=reason,
         tokens=_tokens(choice, answer),
-        tool_calls=calls,
-        token_ids=token_ids,
-        reasoning=_reasoning(choice.message if mode == "chat" else None, answer),
+        tool_calls=tuple(map(_tool_call, (message.tool_calls if message else None) or ())),
+        token_ids=tuple(choice.token_ids or ()),
+        reasoning=_reasoning(message, answer),
     )
+
+
+def _tool_call(call: ResponseToolCall) -> ToolCall:
+    if call.function is None or call.function.name is None:
+        raise ResponseError("malformed answer: a tool call without the name of a function")
+    first, pieces = call.function.arguments, call.function._pieces
+    arguments = "{}" if first is None and not pieces else whole_characters((first or "") + "".join(pieces))[0]
+    return ToolCall(id=call.id, name=call.function.name, arguments=arguments)
 
 
 def _reasoning(message: ResponseMessage | None, answer: ResponseBody) -> Reasoning | None:
@@ -221,7 +217,8 @@ def _reasoning(message: ResponseMessage | None, answer: ResponseBody) -> Reasoni
         parts = message.reasoning_details or []
         summary = "\n\n".join(part.summary for part in parts if part.summary)
         readable = "".join(part.text for part in parts if part.text)
-        readable = readable or ("" if summary else message.reasoning_content or message.reasoning or "")
+        alone = message.reasoning_content or message.reasoning or ""
+        readable = readable or ("" if summary else whole_characters(alone)[0])
         encrypted = "".join(part.data for part in parts if part.data)
         if readable.strip():
             return Reasoning(text=readable, tokens=tokens)
@@ -253,76 +250,6 @@ def _tokens(choice: ResponseChoice, answer: ResponseBody) -> int:
     return answer.usage.completion_tokens
 
 
-class FunctionDelta(BaseModel):
-    """The function in a piece of a tool call."""
-
-    name: str | None = None
-    arguments: Text | None = None
-
-
-class ToolCallDelta(BaseModel):
-    """A piece of a tool call."""
-
-    index: int | None = None
-    id: str | None = None
-    function: FunctionDelta | None = None
-
-
-class ToolCallBuilder:
-    """The tool calls of a choice, as far as they have arrived, in the order in which they began.
-
-    Pieces of a call have the same number; a server that numbers none sends each call whole. Some servers
-    give all calls the number 0: a piece with another id then begins the next call. Other servers make a new
-    id for each piece, so that arguments without a name continue the previous call, whatever their id.
-    """
-
-    def __init__(self) -> None:
-        self._all: list[_PartialToolCall] = []
-        self._latest: dict[int, _PartialToolCall] = {}
-        """The latest call of each number."""
-
-    def add(self, pieces: Sequence[ToolCallDelta]) -> None:
-        """Add new pieces."""
-        for new in pieces:
-            call = None if new.index is None else self._latest.get(new.index)
-            if call is None or call.ended_by(new):
-                call = _PartialToolCall()
-                self._all.append(call)
-                if new.index is not None:
-                    self._latest[new.index] = call
-            call.add(new)
-
-    @property
-    def whole(self) -> list[dict[str, Any]]:
-        """All of them, as an answer in one piece has them."""
-        return [call.whole for call in self._all]
-
-
-@dataclass
-class _PartialToolCall:
-    """A tool call, as far as it has arrived: its first piece has the name, all have arguments."""
-
-    id: str | None = None
-    name: str | None = None
-    arguments: list[str] = field(default_factory=list)
-
-    def ended_by(self, new: ToolCallDelta) -> bool:
-        """Whether a piece of the same number begins another call."""
-        more = new.function and new.function.arguments and not new.function.name
-        return bool(self.id and new.id and new.id != self.id and not more)
-
-    def add(self, new: ToolCallDelta) -> None:
-        self.id = self.id or new.id
-        if new.function:
-            self.name = self.name or new.function.name
-            self.arguments += [] if new.function.arguments is None else [new.function.arguments]
-
-    @property
-    def whole(self) -> dict[str, Any]:
-        arguments = {"arguments": whole_characters("".join(self.arguments))[0]} if self.arguments else {}
-        return {"id": self.id, "function": {"name": self.name, **arguments}}
-
-
 def whole_characters(text: str) -> tuple[str, str]:
     """Text with its surrogates joined, and half a character that it may end with.
 
@@ -333,114 +260,96 @@ def whole_characters(text: str) -> tuple[str, str]:
     return complete.encode("utf-16-le", "surrogatepass").decode("utf-16-le"), half
 
 
-class _Delta(_WithReasoning):
-    content: Text | None = None
-    tool_calls: list[ToolCallDelta] | None = None
-
-
-class _ChoiceDelta(_Choice):
-    text: Text | None = None
-    delta: _Delta | None = None
-
-
-class _Chunk(BaseModel):
-    choices: list[_ChoiceDelta] = []
-    usage: TokenCounts | None = None
-    prompt_token_ids: list[int] | None = None
-
-
 class ResponseBuilder:
-    """Puts an answer together; ``shown`` says whether any text of it was."""
+    """Puts a streamed answer together; ``show`` gets the text of each piece."""
 
     def __init__(self, n: int, mode: Mode, show: Show) -> None:
         self._n, self._mode, self._show = n, mode, show
-        self._choices: dict[int, _ChoiceBuilder] = {}
+        self._choices: dict[int, ResponseChoice] = {}
+        self._texts: defaultdict[int, list[str]] = defaultdict(list)
+        self._reasoning: defaultdict[int, list[str]] = defaultdict(list)
+        self._halves: dict[int, str] = {}
+        """By choice: the first half of a character whose second is still to come."""
+        self._calls: dict[tuple[int, int | None], ResponseToolCall] = {}
+        """The latest call by choice and number."""
         self._usage: TokenCounts | None = None
         self._prompt_token_ids: list[int] | None = None
-        self.shown = False
 
     def add(self, event: object) -> None:
+        """Add the next event. Raises ``ValueError`` for one of another form."""
         chunk = _Chunk.model_validate(event)
         self._usage = chunk.usage or self._usage
         self._prompt_token_ids = chunk.prompt_token_ids or self._prompt_token_ids
-        for choice in chunk.choices:
-            if not 0 <= choice.index < self._n:
-                raise ResponseError(f"choice {choice.index} came, {self._n} were asked for")
-            builder = self._choices.setdefault(choice.index, _ChoiceBuilder(self._mode))
-            text = builder.add(choice)
-            if text:
-                self.shown = True
-                self._show(choice.index, text)
+        for new in chunk.choices:
+            if not 0 <= new.index < self._n:
+                raise ResponseError(f"choice {new.index} came, {self._n} were asked for")
+            choice = self._choices.setdefault(new.index, ResponseChoice(index=new.index))
+            if text := self._merge(choice, new):
+                self._show(new.index, text)
 
     def answer(self) -> ResponseBody:
-        choices = [builder.choice(index) for index, builder in self._choices.items()]
+        """The whole answer. Raises :class:`ResponseError` if the stream ended before it did."""
+        for index, choice in self._choices.items():
+            if choice.finish_reason is None or self._halves[index]:
+                raise ResponseError(f"the stream ended within choice {index}")
+            text = "".join(self._texts[index])
+            choice.text = None if choice.text is None else text
+            if choice.message is not None:
+                choice.message.content, choice.message.reasoning = text, "".join(self._reasoning[index])
         if self._usage is None:
             raise ResponseError("the stream ended without usage (the server must know stream_options)")
-        return ResponseBody(choices=choices, usage=self._usage, prompt_token_ids=self._prompt_token_ids)
+        return ResponseBody(
+            choices=list(self._choices.values()),
+            usage=self._usage,
+            prompt_token_ids=self._prompt_token_ids,
+        )
 
-
-@dataclass
-class _ChoiceBuilder:
-    """A choice, as far as it has arrived."""
-
-    mode: Mode
-    texts: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    details: list[ReasoningDetail] = field(default_factory=list)
-    half: str = ""
-    """First half of a character whose second is still to come."""
-    calls: ToolCallBuilder = field(default_factory=ToolCallBuilder)
-    token_ids: list[int] | None = None
-    logprobs: list[float] | None = None
-    prompt_token_ids: list[int] | None = None
-    has_text: bool = False
-    end: dict[str, Any] | None = None
-
-    def add(self, new: _ChoiceDelta) -> str:
-        """Add the new piece; returns the text that it adds."""
-        if self.mode == "chat":
-            text = new.delta.content if new.delta else None
-            self.has_text |= new.delta is not None
-            self.calls.add((new.delta.tool_calls if new.delta else None) or ())
-            if new.delta is not None:
-                self.reasoning.append(new.delta.reasoning_content or new.delta.reasoning or "")
-                self.details += new.delta.reasoning_details or ()
-        else:
-            text = new.text
-            self.has_text |= text is not None
+    def _merge(self, choice: ResponseChoice, new: ResponseChoice) -> str:
+        """Add a piece to what has arrived of a choice; returns the text that it adds."""
+        index, piece = new.index, new.message
+        of_text = new.text if self._mode == "completions" else piece and piece.content
+        text, self._halves[index] = whole_characters(self._halves.get(index, "") + (of_text or ""))
+        self._texts[index].append(text)
+        if self._mode == "completions":
+            choice.text = new.text if choice.text is None else choice.text
+        elif piece is not None:
+            message = choice.message = choice.message or ResponseMessage()
+            self._reasoning[index].append(piece.reasoning_content or piece.reasoning or "")
+            message.reasoning_details = message.reasoning_details or []
+            message.reasoning_details += piece.reasoning_details or ()
+            message.tool_calls = message.tool_calls or []
+            for call in piece.tool_calls or ():
+                self._add_call(index, message.tool_calls, call)
         if new.token_ids is not None:
-            self.token_ids = self.token_ids or []
-            self.token_ids += new.token_ids
+            choice.token_ids = choice.token_ids or []
+            choice.token_ids += new.token_ids
         if new.logprobs is not None:
-            self.logprobs = [*(self.logprobs or ()), *new.logprobs.values]
-        self.prompt_token_ids = new.prompt_token_ids or self.prompt_token_ids
+            logprobs = choice.logprobs = choice.logprobs or _Logprobs()
+            logprobs.token_logprobs = logprobs.token_logprobs or []
+            logprobs.token_logprobs += new.logprobs.values
+        choice.prompt_token_ids = new.prompt_token_ids or choice.prompt_token_ids
         if new.finish_reason is not None:
-            self.end = new.model_dump(
-                include={"finish_reason", "stop_reason", "matched_stop"}, exclude_unset=True
-            )
-        complete, self.half = whole_characters(self.half + (text or ""))
-        self.texts.append(complete)
-        return complete
+            for name in new.model_fields_set & {"finish_reason", "stop_reason", "matched_stop"}:
+                setattr(choice, name, getattr(new, name))
+        return text
 
-    def choice(self, index: int) -> ResponseChoice:
-        """All of it. Raises :class:`ResponseError` if the stream ended before it did."""
-        if self.end is None or self.half:
-            raise ResponseError(f"the stream ended within choice {index}")
-        fields: dict[str, Any] = {
-            "index": index,
-            "token_ids": self.token_ids,
-            "prompt_token_ids": self.prompt_token_ids,
-            "logprobs": {"token_logprobs": self.logprobs},
-            **self.end,
-        }
-        text = "".join(self.texts) if self.has_text else None
-        if self.mode == "completions":
-            fields["text"] = text
-        elif text is not None:
-            fields["message"] = {
-                "content": text,
-                "tool_calls": self.calls.whole,
-                "reasoning": whole_characters("".join(self.reasoning))[0],
-                "reasoning_details": self.details,
-            }
-        return ResponseChoice.model_validate(fields)
+    def _add_call(self, choice: int, calls: list[ResponseToolCall], new: ResponseToolCall) -> None:
+        """Add a piece to the calls so far, which are in the order in which they began.
+
+        Pieces of a call have the same number; a server that numbers none sends each call whole. Some servers
+        give all calls the number 0: a piece with another id then begins the next call. Other servers make a
+        new id for each piece, so that arguments without a name continue the previous call, whatever their id.
+        """
+        call = None if new.index is None else self._calls.get((choice, new.index))
+        continued = new.function and new.function.arguments and not new.function.name
+        if call is None or (call.id and new.id and new.id != call.id and not continued):
+            calls.append(new)
+            self._calls[choice, new.index] = new
+            return
+        call.id = call.id or new.id
+        if call.function is None or new.function is None:
+            call.function = call.function or new.function
+            return
+        call.function.name = call.function.name or new.function.name
+        if new.function.arguments is not None:
+            call.function._pieces.append(new.function.arguments)

@@ -194,7 +194,19 @@ def chat_rows(messages: Sequence[Message], support: ChatSupport = ChatSupport())
     their presence (Llama 3.1: ``'tool_calls' in message``). A call's arguments are an object where their text
     is one, because templates write them with ``tojson``; other text stays as the model wrote it.
     """
-    return [_row(message, support) for message in messages]
+    rows = []
+    for message in messages:
+        role = "user" if message.role == "tool" and not support.results else message.role
+        row: dict[str, Any] = {"role": role, "content": "".join(shown_content(message, support))}
+        if support.reasoning and role == "assistant" and message.readable_reasoning:
+            row["reasoning_content"] = message.readable_reasoning
+        if support.calls and message.tool_calls:
+            row["tool_calls"] = [_call(call) for call in message.tool_calls]
+        if role == "tool":
+            about = {"tool_call_id": message.tool_call_id, "name": message.name}
+            row |= {key: value for key, value in about.items() if value is not None}
+        rows.append(row)
+    return rows
 
 
 def shown_content(message: Message, support: ChatSupport) -> tuple[str, str, str]:
@@ -224,19 +236,6 @@ def call_text(call: ToolCall) -> str:
     """A call where the template writes none: the form of the Hermes and Qwen templates."""
     name = json.dumps(call.name, ensure_ascii=False)
     return f'<tool_call>\n{{"name": {name}, "arguments": {call.arguments}}}\n</tool_call>'
-
-
-def _row(message: Message, support: ChatSupport) -> dict[str, Any]:
-    role = "user" if message.role == "tool" and not support.results else message.role
-    row: dict[str, Any] = {"role": role, "content": "".join(shown_content(message, support))}
-    if support.reasoning and message.role == "assistant" and message.readable_reasoning:
-        row["reasoning_content"] = message.readable_reasoning
-    if support.calls and message.tool_calls:
-        row["tool_calls"] = [_call(call) for call in message.tool_calls]
-    if role == "tool":
-        row |= {"tool_call_id": message.tool_call_id} if message.tool_call_id is not None else {}
-        row |= {"name": message.name} if message.name is not None else {}
-    return row
 
 
 def _tagged(message: Message) -> bool:

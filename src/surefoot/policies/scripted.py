@@ -56,23 +56,16 @@ class ScriptedPolicy:
         return SampleResult(completions=completions, usage=usage)
 
     def _cut(self, text: str, sampling: Sampling) -> Completion:
-        text = text[: _stop_end(text, sampling.stop)]
+        stops = [text.index(mark) + len(mark) for mark in sampling.stop if mark in text]
+        text = text[: min(stops, default=None)]
         # The count never falls as text grows, so the longest beginning that fits is found by bisection.
-        fits = (
-            bisect_right(range(len(text) + 1), sampling.max_tokens, key=lambda end: self.tokens(text[:end]))
-            - 1
-        )
+        ends = range(len(text) + 1)
+        fits = bisect_right(ends, sampling.max_tokens, key=lambda end: self.tokens(text[:end])) - 1
         reason = "stop" if fits == len(text) else "length"
         return Completion(text=text[:fits], finish_reason=reason, tokens=self.tokens(text[:fits]))
 
     def _prompt_tokens(self, request: SampleRequest) -> int:
         if isinstance(request.prompt, str):
             return self.tokens(request.prompt + request.prefix)
-        return sum(self.tokens(message.content or "") for message in request.prompt) + self.tokens(
-            request.prefix
-        )
-
-
-def _stop_end(text: str, stop: Sequence[str]) -> int:
-    """Where the first stop text to be completed ends; the end of ``text`` if there is none."""
-    return min((text.index(mark) + len(mark) for mark in stop if mark in text), default=len(text))
+        texts = [*(message.content or "" for message in request.prompt), request.prefix]
+        return sum(map(self.tokens, texts))

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from surefoot.answers import Grader, Solution
 from surefoot.policies.prompts import PromptFormat
-from surefoot.protocols import Completion, Policy, SampleRequest, SampleResult, Sampling, Segmenter
-from surefoot.records import Problem, Reasoning, Trace, Usage
+from surefoot.protocols import Policy, SampleRequest, SampleResult, Sampling, Segmenter
+from surefoot.records import Problem, Trace, Usage
 from surefoot.segment import segment_trace
 
 
@@ -53,10 +53,13 @@ def build_traces(
     grades = grader.grade(written, [problem.answer] * len(written))
     traces = []
     for sample, (completion, grade) in enumerate(zip(result.completions, grades, strict=True)):
+        reasoning = completion.reasoning
+        shared = result.usage.model_copy(update={"completion_tokens": 0}) if sample == 0 else Usage()
         trace = Trace(
             problem_id=problem.id,
             text=completion.whole_text,
-            reasoning=_apart(completion.reasoning),
+            # what the text cannot hold: summarised, encrypted or withheld
+            reasoning=None if reasoning and reasoning.visibility == "visible" else reasoning,
             answer=grade.answer,
             outcome=grade.outcome,
             policy=policy,
@@ -64,7 +67,7 @@ def build_traces(
             sample=sample,
             finish_reason=completion.finish_reason,
             error=result.error,
-            usage=_usage(completion, result, first=sample == 0),
+            usage=shared + Usage(completion_tokens=completion.tokens),
         )
         traces.append(segment_trace(trace, segmenter))
     if traces:
@@ -74,13 +77,3 @@ def build_traces(
             problem_id=problem.id, text="", policy=policy, seed=seed, error=result.error, usage=result.usage
         )
     ]
-
-
-def _apart(reasoning: Reasoning | None) -> Reasoning | None:
-    """Reasoning that the text cannot hold: summarised, encrypted or withheld."""
-    return None if reasoning is None or reasoning.visibility == "visible" else reasoning
-
-
-def _usage(completion: Completion, result: SampleResult, *, first: bool) -> Usage:
-    prompt, calls = (result.usage.prompt_tokens, result.usage.calls) if first else (0, 0)
-    return Usage(prompt_tokens=prompt, completion_tokens=completion.tokens, calls=calls)

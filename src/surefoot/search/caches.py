@@ -44,11 +44,11 @@ def remembering_scorer(scorer: StepScorer, size: int) -> StepScorer:
     below = getattr(scorer, "scorer", None)
     if type(below) is not Scorer:
         return scorer
-    from surefoot.models.kinds.calibrated import CalibratedPRM  # sklearn, only where it is needed
+    from surefoot.models.kinds.calibrated import CalibratedScorer  # sklearn, only where it is needed
 
-    if not isinstance(scorer, CalibratedPRM):
+    if not isinstance(scorer, CalibratedScorer):
         return scorer
-    return CalibratedPRM(cast("CheckpointScorer", remembering_scorer(below, size)), scorer.calibration)
+    return CalibratedScorer(cast("CheckpointScorer", remembering_scorer(below, size)), scorer.calibration)
 
 
 def _tokens(size: int, each: int | None) -> int:

@@ -1,17 +1,12 @@
-"""Intervals and tiles of a pass against the ancestors of each token, by brute force."""
+"""Intervals of a pass against the ancestors of each token, by brute force."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import LlamaConfig, LlamaModel
 
-from surefoot.models.engine.packing import read_trees
-from surefoot.models.engine.tree_attention import TokenPool
-from surefoot.models.engine.tree_plan import TILE, TokenBranch, key_intervals, row_blocks
+from surefoot.models.engine.tree_plan import TokenBranch, key_intervals, row_blocks
 
 
 def branches_of(sequences: list[tuple[int, ...]], known: int) -> list[TokenBranch]:
@@ -60,47 +55,3 @@ def test_a_row_sees_its_ancestors_and_itself(sequences, known, size, free):
         assert set(some) == set(np.flatnonzero(seen[first:last].any(0)))
         if alone:
             assert set(keys.slots[some]) == set(keys.slots[keys.begin >= first][: last - first])
-
-
-def long_tree(rng: np.random.Generator) -> list[tuple[int, ...]]:
-    """A stem of 300 tokens, whose branches leave it and each other at many places."""
-    stem = tuple(rng.integers(0, 32, 300).tolist())
-    sequences = [stem]
-    for size in (400, 3, 150, 1, 2, 40, 90):
-        base = sequences[int(rng.integers(len(sequences)))]
-        sequences.append(base[: int(rng.integers(1, len(base)))] + tuple(rng.integers(0, 32, size).tolist()))
-    return sequences
-
-
-@pytest.mark.parametrize("known", [0, 130, 280])
-def test_tiles_hold_all_that_is_seen_and_full_ones_nothing_else(known):
-    keys = key_intervals(branches_of(long_tree(np.random.default_rng(known)), known))
-    rows = np.arange(keys.rows)[:, None]
-    seen = (keys.begin <= rows) & (rows < keys.end)
-    padded = np.zeros((-(-seen.shape[0] // TILE) * TILE, -(-seen.shape[1] // TILE) * TILE), dtype=bool)
-    padded[: seen.shape[0], : seen.shape[1]] = seen
-    tiled = padded.reshape(padded.shape[0] // TILE, TILE, -1, TILE)
-    in_rows = np.arange(padded.shape[0]).reshape(-1, TILE) < keys.rows
-    tiles = keys.tiles()
-    assert not (tiles.partial & tiles.full).any()
-    assert (tiled.any((1, 3)) <= (tiles.partial | tiles.full)).all()
-    every = (tiled | ~in_rows[:, :, None, None]).all((1, 3))  # rows beyond the last are not computed
-    assert (tiles.full <= every).all()
-    assert tiles.full.sum() >= 1
-    assert (tiles.partial | tiles.full).sum() < tiles.full.size  # there is something to skip
-
-
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")  # slow there, and right
-def test_flex_attention_gives_the_states_of_plain_reading():
-    torch.manual_seed(0)
-    sizes = {"vocab_size": 32, "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 32}
-    trunk = LlamaModel(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)).eval()
-    sequences = long_tree(np.random.default_rng(1))
-    everywhere = [range(len(sequence)) for sequence in sequences]
-    with torch.no_grad():
-        plain = [trunk(input_ids=torch.tensor([sequence])).last_hidden_state[0] for sequence in sequences]
-    trunk.set_attn_implementation("flex_attention")
-    for output in read_trees(trunk, TokenPool(), sequences, everywhere, {}, batch_tokens=400):
-        for number, states in output.states.items():
-            torch.testing.assert_close(states, plain[number], atol=1e-5, rtol=1e-4)
-    assert trunk.config._attn_implementation == "flex_attention"

@@ -18,7 +18,7 @@ from published_checkpoints import (
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from surefoot import load_prm
-from surefoot.errors import CheckpointError, ScoreError
+from surefoot.errors import CheckpointError
 
 END, START, END_TURN = range(SPECIAL, SPECIAL + 3)
 TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -45,7 +45,7 @@ def scorer(models):
 
 
 def test_golden_tokens_and_positions(scorer):
-    [encoded] = scorer.model.encode([item("1+1?", ["2.", "so 2", "Step 3: 2"])])
+    [encoded] = scorer.encode([item("1+1?", ["2.", "so 2", "Step 3: 2"])])
     prompt = [START, *SYSTEM, END_TURN, *b"\n", START, *b"user\n1+1?", END_TURN, *b"\n"]
     prompt += [START, *b"assistant\n"]
     answer = [*b"Step 1: 2", DOT_NL2, *b"Step 2: so 2", NL2, *b"Step 3: 2", END_TURN, *b"\n"]
@@ -94,7 +94,7 @@ def published(tokenizer, model, reference, question, steps, side):
 def test_scores_of_the_plain_forward(models, scorer, side):
     steps = [["2"], ["4", "so 4!", "4"], ["2", "3", "9-1=8", "8"]]
     expected = [
-        published(scorer.model.tokenizer, *models[1:], one.problem.text, texts, side)
+        published(scorer.tokenizer, *models[1:], one.problem.text, texts, side)
         for one, texts in zip(BATCH, steps, strict=True)
     ]
     close(scores_of(scorer, BATCH), expected, 1e-6)
@@ -112,8 +112,8 @@ def test_later_steps_change_nothing(scorer):
 
 
 def test_special_tokens_in_a_step_are_text(scorer):
-    [encoded] = scorer.model.encode([item("1+1?", ["2<|im_end|>", "3"])])
-    assert "Step 1: 2< |im_end|>" in scorer.model.tokenizer.decode(encoded.ids)
+    [encoded] = scorer.encode([item("1+1?", ["2<|im_end|>", "3"])])
+    assert "Step 1: 2< |im_end|>" in scorer.tokenizer.decode(encoded.ids)
     assert encoded.ids.count(END_TURN) == 3
     assert len(encoded.positions) == 2
 
@@ -128,8 +128,6 @@ def test_context_is_the_smaller_of_the_two(models, tmp_path):
 
 
 def test_what_it_cannot_do_is_said(models, scorer, tmp_path):
-    with pytest.raises(ScoreError, match="use score_traces"):
-        scorer.model.read(torch.zeros(2, 32))
     save(tmp_path, 8, vocab_size=200)
     with pytest.raises(CheckpointError, match="vocabulary is smaller"):
         load_prm(models[0] / "EurusPRM-Stage2", reference=tmp_path)

@@ -125,11 +125,3 @@ def test_an_adapter_without_its_base_says_so(lab_base, lab_items, tmp_path):
         RewardModel.load(tmp_path)
     loaded = RewardModel.load(tmp_path, base=lab_base)
     assert scores(loaded, lab_items) == scores(model, lab_items)
-
-
-def test_from_pretrained_takes_a_directory(lab_base, lab_items, tmp_path):
-    model = random_head(RewardModel.initialise(lab_base, card()))
-    model.save_pretrained(tmp_path)
-    assert scores(RewardModel.from_pretrained(tmp_path), lab_items) == scores(model, lab_items)
-    with pytest.raises(CheckpointError, match="neither a directory nor a hub name"):
-        RewardModel.from_pretrained("not/a/name/of/a/repository")

@@ -119,6 +119,8 @@ def test_a_model_is_opened_by_the_name_of_its_measure(lab_base, lab_items):
     assert any(name.endswith("safetensors") for name in identifying_files(f"entropy:{lab_base}"))
     assert split_measure(f"entropy:{lab_base}") == ("entropy", str(lab_base))
     assert [split_measure(name) for name in ("prm", "http://host", "other:x", "entropy:")] == [None] * 4
+    with pytest.raises(CheckpointError, match="of a model in this process"):
+        load_prm("deepconf:http://127.0.0.1:9")
 
 
 @pytest.mark.parametrize(

@@ -67,14 +67,12 @@ def test_traces_without_text_or_steps_are_refused() -> None:
 def test_a_critique_ends_at_its_last_verdict() -> None:
     critique = FORM.read(f"Step 1: fine {GOOD}\nStep 2: fine {GOOD} I am done.\n</think> {BAD}", 2)
     assert critique.verdicts == (True, True)
-    assert critique.correct
     assert critique.text == f"Step 1: fine {GOOD}\nStep 2: fine {GOOD}"
 
 
 def test_a_critique_stops_at_the_first_incorrect_step() -> None:
     critique = FORM.read(f"a {GOOD} b {BAD} c {GOOD} d {BAD} e {GOOD}", 3)
     assert critique.verdicts == (True, False)
-    assert not critique.correct
     assert critique.text == f"a {GOOD} b {BAD}"
 
 

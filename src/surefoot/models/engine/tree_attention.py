@@ -5,39 +5,26 @@ token's ancestors in the tree are its context (tree attention: SpecInfer, arXiv 
 lie in a pool by slot, which lets a pass attend to tokens of earlier passes (RadixAttention: SGLang, arXiv
 2312.07104).
 
-A mask over the whole row would cost the square of its tokens. A trunk that was loaded with the attention
-``flex_attention`` runs one FlexAttention kernel a layer, which skips the tiles that show nothing. With any
-other, attention is computed block by block: the queries of a few branches against the keys of their common
-ancestors and their own, with a dense mask for each block.
+A mask over the whole row would cost the square of its tokens. So attention is computed block by block: the
+queries of a few branches against the keys of their common ancestors and their own, with a dense mask for each
+block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 
-from surefoot.models.engine.tree_plan import (
-    TILE,
-    KeyIntervals,
-    Slots,
-    TokenBranch,
-    key_intervals,
-    row_blocks,
-)
+from surefoot.models.engine.tree_plan import KeyIntervals, Slots, TokenBranch, key_intervals, row_blocks
 
-_BLOCKS = "surefoot_tree"
-_TILES = "surefoot_tree_flex"
-_FLEX = "flex_attention"
+_NAME = "surefoot_tree"
 _BLOCK = {"cpu": 128}
 """Queries of one call of attention, by device: tried on a CPU (neighbours did as well), a guess elsewhere."""
 _CALL = {"cpu": 4e6}
@@ -66,7 +53,7 @@ class TokenPool:
 
     @property
     def held(self) -> int:
-        """Slots in use."""
+        """Slots that have a holder."""
         return int(np.count_nonzero(self._holders))
 
     @property
@@ -86,7 +73,9 @@ class TokenPool:
             ahead = len(self._used) // 2
             if self._usual is not None:
                 ahead = min(ahead, self._usual - len(self._used))
-            self._grow(max(count - len(free), ahead))
+            more = max(count - len(free), ahead)
+            self._used = np.pad(self._used, (0, more))
+            self._holders = np.pad(self._holders, (0, more))
             free = np.flatnonzero(~self._used)
         slots = free[:count]
         self._used[slots] = True
@@ -122,10 +111,6 @@ class TokenPool:
         stored = self._rows.get((-1, "hidden"))
         return torch.empty((0, 0)) if stored is None else stored.index_select(0, slots)
 
-    def _grow(self, more: int) -> None:
-        self._used = np.concatenate([self._used, np.zeros(more, dtype=bool)])
-        self._holders = np.concatenate([self._holders, np.zeros(more, dtype=np.int64)])
-
 
 @dataclass(frozen=True, kw_only=True)
 class _AttentionBlock:
@@ -140,18 +125,10 @@ class _AttentionBlock:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _TiledKeys:
-    """All keys of a pass, and the tiles that their queries see."""
-
-    slots: torch.Tensor
-    mask: BlockMask
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Pass:
     pool: TokenPool
     slots: torch.Tensor
-    keys: list[_AttentionBlock] | _TiledKeys
+    blocks: list[_AttentionBlock]
 
 
 _RUNNING: ContextVar[_Pass] = ContextVar("tree pass")
@@ -161,9 +138,8 @@ _RUNNING: ContextVar[_Pass] = ContextVar("tree pass")
 def attending_to_trees(trunk: PreTrainedModel) -> Iterator[None]:
     """Inside, the trunk's attention is this module's. Raises ``ValueError`` if the trunk does not let it."""
     implementation = trunk.config._attn_implementation
-    name = _TILES if implementation == _FLEX else _BLOCKS
-    trunk.set_attn_implementation(name)
-    if trunk.config._attn_implementation != name:
+    trunk.set_attn_implementation(_NAME)
+    if trunk.config._attn_implementation != _NAME:
         raise ValueError(f"{type(trunk).__name__} does not let its attention be replaced")
     try:
         yield
@@ -183,14 +159,10 @@ def read_branches(trunk: PreTrainedModel, pool: TokenPool, branches: Sequence[To
     depths = np.concatenate([np.arange(branch.start, branch.stop) for branch in branches])
     slots = np.concatenate([branch.path[branch.start : branch.stop] for branch in branches])
     intervals = key_intervals(branches)
-    keys: list[_AttentionBlock] | _TiledKeys
-    if trunk.config._attn_implementation == _TILES:
-        keys = _tiled(intervals, device)
-    else:
-        free = _CALL.get(device.type, 5e9) / (4 * trunk.config.get_text_config().hidden_size)
-        rows = row_blocks(branches, size=_BLOCK.get(device.type, 512), free=free)
-        keys = [_block(intervals, *block, device, trunk.dtype) for block in rows]
-    running = _Pass(pool=pool, slots=torch.from_numpy(slots).to(device), keys=keys)
+    free = _CALL.get(device.type, 5e9) / (4 * trunk.config.get_text_config().hidden_size)
+    rows = row_blocks(branches, size=_BLOCK.get(device.type, 512), free=free)
+    blocks = [_block(intervals, *block, device, trunk.dtype) for block in rows]
+    running = _Pass(pool=pool, slots=torch.from_numpy(slots).to(device), blocks=blocks)
     token = _RUNNING.set(running)
     try:
         output = trunk(
@@ -219,45 +191,16 @@ def _block(
     )
 
 
-def _tiled(keys: KeyIntervals, device: torch.device) -> _TiledKeys:
-    # whole tiles: the kernel reads the bounds of every key of a tile
-    padded = -len(keys.slots) % TILE
-    begin = torch.from_numpy(np.pad(keys.begin, (0, padded), constant_values=keys.rows)).to(device)
-    end, slots = (
-        torch.from_numpy(np.pad(values, (0, padded))).to(device) for values in (keys.end, keys.slots)
-    )
-
-    def seen(_batch: torch.Tensor, _head: torch.Tensor, row: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        return (begin[key] <= row) & (row < end[key])
-
-    tiles = keys.tiles()
-    mask = BlockMask.from_kv_blocks(
-        *_listed(tiles.partial, device),
-        *_listed(tiles.full, device),
-        BLOCK_SIZE=TILE,
-        mask_mod=seen,
-        seq_lengths=(keys.rows, len(slots)),
-        compute_q_blocks=False,  # which only a backward pass needs
-    )
-    return _TiledKeys(slots=slots, mask=mask)
-
-
-def _listed(tiles: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Number of tiles in each row, and their columns first, as in BlockMask."""
-    columns = np.argsort(~tiles, axis=1, kind="stable").astype(np.int32)
-    counts = tiles.sum(axis=1, dtype=np.int32)
-    return torch.from_numpy(counts)[None, None].to(device), torch.from_numpy(columns)[None, None].to(device)
-
-
-def _start(
+def _attend(
     module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
-    settings: dict[str, object],
-) -> tuple[_Pass, torch.Tensor, torch.Tensor]:
-    """The pass under way; keys and values [capacity, heads, D] of the layer's whole pool, new ones included.
+    scaling: float | None = None,
+    **settings: object,
+) -> tuple[torch.Tensor, None]:
+    """Attention of one layer, in the form transformers' AttentionInterface asks for.
 
     Raises ``ValueError`` for what a tree cannot have.
     """
@@ -270,27 +213,14 @@ def _start(
     # [1, heads, N, D] -> [N, heads, D]: a token's heads together, which makes gathering a copy of rows
     keys = running.pool.write(layer, "key", slots, key[0].transpose(0, 1))
     values = running.pool.write(layer, "value", slots, value[0].transpose(0, 1))
-    return running, keys, values
-
-
-def _attend_by_blocks(
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float | None = None,
-    **settings: object,
-) -> tuple[torch.Tensor, None]:
-    """Attention of one layer, in the form transformers' AttentionInterface asks for."""
-    running, keys, values = _start(module, query, key, value, attention_mask, settings)
     output = query.new_empty((1, query.shape[2], query.shape[1], value.shape[-1]))
-    for block in running.keys:  # type: ignore[union-attr]
+    for block in running.blocks:
         mask = None
         if block.slots is None:
             k, v = key[:, :, block.first : block.last], value[:, :, block.first : block.last]
         else:
-            k, v = (_gather(rows, block.slots) for rows in (keys, values))
+            at = block.slots.to(keys.device)
+            k, v = (rows.index_select(0, at).transpose(0, 1)[None] for rows in (keys, values))
             mask = None if block.mask is None else block.mask.to(query)
         # heads that share keys are the heads of a batch of their own: no kernel needs copies of the keys then
         shared, each = key.shape[1], query.shape[1] // key.shape[1]
@@ -303,40 +233,4 @@ def _attend_by_blocks(
     return output, None
 
 
-def _attend_by_tiles(
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float | None = None,
-    **settings: object,
-) -> tuple[torch.Tensor, None]:
-    """The same by FlexAttention."""
-    running, keys, values = _start(module, query, key, value, attention_mask, settings)
-    tiled: _TiledKeys = running.keys  # type: ignore[assignment]
-    attended = _flex(query.device.type)(
-        query,
-        _gather(keys, tiled.slots),
-        _gather(values, tiled.slots),
-        block_mask=tiled.mask,
-        scale=scaling,
-        enable_gqa=query.shape[1] != key.shape[1],
-    )
-    return attended.transpose(1, 2).contiguous(), None
-
-
-def _gather(rows: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-    """[capacity, heads, D] -> [1, heads, K, D]."""
-    return rows.index_select(0, slots.to(rows.device)).transpose(0, 1)[None]
-
-
-@cache
-def _flex(device: str) -> Callable[..., Any]:
-    """The kernel; compiled for a GPU. On a CPU it is for comparison alone: compiling takes a C++ compiler."""
-    kernel: Callable[..., Any] = flex_attention
-    return torch.compile(kernel, dynamic=True) if device == "cuda" else kernel
-
-
-AttentionInterface.register(_BLOCKS, _attend_by_blocks)
-AttentionInterface.register(_TILES, _attend_by_tiles)
+AttentionInterface.register(_NAME, _attend)

@@ -2,8 +2,7 @@
 
 Depth first, the tokens of a pass are rows 0, 1, 2 …; what a token's descendants are is then an interval of
 rows. So a key (a new token, or an ancestor of earlier passes) needs two numbers: the first row that sees it
-and the row after the last. A mask is a comparison of rows with these, and is made on the device, or tile by
-tile inside a kernel; nothing as large as rows times keys is made on the host.
+and the row after the last. A mask is a comparison of rows with these, and is made on the device.
 """
 
 from __future__ import annotations
@@ -15,9 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Slots = NDArray[np.int64]
-
-TILE = 128
-"""Rows and columns of a tile of FlexAttention."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,28 +44,6 @@ class KeyIntervals:
         """Which keys rows ``first`` to ``last`` - 1 see."""
         behind = int(np.searchsorted(self.begin, last))
         return np.flatnonzero(self.end[:behind] > first)
-
-    def tiles(self) -> Tiles:
-        """The tiles that a kernel has to visit."""
-        rows, keys = -(-self.rows // TILE), -(-len(self.slots) // TILE)
-        beyond = keys * TILE - len(self.slots)  # keys that nothing sees
-        begin = np.pad(self.begin, (0, beyond), constant_values=self.rows).reshape(keys, TILE)
-        end = np.pad(self.end, (0, beyond)).reshape(keys, TILE)
-        first = TILE * np.arange(rows)[:, None]
-        last = np.minimum(first + TILE, self.rows) - 1
-        overlaps = (begin.min(1) <= last) & (end.max(1) > first)
-        covers = (begin.max(1) <= first) & (end.min(1) > last)
-        return Tiles(partial=overlaps & ~covers, full=covers)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tiles:
-    """Tiles [rows / ``TILE``, keys / ``TILE``] of a mask; those in neither array show nothing."""
-
-    partial: NDArray[np.bool_]
-    """Some of the tile may be seen: the kernel compares."""
-    full: NDArray[np.bool_]
-    """All of it is seen."""
 
 
 def key_intervals(branches: Sequence[TokenBranch]) -> KeyIntervals:

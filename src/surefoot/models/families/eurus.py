@@ -21,22 +21,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Self
 
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from surefoot.errors import CheckpointError, ScoreError
+from surefoot.errors import CheckpointError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.engine.causal import load_causal, read_logprobs, require_plain_head
 from surefoot.models.families.checkpoint import Checkpoint
 from surefoot.models.families.published import (
-    READS_TEXT,
     FamilyMatch,
+    encode_texts,
     is_causal,
-    plain_texts,
     within_context,
 )
-from surefoot.models.scorer import Scorer
+from surefoot.models.kinds.implicit import response_of
+from surefoot.models.scorer import CheckpointScorer
 from surefoot.policies.control_tokens import control_tokens
 from surefoot.policies.prompts import render_chat
 from surefoot.protocols import ProblemTrace
@@ -46,8 +45,8 @@ REFERENCE = "Qwen/Qwen2.5-7B-Instruct"
 COEFFICIENT = 0.001
 
 
-class ImplicitModel:
-    """Two language models and the way their input is written."""
+class ImplicitModel(CheckpointScorer):
+    """A :class:`surefoot.protocols.StepScorer` by log-ratios of two language models; see the module."""
 
     CARD: ClassVar = CheckpointCard(
         family="eurus",
@@ -89,40 +88,44 @@ class ImplicitModel:
         reference, _ = load_causal(other, loading, trust_remote_code=remote)
         return cls(policy, reference, tokenizer)
 
-    @property
-    def trunk(self) -> PreTrainedModel:
-        """The scored model without its head."""
-        return self.policy.base_model
-
-    def scorer(self, *, name: str, batch_tokens: int) -> ImplicitScorer:
-        """What scores with this model."""
-        return ImplicitScorer(self, name=name, batch_tokens=batch_tokens)
+    def scorer(self, *, name: str, batch_tokens: int) -> Self:  # noqa: ARG002
+        """The model, which scores itself."""
+        self.name = name
+        return self
 
     def encode(self, items: Sequence[ProblemTrace]) -> list[EncodedTrace]:
         """Tokens of each trace; ``positions`` is the last token that counts to each step's sum.
 
         Messages are refused. Raises ``ScoreError`` for a trace without steps.
         """
-        limit = self.card.encoding.max_length
-        encoded = []
-        for item in items:
-            if item.trace.text is None:
-                encoded.append(EncodedTrace.unreadable(item, READS_TEXT))
-                continue
-            ids, starts, ends = self._write(*plain_texts(item, self._reserved))
-            positions = tuple(at if at < limit else None for at in ends)
-            encoded.append(EncodedTrace(ids=tuple(ids[:limit]), positions=positions, starts=tuple(starts)))
-        return encoded
+        return encode_texts(self._write, items, self._reserved, limit=self.card.encoding.max_length)
 
-    def read(self, hidden_sh: torch.Tensor) -> torch.Tensor:
-        """Raise ``ScoreError``: hidden states at the steps do not give this family's scores."""
-        raise ScoreError(
-            f"{len(hidden_sh)} hidden states at steps do not give a score in family {self.CARD.family!r}, "
-            "which needs log-probabilities of tokens; use score_traces"
-        )
+    def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
+        """Scores of traces that have steps, in order; log odds up to and with each step.
 
-    def _write(self, question: str, steps: list[str]) -> tuple[list[int], list[int], list[int]]:
-        """Ids of the conversation; first and last token of each step's share of the sum."""
+        ``usage.verifier_tokens`` counts the tokens through both models. Steps beyond the context get ``None``
+        and a reason. Raises ``ScoreError`` for a trace without steps.
+        """
+        encoded = self.encode(items)
+        responses = [response_of(trace) for trace in encoded]
+        sequences = [response[0] for response in responses if response]
+        begins = [response[1] for response in responses if response]
+        policy, cost = read_logprobs(self.policy, sequences, begins)
+        reference, more = read_logprobs(self.reference, sequences, begins)
+        read = iter(zip(policy, reference, map(sum, zip(cost, more, strict=True)), strict=True))
+        records = []
+        for item, trace, response in zip(items, encoded, responses, strict=True):
+            row: list[float | None]
+            row, tokens = [None] * len(trace.positions), 0
+            if response:
+                ours, other, tokens = next(read)
+                sums = COEFFICIENT * (ours.double() - other.double()).cumsum(0)
+                row = [None if at is None else float(sums[at - response[1]]) for at in trace.positions]
+            records.append(self._record(item.trace, trace, row, tokens))
+        return records
+
+    def _write(self, question: str, steps: list[str]) -> EncodedTrace:
+        """The conversation, with first and last token of each step's share of the sum."""
         numbered = [_numbered(number, step) for number, step in enumerate(steps, start=1)]
         ids = self._ids(self._conversation(question, numbered))
         ends = []
@@ -132,8 +135,8 @@ class ImplicitModel:
                 text += "\n\n"
             ends.append(min(len(self._ids(text)) - 1, len(ids) - 1))
         # with no step, all but the end of turn is prompt: the answer's first token is counted first
-        starts = [ends[0], *(end + 1 for end in ends[1:-1])]
-        return ids, starts, ends[1:]
+        starts = (ends[0], *(end + 1 for end in ends[1:-1]))
+        return EncodedTrace(ids=tuple(ids), positions=tuple(ends[1:]), starts=starts)
 
     def _conversation(self, question: str, steps: list[str]) -> str:
         messages = [
@@ -144,37 +147,6 @@ class ImplicitModel:
 
     def _ids(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
-
-
-class ImplicitScorer(Scorer):
-    """A :class:`surefoot.protocols.StepScorer` by log-ratios; see the module."""
-
-    model: ImplicitModel
-
-    def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
-        """Scores of traces that have steps, in order; log odds up to and with each step.
-
-        ``usage.verifier_tokens`` counts the tokens through both models. Steps beyond the context get ``None``
-        and a reason. Raises ``ScoreError`` for a trace without steps.
-        """
-        encoded = self.model.encode(items)
-        last = [max((at for at in trace.positions if at is not None), default=None) for trace in encoded]
-        read = [number for number, at in enumerate(last) if at is not None]
-        sequences = [encoded[number].ids[: (last[number] or 0) + 1] for number in read]
-        first = {number: encoded[number].starts[0] for number in read}
-        begins = [first[number] for number in read]
-        policy_logprobs, cost = read_logprobs(self.model.policy, sequences, begins)
-        reference_logprobs, more = read_logprobs(self.model.reference, sequences, begins)
-        sums = {
-            number: COEFFICIENT * (policy.double() - other.double()).cumsum(0)
-            for number, policy, other in zip(read, policy_logprobs, reference_logprobs, strict=True)
-        }
-        tokens = dict(zip(read, map(sum, zip(cost, more, strict=True)), strict=True))
-        records = []
-        for number, (item, trace) in enumerate(zip(items, encoded, strict=True)):
-            row = [None if at is None else float(sums[number][at - first[number]]) for at in trace.positions]
-            records.append(self._record(item.trace, trace, row, tokens.get(number, 0)))
-        return records
 
 
 def _numbered(number: int, step: str) -> str:

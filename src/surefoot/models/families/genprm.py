@@ -16,11 +16,8 @@ none. Never run on the real weights.
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from transformers import PreTrainedTokenizerBase
@@ -28,15 +25,14 @@ from transformers import PreTrainedTokenizerBase
 from surefoot.errors import ScoreError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
-from surefoot.models.families.published import READS_TEXT, WritingModel
+from surefoot.models.families.published import WritingModel, plain_texts
+from surefoot.models.kinds.generative import WritingScorer
 from surefoot.models.kinds.yes_no import TransformersYesNo, YesNoReader
-from surefoot.models.scorer import CheckpointScorer
 from surefoot.policies.control_tokens import ControlTokens, special_tokens
 from surefoot.policies.prompts import render_chat
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Policy, ProblemTrace, SampleRequest, Sampling
 from surefoot.records import Message, StepScores, Usage
-from surefoot.segment.spans import own_lines
 
 SYSTEM = (
     "You are a math teacher. Your task is to review and critique the paragraphs in solution step by step."
@@ -78,14 +74,12 @@ class GenPRM(WritingModel):
         return GenPRMScorer(policy, reader, self.tokenizer, card=self.card, chains=chains)
 
 
-class GenPRMScorer(CheckpointScorer):
+class GenPRMScorer(WritingScorer):
     """A :class:`surefoot.protocols.StepScorer` by a critique of each step; see the module.
 
     Steps without a judgement, or beyond the context, are unscored with a reason. All
     tokens are verifier tokens; equal solutions are criticised once.
     """
-
-    writes = True
 
     def __init__(
         self,
@@ -106,56 +100,32 @@ class GenPRMScorer(CheckpointScorer):
         self._reserved = ControlTokens({*special_tokens(tokenizer), *_TAGS})
         self._begins = tokenizer("")["input_ids"][:1] == [tokenizer.bos_token_id]
 
-    def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
-        """Scores in order, one record each; messages have none. Raises ``ScoreError`` without steps."""
-        with ThreadPoolExecutor(1) as thread:  # a new event loop, because one may be running here
-            return thread.submit(asyncio.run, self.criticise(items)).result()
-
     async def criticise(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
-        """The same, without blocking a running event loop."""
-        paragraphs = [self._paragraphs(item) for item in items if item.trace.text is not None]
+        """Scores of text traces, in order; equal solutions are criticised and paid once."""
+        paragraphs = [self._paragraphs(item) for item in items]
         conversations = {texts: _Conversation(texts) for texts in paragraphs}
         for step in range(max(map(len, paragraphs), default=0)):
-            live = [
-                conversation
-                for conversation in conversations.values()
-                if step < len(conversation.paragraphs) and not conversation.broken
-            ]
-            await self._judge(step, live)
-        remaining, paid = iter(paragraphs), set[tuple[str, ...]]()
+            await self._judge(
+                step, [c for c in conversations.values() if step < len(c.paragraphs) and not c.broken]
+            )
         records = []
-        for item in items:
-            if item.trace.text is None:
-                records.append(self._record(item, (), READS_TEXT, Usage()))
-                continue
-            texts = next(remaining)
+        for item, texts in zip(items, paragraphs, strict=True):
             done = conversations[texts]
-            usage = Usage() if texts in paid else done.usage
-            records.append(self._record(item, done.scores, done.reason(), usage))
-            paid.add(texts)
+            missing = [None] * (len(texts) - len(done.scores))
+            record = StepScores.of_model(
+                trace_id=item.trace.id,
+                scorer=self.name,
+                scores=(*done.scores, *missing),
+                unscored_reason=done.reason(),
+                usage=done.usage,
+            )
+            records.append(record)
+            done.usage = Usage()  # paid
         return records
-
-    def _record(
-        self, item: ProblemTrace, scores: Sequence[float | None], reason: str | None, usage: Usage
-    ) -> StepScores:
-        """The record of one trace, whose steps after ``scores`` have none."""
-        missing = [None] * (len(item.trace.steps) - len(scores))
-        return StepScores.of_model(
-            trace_id=item.trace.id,
-            scorer=self.name,
-            scores=(*scores, *missing),
-            unscored_reason=reason,
-            usage=usage,
-        )
 
     def _paragraphs(self, item: ProblemTrace) -> tuple[str, ...]:
         """What each user message says."""
-        if item.trace.text is None or not item.trace.steps:
-            raise ScoreError(
-                f"trace {item.trace.id}: this family reads a text trace that has steps; segment it first"
-            )
-        steps = [own_lines(item.trace.text, (step.start, step.end)) for step in item.trace.steps]
-        problem, first, *later = map(self._reserved.broken, (item.problem.text, *steps))
+        problem, (first, *later) = plain_texts(item, self._reserved)
         return (f"Question: {problem}\n\n{first}", *later)
 
     async def _judge(self, step: int, live: list[_Conversation]) -> None:
@@ -163,10 +133,9 @@ class GenPRMScorer(CheckpointScorer):
         start = ANALYSIS.format(number=step + 1)
         prompts = [self._prompt(conversation, step) for conversation in live]
         requests = [self._request(prompt, start, ANALYSIS_END, n=self.chains) for prompt in prompts]
+        results = await self.policy.sample(requests)
         drafts: list[_Draft] = []
-        for conversation, prompt, result in zip(
-            live, prompts, await self.policy.sample(requests), strict=True
-        ):
+        for conversation, prompt, result in zip(live, prompts, results, strict=True):
             conversation.spend(result.usage)
             if not result.completions:
                 conversation.broken = result.error or "the policy wrote nothing"
@@ -174,13 +143,12 @@ class GenPRMScorer(CheckpointScorer):
                 analysis = completion.text.split(ANALYSIS_END.strip())[0] + ANALYSIS_END
                 drafts.append(_Draft(conversation, prompt, start + analysis + JUDGEMENT))
         requests = [self._request(draft.prompt, draft.text, JUDGEMENT_END) for draft in drafts]
-        results = await self.policy.sample(requests) if requests else []
-        for draft, result in zip(drafts, results, strict=True):
+        for draft, result in zip(drafts, await self.policy.sample(requests) if drafts else [], strict=True):
             draft.conversation.spend(result.usage)
             draft.judgement = result.completions[0].text if result.completions else ""
         judged = [(draft, match) for draft in drafts if (match := _VERDICT.search(draft.judgement))]
         questions = [
-            self._request(draft.prompt, draft.text + draft.judgement[: match.start()], "")
+            self._request(draft.prompt, draft.text + draft.judgement[: match.start()])
             for draft, match in judged
         ]
         for (draft, _), odds in zip(judged, await self.reader.read(questions), strict=True):
@@ -205,10 +173,9 @@ class GenPRMScorer(CheckpointScorer):
                 return text.removesuffix(ending)
         return text
 
-    def _request(self, prompt: str, prefix: str, stop: str, *, n: int = 1) -> SampleRequest:
-        sampling = replace(self.sampling, stop=(stop,) if stop else ())
-        if stop == JUDGEMENT_END:
-            sampling = replace(sampling, max_tokens=20)
+    def _request(self, prompt: str, prefix: str, stop: str = "", *, n: int = 1) -> SampleRequest:
+        most = 20 if stop == JUDGEMENT_END else self.sampling.max_tokens
+        sampling = replace(self.sampling, stop=(stop,) if stop else (), max_tokens=most)
         return SampleRequest(prompt=prompt, prefix=prefix, n=n, seed=self.seed, sampling=sampling)
 
 
@@ -222,7 +189,7 @@ class _Conversation:
     usage: Usage = field(default_factory=Usage)
     broken: str | None = None
     """Why no further step can be asked."""
-    invalid: Counter[str] = field(default_factory=Counter)
+    unjudged: int = 0
 
     def spend(self, usage: Usage) -> None:
         """Add what a call cost."""
@@ -236,11 +203,11 @@ class _Conversation:
         self.scores.append(sum(scores) / len(scores) if scores else None)
         self.critiques.append(drafts[0].text + drafts[0].judgement)
         if not scores:
-            self.invalid["steps whose critique ends without Yes or No"] += 1
+            self.unjudged += 1
 
     def reason(self) -> str | None:
         """Why steps are unscored; ``None`` if all are scored."""
-        reasons = [f"{count} {reason}" for reason, count in self.invalid.items()]
+        reasons = [f"{self.unjudged} steps whose critique ends without Yes or No"] if self.unjudged else []
         if self.broken:
             reasons.append(f"{len(self.paragraphs) - len(self.scores)} steps not asked: {self.broken}")
         return ", ".join(reasons) or None

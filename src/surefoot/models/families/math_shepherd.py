@@ -14,7 +14,6 @@ weights; whether the hub holds safetensors was not seen, ``pytorch_model.bin`` i
 
 from __future__ import annotations
 
-import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
@@ -42,6 +41,7 @@ class MathShepherd(PublishedModel):
         base="Mistral-7B",
     )
     repositories = ("peiyi9979/math-shepherd-mistral-7b-prm",)
+    good = 0
     engines = ("vllm", "sglang")
     markers = (TAG,)
     separators = (TAG,)
@@ -57,9 +57,6 @@ class MathShepherd(PublishedModel):
         if None in reads:
             raise ScoreError(f"the tokenizer dropped the step tag {TAG!r}; it is not this family's")
         return EncodedTrace(ids=tuple(tokens["input_ids"]), positions=tuple(reads))
-
-    def scores(self, logits_sc: torch.Tensor) -> torch.Tensor:
-        return logits_sc.softmax(dim=-1)[:, 0]
 
     @classmethod
     def match(cls, checkpoint: Checkpoint) -> FamilyMatch:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import IntEnum
 from typing import ClassVar, Literal, Self
 
@@ -57,6 +58,8 @@ class PublishedModel(nn.Module, ABC):
     """Servers, besides this package's gateway, that can read the family's step scores."""
     separators: ClassVar[tuple[str, ...]] = ()
     """What ends a step in a solution that is written in the family's own form."""
+    good: ClassVar[int]
+    """The head's class whose probability is the score; unused where a family overrides :meth:`scores`."""
 
     def __init__(self, trunk: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, head: nn.Module) -> None:
         super().__init__()
@@ -92,9 +95,9 @@ class PublishedModel(nn.Module, ABC):
     def write(self, question: str, steps: list[str]) -> EncodedTrace:
         """Token ids and read-out positions, before any cut. Texts hold no special token."""
 
-    @abstractmethod
     def scores(self, logits_sc: torch.Tensor) -> torch.Tensor:
         """Scores ``[S]`` from the head's logits ``[S, C]``."""
+        return logits_sc.softmax(dim=-1)[:, self.good]
 
     @classmethod
     def encoder(cls, tokenizer: PreTrainedTokenizerBase, *, max_length: int) -> Self:
@@ -146,23 +149,11 @@ class PublishedModel(nn.Module, ABC):
         Raises ``ScoreError`` for a trace without steps.
         """
         limit = self.card.encoding.max_length
-        encoded = []
-        for item in items:
-            if item.trace.text is None:
-                encoded.append(EncodedTrace.unreadable(item, READS_TEXT))
-                continue
-            written = self.write(*plain_texts(item, self._reserved, self.separators))
-            reads = tuple(at if at is not None and at < limit else None for at in written.positions)
-            encoded.append(EncodedTrace(ids=written.ids[:limit], positions=reads))
-        return encoded
+        return encode_texts(self.write, items, self._reserved, limit=limit, separators=self.separators)
 
     def read(self, hidden_sh: torch.Tensor) -> torch.Tensor:
         """Scores ``[S]`` from the hidden states ``[S, H]`` at the read-out positions."""
         return self.scores(self.head(hidden_sh.float()))
-
-
-READS_TEXT = "the model reads solutions that are text, not messages of an agent's run"
-"""Why messages are not scored."""
 
 
 def within_context(card: CheckpointCard, *models: PreTrainedModel) -> CheckpointCard:
@@ -171,6 +162,27 @@ def within_context(card: CheckpointCard, *models: PreTrainedModel) -> Checkpoint
     longest = min((int(limit) for limit in limits if limit), default=card.encoding.max_length)
     encoding = card.encoding.model_copy(update={"max_length": longest})
     return card.model_copy(update={"encoding": encoding})
+
+
+def encode_texts(
+    write: Callable[[str, list[str]], EncodedTrace],
+    items: Sequence[ProblemTrace],
+    reserved: ControlTokens,
+    *,
+    limit: int,
+    separators: Sequence[str] = (),
+) -> list[EncodedTrace]:
+    """What ``write`` makes of each question and its steps, cut at ``limit`` tokens; messages are refused."""
+    encoded = []
+    for item in items:
+        if item.trace.text is None:
+            reason = "the model reads solutions that are text, not messages of an agent's run"
+            encoded.append(EncodedTrace.unreadable(item, reason))
+            continue
+        written = write(*plain_texts(item, reserved, separators))
+        reads = tuple(at if at is not None and at < limit else None for at in written.positions)
+        encoded.append(replace(written, ids=written.ids[:limit], positions=reads))
+    return encoded
 
 
 def plain_texts(

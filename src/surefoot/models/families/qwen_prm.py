@@ -13,7 +13,6 @@ shape and names, and that an ``lm_head`` in the files is to be ignored). Solutio
 
 from __future__ import annotations
 
-import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
@@ -43,6 +42,7 @@ class QwenPRM(PublishedModel):
         base="Qwen2.5-Math-Instruct",
     )
     repositories = ("Qwen/Qwen2.5-Math-PRM-7B", "Qwen/Qwen2.5-Math-PRM-72B", "Qwen/Qwen2.5-Math-7B-PRM800K")
+    good = 1
     engines = ("vllm",)
     markers = (MARKER,)
     separators = (MARKER,)
@@ -59,9 +59,6 @@ class QwenPRM(PublishedModel):
             ids=tuple(ids),
             positions=tuple(marked(ids, self.tokenizer.convert_tokens_to_ids(MARKER), len(steps))),
         )
-
-    def scores(self, logits_sc: torch.Tensor) -> torch.Tensor:
-        return logits_sc.softmax(dim=-1)[:, 1]
 
     @classmethod
     def step_tag_id(cls, tokenizer: PreTrainedTokenizerBase) -> int | None:

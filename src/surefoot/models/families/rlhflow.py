@@ -16,7 +16,6 @@ the steps (that script). Never run on the real weights.
 
 from __future__ import annotations
 
-import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
@@ -50,6 +49,7 @@ class RLHFlow(PublishedModel):
         base="Llama-3.1-8B-Instruct",
     )
     repositories = ("RLHFlow/Llama3.1-8B-PRM-Mistral-Data", "RLHFlow/Llama3.1-8B-PRM-Deepseek-Data")
+    good = 0
     engines = ("vllm", "sglang")
     markers = (PLACE,)
     separators = ("ки",)
@@ -69,9 +69,6 @@ class RLHFlow(PublishedModel):
         for position in positions:
             ids[position] = plus
         return EncodedTrace(ids=tuple(ids), positions=tuple(position - 1 for position in positions))
-
-    def scores(self, logits_sc: torch.Tensor) -> torch.Tensor:
-        return logits_sc.softmax(dim=-1)[:, 0]
 
     @classmethod
     def match(cls, checkpoint: Checkpoint) -> FamilyMatch:

@@ -20,8 +20,6 @@ from surefoot.models.encoding import Encoding
 from surefoot.models.families.published import WritingModel
 from surefoot.models.kinds.generative import GenerativeVerifier
 from surefoot.models.kinds.verifier_format import VerifierFormat
-from surefoot.models.kinds.yes_no import TransformersYesNo
-from surefoot.policies.transformers import TransformersPolicy
 
 
 class ThinkPRM(WritingModel):
@@ -40,14 +38,12 @@ class ThinkPRM(WritingModel):
 
     def scorer(self, *, name: str, batch_tokens: int, chains: int) -> GenerativeVerifier:
         """What scores with this model. Raises ``ScoreError`` if " Yes" or " No" is not one token."""
-        form = VerifierFormat()
-        reader = TransformersYesNo(
+        return GenerativeVerifier.of_model(
             self.model,
             self.tokenizer,
-            question=form.closing,
-            yes=form.yes,
-            no=form.no,
+            name=name,
+            form=VerifierFormat(),
+            card=self.card,
             batch_tokens=batch_tokens,
+            chains=chains,
         )
-        policy = TransformersPolicy(self.model, self.tokenizer, name=name, batch_size=64)
-        return GenerativeVerifier(policy, reader, form=form, chains=chains, card=self.card)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
 from torch import nn
 
 from surefoot.models.card import CheckpointCard
@@ -38,6 +37,7 @@ class TokenClassifier(PublishedModel):
         base="not recorded in the checkpoint",
     )
     repositories: ClassVar[tuple[str, ...]] = ("trl-lib/Qwen2-0.5B-Reward-Math-Sheperd",)
+    good = 1
 
     begins = True
     """Whether the tokenizer's beginning of text comes first."""
@@ -51,9 +51,6 @@ class TokenClassifier(PublishedModel):
             ids += [*self._pieces(step), *separator]
             reads.append(len(ids) - 1)
         return EncodedTrace(ids=tuple(ids), positions=tuple(reads))
-
-    def scores(self, logits_sc: torch.Tensor) -> torch.Tensor:
-        return logits_sc.softmax(dim=-1)[:, 1]
 
     def _pieces(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])

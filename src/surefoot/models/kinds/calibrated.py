@@ -141,28 +141,12 @@ def fit_calibration(
     return Calibration(
         map=fitted,
         split=split,
-        split_hash=split_hash(trace_ids),
+        split_hash=content_id("split", *sorted(set(trace_ids))),
         steps=len(score),
         dropped=int((~valid).sum()),
         ece_before=expected_calibration_error(score, fact),
         ece_after=expected_calibration_error(fitted.apply(score), fact),
     )
-
-
-def split_hash(trace_ids: Iterable[str]) -> str:
-    """Hash of a set of trace ids."""
-    return content_id("split", *sorted(set(trace_ids)))
-
-
-def require_other_split(fitted: Calibration, *, split: str, trace_ids: Iterable[str]) -> None:
-    """Raise ``ScoreError`` if results are to be reported on the split that ``fitted`` was fitted on.
-
-    That is one of the same name, or of the same traces under another.
-    """
-    if split == fitted.split or split_hash(trace_ids) == fitted.split_hash:
-        raise ScoreError(
-            f"the calibration was fitted on split {fitted.split!r}; report on other traces than {split!r}"
-        )
 
 
 def save_calibration(directory: str | Path, fitted: Calibration) -> None:
@@ -176,11 +160,17 @@ def load_calibration(directory: str | Path) -> Calibration:
     return read_json(Path(directory) / CALIBRATION, Calibration, missing)
 
 
-class CalibratedScorer:
-    """A :class:`surefoot.protocols.StepScorer` that maps another's scores; unscored steps stay unscored."""
+class CalibratedScorer(CheckpointScorer):
+    """A :class:`surefoot.protocols.StepScorer` that maps another's scores; unscored steps stay unscored.
+
+    ``load_prm(path, calibrated=True)`` gives one. Of a checkpoint's scorer it has the card and the rule of
+    aggregation; the rule reduces the calibrated scores.
+    """
 
     def __init__(self, scorer: StepScorer, calibration: Calibration) -> None:
         self.scorer, self.calibration = scorer, calibration
+        if isinstance(scorer, CheckpointScorer):
+            self.card, self.name = scorer.card, f"{scorer.name}+{calibration.map.kind}"
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """Calibrated scores, one record a trace. Raises ``ScoreError`` for a score outside [0, 1]."""
@@ -196,18 +186,6 @@ class CalibratedScorer:
         )
         name = f"{record.scorer}+{self.calibration.map.kind}"
         return record.model_copy(update={"scores": calibrated, "scorer": name})
-
-
-class CalibratedPRM(CalibratedScorer, CheckpointScorer):
-    """A calibrated checkpoint: what ``load_prm(path, calibrated=True)`` gives.
-
-    Its card and its rule of aggregation are the checkpoint's; the rule reduces the calibrated scores.
-    """
-
-    def __init__(self, scorer: CheckpointScorer, calibration: Calibration) -> None:
-        super().__init__(scorer, calibration)
-        self.card = scorer.card
-        self.name = f"{scorer.name}+{calibration.map.kind}"
 
 
 def _log_odds(score: FloatArray) -> FloatArray:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -20,10 +19,11 @@ from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 from surefoot.errors import CheckpointError
 from surefoot.io.hub import checkpoint_directory, is_hub_name, pinned
 from surefoot.models.card import CARD, CheckpointCard, read_card, verified_card, write_card
-from surefoot.models.checkpoint import load_pretrained, push_checkpoint, require_finite
+from surefoot.models.checkpoint import load_pretrained, require_finite
 from surefoot.models.encoding import EncodedTrace, encode_traces
+from surefoot.models.engine.causal import save_causal
 from surefoot.models.engine.packed_attention import packed_inputs
-from surefoot.models.lora import base_of, has_adapter, load_adapter, save_adapter
+from surefoot.models.lora import add_marker, load_adapted
 from surefoot.policies.devices import FLOAT32, LOADING, Loading
 from surefoot.protocols import ProblemTrace
 
@@ -65,7 +65,7 @@ class RewardModel(nn.Module):
         if is_hub_name(base):
             card = card.model_copy(update={"base": pinned(base)})
         if card.encoding.marker:
-            _add_marker(trunk, tokenizer, card.encoding.marker)
+            add_marker(trunk, tokenizer, card.encoding.marker)
         limit = getattr(trunk.config.get_text_config(), "max_position_embeddings", None)
         if limit and card.encoding.max_length > limit:
             card = card.model_copy(
@@ -82,33 +82,29 @@ class RewardModel(nn.Module):
         loading: Loading = LOADING,
         trust_remote_code: bool = False,
     ) -> RewardModel:
-        """Load what :meth:`save` wrote. Raises ``CheckpointError`` naming the missing or bad file.
+        """Load what :meth:`save` wrote, from a directory or hub name (``owner/name@revision``).
 
         A checkpoint that holds an adapter alone loads its trunk from ``base``, by default from where it was
-        when the adapter was trained.
+        when the adapter was trained. Raises ``CheckpointError`` naming the missing or bad file.
         """
-        directory = Path(directory)
-        card = _read_card(directory)
-        stated = base_of(directory)
-        try:
-            trunk, tokenizer = load_pretrained(
-                AutoModel,
-                (base or stated) if stated else directory,
-                loading,
-                tokenizer=directory,
-                trust_remote_code=trust_remote_code,
-            )
-        except CheckpointError as error:
-            if not stated:
-                raise
+        directory = checkpoint_directory(directory) if is_hub_name(directory) else Path(directory)
+        card = read_card(directory)
+        if card.family != FAMILY:
             raise CheckpointError(
-                f"{directory} holds an adapter alone, and its base {error}; say where that is with base="
-            ) from error
-        if stated:
-            if card.encoding.marker:
-                _add_marker(trunk, tokenizer, card.encoding.marker)
-            load_adapter(trunk, directory)
-            loading.cast(trunk)
+                f"{directory / CARD}: family {card.family!r} is not a step classifier; load_prm opens every "
+                "kind"
+            )
+        if not (directory / HEAD).is_file():
+            raise CheckpointError(f"{directory} is not a surefoot checkpoint: {HEAD} is missing")
+        card = verified_card(directory, family=FAMILY)
+        trunk, tokenizer = load_adapted(
+            AutoModel,
+            directory,
+            loading,
+            base=base,
+            trust_remote_code=trust_remote_code,
+            marker=card.encoding.marker,
+        )
         model = cls(trunk, tokenizer, card)
         try:
             model.head.load_state_dict(load_file(directory / HEAD))
@@ -116,13 +112,6 @@ class RewardModel(nn.Module):
             raise CheckpointError(f"{directory / HEAD} is not the head of this model: {error}") from error
         require_finite(model.head, directory / HEAD)
         return model.eval()
-
-    @classmethod
-    def from_pretrained(
-        cls, name: str | Path, *, loading: Loading = LOADING, trust_remote_code: bool = False
-    ) -> RewardModel:
-        """:meth:`load` by directory or hub name (``owner/name`` or ``owner/name@revision``)."""
-        return cls.load(checkpoint_directory(name), loading=loading, trust_remote_code=trust_remote_code)
 
     def save(self, directory: Path, *, state: Mapping[str, torch.Tensor] | None = None) -> None:
         """Write ``config.json``, trunk and head as safetensors, tokenizer and ``surefoot.json``.
@@ -135,27 +124,9 @@ class RewardModel(nn.Module):
             {name.removeprefix(part): tensor for name, tensor in state.items() if name.startswith(part)}
             for part in ("trunk.", "head.")
         )
-        directory.mkdir(parents=True, exist_ok=True)
-        if has_adapter(self.trunk):
-            save_adapter(self.trunk, directory, trunk)
-        else:
-            self.trunk.save_pretrained(directory, state_dict=trunk)
-        self.tokenizer.save_pretrained(directory)
+        save_causal(self.trunk, self.tokenizer, directory, state=trunk)
         save_file({name: tensor.contiguous() for name, tensor in head.items()}, directory / HEAD)
         write_card(directory, self.card)
-
-    def save_pretrained(self, directory: str | Path) -> None:
-        """:meth:`save`, by the name that other libraries have for it."""
-        self.save(Path(directory))
-
-    def push_to_hub(
-        self, name: str, *, private: bool = False, message: str = "Upload reward model", **options: Any
-    ) -> str:
-        """Put the checkpoint on the Hugging Face hub as ``owner/name``; returns the commit's address.
-
-        ``options`` go to ``huggingface_hub.upload_folder`` (``revision``, ``token``, ``create_pr`` ...).
-        """
-        return push_checkpoint(self.save, name, private=private, message=message, **options)
 
     def encode(self, items: Sequence[ProblemTrace]) -> list[EncodedTrace]:
         """Tokens as the checkpoint's card describes them. Raises ``ScoreError``."""
@@ -195,27 +166,3 @@ class RewardModel(nn.Module):
         read = hidden.last_hidden_state[rows_s, at_s].float()
         with torch.autocast(read.device.type, enabled=False):  # the head is small: keep its precision
             return self.head(read)
-
-
-def _read_card(directory: Path) -> CheckpointCard:
-    card = read_card(directory)
-    if card.family != FAMILY:
-        raise CheckpointError(
-            f"{directory / CARD}: family {card.family!r} is not a step classifier; load_prm opens every kind"
-        )
-    if not (directory / HEAD).is_file():
-        raise CheckpointError(f"{directory} is not a surefoot checkpoint: {HEAD} is missing")
-    return verified_card(directory, family=FAMILY)
-
-
-def _add_marker(trunk: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, marker: str) -> None:
-    """Make ``marker`` one token; its embedding is deterministic, so that a resumed run starts alike."""
-    ids = tokenizer(marker, add_special_tokens=False)["input_ids"]
-    if len(ids) != 1 or ids[0] == tokenizer.unk_token_id:
-        tokenizer.add_special_tokens({"additional_special_tokens": [marker]})
-    vocabulary = trunk.get_input_embeddings().weight.shape[0]
-    if len(tokenizer) > vocabulary:
-        mean = trunk.get_input_embeddings().weight.detach().mean(0)
-        trunk.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-        with torch.no_grad():
-            trunk.get_input_embeddings().weight[vocabulary:] = mean

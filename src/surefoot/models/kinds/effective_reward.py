@@ -65,6 +65,13 @@ class EffectiveReward:
         values = checked_scores(self.base, items)
         other = self.advantage or self.prover
         proofs = values if other is None else checked_scores(other, items)
+        for record in (*values, *proofs):
+            for step, score in enumerate(record.scores):
+                if score is not None and not 0 <= score <= 1:
+                    raise ScoreError(
+                        f"scores[{step}] of {record.scorer} is {score:g}; effective rewards need values in "
+                        "[0, 1]"
+                    )
         return [
             self._record(item, value, proof, shared=other is None)
             for item, value, proof in zip(items, values, proofs, strict=True)
@@ -73,8 +80,6 @@ class EffectiveReward:
     def _record(
         self, item: ProblemTrace, values: StepScores, proofs: StepScores, *, shared: bool
     ) -> StepScores:
-        for record in (values, proofs):
-            _require_unit(record)
         advantages = self._advantages(item.problem.id, proofs.scores)
         scores = tuple(
             None if value is None or advantage is None else value + self.alpha * advantage
@@ -100,11 +105,3 @@ class EffectiveReward:
             None if previous is None or value is None else value - previous
             for previous, value in pairwise(values)
         ]
-
-
-def _require_unit(record: StepScores) -> None:
-    for step, score in enumerate(record.scores):
-        if score is not None and not 0 <= score <= 1:
-            raise ScoreError(
-                f"scores[{step}] of {record.scorer} is {score:g}; effective rewards need values in [0, 1]"
-            )

@@ -67,15 +67,16 @@ class Ensemble(CheckpointScorer):
         return [self._combine(members) for members in zip(*by_member, strict=True)]
 
     def _combine(self, members: tuple[StepScores, ...]) -> StepScores:
-        steps = [complete_scores(step) for step in zip(*(member.scores for member in members), strict=True)]
+        scores: list[float | None] = []
+        for step in zip(*(member.scores for member in members), strict=True):
+            values = complete_scores(step)
+            mean = None if values is None else math.fsum(values) / len(values)
+            scores.append(min(values) if values and self.how == "min" else mean)
         reasons = [f"{m.scorer}: {m.unscored_reason}" for m in members if m.unscored_reason]
         return StepScores.of_model(
             trace_id=members[0].trace_id,
             scorer=self.name,
-            scores=tuple(None if values is None else self._reduce(values) for values in steps),
+            scores=tuple(scores),
             unscored_reason="; ".join(reasons) or None,
             usage=reduce(add, (member.usage for member in members)),
         )
-
-    def _reduce(self, scores: list[float]) -> float:
-        return min(scores) if self.how == "min" else math.fsum(scores) / len(scores)

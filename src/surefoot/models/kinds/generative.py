@@ -5,30 +5,31 @@ ThinkPRM (Khalifa et al., arXiv 2504.16828) and GenRM (Zhang et al., arXiv 2408.
 
 from __future__ import annotations
 
-import asyncio
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Self
 
 import torch
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
+from surefoot.concurrency import run_sync
 from surefoot.errors import ScoreError
 from surefoot.io import write_json
 from surefoot.models.card import CheckpointCard, read_json, verified_card, write_card
-from surefoot.models.engine.causal import load_causal, save_causal
+from surefoot.models.engine.causal import save_causal
 from surefoot.models.kinds.verifier_format import Critique, CritiqueError, VerifierFormat
 from surefoot.models.kinds.yes_no import TransformersYesNo, YesNoReader
-from surefoot.models.lora import base_of, load_adapter
+from surefoot.models.lora import load_adapted
 from surefoot.models.scorer import CheckpointScorer
 from surefoot.policies.control_tokens import special_tokens
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.prompts import render_chat
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Policy, ProblemTrace, SampleRequest, SampleResult, Sampling
-from surefoot.records import Message, StepScores, Trace, Usage
+from surefoot.records import Message, StepScores, Usage
 
 FAMILY = "generative"
 FORMAT = "verifier.json"
@@ -36,46 +37,66 @@ FORMAT = "verifier.json"
 Prompt = str | tuple[Message, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class VerificationChain:
-    """One valid critique with its answer to the question."""
+class WritingScorer(CheckpointScorer):
+    """A :class:`surefoot.protocols.StepScorer` whose model writes; it reads solutions that are text."""
 
-    text: str
-    """Up to the last verdict."""
-    verdicts: tuple[bool, ...]
-    """One per step up to the first incorrect one."""
-    score: float
-    """P(yes) / (P(yes) + P(no)), in [0, 1]."""
+    writes = True
+
+    def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
+        """Scores in order, one record each; messages have none.
+
+        Raises ``ScoreError`` for a trace without steps. In a running event loop, ``await criticise(items)``
+        does not block it.
+        """
+        texts = [item for item in items if item.trace.text is not None]
+        records = iter(run_sync(self.criticise(texts)))
+        reason = "a model that writes critiques reads solutions that are text; use a judge for messages"
+        return [
+            StepScores.unscored(item.trace, self.name, reason) if item.trace.text is None else next(records)
+            for item in items
+        ]
+
+    @abstractmethod
+    async def criticise(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
+        """Scores of text traces, in order; equal traces are read and paid once."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class VerifierOutput:
     """What a verifier says of one trace."""
 
     steps: int
-    chains: tuple[VerificationChain, ...]
-    invalid: Counter[str]
+    chains: list[tuple[Critique, float]] = field(default_factory=list)
+    """Each valid critique, with P(yes) / (P(yes) + P(no)) at the question after it."""
+    invalid: Counter[str] = field(default_factory=Counter)
     """Chains that gave no verdicts or no odds, by reason. They are never scored."""
     usage: Usage = field(default_factory=Usage)
-
-    @property
-    def solution(self) -> float | None:
-        """Mean score of the chains; ``None`` if none is valid."""
-        if not self.chains:
-            return None
-        return sum(chain.score for chain in self.chains) / len(self.chains)
 
     @property
     def scores(self) -> tuple[float | None, ...]:
         """One score a step; see :class:`surefoot.models.kinds.generative.GenerativeVerifier`."""
         if not self.chains:
             return (None,) * self.steps
-        firsts = [len(c.verdicts) - 1 if False in c.verdicts else self.steps for c in self.chains]
+        firsts = [self.steps if all(c.verdicts) else len(c.verdicts) - 1 for c, _ in self.chains]
         shares = (sum(first > step for first in firsts) / len(firsts) for step in range(self.steps - 1))
-        return (*shares, self.solution)
+        return (*shares, sum(score for _, score in self.chains) / len(self.chains))
+
+    def spend(self, usage: Usage) -> None:
+        """Add what a call cost."""
+        self.usage += Usage(verifier_tokens=usage.tokens, calls=usage.calls)
+
+    def finished(self, result: SampleResult, requested: int) -> list[str]:
+        """Completions that ended; the others are counted."""
+        self.spend(result.usage)
+        if missing := requested - len(result.completions):
+            self.invalid["request failed" + (f": {result.error}" if result.error else "")] += missing
+        texts = [c.text for c in result.completions if c.finish_reason != "length"]
+        if cut := len(result.completions) - len(texts):
+            self.invalid["cut off at max_tokens"] += cut
+        return texts
 
 
-class GenerativeVerifier(CheckpointScorer):
+class GenerativeVerifier(WritingScorer):
     """A :class:`surefoot.protocols.StepScorer` that lets ``policy`` write critiques.
 
     **Scores.** The last step's score is the solution's: the mean over the chains of P(yes) / (P(yes) + P(no))
@@ -96,8 +117,6 @@ class GenerativeVerifier(CheckpointScorer):
 
     **Cost** counts as verifier tokens, the question's reading included; equal prompts are verified once.
     """
-
-    writes = True
 
     def __init__(
         self,
@@ -138,87 +157,78 @@ class GenerativeVerifier(CheckpointScorer):
         self.name = policy.name
         self.invalid: Counter[str] = Counter()
 
-    def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
-        """Scores in order, one record each; messages have none.
-
-        Raises ``ScoreError`` for a trace without steps.
-
-        The policy is asynchronous: this runs it in a thread with a separate event loop, so that it can be
-        called with or without a running loop. In a loop, ``await verify(items)`` does not block it.
-        """
-        texts = [item for item in items if item.trace.text is not None]
-        with ThreadPoolExecutor(1) as thread:
-            verifications = iter(thread.submit(asyncio.run, self.verify(texts)).result())
-        return [
-            self._unread(item.trace)
-            if item.trace.text is None
-            else self._record(item.trace, next(verifications))
-            for item in items
-        ]
-
-    def _record(self, trace: Trace, verification: VerifierOutput) -> StepScores:
-        return StepScores.of_model(
-            trace_id=trace.id,
-            scorer=self.name,
-            scores=verification.scores,
-            unscored_reason=None if verification.chains else _reason(verification.invalid),
-            usage=verification.usage,
+    @classmethod
+    def of_model(
+        cls,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        name: str,
+        form: VerifierFormat,
+        card: CheckpointCard,
+        batch_size: int = 64,
+        batch_tokens: int = 16_384,
+        chains: int = 1,
+        sampling: Sampling | None = None,
+        seed: int = 0,
+    ) -> Self:
+        """On a model in this process. Raises ``ScoreError`` if no spelling of yes or no is one token."""
+        policy = TransformersPolicy(model, tokenizer, name=name, batch_size=batch_size)
+        reader = TransformersYesNo(
+            model, tokenizer, question=form.closing, yes=form.yes, no=form.no, batch_tokens=batch_tokens
         )
+        return cls(policy, reader, form=form, chains=chains, sampling=sampling, seed=seed, card=card)
 
-    def _unread(self, trace: Trace) -> StepScores:
-        reason = "a generative verifier reads solutions that are text; use a judge for messages"
-        return StepScores.unscored(trace, self.name, reason)
+    async def criticise(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
+        """Scores of text traces, in order; equal traces are read and paid once."""
+        return [
+            StepScores.of_model(
+                trace_id=item.trace.id,
+                scorer=self.name,
+                scores=output.scores,
+                unscored_reason=None if output.chains else _reason(output.invalid),
+                usage=output.usage,
+            )
+            for item, output in zip(items, await self.verify(items), strict=True)
+        ]
 
     async def verify(self, items: Sequence[ProblemTrace]) -> list[VerifierOutput]:
         """Critiques, verdicts and scores of each item, in order. Raises like :meth:`score_traces`."""
-        rows: dict[tuple[Prompt, int], list[int]] = {}
-        for number, item in enumerate(items):
-            key = (self._prompt(item), len(item.trace.steps))
-            rows.setdefault(key, []).append(number)
-        jobs = [_Job(prompt, steps, number) for number, (prompt, steps) in enumerate(rows)]
-        drafts = await self._write(jobs)
-        chains = await self._answer(jobs, drafts)
-        results: dict[int, VerifierOutput] = {}
-        for job, numbers in zip(jobs, rows.values(), strict=True):
-            self.invalid.update(job.invalid)
-            done = VerifierOutput(
-                steps=job.steps, chains=tuple(chains[job.number]), invalid=job.invalid, usage=job.usage
-            )
-            results |= {number: replace(done, usage=Usage()) for number in numbers}
-            results[numbers[0]] = done
-        return [results[number] for number in range(len(items))]
+        keys = [(self._prompt(item), len(item.trace.steps)) for item in items]
+        outputs = {key: VerifierOutput(steps=key[1]) for key in keys}
+        opening = self.form.opening
+        requests = [self._request(prompt, opening, n=self.chains) for prompt, _ in outputs]
+        results = await self.policy.sample(requests) if requests else []
+        drafts: list[tuple[VerifierOutput, Critique, SampleRequest]] = []
+        for ((prompt, steps), output), result in zip(outputs.items(), results, strict=True):
+            for text in output.finished(result, self.chains):
+                try:
+                    critique = self.form.read(text, steps)
+                except CritiqueError as error:
+                    output.invalid[str(error)] += 1
+                    continue
+                question = self._request(prompt, opening + critique.text + self.form.closing)
+                drafts.append((output, critique, question))
+        answers = await self.reader.read([question for _, _, question in drafts])
+        for (output, critique, _), odds in zip(drafts, answers, strict=True):
+            output.spend(odds.usage)
+            if odds.score is None:
+                output.invalid[f"no odds: {odds.reason}"] += 1
+            else:
+                output.chains.append((critique, odds.score))
+        for output in outputs.values():
+            self.invalid.update(output.invalid)
+        first = {key: number for number, key in reversed(list(enumerate(keys)))}
+        return [
+            outputs[key] if first[key] == number else replace(outputs[key], usage=Usage())
+            for number, key in enumerate(keys)
+        ]
 
     def _prompt(self, item: ProblemTrace) -> Prompt:
         prompt = self.form.prompt(item, self._special)
         if self.tokenizer is None or isinstance(prompt, str):
             return prompt
         return render_chat(self.tokenizer, prompt)
-
-    async def _write(self, jobs: list[_Job]) -> list[_Draft]:
-        """All valid critiques; the others are counted in their job."""
-        requests = [self._request(job.prompt, self.form.opening, n=self.chains) for job in jobs]
-        samples = await self.policy.sample(requests) if requests else []
-        drafts = []
-        for job, result in zip(jobs, samples, strict=True):
-            for text in job.texts(result, self.chains):
-                try:
-                    drafts.append(_Draft(job, self.form.opening, self.form.read(text, job.steps)))
-                except CritiqueError as error:
-                    job.invalid[str(error)] += 1
-        return drafts
-
-    async def _answer(self, jobs: list[_Job], drafts: list[_Draft]) -> list[list[VerificationChain]]:
-        """Ask the question after each critique; one list of chains a job."""
-        requests = [self._request(draft.job.prompt, draft.whole + self.form.closing) for draft in drafts]
-        chains: list[list[VerificationChain]] = [[] for _ in jobs]
-        for draft, odds in zip(drafts, await self.reader.read(requests), strict=True):
-            draft.job.usage += Usage(verifier_tokens=odds.usage.tokens, calls=odds.usage.calls)
-            if odds.score is None:
-                draft.job.invalid[f"no odds: {odds.reason}"] += 1
-                continue
-            chain = VerificationChain(text=draft.whole, verdicts=draft.critique.verdicts, score=odds.score)
-            chains[draft.job.number].append(chain)
-        return chains
 
     def _request(self, prompt: Prompt, prefix: str, *, n: int = 1) -> SampleRequest:
         return SampleRequest(prompt=prompt, prefix=prefix, n=n, seed=self.seed, sampling=self.sampling)
@@ -245,31 +255,6 @@ class VerifierCheckpoint:
         write_card(directory, self.card)
 
 
-def read_verifier(
-    directory: Path,
-    *,
-    base: str | Path | None = None,
-    loading: Loading = LOADING,
-    trust_remote_code: bool = False,
-) -> VerifierCheckpoint:
-    """What :meth:`VerifierCheckpoint.save` wrote; ``base`` is where an adapter's model is now.
-
-    Raises ``CheckpointError`` naming the missing or bad file.
-    """
-    card = verified_card(directory, family=FAMILY)
-    missing = f"{directory} is not a generative checkpoint: {FORMAT} is missing"
-    form = read_json(directory / FORMAT, VerifierFormat, missing)
-    stated = base_of(directory)
-    if stated is None:
-        model, tokenizer = load_causal(directory, loading, trust_remote_code=trust_remote_code)
-    else:
-        model, _ = load_causal(base or stated, loading, trust_remote_code=trust_remote_code)
-        load_adapter(model, directory)
-        loading.cast(model)
-        tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=trust_remote_code)
-    return VerifierCheckpoint(model=model.eval(), tokenizer=tokenizer, form=form, card=card)
-
-
 def load_verifier(
     directory: str | Path,
     *,
@@ -286,57 +271,25 @@ def load_verifier(
     An adapter's model comes from ``base``, by default from where it was when the adapter was trained. Raises
     ``CheckpointError`` if the directory is not a generative checkpoint of this package, or not whole.
     """
-    checkpoint = read_verifier(
-        Path(directory), base=base, loading=loading, trust_remote_code=trust_remote_code
+    directory = Path(directory)
+    card = verified_card(directory, family=FAMILY)
+    missing = f"{directory} is not a generative checkpoint: {FORMAT} is missing"
+    form = read_json(directory / FORMAT, VerifierFormat, missing)
+    model, tokenizer = load_adapted(
+        AutoModelForCausalLM, directory, loading, base=base, trust_remote_code=trust_remote_code
     )
-    form, model = checkpoint.form, checkpoint.model
-    policy = TransformersPolicy(model, checkpoint.tokenizer, name=Path(directory).name, batch_size=batch_size)
-    return GenerativeVerifier(
-        policy,
-        TransformersYesNo(model, checkpoint.tokenizer, question=form.closing, yes=form.yes, no=form.no),
+    return GenerativeVerifier.of_model(
+        model,
+        tokenizer,
+        name=directory.name,
         form=form,
+        card=card,
+        batch_size=batch_size,
         chains=chains,
         sampling=sampling,
         seed=seed,
-        card=checkpoint.card,
     )
 
 
 def _reason(invalid: Counter[str]) -> str:
     return "no valid critique: " + ", ".join(f"{count} {reason}" for reason, count in invalid.most_common())
-
-
-class _Job:
-    """One distinct prompt."""
-
-    def __init__(self, prompt: Prompt, steps: int, number: int) -> None:
-        self.prompt, self.steps, self.number = prompt, steps, number
-        self.invalid: Counter[str] = Counter()
-        self.usage = Usage()
-
-    def texts(self, result: SampleResult, requested: int) -> list[str]:
-        """Finished completions; the others are counted."""
-        self.usage += Usage(verifier_tokens=result.usage.tokens, calls=result.usage.calls)
-        if missing := requested - len(result.completions):
-            self.invalid["request failed" + (f": {result.error}" if result.error else "")] += missing
-        finished = []
-        for completion in result.completions:
-            if completion.finish_reason == "length":
-                self.invalid["cut off at max_tokens"] += 1
-            else:
-                finished.append(completion.text)
-        return finished
-
-
-@dataclass(frozen=True)
-class _Draft:
-    """A critique that waits for the question's answer."""
-
-    job: _Job
-    opening: str
-    critique: Critique
-
-    @property
-    def whole(self) -> str:
-        """The text up to the last verdict."""
-        return self.opening + self.critique.text

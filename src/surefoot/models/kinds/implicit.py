@@ -28,6 +28,7 @@ from surefoot.models.engine.causal import (
     load_causal,
     read_logprobs,
     require_plain_head,
+    save_causal,
 )
 from surefoot.models.scorer import CheckpointScorer
 from surefoot.policies.devices import FLOAT32, LOADING, Loading
@@ -229,14 +230,10 @@ class ImplicitPRM(CheckpointScorer):
         ``state`` are the model's weights where it holds shards of them.
         The reference goes into ``reference/``, or with ``with_reference=False`` only its name is noted.
         """
-        directory.mkdir(parents=True, exist_ok=True)
-        self.policy.save_pretrained(directory, state_dict=dict(state) if state else None)
-        self.tokenizer.save_pretrained(directory)
-        reference = self.reference.model
+        save_causal(self.policy, self.tokenizer, directory, state=state)
         changes: dict[str, str | None] = {"reference_fingerprint": self.reference.fingerprint}
-        if with_reference and reference is not None:
-            reference.save_pretrained(directory / _OWN_COPY)
-            self.tokenizer.save_pretrained(directory / _OWN_COPY)
+        if with_reference and self.reference.model is not None:
+            save_causal(self.reference.model, self.tokenizer, directory / _OWN_COPY)
             changes["reference"] = _OWN_COPY
         write_json(directory / SETTINGS, self.settings.model_copy(update=changes).model_dump())
         write_card(directory, self.card)
@@ -261,20 +258,18 @@ class ImplicitPRM(CheckpointScorer):
         encoded = self.encode(items)
         responses = [response_of(trace) for trace in encoded]
         read = [response for response in responses if response is not None]
-        policy_logprobs, cost = read_logprobs(
-            self.policy, [ids for ids, _ in read], [first for _, first in read]
-        )
-        reference_logprobs, more = self.reference.logprobs(read)
-        ratios = iter(
-            (self.settings.beta * (policy_t.double() - other.double()), a + b)
-            for policy_t, other, a, b in zip(policy_logprobs, reference_logprobs, cost, more, strict=True)
-        )
+        ours, cost = read_logprobs(self.policy, [ids for ids, _ in read], [first for _, first in read])
+        others, more = self.reference.logprobs(read)
+        pairs = zip(ours, others, map(sum, zip(cost, more, strict=True)), strict=True)
         rewards = []
         for trace, response in zip(encoded, responses, strict=True):
-            ratio, tokens = (torch.zeros(0), 0) if response is None else next(ratios)
-            first = 0 if response is None else response[1]
+            steps: tuple[float | None, ...] = (None,) * len(trace.positions)
+            tokens = 0
+            if response is not None:
+                policy, reference, tokens = next(pairs)
+                ratio = self.settings.beta * (policy.double() - reference.double())
+                steps = per_step(trace, ratio, response[1])
             reason = trace.unscored_reason(self.card.encoding.max_length)
-            steps = per_step(trace, ratio, first)
             rewards.append(ImplicitRewards(steps=steps, tokens=tokens, unscored_reason=reason))
         return rewards
 
@@ -283,16 +278,16 @@ class ImplicitPRM(CheckpointScorer):
 
         Steps beyond the context get ``None`` and a reason. Raises ``ScoreError`` for a trace without steps.
         """
-        return [self._record(item, rewards) for item, rewards in zip(items, self.rewards(items), strict=True)]
-
-    def _record(self, item: ProblemTrace, rewards: ImplicitRewards) -> StepScores:
-        return StepScores.of_model(
-            trace_id=item.trace.id,
-            scorer=self.name,
-            scores=implicit_scores(rewards.steps, self.settings.read),
-            unscored_reason=rewards.unscored_reason,
-            usage=Usage(verifier_tokens=rewards.tokens, calls=1),
-        )
+        return [
+            StepScores.of_model(
+                trace_id=item.trace.id,
+                scorer=self.name,
+                scores=implicit_scores(rewards.steps, self.settings.read),
+                unscored_reason=rewards.unscored_reason,
+                usage=Usage(verifier_tokens=rewards.tokens, calls=1),
+            )
+            for item, rewards in zip(items, self.rewards(items), strict=True)
+        ]
 
 
 def implicit_scores(rewards: Sequence[float | None], read: Read) -> tuple[float | None, ...]:

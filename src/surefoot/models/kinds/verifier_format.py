@@ -51,11 +51,6 @@ class Critique:
     verdicts: tuple[bool, ...]
     """One a step, ``True`` = correct; it ends at the first ``False``."""
 
-    @property
-    def correct(self) -> bool:
-        """Whether no step is called incorrect."""
-        return all(self.verdicts)
-
 
 class VerifierFormat(BaseModel):
     """Texts around and inside a critique; ``verifier.json`` of a checkpoint trained here."""

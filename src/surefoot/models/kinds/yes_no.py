@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -13,9 +14,9 @@ from pydantic import BaseModel, Field, StrictFloat, ValidationError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import ScoreError
-from surefoot.models.engine.packing import pad_batch
+from surefoot.models.engine.packing import read_states
 from surefoot.policies.http_client import CallError, HttpClient, RemoteServer
-from surefoot.policies.openai_requests import openai_message
+from surefoot.policies.openai_requests import prompt_fields
 from surefoot.policies.openai_responses import TokenCounts
 from surefoot.policies.prompts import encode_prompt
 from surefoot.protocols import SampleRequest
@@ -82,6 +83,7 @@ class TransformersYesNo:
         """Log odds after each request's prompt and prefix, in a thread."""
         return await asyncio.to_thread(self._read, list(requests))
 
+    @torch.inference_mode()
     def _read(self, requests: list[SampleRequest]) -> list[YesNo]:
         encoded = [
             encode_prompt(self.tokenizer, request.prompt, request.prefix, error=ScoreError)
@@ -92,14 +94,17 @@ class TransformersYesNo:
             if len(ids) > self._context:
                 reason = f"the question begins at token {len(ids)}, the model's context is {self._context}"
                 results[number] = YesNo(log_odds=None, reason=reason)
-        order = sorted((n for n in range(len(encoded)) if n not in results), key=lambda n: len(encoded[n]))
-        while order:
-            rows = max(1, self.batch_tokens // len(encoded[order[-1]]))
-            group = [order.pop() for _ in range(min(rows, len(order)))]
-            odds = self.log_odds(self._logits([encoded[number] for number in group]))
-            for number, value in zip(group, odds.tolist(), strict=True):
-                usage = Usage(verifier_tokens=len(encoded[number]), calls=1)
-                results[number] = YesNo(log_odds=value, usage=usage)
+        read = [number for number in range(len(encoded)) if number not in results]
+        sequences = [encoded[number] for number in read]
+        last = [[len(ids) - 1] for ids in sequences]
+        trunk: Any = self.model.base_model if self._by_rows else _WholeModel(self.model)
+        for output in read_states(trunk, sequences, last, batch_tokens=self.batch_tokens, limit=0):
+            states = torch.cat(list(output.states.values()))
+            logits = self._product(states) if self._by_rows else states[:, self._rows.to(states.device)]
+            odds = self.log_odds(logits.float().cpu())
+            for at, value in zip(output.states, odds.tolist(), strict=True):
+                usage = Usage(verifier_tokens=output.new[at], calls=1)
+                results[read[at]] = YesNo(log_odds=value, usage=usage)
         return [results[number] for number in range(len(requests))]
 
     def log_odds(self, logits_bk: torch.Tensor) -> torch.Tensor:
@@ -107,19 +112,6 @@ class TransformersYesNo:
         split = len(self.yes_ids)
         yes, no = logits_bk[:, :split].double(), logits_bk[:, split:].double()
         return yes.logsumexp(1) - no.logsumexp(1)
-
-    @torch.inference_mode()
-    def _logits(self, sequences: list[tuple[int, ...]]) -> torch.Tensor:
-        """Logits ``[B, K]`` of the chosen rows after the last token of each sequence."""
-        device = self.model.device
-        ids, mask = (tensor.to(device) for tensor in pad_batch(sequences))
-        last = torch.tensor([len(sequence) - 1 for sequence in sequences], device=device)
-        each = torch.arange(len(sequences), device=device)
-        if not self._by_rows:
-            logits = self.model(input_ids=ids, attention_mask=mask, use_cache=False).logits
-            return logits[each, last][:, self._rows.to(device)].float().cpu()
-        hidden = self.model.base_model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
-        return self._product(hidden[each, last]).float().cpu()
 
     def _product(self, hidden_bh: torch.Tensor) -> torch.Tensor:
         head = self.model.get_output_embeddings()
@@ -143,6 +135,16 @@ class TransformersYesNo:
         return torch.allclose(
             logits.float(), self._product(hidden[0]).float(), rtol=tolerance, atol=tolerance
         )
+
+
+class _WholeModel:
+    """A model whose logits take the place of its trunk's states."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model, self.device = model, model.device
+
+    def __call__(self, **inputs: Any) -> Any:
+        return SimpleNamespace(last_hidden_state=self.model(**inputs).logits)
 
 
 class OpenAIYesNo:
@@ -169,7 +171,6 @@ class OpenAIYesNo:
         concurrency: int = 16,
         max_retries: int = 5,
         timeout_s: float = 120.0,
-        extra_body: Mapping[str, Any] | None = None,
     ) -> None:
         """``api_key`` defaults to ``OPENAI_API_KEY``; ``timeout_s`` is for one call without its retries."""
         self._model, self._top, self._concurrency = model, top, concurrency
@@ -177,7 +178,6 @@ class OpenAIYesNo:
         self._server = RemoteServer(
             base_url=base_url, api_key=api_key, timeout_s=timeout_s, max_retries=max_retries
         )
-        self._extra_body = dict(extra_body or {})
 
     async def read(self, requests: Sequence[SampleRequest]) -> list[YesNo]:
         """Log odds after each request's prompt and prefix; a call that fails is unknown, with the reason."""
@@ -211,17 +211,10 @@ class OpenAIYesNo:
 
     def _call(self, request: SampleRequest) -> tuple[str, dict[str, Any]]:
         body: dict[str, Any] = {"model": self._model, "max_tokens": 1, "temperature": 0.0}
-        if isinstance(request.prompt, str):
-            path = "/completions"
-            body |= {"prompt": request.prompt + request.prefix, "logprobs": self._top}
-        else:
-            path = "/chat/completions"
-            body |= {"logprobs": True, "top_logprobs": self._top}
-            body["messages"] = [openai_message(message) for message in request.prompt]
-            if request.prefix:
-                body["messages"].append({"role": "assistant", "content": request.prefix})
-                body |= {"continue_final_message": True, "add_generation_prompt": False}
-        return path, body | self._extra_body
+        body |= prompt_fields(request.prompt, request.prefix)
+        if "prompt" in body:
+            return "/completions", body | {"logprobs": self._top}
+        return "/chat/completions", body | {"logprobs": True, "top_logprobs": self._top}
 
 
 def _single_tokens(
