@@ -81,10 +81,10 @@ def test_each_step_is_read_once_behind_the_task_and_the_latest_messages(model):
         assert one.item.trace.messages[0] == item.trace.messages[0]
         expected = alone(model, shortened(item, turn))
         for step in one.read:
-            assert record.scores[step] == pytest.approx(expected[one.place(step)], abs=1e-5)
+            assert record.scores[step] == pytest.approx(expected[step - one.start], abs=1e-5)
             said = f"read without {one.left_out} earlier messages" if one.left_out else None
             assert record.reasons[step] == said
-    later = [one.encoded.positions[one.place(one.read[0])] for one in windows[1:]]
+    later = [one.encoded.positions[one.read[0] - one.start] for one in windows[1:]]
     assert min(later) > LIMIT // 3  # much stands before the first new step
     assert record.usage.verifier_tokens <= 3 * len(item.trace.messages) * LIMIT / 4
 

@@ -48,7 +48,7 @@ def test_a_linear_head_gives_its_output(lab_base):
 @pytest.mark.parametrize("head", ["classes", "linear"])
 def test_heads_are_saved_and_loaded(lab_base, lab_items, tmp_path, head):
     model = random_head(RewardModel.initialise(lab_base, card(head=head)))
-    model.save_pretrained(tmp_path)
+    model.save(tmp_path)
     assert json.loads((tmp_path / "surefoot.json").read_text())["head"] == head
     assert scores(load_prm(tmp_path), lab_items) == scores(model, lab_items)
 
