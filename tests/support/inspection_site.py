@@ -1,4 +1,4 @@
-"""A project to look at: labels of every source, runs and trees on disk, requests of the gateway."""
+"""A project to look at: labels of every source, requests of the gateway."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 from annotation_site import SCRIPT, Browser, Room, open_room, text_trace
 
-from surefoot.io import write_records
 from surefoot.records import Evidence, Problem, StepLabel, StepScores, Trace
 from surefoot.search.saved_tree import SavedNode, SavedTree
 from surefoot.server import Database, GatewayCandidate, GatewayRecord, PageSettings
@@ -28,7 +27,6 @@ class Inspection:
     traces: list[Trace]
     foreign: Trace
     """A trace of the other project alone."""
-    runs: Path
 
     @property
     def db(self) -> Database:
@@ -41,9 +39,7 @@ class Inspection:
 
 def open_inspection(folder: Path, **settings: Any) -> Inspection:
     """A server with pages to look at. ``vic`` is a viewer of the project, ``tom`` of the whole server."""
-    runs = folder / "runs"
-    runs.mkdir()
-    room = open_room(folder, settings=PageSettings(runs=runs, **settings))
+    room = open_room(folder, settings=PageSettings(**settings))
     db = room.db
     vic = db.users.create("vic", "correct horse battery", roles=("annotator",)).id
     db.users.create("tom", "correct horse battery", roles=("viewer",))
@@ -54,9 +50,7 @@ def open_inspection(folder: Path, **settings: Any) -> Inspection:
     db.traces.add_problems(other, [problem])
     db.traces.add_traces(other, [foreign])
     traces = sorted((row.trace for row in db.traces.find(room.project)), key=lambda one: one.policy or "z")
-    return Inspection(
-        room=room, viewer=room.browser("vic"), other=other, traces=traces, foreign=foreign, runs=runs
-    )
+    return Inspection(room=room, viewer=room.browser("vic"), other=other, traces=traces, foreign=foreign)
 
 
 def add_labels(found: Inspection) -> None:
@@ -82,24 +76,6 @@ def add_labels(found: Inspection) -> None:
     )
 
 
-def add_candidates(found: Inspection) -> Problem:
-    """A problem with four candidates: the majority is wrong, the best-scored right."""
-    problem = Problem(text="7 * 6?", answer="42")
-    answers = (("41", False, 0.5), ("42", True, 0.95), ("41", False, 0.1), (None, None, 0.2))
-    traces = [
-        text_trace(problem, "so", f"{answer}", answer=answer, outcome=outcome, sample=sample)
-        for sample, (answer, outcome, _) in enumerate(answers)
-    ]
-    found.db.traces.add_problems(found.room.project, [problem])
-    found.db.traces.add_traces(found.room.project, traces)
-    scores = [
-        StepScores(trace_id=trace.id, scorer="first", scores=(0.9, score))
-        for trace, (_, _, score) in zip(traces, answers, strict=True)
-    ]
-    found.db.traces.add_scores(found.room.project, scores)
-    return problem
-
-
 def example_tree(**fields: Any) -> SavedTree:
     """Two first steps, one of which goes on to two ends."""
     nodes = (
@@ -122,11 +98,6 @@ def example_tree(**fields: Any) -> SavedTree:
         "outcome": True,
     }
     return SavedTree(**{**about, "nodes": nodes, "chosen": (1, 3), **fields})
-
-
-def add_trees(path: Path, *trees: SavedTree) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_records(path, trees, record=SavedTree)
 
 
 def add_request(db: Database, request_id: str = "req-1", **fields: Any) -> None:

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from annotation_site import agent_trace, solutions, text_trace
-from inspection_site import NOON, Inspection, add_trees
+from inspection_site import NOON, Inspection
 from program_trace import failing_program
 from screenshot_requests import add_requests
 
@@ -62,30 +62,21 @@ def inspected(found: Inspection) -> Views:
     db.traces.add_traces(project, traces)
     _score(found, project, traces)
     _judge(found, project, traces[1])
-    add_trees(
-        found.runs / "search" / "beam.trees.jsonl", _tree(cubes), _tree(paths, outcome=False, answer="18")
-    )
     add_requests(found.db, cubes, traces[:3], _tree(cubes))
     sums, program, judged = failing_program()
     db.traces.add_problems(project, [sums])
     db.traces.add_traces(project, [program])
     db.labels.import_labels(project, judged)
-    base, file = f"/projects/{project}", "search/beam.trees.jsonl"
+    base = f"/projects/{project}"
     return {
         "traces": ("admin", f"{base}/traces"),
         "trace": ("admin", f"{base}/trace?id={traces[1].id}"),
         "trace-agent": ("admin", f"{base}/trace?id={traces[6].id}"),
         "trace-program": ("admin", f"{base}/trace?id={program.id}"),
-        "problems": ("admin", f"{base}/problems"),
-        "problem": ("admin", f"{base}/problem?id={cubes.id}"),
-        "trees": ("admin", "/trees"),
-        "tree-list": ("admin", f"/tree-list?file={file}"),
-        "tree": ("admin", f"/tree?file={file}&number=0"),
         "requests": ("admin", "/requests?model=policy-7b/best-of-4"),
         "request": ("admin", "/request?id=chatcmpl-shown-0"),
-        "request-tree": ("admin", "/request-tree?id=chatcmpl-shown-0&choice=0"),
+        "tree": ("admin", "/request-tree?id=chatcmpl-shown-0&choice=0"),
         "held": ("admin", "/held?state=all"),
-        "monitor": ("admin", "/monitor"),
     }
 
 

@@ -9,7 +9,7 @@ from inspection_site import Inspection, open_inspection
 from screenshot_inspection import Views, inspected
 
 from surefoot.records import Problem
-from surefoot.server import KnownAnswer, NewItem, Protocol
+from surefoot.server import KnownAnswer, NewItem
 
 _INSTRUCTIONS = """# Fractions
 
@@ -31,7 +31,7 @@ def open_shown(folder: Path) -> tuple[Inspection, Views]:
 
 
 def _labelled(room: Room) -> Views:
-    """Work of two annotators, flags, and a project of phase 1."""
+    """Work of two annotators, and flags."""
     base, db = f"/projects/{room.project}", room.db
     _known_item(room)
     people = {name: room.browser(name) for name in ("ann", "ben")}
@@ -44,33 +44,26 @@ def _labelled(room: Room) -> Views:
         f"{current}/comment",
         page=current,
         step="1",
-        trace=db.items.get(room.project, 2).trace_ids[0],
         kind="flag",
         comment=r"Is $\frac{2}{6}$ meant? The step adds tops and bottoms, but says so nowhere.",
     )
     db.comments.add(room.project, 1, room.ids["ben"], "comment", "A nice one for the instructions.", step=1)
     db.comments.resolve(room.project, 2)
     db.comments.add(room.project, 1, room.ids["ben"], "flag", "The reference answer is not reduced.")
-    steps = alternatives_item(room)
     agent = next(
         item.id
         for item in db.items.list(room.project)
-        if len(db.traces.trace(room.project, item.trace_ids[0]).messages)
+        if len(db.traces.trace(room.project, item.trace_id).messages)
     )
     lease(db, room.project, agent, room.ids["admin"])
     run_page = f"{base}/items/{agent}"
     admin = room.browser("admin")
     admin.send(run_page, f"{run_page}/label", value="1")
     admin.send(f"{base}/queue", policy="convincing-wrong", random_share="0.1", control_share="0.1")
-    db.keys.create("open-webui", "client", rate_limit=60)
-    db.keys.create("training", "client", scopes=["score"])
-    db.keys.create("prometheus", "admin", scopes=["pages"])
-    db.keys.revoke(db.keys.create("Ben's laptop", "annotator", user_id=room.ids["ben"])[1].id)
     return {
         "projects": ("admin", "/projects"),
         "project": ("admin", base),
         "annotate": ("ann", current),
-        "alternatives": ("ann", steps),
         "agent": ("admin", run_page),
         "instructions": ("ann", f"{base}/instructions"),
         "agreement": ("admin", f"{base}/agreement"),
@@ -81,30 +74,9 @@ def _labelled(room: Room) -> Views:
         "settings": ("admin", f"{base}/settings"),
         "files": ("admin", f"{base}/files"),
         "people": ("admin", "/people"),
-        "keys": ("admin", "/keys"),
         "error": ("ann", f"{base}/settings"),
         "no-item": ("ben", f"{base}/annotate"),
     }
-
-
-def alternatives_item(room: Room) -> str:
-    """A project of phase 1, with an item in ann's hands; its address."""
-    project = room.db.projects.create("Next steps", protocol=Protocol(phase=1)).id
-    room.db.projects.set_member(project, room.ids["ann"], "annotator")
-    problem = Problem(text="Solve $x^2 - 5x + 6 = 0$.", answer="2, 3")
-    start = "Look for two numbers with sum $5$ and product $6$."
-    ends = (
-        "They are $1$ and $6$, so $x = 1$ or $x = 6$.",
-        "They are $2$ and $3$.",
-        r"So $x = \frac{5 \pm \sqrt{25 - 24}}{2}$.",
-    )
-    traces = [text_trace(problem, start, end) for end in ends]
-    room.db.traces.add_problems(project, [problem])
-    room.db.traces.add_traces(project, traces)
-    item = NewItem(trace_ids=tuple(trace.id for trace in traces), kind="alternatives", step=1)
-    (made,) = room.db.items.add(project, [item])
-    lease(room.db, project, made, room.ids["ann"])
-    return f"/projects/{project}/items/{made}"
 
 
 def _known_item(room: Room) -> None:
@@ -112,8 +84,8 @@ def _known_item(room: Room) -> None:
     trace = text_trace(problem, "$7 \\cdot 8 = 54$.", "The answer is 54.")
     room.db.traces.add_problems(room.project, [problem])
     room.db.traces.add_traces(room.project, [trace])
-    known = (KnownAnswer(trace_id=trace.id, step=0, value=-1),)
-    item = NewItem(trace_ids=(trace.id,), role="control", known=known)
+    known = (KnownAnswer(step=0, value=-1),)
+    item = NewItem(trace_id=trace.id, role="control", known=known)
     (made,) = room.db.items.add(room.project, [item])
     for name, value in (("ann", -1), ("ben", -1)):
         lease(room.db, room.project, made, room.ids[name])

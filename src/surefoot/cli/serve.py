@@ -66,7 +66,7 @@ _PAGES = OptionGroup(
         "trusted_proxies": "--trusted-proxy",
     },
     omit=(
-        *("max_form_bytes", "max_upload_bytes", "max_file_bytes", "session_hours", "rows"),
+        *("max_form_bytes", "max_upload_bytes", "session_hours", "rows"),
         *("attempts", "attempt_seconds", "account_attempts", "account_seconds"),
     ),
 )

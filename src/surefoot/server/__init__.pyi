@@ -39,7 +39,6 @@ from .store.keys import expiry_of as expiry_of
 from .store.labelling import Adjudication as Adjudication
 from .store.labelling import AnnotatorItem as AnnotatorItem
 from .store.labelling import Assignment as Assignment
-from .store.labelling import ChoiceInput as ChoiceInput
 from .store.labelling import Comment as Comment
 from .store.labelling import Disagreement as Disagreement
 from .store.labelling import Item as Item
@@ -48,7 +47,6 @@ from .store.labelling import LabelInput as LabelInput
 from .store.labelling import MatrixCell as MatrixCell
 from .store.labelling import NewItem as NewItem
 from .store.labelling import Progress as Progress
-from .store.labelling import StepChoice as StepChoice
 from .store.labelling import StoredLabel as StoredLabel
 from .store.reviews import Ratings as Ratings
 from .store.transfer import import_files as import_files

@@ -130,8 +130,6 @@ def test_what_was_answered_is_in_the_record_with_all_candidates(lab):
         assert all(len(one.scores.scores) == len(one.trace.steps) for one in found)
         assert all((one.reason is None) == one.chosen for one in found)
     assert record.usage.completion_tokens == answer.usage.completion_tokens
-    assert record.tally["answered"] == 1
-    assert record.tally["abstained_of"] == 2
 
 
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
@@ -204,7 +202,6 @@ def test_what_failed_or_was_withheld_is_in_the_record(tmp_path):
         assert [one.reason for one in record.candidates if "not chosen" not in one.reason] == [
             withheld.choices[0].message.refusal
         ]
-        assert {one.name: one.value for one in db.gateway.counters()}["failed"] == 2
 
 
 def test_best_of_n_takes_the_good_one_and_plain_the_first(scripted):

@@ -142,9 +142,6 @@ def test_a_restart_goes_on_where_the_log_ends(tmp_path):
         assert resume_monitor(later, log, policy="scripted", scorer=name).drift().psi is None
         few = settings.model_copy(update={"reference": 20, "window": 25})
         assert resume_monitor(few, log, policy="scripted", scorer=name).drift().alarm
-        counts = {one.name: one.value for one in db.gateway.counters()}
-        assert (counts["accepted"], counts["accepted_of"], counts["scores"]) == (5, 12, 65)
-        assert counts["score_sum"] == pytest.approx(30 * 0.9 + 35 * 0.1)
 
 
 def test_withheld_answers_are_no_scores_before_or_after_a_restart(tmp_path):
@@ -157,9 +154,7 @@ def test_withheld_answers_are_no_scores_before_or_after_a_restart(tmp_path):
                 assert ask(f"{found.url}/chat/completions", json_of(body))[0] == 200
             monitor = found.gateway.monitor
         again = resume_monitor(settings, db.gateway, policy="scripted", scorer=LineScorer.name)
-        counts = {one.name: one.value for one in db.gateway.counters()}
     assert monitor.share("abstained") == 0.5
-    assert counts["scores"] == 4 * 4  # four answers of four steps
     assert vars(again)["_reference"] == vars(monitor)["_reference"] == [0.9] * 16
 
 

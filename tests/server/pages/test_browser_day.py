@@ -16,7 +16,6 @@ from annotation_site import Room, open_room
 from browsing import enter, served
 from command_line import run
 from playwright.sync_api import Browser, Page, sync_playwright
-from screenshot_pages import alternatives_item
 
 from surefoot.records import StepLabel
 
@@ -163,45 +162,19 @@ def test_day(room: Room, address: str, browser: Browser, tmp_path: Path) -> None
     assert "people" in json.dumps(found)
 
 
-def test_phase_one_by_keyboard(room: Room, address: str, browser: Browser) -> None:
-    item = alternatives_item(room)
-    page = enter(browser, address, "ann")
-    page.goto(address + item)
-    for key in ("1", "3", "2", "ArrowLeft", "g"):
-        page.keyboard.press(key)
-    press(page, "Enter", "Item finished")
-    data = room.browser("ann").json(item)
-    assert [one["value"] for one in data["alternatives"]] == [-1, 1, 0]
-    assert data["chosen"] == data["alternatives"][1]["trace"]
-    press(page, "u", "Step 2: 3 alternatives")
-    for key in ("1", "1", "1", "h"):
-        page.keyboard.press(key)
-    page.keyboard.type("So $x = 2$ or $x = 3$.")
-    page.keyboard.press("Escape")
-    press(page, "Enter", "Item finished")
-    assert room.browser("ann").json(item)["written"] == "So $x = 2$ or $x = 3$."
-
-
 def test_a_flag_ends_nothing(room: Room, address: str, browser: Browser) -> None:
-    """What was chosen stays, and the time until the flag counts."""
-    item = alternatives_item(room)
+    """The step stays, and the time until the flag counts."""
     page = enter(browser, address, "ann")
-    page.goto(address + item)
-    for key in ("1", "3", "g", "c"):
-        page.keyboard.press(key)
-    page.keyboard.type("All three are odd.")
+    page.goto(f"{address}/projects/{room.project}/annotate")
+    page.keyboard.press("c")
+    page.keyboard.type("This is odd.")
     page.keyboard.press("Escape")
     page.wait_for_timeout(600)
     page.keyboard.press("f")
-    page.wait_for_selector(".comment:has-text('All three are odd.')")
+    page.wait_for_selector(".comment:has-text('This is odd.')")
     assert page.locator("#comment").input_value() == ""
-    checked = page.locator("input:checked").evaluate_all("all => all.map((one) => [one.name, one.value])")
-    assert checked == [["value-0", "-1"], ["value-1", "1"], ["chosen", "2"]]
-    page.keyboard.press("2")
-    press(page, "Enter", "Item finished")
-    assert [one["value"] for one in room.browser("ann").json(item)["alternatives"]] == [-1, 1, 0]
-    (project,) = (one.id for one in room.db.projects.list() if one.name == "Next steps")
-    (mine,) = room.db.assignments.of_user(project, room.ids["ann"])
+    press(page, "1", "Item finished")
+    (mine,) = room.db.assignments.of_user(room.project, room.ids["ann"])
     assert mine.milliseconds is not None
     assert mine.milliseconds >= 600
 

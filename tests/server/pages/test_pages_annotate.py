@@ -1,4 +1,4 @@
-"""The annotator's pages without a script: labels, undo, idempotency, phase 1, blindness, JSON twins."""
+"""The annotator's pages without a script: labels, undo, idempotency, blindness, JSON twins."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from annotation_site import SCRIPT, Browser, Room, open_room, text_trace
+from annotation_site import SCRIPT, Browser, Room, open_room
 
-from surefoot.records import Problem
-from surefoot.server import NewItem, Protocol
+from surefoot.server import Protocol
 
 
 @pytest.fixture
@@ -173,61 +172,6 @@ def test_reference_answer_is_shown_if_the_protocol_says_so(tmp_path: Path, shown
     assert ("Reference answer" in ann.get(item).text) is shown
     assert (ann.json(item)["answer"] is not None) is shown
     room.db.close()
-
-
-def phase_one(room: Room) -> tuple[int, str]:
-    project = room.db.projects.create("steps", protocol=Protocol(phase=1)).id
-    room.db.projects.set_member(project, room.ids["ann"], "annotator")
-    problem = Problem(text="Solve $x^2 = 4$.")
-    traces = [text_trace(problem, "Take roots.", end) for end in ("$x = 2$.", "$x = -2$.", "$x = 4$.")]
-    room.db.traces.add_problems(project, [problem])
-    room.db.traces.add_traces(project, traces)
-    room.db.items.add(project, [NewItem(trace_ids=tuple(t.id for t in traces), kind="alternatives", step=1)])
-    return project, f"/projects/{project}"
-
-
-def test_phase_one_rates_alternatives_and_chooses(room: Room) -> None:
-    project, _ = phase_one(room)
-    ann = room.browser("ann")
-    item = first_item(ann, project)
-    page = ann.get(item).text
-    assert page.count("data-alternative") == 3
-    assert ann.send(item, f"{item}/alternatives", **{"value-0": "1", "value-1": "1"}).status_code == 400
-    rated = {"value-0": "1", "value-1": "0", "value-2": "-1", "milliseconds": "7000"}
-    assert ann.send(item, f"{item}/alternatives", **rated, chosen="9").status_code == 400
-    assert ann.send(item, f"{item}/alternatives", **rated, chosen="0").status_code == 303
-    data = ann.json(item)
-    assert [one["value"] for one in data["alternatives"]] == [1, 0, -1]
-    assert data["chosen"] == data["alternatives"][0]["trace"]
-    assert data["state"] == "done"
-    assert ann.send(item, f"{item}/undo").status_code == 303
-    assert ann.send(item, f"{item}/alternatives", **rated, chosen="none").status_code == 303
-    assert ann.json(item)["chosen"] is None
-
-
-def test_phase_one_step_by_hand(room: Room) -> None:
-    project, _ = phase_one(room)
-    ann = room.browser("ann")
-    item = first_item(ann, project)
-    rated = {f"value-{n}": "-1" for n in range(3)}
-    by_hand = " So $x = \\pm 2$."
-    assert ann.send(item, f"{item}/alternatives", **rated, written=by_hand, chosen="none").status_code == 303
-    (choice,) = room.db.labels.choices(project)
-    assert choice.text == by_hand
-    trace = room.db.traces.trace(project, choice.trace_id)
-    assert [trace.step_text(n) for n in range(2)] == ["Take roots.\n", by_hand]
-    assert ann.json(item)["written"] == by_hand
-
-
-def test_kinds_of_items_are_not_mixed_up(room: Room) -> None:
-    project, _ = phase_one(room)
-    ann = room.browser("ann")
-    item, other = first_item(ann, project), first_item(ann)
-    form = ann.fields(item, f"{item}/alternatives")
-    sent = ann.client.post(f"{item}/label", data={**form, "value": "1", "step": "1"})
-    assert sent.status_code == 400
-    form = ann.fields(other, f"{other}/label")
-    assert ann.client.post(f"{other}/alternatives", data={**form, "value-0": "1"}).status_code == 400
 
 
 def test_instructions_are_markdown_without_html(room: Room) -> None:

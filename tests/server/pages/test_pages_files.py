@@ -43,6 +43,11 @@ def send(
     return browser.client.post(f"{base}/files", data=fields, files={"file": (name, content)})
 
 
+def problems_with(found: Inspection, text: str = "") -> list[Problem]:
+    problems = found.db.export.problems(found.room.project)
+    return [problem for problem in problems if text in problem.text]
+
+
 def test_every_export_is_offered_and_given(found: Inspection) -> None:
     twin = found.viewer.json(f"{found.base}/files.json")
     assert twin["exports"] == dict(EXPORTS)
@@ -88,7 +93,7 @@ def test_prm800k_comes_in(found: Inspection, admin: Browser) -> None:
     answer = send(admin, found.base, packed, name="x.jsonl.gz")
     assert "<h1>Imported in part</h1>" in answer.text
     assert "1 rows read, 1 skipped" in answer.text
-    (problem,) = found.db.traces.problems(found.room.project, text="q?")
+    (problem,) = problems_with(found, "q?")
     (trace,) = found.db.traces.find(found.room.project, problem_id=problem.id)
     page = found.viewer.get(f"{found.base}/trace?id={trace.trace.id}").text
     assert SCRIPT not in page
@@ -134,16 +139,16 @@ def test_a_file_that_is_too_large_at_its_end_keeps_nothing(
     found: Inspection, admin: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SUREFOOT_MAX_PIECE_BYTES", "500")
-    before = len(found.db.traces.problems(found.room.project, limit=5_000))
+    before = len(problems_with(found))
     rows = [{"question": f"What is {n}?", "answer": f"It is.\n#### {n}"} for n in range(700)]
     good = "\n".join(json.dumps(row) for row in rows)
     bad = json.dumps({"question": "a" * 501, "answer": "#### 1"})
     answer = send(admin, found.base, f"{good}\n{bad}".encode(), name="late.jsonl")
     assert answer.status_code == 400
     assert "late.jsonl: line 701 has more than 500 bytes" in answer.text
-    assert len(found.db.traces.problems(found.room.project, limit=5_000)) == before
+    assert len(problems_with(found)) == before
     assert send(admin, found.base, good.encode(), name="good.jsonl").status_code == 200
-    assert len(found.db.traces.problems(found.room.project, limit=5_000)) == before + 700
+    assert len(problems_with(found)) == before + 700
 
 
 @pytest.mark.parametrize(
@@ -223,7 +228,7 @@ def test_several_files_are_imported_by_what_they_hold(found: Inspection, admin: 
     page = admin.client.post(f"{found.base}/files", data=fields, files=files).text
     assert "<b>a.jsonl</b> as gsm8k: 1 rows read, 0 skipped" in page
     assert "<b>b.jsonl</b> as prm800k-steps: 1 rows read, 0 skipped" in page
-    assert found.db.traces.problems(found.room.project, text="What is 3 + 4?")
+    assert problems_with(found, "What is 3 + 4?")
 
 
 def test_records_and_other_formats_come_together(found: Inspection, admin: Browser) -> None:

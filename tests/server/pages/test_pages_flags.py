@@ -40,7 +40,7 @@ def test_a_flag_reaches_the_administrator_and_is_resolved(room: Room) -> None:
     assert (second["kind"], second["by"]) == ("comment", pseudonyms[room.ids["ben"]])
     assert f"/projects/1/items/{first['item']}" == item
     assert (first["step"], first["step_text"]) == (0, "Write $\\frac{1}{2} = \\frac{2}{4}$.\n")
-    assert first["traces"] == list(room.db.items.get(1, first["item"]).trace_ids)
+    assert first["trace"] == room.db.items.get(1, first["item"]).trace_id
     page = admin.get(PAGE).text
     assert "The problem lacks a unit." in page
     assert 'Flags <span class="count">1<' in admin.get("/projects/1/queue").text
@@ -152,7 +152,7 @@ def test_links_lead_to_pages_that_are_there(tmp_path: Path) -> None:
     admin = room.browser("admin")
     page = admin.get(PAGE).text
     assert "/adjudicate/1" not in page  # nobody disagrees yet
-    trace = room.db.items.get(1, 1).trace_ids[0]
+    trace = room.db.items.get(1, 1).trace_id
     assert f'href="/projects/1/trace?id={trace}#step-1"' in page
     assert admin.get(f"/projects/1/trace?id={trace}").status_code == 200
     for name, values in (("ann", (1, 1, 1)), ("ben", (1, 0, 1))):

@@ -1,4 +1,4 @@
-"""The gateway's request log as pages: search trees, hourly figures, and import of answers into a project."""
+"""The gateway's request log as pages, and import of answers into a project."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from annotation_site import Browser
-from inspection_site import Inspection, add_request, example_tree, open_inspection
+from inspection_site import Inspection, add_request, open_inspection
 
 from surefoot.records import Problem, StepScores, Trace, now
 from surefoot.server import GatewayCandidate
@@ -46,17 +46,13 @@ def answer(db, name: str, text: str, *, scored: bool = True, **fields) -> Trace:
     return chosen
 
 
-def test_all_steps_of_a_search_are_behind_its_request(found: Inspection, admin: Browser) -> None:
-    tree = example_tree()
-    add_request(found.db, "deep", trees={0: tree.model_dump(mode="json")}, policy="p", scorer="s")
-    page = admin.get("/request?id=deep").text
-    assert 'href="/request-tree?id=deep&amp;choice=0"' in page
-    assert "written by p" in page
-    shown = admin.get("/request-tree?id=deep&choice=0")
-    assert shown.status_code == 200
-    assert "the request" in shown.text
-    assert admin.json("/request-tree.json?id=deep&choice=0")["tree"]["method"] == tree.method
-    assert admin.get("/request-tree?id=deep&choice=1").status_code == 404
+def test_an_answer_that_was_withheld_is_no_success(found: Inspection, admin: Browser) -> None:
+    add_request(found.db, "refused", status=200, error="the call is denied")
+    [row] = admin.json("/requests.json?failed=yes")["requests"]
+    assert (row["request_id"], row["failed"], row["status"]) == ("refused", True, 200)
+    page = admin.get("/requests?failed=yes").text
+    assert "✗ withheld" in page
+    assert "✗ 200" not in page
 
 
 def test_a_clients_solution_is_neither_chosen_nor_rejected(found: Inspection, admin: Browser) -> None:
@@ -67,35 +63,6 @@ def test_a_clients_solution_is_neither_chosen_nor_rejected(found: Inspection, ad
     page = admin.get("/request?id=verdict").text
     assert ">by client</span>" in page
     assert page.count("✗ rejected") == 1  # the verdict
-
-
-def test_figures_by_the_hour(found: Inspection, admin: Browser) -> None:
-    assert "The gateway did not get requests" in admin.get("/monitor").text
-    for ago, tally in (
-        (2, {"answered": 1, "scores": 4, "score_sum": 3}),
-        (0, {"answered": 2, "accepted_of": 4}),
-    ):
-        add_request(found.db, f"t{ago}", created=now() - ago * HOUR, tally={**tally, "accepted": 1})
-    add_request(found.db, "old", created=now() - 200 * HOUR, tally={"answered": 5})
-    first, last = admin.json("/monitor.json")["rows"]
-    assert (first["answered"], first["mean_score"], first["accepted"]) == (1, 0.75, None)
-    assert (last["answered"], last["mean_score"], last["accepted"]) == (2, None, 0.25)
-    assert len(admin.json("/monitor.json?hours=300")["rows"]) == 3
-    page = admin.get("/monitor").text
-    assert "answered by hour: first 1, last 2" in page
-    assert "25.0 %" in page
-    assert admin.get("/monitor?hours=0").status_code == 400
-
-
-def test_the_first_hour_of_the_figures_is_a_whole_one(
-    found: Inspection, admin: Browser, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", str(int(now().timestamp())))  # no new hour begins meanwhile
-    began = (now() - 2 * HOUR).replace(minute=0, second=0)
-    add_request(found.db, "on the hour", created=began, tally={"answered": 1})
-    add_request(found.db, "just before", created=began - HOUR / 3600, tally={"answered": 1})
-    rows = admin.json("/monitor.json?hours=2")["rows"]
-    assert [row["answered"] for row in rows] == [1]
 
 
 def test_answers_are_imported_into_a_project_to_be_labelled(found: Inspection, admin: Browser) -> None:

@@ -6,19 +6,16 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import pytest
 from annotation_site import SCRIPT
-from inspection_site import Inspection, add_candidates, add_labels, open_inspection
+from inspection_site import Inspection, add_labels, open_inspection
 
 from surefoot.records import Message, Problem, ToolCall, Trace
-from surefoot.scores import AGGREGATORS
 from surefoot.segment import segment_trace
-from surefoot.server.pages.candidates import choices, votes
 from surefoot.server.pages.render import call_arguments
-from surefoot.server.pages.score_strip import aggregates, strip
+from surefoot.server.pages.score_strip import strip
 
 
 @pytest.fixture(scope="module")
@@ -91,10 +88,8 @@ def test_labels_of_every_source_stand_beside_each_other(found: Inspection) -> No
 def test_a_decision_stands_for_the_labels_of_its_step(tmp_path: Path) -> None:
     made = open_inspection(tmp_path)
     add_labels(made)
-    item = next(one.id for one in made.db.items.list(made.room.project) if made.traces[1].id in one.trace_ids)
-    made.db.reviews.adjudicate(
-        made.room.project, item, made.room.ids["admin"], made.traces[1].id, 1, 1, note="it holds"
-    )
+    item = next(one.id for one in made.db.items.list(made.room.project) if one.trace_id == made.traces[1].id)
+    made.db.reviews.adjudicate(made.room.project, item, made.room.ids["admin"], 1, 1, note="it holds")
     twin = made.viewer.json(f"{made.base}/trace.json?id={made.traces[1].id}")
     assert twin["first_error"] is None
     assert twin["decisions"]["1"]["value"] == 1
@@ -135,12 +130,8 @@ def test_a_program_in_a_call_is_shown_as_text(tmp_path: Path) -> None:
         ("?scorer=second&low=0.5", [0, 2]),
         ("?scorer=second&high=0.2", [1]),
         ("?text=FRANCE", [2]),
-        ("?solution=one+by+one", [1]),
-        ("?error=2", [1]),
-        ("?error=1", []),
-        ("?error=any", [1]),
-        ("?error=none", [0, 2]),
-        ("?error=any&policy=one", []),
+        ("?text=FRANCE&policy=one", []),
+        ("?problem=none", []),
         ("?text=%25", []),
     ],
 )
@@ -150,7 +141,7 @@ def test_filters(found: Inspection, query: str, which: list[int]) -> None:
 
 @pytest.mark.parametrize(
     "query",
-    ["?outcome=maybe", "?low=x&scorer=first", "?low=0.5", "?low=nan&scorer=first", "?error=0", "?error=²",
+    ["?outcome=maybe", "?low=x&scorer=first", "?low=0.5", "?low=nan&scorer=first",
      "?text=" + "a" * 501, "?policy=%00"],
 )  # fmt: skip
 def test_filters_that_make_no_sense_are_refused(found: Inspection, query: str) -> None:
@@ -162,12 +153,12 @@ def test_filters_that_make_no_sense_are_refused(found: Inspection, query: str) -
 def test_a_list_goes_on_where_it_ended_with_its_filters(tmp_path: Path) -> None:
     made = open_inspection(tmp_path, rows=1)
     seen: list[str] = []
-    query = "?solution=i"
+    query = "?text=is"
     while query:
         twin = made.viewer.json(f"{made.base}/traces.json{query}")
         seen += [row["id"] for row in twin["traces"]]
         query = twin["next"] or ""
-        assert not query or "solution=i" in query
+        assert not query or "text=is" in query
     assert sorted(seen) == sorted(trace.id for trace in made.traces)
     made.db.close()
 
@@ -178,9 +169,8 @@ def test_any_id_has_a_link_that_works(tmp_path: Path) -> None:
     problem = Problem(id=odd, text="odd")
     made.db.traces.add_problems(made.room.project, [problem])
     made.db.traces.add_traces(made.room.project, [Trace(id=odd, problem_id=odd, text="")])
-    for page in ("traces", "problems"):
-        twin = made.viewer.json(f"{made.base}/{page}.json?text=odd")
-        (row,) = twin["traces" if page == "traces" else "problems"]
+    for query in ("text=odd", f"problem={quote(odd)}"):
+        (row,) = made.viewer.json(f"{made.base}/traces.json?{query}")["traces"]
         answer = made.viewer.get(row["link"])
         assert answer.status_code == 200
         assert "<b>%2F" not in answer.text
@@ -192,19 +182,14 @@ def test_any_id_has_a_link_that_works(tmp_path: Path) -> None:
 
 
 def test_another_projects_trace_is_not_found(found: Inspection) -> None:
-    for path in (
-        f"{found.base}/trace?id={found.foreign.id}",
-        f"{found.base}/problem?id={found.foreign.problem_id}",
-    ):
-        assert found.viewer.get(path).status_code == 404
-    for page in ("traces", "problems", f"trace?id={found.foreign.id}", "files"):
+    assert found.viewer.get(f"{found.base}/trace?id={found.foreign.id}").status_code == 404
+    assert ids(found, f"?problem={found.foreign.problem_id}") == []
+    for page in ("traces", f"trace?id={found.foreign.id}", "files"):
         assert found.viewer.get(f"/projects/{found.other}/{page}").status_code == 404
     assert found.viewer.get(f"{found.base}/trace").status_code == 404
 
 
-@pytest.mark.parametrize(
-    "page", ["traces", "trace?id=1", "problems", "problem?id=1", "files", "export/labels.parquet"]
-)
+@pytest.mark.parametrize("page", ["traces", "trace?id=1", "files", "export/labels.parquet"])
 def test_annotators_are_blind_to_each_other(found: Inspection, page: str) -> None:
     assert found.room.browser("ann").get(f"{found.base}/{page}").status_code == 403
     assert found.room.browser("eve").get(f"{found.base}/{page}").status_code == 404
@@ -215,52 +200,11 @@ def test_a_project_without_traces_says_so(found: Inspection) -> None:
     empty = found.db.projects.create("Empty").id
     admin = found.room.browser("admin")
     assert "does not have traces yet" in admin.get(f"/projects/{empty}/traces").text
-    assert "No problems yet" in admin.get(f"/projects/{empty}/problems").text
     assert admin.json(f"/projects/{empty}/traces.json")["traces"] == []
     assert "No trace matches" in shown(found, f"{found.base}/traces?policy=nobody")
-
-
-def test_candidates_with_votes_and_every_selectors_choice(tmp_path: Path) -> None:
-    made = open_inspection(tmp_path)
-    problem = add_candidates(made)
-    twin = made.viewer.json(f"{made.base}/problem.json?id={problem.id}")
-    assert [(row["answer"], row["votes"], row["outcome"]) for row in twin["votes"]] == [
-        ("41", 2, False),
-        ("42", 1, True),
-    ]
-    (sums,) = twin["votes"][0]["weights"]
-    assert sums["sums"]["last"] == pytest.approx(0.6)
-    chosen = {(row["method"], row["aggregation"]): row["answer"] for row in twin["choices"]}
-    assert chosen["majority", None] == "41"
-    assert chosen["best_of_n", "min"] == chosen["weighted_vote", "last"] == "42"
-    assert chosen["weighted_vote", "mean"] == "41"
-    assert len(chosen) == 1 + 2 * len(AGGREGATORS)
-    page = shown(made, f"{made.base}/problem?id={problem.id}")
-    assert "Best of 4" in page
-    assert page.count('id="candidate-') == 4
-    made.db.close()
-
-
-def test_candidates_without_answers_or_scores_are_no_trouble() -> None:
-    traces = [Trace(problem_id="p", text="", sample=number) for number in range(2)]
-    assert votes(traces, [None, None], {}) == []
-    (row,) = choices(traces, [None, None], {})
-    assert (row["method"], row["candidate"]) == ("majority", 0)
-    assert choices([], [], {}) == []
-    unscored: dict[str, list[dict[str, Any]]] = {"s": [aggregates(()), aggregates((None,))]}
-    assert [row["method"] for row in choices(traces, ["1", "2"], unscored)] == ["majority"]
 
 
 def test_colours_rise_with_the_score_and_margins_are_signed() -> None:
     assert [cell["bucket"] for cell in strip((0.0, 0.05, 0.55, 1.0, None))] == [0, 0, 5, 9, None]
     assert [cell["bucket"] for cell in strip((-1.0, 0.0, 1.0, 7.0))] == [0, 5, 9, 9]
     assert [cell["first_error"] for cell in strip((0.1, 0.2), 1)] == [False, True]
-
-
-def test_sums_of_what_nobody_scored_are_unknown() -> None:
-    problem = Problem(text="?")
-    traces = [Trace(problem_id=problem.id, text=text) for text in "ab"]
-    values = {"s": [dict.fromkeys(AGGREGATORS)] * 2}
-    ((row,),) = (one["weights"] for one in votes(traces, ["1", "1"], values))
-    assert set(row["sums"].values()) == {None}
-    assert row["unscored"] == 2

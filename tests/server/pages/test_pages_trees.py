@@ -1,4 +1,4 @@
-"""Trees and requests on pages: trees fold, curves stay in their box, hostile file names are refused."""
+"""Requests and their trees on pages: trees fold, requests are filtered, and only readers see them."""
 
 from __future__ import annotations
 
@@ -12,28 +12,21 @@ from inspection_site import (
     NOON,
     Inspection,
     add_request,
-    add_trees,
     example_tree,
     open_inspection,
 )
 
 from surefoot.search.saved_tree import SavedNode
-from surefoot.server.pages.monitor import BOX, chart
-from surefoot.server.pages.render import axis_text
-from surefoot.server.pages.trees import outline
+from surefoot.server.pages.request_log import outline
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inspection]:
     folder = tmp_path_factory.mktemp("runs")
     made = open_inspection(folder, rows=2)
-    (made.runs / "maths" / "seed-0").mkdir(parents=True)
-    (made.runs / "maths" / "seed-0" / "rl.json").write_text("{}")
-    add_trees(made.runs / "maths" / "beam.trees.jsonl", example_tree(), example_tree(problem_id="q"))
-    (folder / "secret").mkdir()
-    (folder / "secret" / "trees.jsonl").write_text(example_tree().model_dump_json())
-    (made.runs / "link").symlink_to(folder / "secret")
-    (made.runs / "maths" / "linked.trees.jsonl").symlink_to(folder / "secret" / "trees.jsonl")
+    tree = example_tree().model_dump(mode="json")
+    earlier = NOON - timedelta(hours=1)
+    add_request(made.db, "deep", created=earlier, trees={0: tree}, model="deep")
     add_request(made.db)
     yield made
     made.db.close()
@@ -44,46 +37,8 @@ def tom(found: Inspection) -> Browser:
     return found.room.browser("tom")
 
 
-@pytest.mark.parametrize(
-    ("name", "status"),
-    [
-        ("../secret", 400),
-        ("..", 400),
-        (".", 400),
-        ("/etc", 400),
-        ("maths/../../secret", 400),
-        ("maths//seed-0", 400),
-        ("maths\\seed-0", 400),
-        ("%2e%2e/secret", 400),
-        ("maths/.hidden", 400),
-        ("maths/linked.trees.jsonl", 404),
-        ("link/trees.jsonl", 404),
-        ("../secret/trees.jsonl", 400),
-        ("maths/seed-0/rl.json", 400),
-        ("none.trees.jsonl", 404),
-        ("maths/seed\n-0", 400),
-        ("a/" * 20 + "b", 400),
-        ("x" * 501, 400),
-        ("\x00", 400),
-        ("link", 404),
-        ("maths", 404),
-        ("nothing", 404),
-        ("", 404),
-    ],
-)
-def test_path_tricks_in_names_of_trees(tom: Browser, name: str, status: int) -> None:
-    for page in ("/tree-list", "/tree.json"):
-        answer = tom.get(page, params={"file": name, "number": 0})
-        assert answer.status_code == status
-        assert "secret/" not in answer.text
-
-
 def test_a_tree_unfolds_along_the_chosen_solution(tom: Browser) -> None:
-    files = tom.json("/trees.json")["files"]
-    assert "maths/beam.trees.jsonl" in [one["name"] for one in files]
-    listed = tom.json("/tree-list.json?file=maths/beam.trees.jsonl")["trees"]
-    assert [one["problem_id"] for one in listed] == ["p", "q"]
-    page = tom.get(listed[0]["link"]).text
+    page = tom.get("/request-tree?id=deep&choice=0").text
     tree = page[page.index('<div class="card tree">') :]
     assert tree.count("<details") == tree.count("</details>") == 1
     assert '<details class="node chosen" open>' in tree
@@ -91,14 +46,10 @@ def test_a_tree_unfolds_along_the_chosen_solution(tom: Browser) -> None:
     assert "second" in tree[tree.index("</details>") :]
     assert SCRIPT not in page
     assert "<b>0.90</b>" in tree
-    assert tom.json(listed[0]["link"].replace("/tree?", "/tree.json?"))["tree"]["chosen"] == [1, 3]
-
-
-def test_trees_that_are_not_there(tom: Browser) -> None:
-    for number in ("2", "999999999"):
-        assert tom.get(f"/tree?file=maths/beam.trees.jsonl&number={number}").status_code == 404
-    for number in ("-1", "x", "²", "1" * 30):
-        assert tom.get(f"/tree?file=maths/beam.trees.jsonl&number={number}").status_code == 400
+    assert tom.json("/request-tree.json?id=deep&choice=0")["tree"]["chosen"] == [1, 3]
+    assert tom.get("/request-tree?id=deep&choice=1").status_code == 404
+    for choice in ("-1", "x", "²", "1" * 30):
+        assert tom.get(f"/request-tree?id=deep&choice={choice}").status_code == 400
 
 
 def test_a_deep_tree_needs_no_recursion() -> None:
@@ -109,19 +60,9 @@ def test_a_deep_tree_needs_no_recursion() -> None:
     assert sum(one["close"] for one in drawn) == 2998
 
 
-def test_lines_stay_in_their_box_and_are_thinned() -> None:
-    one = chart("x", [(float(n), (-1.0) ** n * 1e300) for n in range(5000)])
-    places = [tuple(map(float, pair.split(","))) for pair in one["line"].split()]
-    assert len(places) == 400
-    assert all(BOX["left"] <= x <= BOX["right"] and BOX["top"] <= y <= BOX["bottom"] for x, y in places)
-    assert places[-1] == one["end"]
-    flat = chart("c", [(0, 2), (1, 2)])["line"].split()
-    assert len({pair.partition(",")[2] for pair in flat}) == 1
-
-
 def test_requests_with_chosen_and_rejected_candidates(tom: Browser) -> None:
     twin = tom.json("/requests.json")
-    assert [one["request_id"] for one in twin["requests"]] == ["req-1"]
+    assert [one["request_id"] for one in twin["requests"]] == ["req-1", "deep"]
     page = tom.get(twin["requests"][0]["link"]).text
     assert page.index("✓ chosen") < page.index("✗ rejected")
     assert "step 1 below 0.5" in page
@@ -147,7 +88,8 @@ def test_requests_are_filtered_and_go_on(found: Inspection, tom: Browser) -> Non
         seen += [one["request_id"] for one in twin["requests"]]
         query = twin["next"] or ""
     assert seen == ["more-2", "more-1", "more-0"]
-    assert [one["request_id"] for one in tom.json("/requests.json?failed=no")["requests"]] == ["req-1"]
+    succeeded = tom.json("/requests.json?failed=no")["requests"]
+    assert [one["request_id"] for one in succeeded] == ["req-1", "deep"]
     assert "No request matches" in tom.get("/requests?strategy=none").text
     for query in ("?failed=x", "?before=x", "?before=2024-05-01", "?project=x"):
         assert tom.get(f"/requests{query}").status_code == 400
@@ -156,12 +98,9 @@ def test_requests_are_filtered_and_go_on(found: Inspection, tom: Browser) -> Non
 @pytest.mark.parametrize(
     "page",
     [
-        "/trees",
-        "/tree?file=a",
         "/requests",
         "/request?id=a",
         "/request-tree?id=a",
-        "/monitor",
     ],
 )
 def test_only_readers_of_the_whole_server_see_them(found: Inspection, page: str) -> None:
@@ -173,33 +112,3 @@ def test_only_readers_of_the_whole_server_see_them(found: Inspection, page: str)
     nobody = found.room.browser()
     assert nobody.get(page, headers={"Authorization": f"Bearer {bound}"}).status_code == 403
     assert nobody.get(page, headers={"Authorization": f"Bearer {free}"}).status_code in (200, 404)
-
-
-def test_without_a_directory_of_runs_the_pages_say_so(found: Inspection, tom: Browser) -> None:
-    pages = found.room.app.state.pages
-    settings = pages.settings
-    pages.settings = settings.model_copy(update={"runs": None})
-    try:
-        assert "No directory of runs" in tom.get("/trees").text
-        assert tom.get("/tree-list?file=maths/beam.trees.jsonl").status_code == 404
-    finally:
-        pages.settings = settings
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0, "0"),
-        (0.4036, "0.404"),
-        (-0.0022691, "−0.00227"),
-        (12_800, "12.8k"),
-        (999_999, "1000k"),
-        (5e-8, "5e−8"),
-        (-1e308, "−1e308"),
-        (-0.000123, "−1.23e−4"),
-        (9999.9, "1e4"),
-    ],
-)
-def test_numbers_beside_an_axis_are_short(value: float, text: str) -> None:
-    assert axis_text(value) == text
-    assert len(text) <= 8

@@ -202,7 +202,7 @@ def test_a_key_ends_with_its_user(db: Database) -> None:
 
 
 def test_a_project_is_changed_by_one_at_a_time(db: Database) -> None:
-    protocol = Protocol(phase=1, show_answer=True, annotators=3, control_share=0.1, queue="uncertainty")
+    protocol = Protocol(show_answer=True, annotators=3, control_share=0.1, queue="uncertainty")
     made = db.projects.create(HOSTILE, instructions=HOSTILE, protocol=protocol)
     assert db.projects.get(made.id) == db.projects.by_name(HOSTILE) == made
     assert (made.instructions, made.protocol, made.version) == (HOSTILE, protocol, 1)
@@ -221,7 +221,7 @@ def test_a_project_is_changed_by_one_at_a_time(db: Database) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [{"phase": 3}, {"annotators": 0}, {"control_share": 1.5}, {"values": (2,)}, {"quue": "order"}]
+    "bad", [{"phase": 1}, {"annotators": 0}, {"control_share": 1.5}, {"values": (2,)}, {"quue": "order"}]
 )
 def test_a_protocol_refuses_nonsense(bad) -> None:
     with pytest.raises(ValidationError):

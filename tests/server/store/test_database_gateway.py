@@ -1,4 +1,4 @@
-"""The gateway's record and counters. On both databases."""
+"""The gateway's record. On both databases."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_store_that_is_there_answers_and_one_that_is_closed_says_so(db: Databa
     db.gateway.ping()
     if db.backend == "sqlite":
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as other:
-            other.execute("DROP TABLE counters")
+            other.execute("DROP TABLE gateway_candidates")
         with pytest.raises(UnavailableError):
             db.gateway.ping()
 
@@ -93,12 +93,11 @@ def test_requests_are_found_in_pages(db: Database, clock) -> None:
 
 def test_old_requests_are_deleted_with_their_candidates(db: Database, clock, url: str) -> None:
     given = [record(clock, f"r{n}", created=clock.at + timedelta(days=n)) for n in range(5)]
-    db.gateway.write_all([one.model_copy(update={"tally": {"answered": 1}}) for one in given])
+    db.gateway.write_all(given)
     before = clock.at + timedelta(days=3)
     assert [db.gateway.prune(before, most=2) for _ in range(3)] == [2, 1, 0]
     assert [row.request_id for row in db.gateway.find()] == ["r4", "r3"]
     assert len(db.gateway.get("r3").candidates) == 2
-    assert sum(one.value for one in db.gateway.counters()) == 5
     engine = engine_of(url)
     with engine.connect() as connection:
         assert connection.scalar(text("SELECT count(*) FROM gateway_candidates")) == 4
@@ -111,19 +110,6 @@ def test_a_batch_is_kept_whole_or_not_at_all(db: Database, clock) -> None:
     assert db.gateway.find() == []
     with pytest.raises(StoreError, match="time zone"):
         db.gateway.write_all([record(clock, created=clock.at.replace(tzinfo=None))])
-
-
-def test_counters_add_up_by_the_hour(db: Database, clock) -> None:
-    def counted(name: str, minutes: int, tally: dict[str, float]) -> GatewayRecord:
-        return record(clock, name, created=clock.at + timedelta(minutes=minutes), tally=tally)
-
-    db.gateway.write_all([counted("a", 0, {"accepted": 2, HOSTILE: 0.5}), counted("b", 59, {"accepted": 1})])
-    db.gateway.write_all([counted("c", 60, {"accepted": 1}), counted("a", 0, {"accepted": 9})])
-    hour = clock.at.replace(minute=0, second=0, microsecond=0)
-    rows = {(one.hour, one.name): one.value for one in db.gateway.counters()}
-    later = hour + timedelta(hours=1)
-    assert rows == {(hour, "accepted"): 3, (hour, HOSTILE): 0.5, (later, "accepted"): 1}
-    assert len(db.gateway.counters(since=later)) == 1
 
 
 def test_scores_of_answers_come_in_their_order(db: Database, clock) -> None:
@@ -165,4 +151,4 @@ def test_a_full_disk_is_noticed_by_the_probe(tmp_path: Path) -> None:
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         db.gateway.ping()
-        assert db.gateway.counters() == []
+        assert db.gateway.find() == []

@@ -1,4 +1,4 @@
-"""Labels in and out: submissions, undo, choices, reviews, export, isolation. On both databases."""
+"""Labels in and out: submissions, undo, reviews, export, isolation. On both databases."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from test_database import HOSTILE
 from surefoot.errors import ConflictError, ForbiddenError, NotFoundError, StoreError
 from surefoot.io import write_records
 from surefoot.records import Message, Problem, Step, StepLabel, StepScores, Trace
-from surefoot.server import ChoiceInput, Database, KnownAnswer, LabelInput, NewItem, import_files, kind_of
+from surefoot.server import Database, KnownAnswer, LabelInput, NewItem, import_files, kind_of
 from surefoot.stats.rater_agreement import agreement
 
 
 def rate(lab: Lab, person: int, item: int, values: list[int | None], key: str, *, finish: bool = True):
     """Labels of the first steps of a solution."""
-    trace = lab.traces[lab.items.index(item)]
     labels = [
-        LabelInput(trace_id=trace.id, step=step, value=value, reason="unclear" if value is None else None)
+        LabelInput(step=step, value=value, reason="unclear" if value is None else None)
         for step, value in enumerate(values)
     ]
     user = lab.people[person].user_id
@@ -34,7 +33,6 @@ def test_a_label_is_kept_with_all_that_belongs_to_it(lab: Lab, clock) -> None:
     item, user = lab.next(), lab.people[0].user_id
     assert item is not None
     given = LabelInput(
-        trace_id=lab.traces[0].id,
         step=1,
         value=-1,
         milliseconds=812,
@@ -84,8 +82,8 @@ def test_undo_appends_and_opens_the_item_again(lab: Lab) -> None:
 
 def test_a_second_tab_is_noticed(lab: Lab) -> None:
     item, user = lab.next(), lab.people[0].user_id
-    seen = lab.db.items.for_annotator(lab.id, item, user).last
-    label = [LabelInput(trace_id=lab.traces[0].id, step=0, value=1)]
+    seen = lab.db.labels.item(lab.id, item, user).last
+    label = [LabelInput(step=0, value=1)]
     lab.db.labels.submit(lab.id, item, user, label, "a", after=seen)
     with pytest.raises(ConflictError, match="reload it"):
         lab.db.labels.submit(lab.id, item, user, label, "b", after=seen)
@@ -94,14 +92,14 @@ def test_a_second_tab_is_noticed(lab: Lab) -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        {"step": 3}, {"step": -1}, {"trace_id": "other"}, {"value": 7}, {"value": None}, {"milliseconds": -1},
+        {"step": 3}, {"step": -1}, {"value": 7}, {"value": None}, {"milliseconds": -1},
         {"comment": "\x00"}, {"value": None, "reason": " "}, {"comment": "\ud800"}, {"meta": {"x": object()}},
     ],
 )  # fmt: skip
 def test_a_wrong_label_is_refused_whole(lab: Lab, bad) -> None:
     item = lab.next()
-    good = LabelInput(trace_id=lab.traces[0].id, step=0, value=1)
-    values = {"trace_id": lab.traces[0].id, "step": 1, "value": 0, **bad}
+    good = LabelInput(step=0, value=1)
+    values = {"step": 1, "value": 0, **bad}
     with pytest.raises(StoreError):
         lab.db.labels.submit(lab.id, item, lab.people[0].user_id, [good, LabelInput(**values)], "k")
     assert lab.db.export.stored(lab.id) == []
@@ -112,7 +110,7 @@ def test_only_allowed_values_and_one_label_a_step(lab: Lab) -> None:
     item, user = lab.next(), lab.people[0].user_id
     with pytest.raises(StoreError, match="allows"):
         rate(lab, 0, item, [0], "k")
-    twice = [LabelInput(trace_id=lab.traces[0].id, step=0, value=1)] * 2
+    twice = [LabelInput(step=0, value=1)] * 2
     with pytest.raises(StoreError, match="two labels"):
         lab.db.labels.submit(lab.id, item, user, twice, "k")
     with pytest.raises(StoreError, match="empty"):
@@ -120,68 +118,25 @@ def test_only_allowed_values_and_one_label_a_step(lab: Lab) -> None:
 
 
 def test_an_annotator_sees_nothing_that_gives_the_answer_away(lab: Lab) -> None:
-    known = (KnownAnswer(trace_id=lab.traces[1].id, step=2, value=-1),)
-    control = lab.db.items.add(lab.id, [NewItem(trace_ids=(lab.traces[1].id,), role="control", known=known)])[
-        0
-    ]
+    known = (KnownAnswer(step=2, value=-1),)
+    control = lab.db.items.add(lab.id, [NewItem(trace_id=lab.traces[1].id, role="control", known=known)])[0]
     lab.set(control_share=1.0)
     assert lab.next(0) == lab.next(1) == control
     lab.items[1] = control
     rate(lab, 1, control, [0], "other")
-    seen = lab.db.items.for_annotator(lab.id, control, lab.people[0].user_id)
+    seen = lab.db.labels.item(lab.id, control, lab.people[0].user_id)
     assert (seen.problem.answer, seen.problem.meta, seen.labels) == (None, {}, ())
-    assert (seen.traces[0].outcome, seen.traces[0].meta, seen.traces[0].policy) == (None, {}, None)
-    assert seen.traces[0].text == lab.traces[1].text
+    assert (seen.trace.outcome, seen.trace.meta, seen.trace.policy) == (None, {}, None)
+    assert seen.trace.text == lab.traces[1].text
     assert "control" not in repr(seen)
     rate(lab, 0, control, [1], "mine", finish=False)
-    (own,) = lab.db.items.for_annotator(lab.id, control, lab.people[0].user_id).labels
+    (own,) = lab.db.labels.item(lab.id, control, lab.people[0].user_id).labels
     assert (own.record.value, own.chosen_by, own.role) == (1, None, None)
     lab.set(show_answer=True)
-    shown = lab.db.items.for_annotator(lab.id, control, lab.people[0].user_id)
-    assert (shown.problem.answer, shown.traces[0].outcome) == ("2", False)
+    shown = lab.db.labels.item(lab.id, control, lab.people[0].user_id)
+    assert (shown.problem.answer, shown.trace.outcome) == ("2", False)
     with pytest.raises(ForbiddenError):
-        lab.db.items.for_annotator(lab.id, lab.items[0], lab.people[0].user_id)
-
-
-def test_choice_and_step_written_by_hand(db: Database) -> None:
-    lab = make_lab(db, items=1)
-    rival = Trace(
-        problem_id=lab.problems[0].id, text="one\nzwei\n", steps=(Step(start=0, end=4), Step(start=4, end=9))
-    )
-    db.traces.add_traces(lab.id, [rival])
-    names = (lab.traces[0].id, rival.id)
-    item = db.items.add(lab.id, [NewItem(trace_ids=names, kind="alternatives", step=1)])[0]
-    users = [person.user_id for person in lab.people]
-    db.items.set_active(lab.id, lab.items[0], False)
-    assert lab.next(0) == lab.next(1) == item
-    labels = [
-        LabelInput(trace_id=name, step=1, value=value) for name, value in zip(names, (1, -1), strict=True)
-    ]
-    made = db.labels.submit(
-        lab.id, item, users[0], labels, "k", choice=ChoiceInput(trace_id=names[0]), finish=True
-    )
-    assert (len(made.label_ids), made.finished) == (2, True)
-    hand = db.labels.submit(lab.id, item, users[1], [], "k", choice=ChoiceInput(text=HOSTILE))
-    chosen, written = db.labels.choices(lab.id, item)
-    assert (chosen.id, chosen.trace_id, chosen.text) == (made.choice_id, names[0], None)
-    assert (written.id, written.text) == (hand.choice_id, HOSTILE)
-    trace = db.traces.trace(lab.id, written.trace_id)
-    assert (trace.step_text(0), trace.step_text(1)) == ("one\n", HOSTILE)
-    assert trace.policy == f"human:{lab.people[1].pseudonym}"
-    assert db.items.for_annotator(lab.id, item, users[0]).choice == chosen
-    assert db.items.add_solutions(lab.id) == []
-    db.labels.undo(lab.id, item, users[1], "u")
-    assert db.labels.choices(lab.id) == [chosen]
-    for bad in (
-        ChoiceInput(),
-        ChoiceInput(trace_id=names[0], text="x"),
-        ChoiceInput(text=" "),
-        ChoiceInput(trace_id="x"),
-    ):
-        with pytest.raises(StoreError, match="choice"):
-            db.labels.submit(lab.id, item, users[1], [], "bad", choice=bad)
-    with pytest.raises(StoreError, match="about step 1"):
-        db.labels.submit(lab.id, item, users[1], [LabelInput(trace_id=names[0], step=0, value=1)], "bad")
+        lab.db.labels.item(lab.id, lab.items[0], lab.people[0].user_id)
 
 
 def test_matrix_disagreement_and_decision(lab: Lab) -> None:
@@ -208,28 +163,24 @@ def test_matrix_disagreement_and_decision(lab: Lab) -> None:
     assert dict(found.values) == {lab.people[0].pseudonym: 1, lab.people[1].pseudonym: -1}
     judge = lab.people[0].user_id
     chosen = found.label_ids[[name for name, _ in found.values].index(lab.people[1].pseudonym)]
-    decided = lab.db.reviews.adjudicate(
-        lab.id, item, judge, trace, 1, -1, note=HOSTILE, label_id=chosen, after=0
-    )
+    decided = lab.db.reviews.adjudicate(lab.id, item, judge, 1, -1, note=HOSTILE, label_id=chosen, after=0)
     assert (decided.note, decided.label_id, decided.user_id) == (HOSTILE, chosen, judge)
     assert lab.db.reviews.disagreements(lab.id) == []
     assert lab.db.reviews.disagreements(lab.id, adjudicated=True)[0].adjudication == decided
     with pytest.raises(ConflictError, match="decided since"):
-        lab.db.reviews.adjudicate(lab.id, item, judge, trace, 1, 1, after=0)
+        lab.db.reviews.adjudicate(lab.id, item, judge, 1, 1, after=0)
     with pytest.raises(StoreError, match="label_id"):
-        lab.db.reviews.adjudicate(lab.id, item, judge, trace, 0, 1, label_id=chosen)
+        lab.db.reviews.adjudicate(lab.id, item, judge, 0, 1, label_id=chosen)
     settled = list(lab.db.export.labels(lab.id, settled=True))
     (one,) = [label for label in settled if label.trace_id == trace and label.step == 1]
     assert (one.value, one.source, one.evidence.message) == (-1, "human:adjudicated", HOSTILE)
-    later = lab.db.reviews.adjudicate(lab.id, item, judge, trace, 1, 1, after=decided.id)
+    later = lab.db.reviews.adjudicate(lab.id, item, judge, 1, 1, after=decided.id)
     assert lab.db.reviews.adjudications(lab.id) == [later]
 
 
 def test_controls_stay_out_of_the_export(lab: Lab) -> None:
-    known = (KnownAnswer(trace_id=lab.traces[0].id, step=0, value=-1),)
-    control = lab.db.items.add(lab.id, [NewItem(trace_ids=(lab.traces[0].id,), role="control", known=known)])[
-        0
-    ]
+    known = (KnownAnswer(step=0, value=-1),)
+    control = lab.db.items.add(lab.id, [NewItem(trace_id=lab.traces[0].id, role="control", known=known)])[0]
     lab.set(control_share=1.0)
     assert lab.next() == control
     lab.items[0] = control
@@ -256,20 +207,20 @@ def test_nothing_crosses_from_project_to_project(db: Database) -> None:
     trace = ours.traces[0].id
     for ask in (
         lambda: db.items.get(wrong, item),
-        lambda: db.items.for_annotator(wrong, item, user),
+        lambda: db.labels.item(wrong, item, user),
         lambda: db.items.set_active(wrong, item, False),
         lambda: db.items.set_priorities(wrong, "uncertainty", {item: 1.0}),
         lambda: db.assignments.skip(wrong, item, user, "x"),
-        lambda: db.labels.submit(wrong, item, user, [LabelInput(trace_id=trace, step=0, value=1)], "w"),
+        lambda: db.labels.submit(wrong, item, user, [LabelInput(step=0, value=1)], "w"),
         lambda: db.labels.undo(wrong, item, user, "w"),
         lambda: db.comments.add(wrong, item, user, "flag", "x"),
         lambda: db.comments.resolve(wrong, 1),
-        lambda: db.reviews.adjudicate(wrong, item, user, trace, 0, 1),
+        lambda: db.reviews.adjudicate(wrong, item, user, 0, 1),
     ):
         with pytest.raises(NotFoundError):
             ask()
     assert item not in [found.id for found in db.items.list(wrong)]
-    assert db.export.stored(wrong) == db.reviews.cells(wrong) == db.labels.choices(wrong) == []
+    assert db.export.stored(wrong) == db.reviews.cells(wrong) == []
     assert db.comments.list(wrong) == db.assignments.of_user(wrong, user) == db.traces.scorers(wrong) == []
     assert db.labels.of_trace(wrong, trace) == []  # the same trace lies in both
     assert len(db.labels.of_trace(ours.id, trace)) == 2
@@ -279,7 +230,7 @@ def test_nothing_crosses_from_project_to_project(db: Database) -> None:
     stranger = db.users.create("stranger").id
     for ask in (
         lambda: db.assignments.next(ours.id, stranger, Random(0)),
-        lambda: db.labels.submit(ours.id, item, stranger, [LabelInput(trace_id=trace, step=0, value=1)], "w"),
+        lambda: db.labels.submit(ours.id, item, stranger, [LabelInput(step=0, value=1)], "w"),
         lambda: db.comments.add(ours.id, item, stranger, "comment", "x"),
     ):
         with pytest.raises(ForbiddenError):
@@ -288,7 +239,7 @@ def test_nothing_crosses_from_project_to_project(db: Database) -> None:
 
 def test_comments(lab: Lab) -> None:
     item, user, other = lab.items[0], lab.people[0].user_id, lab.people[1].user_id
-    flag = lab.db.comments.add(lab.id, item, user, "flag", HOSTILE, trace_id=lab.traces[0].id, step=2)
+    flag = lab.db.comments.add(lab.id, item, user, "flag", HOSTILE, step=2)
     note = lab.db.comments.add(lab.id, item, other, "comment", "fine")
     assert (flag.text, flag.step, flag.resolved) == (HOSTILE, 2, None)
     assert lab.db.comments.list(lab.id) == [flag, note]

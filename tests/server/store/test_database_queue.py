@@ -17,8 +17,8 @@ def add_known(lab: Lab, role: str, number: int) -> list[int]:
     """Items with a known answer: the last step is wrong."""
     new = []
     for trace in lab.traces[:number]:
-        known = (KnownAnswer(trace_id=trace.id, step=2, value=-1),)
-        new.append(NewItem(trace_ids=(trace.id,), role=role, known=known))
+        known = (KnownAnswer(step=2, value=-1),)
+        new.append(NewItem(trace_id=trace.id, role=role, known=known))
     return lab.db.items.add(lab.id, new)
 
 
@@ -47,8 +47,7 @@ def test_progress_is_that_of_the_assignments(db: Database) -> None:
         user = lab.people[person].user_id
         for _ in range(finished):
             item, time = lab.next(person), rng.randrange(1, 99)
-            trace = db.items.get(lab.id, item).trace_ids[0]
-            label = LabelInput(trace_id=trace, step=0, value=1)
+            label = LabelInput(step=0, value=1)
             db.labels.submit(lab.id, item, user, [label], f"k{item}", finish=True, milliseconds=time)
             times.setdefault(user, []).append(time)
     db.assignments.skip(lab.id, lab.next(1), lab.people[1].user_id, "cannot read it")
@@ -214,19 +213,15 @@ def test_an_equal_item_is_not_added_twice(lab: Lab) -> None:
     assert lab.db.items.add_solutions(lab.id, [trace.id for trace in lab.traces]) == lab.items
     assert lab.db.items.add_solutions(lab.id) == []
     assert [item.id for item in lab.db.items.list(lab.id, after=lab.items[0])] == lab.items[1:]
-    first, second = (trace.id for trace in lab.traces[:2])
-    known = (KnownAnswer(trace_id=first, step=9, value=1),)
+    first = lab.traces[0].id
+    known = (KnownAnswer(step=9, value=1),)
     for bad in (
-        NewItem(trace_ids=()),
-        NewItem(trace_ids=(first, second)),
-        NewItem(trace_ids=(first, second), kind="alternatives", step=0),
-        NewItem(trace_ids=(first,), kind="alternatives"),
-        NewItem(trace_ids=(first,), kind="alternatives", step=3),
-        NewItem(trace_ids=(first,), role="control"),
-        NewItem(trace_ids=(first,), role="control", known=known),
-        NewItem(trace_ids=(first,), known=known),
+        NewItem(trace_id=""),
+        NewItem(trace_id=first, role="control"),
+        NewItem(trace_id=first, role="control", known=known),
+        NewItem(trace_id=first, known=known),
     ):
         with pytest.raises(StoreError):
             lab.db.items.add(lab.id, [bad])
     with pytest.raises(NotFoundError):
-        lab.db.items.add(lab.id, [NewItem(trace_ids=("unknown",))])
+        lab.db.items.add(lab.id, [NewItem(trace_id="unknown")])

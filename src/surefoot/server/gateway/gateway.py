@@ -186,9 +186,7 @@ class Gateway:
             for choice in generation.choices:
                 self.metrics.add_decisions(choice.decisions)
                 observations.add_choice(plan, choice)
-            await self.record(
-                entry.success(usage=generation.usage, generation=generation, observations=observations)
-            )
+            await self.record(entry.success(usage=generation.usage, generation=generation))
             self.metrics.generated.labels(plan.strategy.family).inc(len(generation.choices))
             self.monitor.add(observations)
             return generation

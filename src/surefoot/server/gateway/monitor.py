@@ -84,16 +84,6 @@ class Observations:
             self.count("accepted", True, accepted)
             self.count("accepted", False, len(scores) - accepted + len(choice.dropped))
 
-    def tally(self) -> dict[str, float]:
-        """Increments of hourly counters: ``accepted`` of ``accepted_of`` …, ``score_sum`` over ``scores``."""
-        tally: dict[str, float] = {}
-        for share, happened, times in self.events:
-            tally[share] = tally.get(share, 0) + happened * times
-            tally[f"{share}_of"] = tally.get(f"{share}_of", 0) + times
-        if self.scores:
-            tally |= {"scores": len(self.scores), "score_sum": math.fsum(self.scores)}
-        return tally
-
 
 class Monitor:
     """Keeps a reference window of step scores, the latest scores, and the latest events of each share.

@@ -114,8 +114,6 @@ class GatewayRecord(Record):
     """The guard's decisions about messages with tool calls, in order of sampling, by answer."""
     request: dict[str, Any] = Field(default_factory=dict)
     """The parameters of the request (n, temperature, seed …), without the messages."""
-    tally: dict[str, float] = Field(default_factory=dict)
-    """Increments of the hourly counters."""
 
 
 class HeldCall(BaseModel):

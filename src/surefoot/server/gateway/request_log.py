@@ -19,7 +19,6 @@ from surefoot.errors import UnavailableError
 from surefoot.records import Problem, Trace, Usage
 from surefoot.server.gateway.errors import ApiError
 from surefoot.server.gateway.generation import Generation
-from surefoot.server.gateway.monitor import Observations
 from surefoot.server.gateway.records import (
     AuthorizedKey,
     Decision,
@@ -54,7 +53,6 @@ class LogEntry:
         *,
         usage: Usage,
         generation: Generation | None = None,
-        observations: Observations,
         client_candidate: GatewayCandidate | None = None,
         decision: Decision | None = None,
     ) -> GatewayRecord:
@@ -70,7 +68,6 @@ class LogEntry:
             usage=usage,
             candidates=tuple(candidates),
             trees={number: choice.tree for number, choice in enumerate(choices) if choice.tree is not None},
-            tally={"answered": 1, **observations.tally()},
             decision=decision,
             guard={number: choice.decisions for number, choice in enumerate(choices) if choice.decisions},
         )
@@ -86,9 +83,7 @@ class LogEntry:
             )
             for number, text in sorted(sent.items())
         ]
-        return self._record(
-            status=status, error=error, usage=usage, candidates=tuple(partial), tally={"failed": 1}
-        )
+        return self._record(status=status, error=error, usage=usage, candidates=tuple(partial))
 
     def _record(self, **fields: Any) -> GatewayRecord:
         return GatewayRecord(

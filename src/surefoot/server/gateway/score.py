@@ -293,7 +293,6 @@ async def _verify(
         entry.success(
             usage=record.usage,
             client_candidate=candidate,
-            observations=observations,
             decision=decision,
         )
     )

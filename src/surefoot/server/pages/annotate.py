@@ -14,14 +14,14 @@ from fastapi.responses import Response
 
 from surefoot.errors import ForbiddenError, NotFoundError, StoreError
 from surefoot.records import ToolCall, Trace
-from surefoot.segment import Block, trace_blocks
+from surefoot.segment import trace_blocks
 from surefoot.server.pages.access import AnnotatorPlace, MemberPlace, Place, pages_of
 from surefoot.server.pages.forms import CheckedForm, Form, new_key
 from surefoot.server.pages.render import done, show, twin
 from surefoot.server.store.accounts import Protocol
 from surefoot.server.store.labelling import (
     AnnotatorItem,
-    ChoiceInput,
+    CommentKind,
     LabelInput,
     StoredLabel,
 )
@@ -35,6 +35,7 @@ SKIP_REASONS = {
     "other": "Another reason",
 }
 """Why an item is skipped; the first two are PRM800K's ``finish_reason``."""
+_KINDS: tuple[CommentKind, ...] = ("flag", "comment")
 
 
 @twin(router, "/projects/{project_id:number}/annotate")
@@ -58,56 +59,25 @@ def item_page(request: Request, place: AnnotatorPlace, item_id: int) -> Response
     data = {
         **item_view(item, place.project.protocol),
         "comments": [
-            {"kind": r.kind, "text": r.text, "trace": r.trace_id, "step": r.step, "created": r.created}
-            for r in comments
+            {"kind": r.kind, "text": r.text, "step": r.step, "created": r.created} for r in comments
         ],
         "previous": _previous(place, item_id),
         "own_progress": _own_progress(place),
     }
-    template = "annotate.html" if item.kind == "solution" else "alternatives.html"
     extra = {"key": new_key(), "skip_reasons": SKIP_REASONS}
-    return show(request, place, template, data, extra=extra)
+    return show(request, place, "annotate.html", data, extra=extra)
 
 
 @router.post("/projects/{project_id:number}/items/{item_id:number}/label")
 def label(request: Request, place: AnnotatorPlace, item_id: int, form: CheckedForm) -> Response:
     """Label one step of a solution; the first error or the last step finishes the item."""
     db, item = place.db, _own(place, item_id)
-    if item.kind != "solution":
-        raise StoreError("this item has alternatives; send their labels to .../alternatives")
     step, value, time = form.whole("step"), form.value("value"), form.milliseconds()
-    finish = ends_with(item, step, value)
-    new_label = LabelInput(
-        trace_id=item.traces[0].id,
-        step=step,
-        value=value,
-        milliseconds=time,
-        comment=form.optional("comment"),
-    )
+    finish = value == -1 or step == len(item.trace.steps) - 1
+    new_label = LabelInput(step=step, value=value, milliseconds=time, comment=form.optional("comment"))
     submission = db.labels.submit(
         place.id, item_id, place.user_id, [new_label], _key(form), after=form.whole("after"), finish=finish,
         milliseconds=_total(item, step, time) if finish else None,
-    )  # fmt: skip
-    return done(request, f"/projects/{place.id}/items/{item_id}", {"submission": submission})
-
-
-@router.post("/projects/{project_id:number}/items/{item_id:number}/alternatives")
-def label_alternatives(request: Request, place: AnnotatorPlace, item_id: int, form: CheckedForm) -> Response:
-    """Phase 1: a label for each alternative, and the one to continue with or a step written by hand."""
-    db, item = place.db, _own(place, item_id)
-    if item.kind != "alternatives" or item.step is None:
-        raise StoreError("this item is a solution; send its labels one by one to .../label")
-    missing = [n for n in range(len(item.traces)) if not form.optional(f"value-{n}")]
-    if missing:
-        raise StoreError(f"alternative {missing[0] + 1} is not labelled yet; label all of them")
-    comment, time = form.optional("comment"), form.milliseconds()
-    labels = [
-        LabelInput(trace_id=trace.id, step=item.step, value=form.value(f"value-{n}"), comment=comment)
-        for n, trace in enumerate(item.traces)
-    ]
-    submission = db.labels.submit(
-        place.id, item_id, place.user_id, labels, _key(form), choice=_choice(form, item),
-        after=form.whole("after"), finish=True, milliseconds=time,
     )  # fmt: skip
     return done(request, f"/projects/{place.id}/items/{item_id}", {"submission": submission})
 
@@ -131,21 +101,11 @@ def skip(request: Request, place: AnnotatorPlace, item_id: int, form: CheckedFor
 @router.post("/projects/{project_id:number}/items/{item_id:number}/comment")
 def comment(request: Request, place: AnnotatorPlace, item_id: int, form: CheckedForm) -> Response:
     """A flag or a comment on the item or one of its steps."""
-    kind, text = form.text("kind"), form.text("comment", default="", most=5000)
-    if kind not in ("flag", "comment"):
-        raise StoreError("'kind' must be flag or comment")
+    kind, text = form.choice("kind", _KINDS), form.text("comment", default="", most=5000)
     if kind == "comment" and not text:
         raise StoreError("'comment' is empty; write something first")
-    trace, step = form.optional("trace"), form.optional("step")
-    added = place.db.comments.add(
-        place.id,
-        item_id,
-        place.user_id,
-        "flag" if kind == "flag" else "comment",
-        text or "flagged",
-        trace_id=trace,
-        step=form.whole("step") if step is not None and trace is not None else None,
-    )
+    step = None if form.optional("step") is None else form.whole("step")
+    added = place.db.comments.add(place.id, item_id, place.user_id, kind, text or "flagged", step=step)
     return done(request, f"/projects/{place.id}/items/{item_id}", {"comment": added})
 
 
@@ -155,7 +115,6 @@ def instructions(request: Request, place: MemberPlace) -> Response:
     protocol = place.project.protocol
     data = {
         "instructions": place.project.instructions,
-        "phase": protocol.phase,
         "values": list(protocol.values),
         "show_answer": protocol.show_answer,
     }
@@ -165,28 +124,13 @@ def instructions(request: Request, place: MemberPlace) -> Response:
 def _own(place: Place, item_id: int) -> AnnotatorItem:
     """The visitor's item. Any other item is reported as missing."""
     try:
-        return place.db.items.for_annotator(place.project.id, item_id, place.user_id)
+        return place.db.labels.item(place.project.id, item_id, place.user_id)
     except ForbiddenError as error:
         raise NotFoundError(f"item {item_id} is not assigned to you") from error
 
 
 def _key(form: Form) -> str:
     return form.text("key", most=200)
-
-
-def _choice(form: Form, item: AnnotatorItem) -> ChoiceInput | None:
-    """Nothing, an alternative by its number, or the step written by hand, which wins unless it is empty."""
-    written = form.data.get("written", "")
-    if isinstance(written, str) and written.strip():
-        # spaces at either end belong to the step
-        return ChoiceInput(text=written.replace("\r\n", "\n"))
-    number = form.optional("chosen")
-    if number is None or number == "none":
-        return None
-    chosen = form.whole("chosen")
-    if not 0 <= chosen < len(item.traces):
-        raise StoreError(f"'chosen' must be 0 to {len(item.traces) - 1}")
-    return ChoiceInput(trace_id=item.traces[chosen].id)
 
 
 def _total(item: AnnotatorItem, step: int, time: int | None) -> int | None:
@@ -217,9 +161,11 @@ def _own_progress(place: Place) -> dict[str, Any] | None:
 
 def item_view(item: AnnotatorItem, protocol: Protocol) -> dict[str, Any]:
     """Data of the page."""
-    shared = {
+    labels = {label.record.step: label for label in item.labels}
+    current = next_step(item) if item.state == "leased" else None
+    visible = max(labels, default=-1) if current is None else current
+    return {
         "item": item.item_id,
-        "kind": item.kind,
         "state": item.state,
         "leased_until": item.leased_until,
         "problem": item.problem.text,
@@ -227,9 +173,12 @@ def item_view(item: AnnotatorItem, protocol: Protocol) -> dict[str, Any]:
         "show_answer": protocol.show_answer,
         "values": list(protocol.values),
         "last": item.last,
+        "trace": item.trace.id,
+        "steps": len(item.trace.steps),
+        "current": current,
+        "labelled": len(labels),
+        "blocks": list(_blocks(item.trace, visible, labels)),
     }
-    build = _solution if item.kind == "solution" else _alternatives
-    return {**shared, **build(item)}
 
 
 def next_step(item: AnnotatorItem) -> int | None:
@@ -237,51 +186,7 @@ def next_step(item: AnnotatorItem) -> int | None:
     values = {label.record.step: label.record.value for label in item.labels}
     if -1.0 in values.values():
         return None
-    return next((step for step in range(len(item.traces[0].steps)) if step not in values), None)
-
-
-def ends_with(item: AnnotatorItem, step: int, value: int | None) -> bool:
-    """Whether a label finishes a solution: the first error, or the last step."""
-    return value == -1 or step == len(item.traces[0].steps) - 1
-
-
-def _solution(item: AnnotatorItem) -> dict[str, Any]:
-    trace = item.traces[0]
-    labels = {label.record.step: label for label in item.labels}
-    current = next_step(item) if item.state == "leased" else None
-    visible = max(labels, default=-1) if current is None else current
-    return {
-        "trace": trace.id,
-        "steps": len(trace.steps),
-        "current": current,
-        "labelled": len(labels),
-        "blocks": list(_blocks(trace, visible, labels)),
-    }
-
-
-def _alternatives(item: AnnotatorItem) -> dict[str, Any]:
-    step = item.step or 0
-    labels = {label.record.trace_id: label for label in item.labels}
-    first = item.traces[0]
-    return {
-        "step": step,
-        "blocks": list(_blocks(first, step - 1, {})),
-        "alternatives": [
-            {
-                "trace": trace.id,
-                **_step_fields(_block(trace, step), labels.get(trace.id)),
-                "calls": _calls(trace.calls_of(step)),
-            }
-            for trace in item.traces
-        ],
-        "by_hand": first.text is not None,
-        "chosen": item.choice.trace_id if item.choice and item.choice.text is None else None,
-        "written": item.choice.text if item.choice else None,
-    }
-
-
-def _block(trace: Trace, step: int) -> Block:
-    return next(block for block in trace_blocks(trace) if block.step == step)
+    return next((step for step in range(len(item.trace.steps)) if step not in values), None)
 
 
 def _blocks(trace: Trace, visible: int, labels: Mapping[int, StoredLabel]) -> Iterator[dict[str, Any]]:
@@ -293,19 +198,18 @@ def _blocks(trace: Trace, visible: int, labels: Mapping[int, StoredLabel]) -> It
         if block.step is None:
             yield {"type": "message", "text": block.text, **content}
         else:
-            yield {"type": "step", **content, **_step_fields(block, labels.get(block.step))}
+            label = labels.get(block.step)
+            yield {
+                "type": "step",
+                **content,
+                "step": block.step,
+                "text": block.text,
+                "labelled": label is not None,
+                "value": None if label is None or label.record.value is None else int(label.record.value),
+                "comment": None if label is None else label.record.evidence.message,
+            }
             if block.step == visible:
                 return
-
-
-def _step_fields(block: Block, label: StoredLabel | None) -> dict[str, Any]:
-    return {
-        "step": block.step,
-        "text": block.text,
-        "labelled": label is not None,
-        "value": None if label is None or label.record.value is None else int(label.record.value),
-        "comment": None if label is None else label.record.evidence.message,
-    }
 
 
 def _calls(calls: Sequence[ToolCall]) -> list[dict[str, str]]:

@@ -1,7 +1,7 @@
 """The app with all pages: rendered on the server, nothing loaded from other hosts, usable without scripts.
 
 Each page has a JSON twin: the same address with ``.json``, or with ``Accept: application/json``. The pages of
-traces, candidates, trees, runs and requests show everybody's labels. Annotators must not see each other's, so
+traces and requests show everybody's labels. Annotators must not see each other's, so
 a project's pages of that kind are for its administrators and viewers, the others for server-wide ones.
 """
 
@@ -32,18 +32,14 @@ from surefoot.server.pages import (
     adjudicate,
     agreement,
     annotate,
-    candidates,
     files,
     flags,
     held,
-    keys,
-    monitor,
     projects,
     queue,
     request_log,
     session,
     traces,
-    trees,
 )
 from surefoot.server.pages.access import Pages, SignInNeeded, bearer_key, proxied_user, visitor_of
 from surefoot.server.pages.render import FOLDER, HEADERS, show, wants_json
@@ -51,8 +47,8 @@ from surefoot.server.pages.settings import PageSettings
 from surefoot.server.store.database import Database
 
 _MODULES = (
-    *(session, projects, accounts, keys, annotate, queue, agreement, adjudicate, flags, files),
-    *(traces, candidates, trees, request_log, held, monitor),
+    *(session, projects, accounts, annotate, queue, agreement, adjudicate, flags, files),
+    *(traces, request_log, held),
 )
 _LOG = logging.getLogger("surefoot.server")
 _STATUS: dict[type[Exception], int] = {

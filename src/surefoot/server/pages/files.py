@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, Response, StreamingResponse
@@ -27,7 +27,7 @@ from surefoot.formats import FORMATS, write_labelled
 from surefoot.formats.label_studio import LABELLING_CONFIG
 from surefoot.io import ReadReport, read_records, write_records
 from surefoot.io.limits import lower_limits
-from surefoot.records import Record, StepLabel, Trace
+from surefoot.records import Record, StepLabel
 from surefoot.server.pages.access import AdminPlace, ReaderPlace, pages_of
 from surefoot.server.pages.forms import Form, UploadForm
 from surefoot.server.pages.render import HEADERS, show, twin
@@ -40,7 +40,7 @@ router = APIRouter()
 _LINES: Final = 100
 """Records sent at once."""
 _ENDINGS: Final = (".json", ".jsonl", ".json.gz", ".jsonl.gz", ".csv", ".parquet", ".eval", ".traj")
-_Make = Literal["nothing", "solutions", "alternatives", "control", "screening"]
+_Make = Literal["nothing", "solutions", "control", "screening"]
 _MAKES: tuple[_Make, ...] = get_args(_Make)
 EXPORTS: Mapping[str, str] = MappingProxyType(
     {
@@ -165,47 +165,18 @@ def _read_labels(paths: list[Path]) -> list[StepLabel]:
     return labels
 
 
-def _make_items(db: Database, project_id: int, make: _Make, known: list[StepLabel]) -> dict[str, Any]:
-    items: list[NewItem] = []
-    left_out = 0
+def _make_items(db: Database, project_id: int, make: _Make, known: list[StepLabel]) -> int:
+    """Make the items that the form asks for; their number."""
+    if make == "nothing":
+        return 0
     if make == "solutions":
-        return {"made": len(db.items.add_solutions(project_id)), "left_out": 0}
-    if make == "alternatives":
-        items, left_out = alternatives_of(_without_item(db, project_id))
-    if make == "control" or make == "screening":
-        answers = known_answers(known).items()
-        items = [NewItem(trace_ids=(trace,), role=make, known=steps) for trace, steps in answers]
-    return {"made": len(db.items.add(project_id, items)), "left_out": left_out}
-
-
-def _without_item(db: Database, project_id: int) -> Iterator[Trace]:
-    in_items = {name for item in db.items.all(project_id) for name in item.trace_ids}
-    yield from (trace for trace in db.export.traces(project_id) if trace.id not in in_items)
+        return len(db.items.add_solutions(project_id))
+    answers = known_answers(known).items()
+    items = [NewItem(trace_id=trace, role=make, known=steps) for trace, steps in answers]
+    return len(db.items.add(project_id, items))
 
 
 _SIGNS: dict[float | None, Literal[-1, 0, 1]] = {-1.0: -1, 0.0: 0, 1.0: 1}
-
-
-def alternatives_of(traces: Iterable[Trace]) -> tuple[list[NewItem], int]:
-    """Items for groups of traces that are equal up to their last step, which differs (PRM800K phase 1).
-
-    Also the number of traces left out: those without steps or without an alternative.
-    """
-    groups: dict[tuple[object, ...], list[Trace]] = defaultdict(list)
-    left_out = 0
-    for trace in traces:
-        if trace.steps:
-            groups[_before_last(trace)].append(trace)
-        else:
-            left_out += 1
-    items = []
-    for group in groups.values():
-        if len(group) < 2:
-            left_out += len(group)
-            continue
-        step = len(group[0].steps) - 1
-        items.append(NewItem(trace_ids=tuple(trace.id for trace in group), kind="alternatives", step=step))
-    return items, left_out
 
 
 def known_answers(labels: Iterable[StepLabel]) -> dict[str, tuple[KnownAnswer, ...]]:
@@ -216,16 +187,8 @@ def known_answers(labels: Iterable[StepLabel]) -> dict[str, tuple[KnownAnswer, .
         if label.kind != "correctness" or value is None:
             where = f"step {label.step} of trace '{label.trace_id}'"
             raise StoreError(f"the known answer of {where} must be a correctness label of -1, 0 or 1")
-        by_trace[label.trace_id].append(KnownAnswer(trace_id=label.trace_id, step=label.step, value=value))
+        by_trace[label.trace_id].append(KnownAnswer(step=label.step, value=value))
     return {trace: tuple(answers) for trace, answers in by_trace.items()}
-
-
-def _before_last(trace: Trace) -> tuple[object, ...]:
-    """What traces must share to be alternatives of their last step."""
-    count, last = len(trace.steps), trace.steps[-1]
-    if trace.text is not None:
-        return trace.problem_id, count, trace.text[: last.start]
-    return trace.problem_id, count, trace.messages[: last.message or 0]
 
 
 class Uploads:

@@ -9,12 +9,11 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from surefoot.records import Trace
 from surefoot.server.pages.access import AdminPlace
 from surefoot.server.pages.forms import CheckedForm, Form, query_of
 from surefoot.server.pages.render import done, next_page, show, twin
 from surefoot.server.store.database import Database
-from surefoot.server.store.labelling import Comment, Item
+from surefoot.server.store.labelling import Comment
 
 router = APIRouter()
 
@@ -75,21 +74,10 @@ def _query(filters: Mapping[str, str]) -> str:
 def _rows(db: Database, project_id: int, comments: list[Comment]) -> list[dict[str, Any]]:
     """Comments with the items and traces that they refer to, each of which is read once."""
     names = {member.user_id: member.pseudonym for member in db.projects.members(project_id)}
-    disputed = (
-        {disagreement.item_id for disagreement in db.reviews.disagreements(project_id, adjudicated=True)}
-        if comments
-        else set()
-    )
-    items = {number: db.items.get(project_id, number) for number in {comment.item_id for comment in comments}}
-    traces = {
-        name: db.traces.trace(project_id, name)
-        for name in {
-            _about(comment, items[comment.item_id]) for comment in comments if comment.step is not None
-        }
-    }
-    problems = {
-        name: db.traces.problem(project_id, name) for name in {item.problem_id for item in items.values()}
-    }
+    disputed = {dispute.item_id for dispute in db.reviews.disagreements(project_id, adjudicated=True)}
+    items = db.items.of_ids(project_id, {comment.item_id for comment in comments})
+    traces = db.traces.traces_of(project_id, {item.trace_id for item in items.values()})
+    problems = db.traces.problems_of(project_id, {item.problem_id for item in items.values()})
     return [
         {
             "id": comment.id,
@@ -100,21 +88,12 @@ def _rows(db: Database, project_id: int, comments: list[Comment]) -> list[dict[s
             "resolved": comment.resolved,
             "item": comment.item_id,
             "problem": problems[items[comment.item_id].problem_id].text,
-            "traces": list(items[comment.item_id].trace_ids)
-            if comment.trace_id is None
-            else [comment.trace_id],
+            "trace": items[comment.item_id].trace_id,
             "step": comment.step,
-            "step_text": _step_text(comment, items[comment.item_id], traces),
+            "step_text": None
+            if comment.step is None
+            else traces[items[comment.item_id].trace_id].step_text(comment.step),
             "disputed": comment.item_id in disputed,
         }
         for comment in comments
     ]
-
-
-def _about(comment: Comment, item: Item) -> str:
-    """The trace of a comment's step; a solution has only one."""
-    return item.trace_ids[0] if comment.trace_id is None else comment.trace_id
-
-
-def _step_text(comment: Comment, item: Item, traces: Mapping[str, Trace]) -> str | None:
-    return None if comment.step is None else traces[_about(comment, item)].step_text(comment.step)

@@ -23,7 +23,7 @@ from surefoot.server.store.accounts import Protocol
 S = TypeVar("S", bound=str)
 
 MAX_FIELDS = 400
-"""Fields of one form; an item with more alternatives cannot be labelled on a page."""
+"""Fields of one form."""
 _MOST_FILES = 16
 _MILLISECONDS = 24 * 3600 * 1000
 _WHOLE = re.compile(r"[+-]?[0-9]{1,15}")
@@ -216,7 +216,6 @@ def protocol_of(form: Form, before: Protocol) -> Protocol:
     """
     return protocol_with(
         before,
-        phase=form.whole("phase"),
         show_answer=form.ticked("show_answer"),
         annotators=form.whole("annotators"),
         values=[value for value in (-1, 0, 1) if form.ticked(f"value{value}")],

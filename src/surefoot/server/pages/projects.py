@@ -18,7 +18,7 @@ from surefoot.server.pages.access import (
 )
 from surefoot.server.pages.forms import CheckedForm, protocol_of
 from surefoot.server.pages.render import HEADERS, done, show, twin
-from surefoot.server.store.accounts import Project, Protocol, Role
+from surefoot.server.store.accounts import Project, Role
 from surefoot.server.store.database import Database
 
 router = APIRouter()
@@ -46,8 +46,7 @@ def project_list(request: Request, visitor: SignedIn) -> Response:
 def create(request: Request, visitor: SiteAdmin, form: CheckedForm) -> Response:
     """A new project, with its creator as administrator."""
     db = pages_of(request).db
-    protocol = Protocol(phase=1 if form.text("phase", default="2") == "1" else 2)
-    project = db.projects.create(form.text("name", most=200), protocol=protocol)
+    project = db.projects.create(form.text("name", most=200))
     if visitor.user_id is not None:
         db.projects.set_member(project.id, visitor.user_id, "admin")
     db.projects.audit("project created", visitor.user_id, project.id, name=project.name)
@@ -62,21 +61,9 @@ def overview(request: Request, place: MemberPlace) -> Response:
     users = None if everyone else [] if visitor is None else [visitor]
     progress = db.assignments.progress(place.id, users)
     data = {
-        "project": {
-            "id": place.id,
-            "name": place.project.name,
-            "phase": place.project.protocol.phase,
-            "archived": place.project.archived,
-        },
+        "project": {"id": place.id, "name": place.project.name, "archived": place.project.archived},
         "role": place.role,
-        "progress": {
-            "items": progress.items,
-            "complete": progress.complete,
-            "needed": progress.needed,
-            "done": progress.done,
-            "leased": progress.leased,
-        },
-        "annotators": progress.annotators,
+        "progress": progress,
     }
     return show(request, place, "project.html", data)
 
@@ -130,7 +117,6 @@ def _summary(db: Database, visitor: Visitor, project: Project, role: Role) -> di
     return {
         "id": project.id,
         "name": project.name,
-        "phase": project.protocol.phase,
         "role": role,
         "member": member,
         "needed": progress.needed,

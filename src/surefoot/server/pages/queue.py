@@ -74,11 +74,7 @@ def recompute(db: Database, project_id: int, rule: QueueRule, *, scorer: str | N
     """Compute and store the priorities of all active normal items from the stored scores."""
     if scorer is not None and scorer not in db.traces.scorers(project_id):
         raise StoreError(f"'scorer': this project does not have scores by {scorer!r}")
-    ranked = priorities(
-        rule,
-        list(_candidates(db, project_id)),
-        scorer=scorer,
-    )
+    ranked = priorities(rule, list(_candidates(db, project_id)), scorer=scorer)
     db.items.set_priorities(project_id, rule, ranked.values)
     return ranked
 
@@ -87,32 +83,28 @@ def _candidates(db: Database, project_id: int) -> Iterator[QueueCandidate]:
     """All active normal items, read by the hundred."""
     items = (item for item in db.items.all(project_id, role="normal") if item.active)
     while part := list(islice(items, _BATCH)):
-        names = [name for item in part for name in item.trace_ids]
+        names = [item.trace_id for item in part]
         outcomes, scores = db.traces.outcomes_of(project_id, names), db.traces.scores_of(project_id, names)
         for item in part:
-            # alternatives are compared by their own step only
-            cut = slice(None) if item.step is None else slice(item.step, item.step + 1)
             yield QueueCandidate(
                 item_id=item.id,
-                outcomes=tuple(outcomes[name] for name in item.trace_ids),
-                scores=tuple(
-                    {row.scorer: row.scores[cut] for row in scores[name]} for name in item.trace_ids
-                ),
+                outcomes=(outcomes[item.trace_id],),
+                scores=({row.scorer: row.scores for row in scores[item.trace_id]},),
             )
 
 
 def _head(db: Database, project_id: int, ranked: Mapping[int, float]) -> list[dict[str, Any]]:
     """A row for each item, in the order of ``ranked``."""
     items = db.items.of_ids(project_id, ranked)
-    traces = db.traces.traces_of(project_id, (name for item in items.values() for name in item.trace_ids))
-    problems = db.traces.problems_of(project_id, (item.problem_id for item in items.values()))
+    traces = db.traces.traces_of(project_id, [item.trace_id for item in items.values()])
+    problems = db.traces.problems_of(project_id, {item.problem_id for item in items.values()})
     return [
         {
             "item": item_id,
             "priority": priority,
             "problem": problems[items[item_id].problem_id].text,
-            "outcomes": [traces[name].outcome for name in items[item_id].trace_ids],
-            "answers": [traces[name].answer for name in items[item_id].trace_ids],
+            "outcome": traces[items[item_id].trace_id].outcome,
+            "answer": traces[items[item_id].trace_id].answer,
         }
         for item_id, priority in ranked.items()
     ]

@@ -141,18 +141,6 @@ def _without_nan(value: Any) -> Any:
     return value
 
 
-_PROJECT_TABS = (
-    ("/traces", "Traces", "/trace"),
-    ("/problems", "Candidates", "/problem"),
-)
-"""Path, name, and the prefix of other paths that belong to the tab."""
-_SITE_TABS = (
-    ("/trees", "Trees", "/tree"),
-    ("/requests", "Requests", "/request"),
-    ("/held", "Held calls", "/held"),
-    ("/monitor", "Monitor", "/monitor"),
-)
-
 SIGNS = {-1: "−1", 0: "0", 1: "+1"}
 NAMES = {-1: "wrong", 0: "neutral", 1: "good"}
 
@@ -208,22 +196,6 @@ def figure(value: float | None, digits: int = 2) -> str:
     return "—" if value is None else f"{value:.{digits}f}".replace("-", "−")
 
 
-def short_number(value: float | None) -> str:
-    """A number of any size, to four digits."""
-    return "—" if value is None else f"{value:.4g}".replace("-", "−")
-
-
-def axis_text(value: float) -> str:
-    """A number for an axis: three digits, thousands as k; at most eight characters."""
-    if 10_000 <= abs(value) < 1_000_000:
-        return f"{value / 1000:.4g}k".replace("-", "−")
-    text = f"{value:.3g}"
-    if "e" in text or len(text.lstrip("-")) > 7:
-        mantissa, _, exponent = f"{value:.2e}".partition("e")
-        text = f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
-    return text.replace("-", "−")
-
-
 def bounded(text: str | None, most: int = 20_000) -> str:
     """``text`` cut after ``most`` characters, saying so."""
     if text is None:
@@ -267,10 +239,7 @@ def _templates() -> Environment:
         sign=sign,
         sign_name=sign_name,
         figure=figure,
-        short=short_number,
-        axis=axis_text,
         bounded=bounded,
         arguments=call_arguments,
     )
-    environment.globals.update(project_tabs=_PROJECT_TABS, site_tabs=_SITE_TABS)
     return environment

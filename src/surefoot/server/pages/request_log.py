@@ -1,10 +1,8 @@
-"""The gateway's request log: requests with all their candidates, and import into a project."""
+"""The gateway's request log: requests with their candidates and search trees, and import into a project."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
@@ -13,30 +11,23 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from surefoot.errors import NotFoundError, StoreError
-from surefoot.records import Problem, StepScores, Trace
+from surefoot.records import StepScores, Trace
 from surefoot.search.saved_tree import SavedTree
 from surefoot.segment import segment_trace
-from surefoot.server.gateway.records import GatewayCandidate, GatewayRecord
-from surefoot.server.pages.access import (
-    SiteAdmin,
-    SiteReader,
-    enter,
-    pages_of,
-)
-from surefoot.server.pages.forms import (
-    CheckedForm,
-    query_of,
-)
-from surefoot.server.pages.render import show, twin
+from surefoot.server.gateway.records import GatewayCandidate
+from surefoot.server.pages.access import SiteAdmin, SiteReader, enter, pages_of
+from surefoot.server.pages.forms import CheckedForm, query_of
+from surefoot.server.pages.render import next_page, show, twin
 from surefoot.server.pages.score_strip import strip
 from surefoot.server.pages.traces import whole_text
-from surefoot.server.pages.trees import show_tree
-from surefoot.server.store.database import Database
-from surefoot.server.store.gateway_log import GatewayRow
 
 router = APIRouter()
 _NAMES = ("model", "strategy", "policy", "scorer", "session")
 """Filters of requests that are texts."""
+_MOST = 500
+"""Requests imported at once."""
+_NODES = 4_000
+"""Nodes per page; of a larger tree only the first are shown, and the page says so."""
 
 
 @twin(router, "/requests")
@@ -50,16 +41,18 @@ def request_list(request: Request, visitor: SiteReader) -> Response:
         "project": query.optional("project", most=9),
     }
     rows = db.gateway.find(**request_filters(filters), before=_before(request), limit=limit + 1)
-    query_fields = {name: value for name, value in filters.items() if value is not None}
-    projects = db.projects.list() if visitor.admin else []
+    fields = urlencode({name: value for name, value in filters.items() if value is not None})
+    last = rows[limit - 1] if len(rows) > limit else None
     data = {
         "filters": filters,
         "requests": [
             {**vars(row), "link": f"/request?{urlencode({'id': row.request_id})}"} for row in rows[:limit]
         ],
-        "next": f"?{urlencode({**query_fields, **_after(rows[limit - 1])})}" if len(rows) > limit else None,
+        "next": next_page(fields, before=last.created.isoformat(), before_id=last.request_id)
+        if last
+        else None,
     }
-    extra = {"query": urlencode(query_fields), "projects": projects}
+    extra = {"query": fields, "projects": db.projects.list() if visitor.admin else []}
     return show(request, visitor, "requests.html", data, extra=extra)
 
 
@@ -94,10 +87,34 @@ def request_tree(request: Request, visitor: SiteReader) -> Response:
     number = query_of(request).natural("choice")
     if number not in record.trees:
         raise NotFoundError(f"choice {number} does not have a tree: its search discarded nothing")
-    about = {"id": record.request_id, "choice": number}
-    link = f"/request?{urlencode({'id': record.request_id})}"
     tree = SavedTree.model_validate(record.trees[number])
-    return show_tree(request, visitor, tree, about, back=(link, "the request"))
+    about = {"id": record.request_id, "choice": number}
+    extra = {
+        "query": urlencode(about),
+        "rows": outline(tree),
+        "left_out": max(0, len(tree.nodes) - _NODES),
+    }
+    return show(request, visitor, "tree.html", {**about, "tree": tree}, extra=extra)
+
+
+def outline(tree: SavedTree) -> list[dict[str, Any]]:
+    """The tree as a flat list of opening and closing entries, so that the template does not recurse."""
+    below = tree.children
+    cells = strip([node.score for node in tree.nodes])
+    chosen = set(tree.chosen)
+    rows: list[dict[str, Any]] = []
+    todo: list[int | None] = [child for child in reversed(below[0]) if child < _NODES]
+    while todo:
+        node_id = todo.pop()
+        if node_id is None:
+            rows.append({"close": True})
+            continue
+        inner = [child for child in reversed(below[node_id]) if child < _NODES]
+        node = {**tree.nodes[node_id].model_dump(), "bucket": cells[node_id]["bucket"]}
+        rows.append({"close": False, "node": node, "chosen": node_id in chosen, "children": len(inner)})
+        if inner:
+            todo += [None, *inner]
+    return rows
 
 
 def _in_order(candidates: Sequence[GatewayCandidate]) -> list[GatewayCandidate]:
@@ -123,10 +140,6 @@ def _candidate(one: GatewayCandidate) -> dict[str, Any]:
     }
 
 
-def _after(row: GatewayRow) -> dict[str, str]:
-    return {"before": row.created.isoformat(), "before_id": row.request_id}
-
-
 def _before(request: Request) -> tuple[datetime, str] | None:
     query = query_of(request)
     moment = query.optional("before", most=500)
@@ -141,18 +154,6 @@ def _before(request: Request) -> tuple[datetime, str] | None:
     return at, query.id("before_id") or ""
 
 
-_MOST = 500
-"""Requests imported at once."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Import:
-    """Records of one request."""
-
-    problem: Problem
-    solutions: tuple[tuple[Trace, StepScores | None], ...]
-
-
 @router.post("/requests/import")
 def import_answers(request: Request, visitor: SiteAdmin, form: CheckedForm) -> Response:
     """Import the latest answered requests that match the filters into a project, an item for each solution.
@@ -162,26 +163,28 @@ def import_answers(request: Request, visitor: SiteAdmin, form: CheckedForm) -> R
     """
     which = form.choice("which", ("chosen", "all"))
     destination = enter(request, visitor, form.whole("into"), "admin")
-    db, project = pages_of(request).db, destination.project.id
+    db, project = destination.db, destination.id
     filters = {name: form.optional(name, most=500) for name in (*_NAMES, "project")}
     rows = db.gateway.find(**{**request_filters(filters), "failed": False}, limit=_MOST + 1)
-    imports = [
-        records
-        for row in reversed(rows[:_MOST])
-        if (records := _importable(db.gateway.get(row.request_id), every=which == "all")) is not None
-    ]
+    problems, solutions = [], list[tuple[Trace, StepScores | None]]()
+    for row in reversed(rows[:_MOST]):
+        record = db.gateway.get(row.request_id)
+        labelled = _solutions(record.candidates, every=which == "all")
+        if record.problem is not None and labelled:
+            problems.append(record.problem)
+            solutions += labelled
     report = {
-        "problems": db.traces.add_problems(project, (entry.problem for entry in imports)),
-        "traces": db.traces.add_traces(project, (trace for entry in imports for trace, _ in entry.solutions)),
+        "problems": db.traces.add_problems(project, problems),
+        "traces": db.traces.add_traces(project, (trace for trace, _ in solutions)),
     }
-    present = _present(db, project, (trace.id for entry in imports for trace, _ in entry.solutions))
-    scores, left_out = _fitting(imports, present)
-    report["scores"] = db.traces.add_scores(project, scores)
+    present = db.traces.traces_of(project, {trace.id for trace, _ in solutions})
+    latest, left_out = _fitting(solutions, present)
+    report["scores"] = db.traces.add_scores(project, latest)
     items = db.items.add_solutions(project, list(present))
-    db.projects.audit("answers imported", visitor.user_id, project, requests=len(imports), items=len(items))
+    db.projects.audit("answers imported", visitor.user_id, project, requests=len(problems), items=len(items))
     data = {
-        "requests": len(imports),
-        "without_solution": len(rows[:_MOST]) - len(imports),
+        "requests": len(problems),
+        "without_solution": len(rows[:_MOST]) - len(problems),
         "more": len(rows) > _MOST,
         "report": report,
         "scores_left_out": left_out,
@@ -190,59 +193,42 @@ def import_answers(request: Request, visitor: SiteAdmin, form: CheckedForm) -> R
     return show(request, destination, "requests_imported.html", data)
 
 
-def _importable(record: GatewayRecord, *, every: bool) -> _Import | None:
-    """The solutions of a request that can be labelled; ``None`` if there are none."""
-    candidates = [
-        candidate for candidate in record.candidates if every or candidate.chosen or candidate.choice is None
-    ]
+def _solutions(
+    candidates: Iterable[GatewayCandidate], *, every: bool
+) -> list[tuple[Trace, StepScores | None]]:
+    """The solutions of a request that can be labelled, with steps, and with scores of these steps."""
     solutions: dict[str, tuple[Trace, StepScores | None]] = {}
     for candidate in candidates:
-        trace = _cut(candidate.trace)
-        if trace.steps and trace.id not in solutions:
-            matches = candidate.scores is not None and candidate.scores.trace_id == trace.id
-            solutions[trace.id] = (trace, candidate.scores if matches else None)
-    if record.problem is None or not solutions:
-        return None
-    return _Import(problem=record.problem, solutions=tuple(solutions.values()))
-
-
-def _cut(trace: Trace) -> Trace:
-    """The trace with steps; plain answers have none yet."""
-    if trace.steps or not (trace.text or "").strip():
-        return trace
-    return segment_trace(trace)
-
-
-def _present(db: Database, project: int, trace_ids: Iterable[str]) -> dict[str, Trace]:
-    """Those that the project has now; refused ones are counted in the report."""
-    present = {}
-    for trace_id in dict.fromkeys(trace_ids):
-        with suppress(NotFoundError):
-            present[trace_id] = db.traces.trace(project, trace_id)
-    return present
+        trace, scores = candidate.trace, candidate.scores
+        if not trace.steps and (trace.text or "").strip():
+            trace = segment_trace(trace)
+        if trace.steps and (every or candidate.chosen or candidate.choice is None):
+            matches = scores is not None and scores.trace_id == trace.id
+            solutions.setdefault(trace.id, (trace, scores if matches else None))
+    return list(solutions.values())
 
 
 def _fitting(
-    imports: Iterable[_Import], present: Mapping[str, Trace]
+    solutions: Iterable[tuple[Trace, StepScores | None]], present: Mapping[str, Trace]
 ) -> tuple[list[StepScores], dict[str, int]]:
     """The latest scores of each scorer for the steps that the project has, and how many others there were.
 
-    ``imports`` is sorted oldest first.
+    ``solutions`` is sorted oldest first.
     """
     latest: dict[tuple[str, str], StepScores] = {}
     left_out = {"other_steps": 0, "older": 0}
-    for trace, scores in (solution for entry in imports for solution in entry.solutions):
+    for trace, scores in solutions:
         if scores is None:
             continue
         stored = present.get(trace.id)
-        if stored is None or not _same_steps(stored, trace):
+        if stored is None or (stored.text, stored.messages, stored.steps) != (
+            trace.text,
+            trace.messages,
+            trace.steps,
+        ):
             left_out["other_steps"] += 1
             continue
         key = (trace.id, scores.scorer)
         left_out["older"] += key in latest
         latest[key] = scores
     return list(latest.values()), left_out
-
-
-def _same_steps(one: Trace, other: Trace) -> bool:
-    return (one.text, one.messages, one.steps) == (other.text, other.messages, other.steps)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -14,7 +13,7 @@ PageRole = Literal["admin", "annotator", "viewer"]
 
 
 class PageSettings(Settings):
-    """How the pages are served, and which files they may read."""
+    """How the pages are served."""
 
     secure: bool = Field(
         default=False, description="Send cookies over HTTPS only: behind a proxy that speaks it."
@@ -38,9 +37,6 @@ class PageSettings(Settings):
         description="Role of the accounts that are created for unknown users of the sign-in proxy; "
         "if not given, unknown users are refused.",
     )
-    runs: Path | None = Field(
-        default=None, description="Directory in which the pages look for saved search trees."
-    )
     max_form_bytes: int = Field(default=1_000_000, ge=1_000)
     max_upload_bytes: int = Field(default=64_000_000, ge=1_000)
     session_hours: float = Field(default=12.0, gt=0)
@@ -51,8 +47,6 @@ class PageSettings(Settings):
     account_attempts: int = Field(default=100, ge=1)
     """Sign-ins by a name from all addresses within ``account_seconds``; except from such browsers."""
     account_seconds: float = Field(default=3600.0, gt=0)
-    max_file_bytes: int = Field(default=64_000_000, ge=1_000)
-    """Largest file of trees that a page reads."""
     rows: int = Field(default=50, ge=1, le=500)
     """Rows per page of a list."""
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from surefoot.errors import StoreError
 from surefoot.labels import LabelRule
-from surefoot.records import StepLabel, StepScores, Trace
+from surefoot.records import StepLabel, Trace
 from surefoot.segment import trace_blocks
 from surefoot.server.pages.access import ReaderPlace, pages_of
 from surefoot.server.pages.forms import query_of
@@ -26,46 +24,42 @@ from surefoot.server.store.traces import TraceRow
 router = APIRouter()
 
 _OUTCOMES = ("correct", "wrong")
-_SCAN = 500
-"""Traces examined for one page if a filter needs more than the database's columns."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _TraceFilters:
-    """Filters of the list; ``None`` does not filter."""
-
-    policy: str | None
-    outcome: str | None
-    scorer: str | None
-    low: float | None
-    high: float | None
-    text: str | None
-    solution: str | None
-    error: str | None
-    """``any``, ``none``, or the number of the step, from 1."""
-
-    def query(self) -> str:
-        """The filters as a query string."""
-        return urlencode({name: value for name, value in vars(self).items() if value is not None})
 
 
 @twin(router, "/projects/{project_id:number}/traces")
 def trace_list(request: Request, place: ReaderPlace) -> Response:
     """Traces by id; the filters are in the URL, so a list can be shared."""
-    db, filters = place.db, _filters(request)
-    scorers = db.traces.scorers(place.id)
-    rows, last, examined = _search(
-        db, place.id, filters, query_of(request).id("after") or "", pages_of(request).settings.rows
+    db, fields, limit = place.db, query_of(request), pages_of(request).settings.rows
+    filters: dict[str, Any] = {
+        "problem": fields.id("problem"),
+        "policy": fields.optional("policy", most=500),
+        "outcome": fields.optional("outcome") and fields.choice("outcome", _OUTCOMES),
+        "scorer": fields.optional("scorer", most=500),
+        "low": fields.number("low"),
+        "high": fields.number("high"),
+        "text": fields.optional("text", most=500),
+    }
+    query = urlencode({name: value for name, value in filters.items() if value is not None})
+    rows = db.traces.find(
+        place.id,
+        problem_id=filters["problem"],
+        policy=filters["policy"],
+        outcome=None if filters["outcome"] is None else filters["outcome"] == "correct",
+        scorer=filters["scorer"],
+        min_score=filters["low"],
+        max_score=filters["high"],
+        text=filters["text"],
+        after=fields.id("after") or "",
+        limit=limit + 1,
     )
-    scorer = filters.scorer or (scorers[0] if scorers else None)
-    query = filters.query()
+    scorers = db.traces.scorers(place.id)
+    scorer = filters["scorer"] or next(iter(scorers), None)
     data = {
-        "filters": vars(filters),
+        "filters": filters,
         "scorers": scorers,
         "scorer": scorer,
-        "traces": _rows(db, place.id, rows, scorer),
-        "examined": examined,
-        "next": None if last is None else next_page(query, after=last),
+        "traces": _rows(db, place.id, rows[:limit], scorer),
+        "next": next_page(query, after=rows[limit - 1].trace.id) if len(rows) > limit else None,
     }
     return show(request, place, "traces.html", data, extra={"query": query})
 
@@ -94,99 +88,38 @@ def trace_page(request: Request, place: ReaderPlace) -> Response:
     return show(request, place, "trace.html", data, extra=extra)
 
 
-def _filters(request: Request) -> _TraceFilters:
-    query = query_of(request)
-    filters = _TraceFilters(
-        policy=query.optional("policy", most=500),
-        outcome=query.optional("outcome") and query.choice("outcome", _OUTCOMES),
-        scorer=query.optional("scorer", most=500),
-        low=query.number("low"),
-        high=query.number("high"),
-        text=query.optional("text", most=500),
-        solution=query.optional("solution", most=500),
-        error=query.optional("error", most=9),
-    )
-    if filters.error not in (None, "any", "none") and query.natural("error") < 1:
-        raise StoreError("'error' must be 'any', 'none' or the number of a step, from 1")
-    return filters
-
-
-def _search(
-    db: Database, project_id: int, filters: _TraceFilters, last_id: str, limit: int
-) -> tuple[list[tuple[TraceRow, int | None]], str | None, int]:
-    """Rows with their first error, the id to continue after (``None`` = end), and how many were examined."""
-    decisions = db.reviews.adjudications(project_id)
-    rows: list[tuple[TraceRow, int | None]] = []
-    examined = 0
-    while examined < _SCAN:
-        batch = db.traces.find(
-            project_id,
-            policy=filters.policy,
-            outcome=None if filters.outcome is None else filters.outcome == "correct",
-            scorer=filters.scorer,
-            min_score=filters.low,
-            max_score=filters.high,
-            text=filters.text,
-            after=last_id,
-            limit=limit + 1,
-        )
-        labels = db.labels.of_traces(project_id, (row.trace.id for row in batch[:limit] if row.labels))
-        for row in batch[:limit]:
-            last_id, examined = row.trace.id, examined + 1
-            trace_labels = labels.get(row.trace.id, [])
-            error = (
-                marked_error(trace_labels, decisions_by_step(trace_labels, decisions, row.trace.id))
-                if trace_labels
-                else None
-            )
-            if _fits(row, error, filters):
-                rows.append((row, error))
-        if len(batch) <= limit:
-            return rows, None, examined
-        if len(rows) >= limit or (filters.solution is None and filters.error is None):
-            return rows, last_id, examined
-    return rows, last_id, examined
-
-
-def _fits(row: TraceRow, error: int | None, filters: _TraceFilters) -> bool:
-    if filters.solution is not None and filters.solution.casefold() not in whole_text(row.trace).casefold():
-        return False
-    if filters.error is None:
-        return True
-    if filters.error in ("any", "none"):
-        return (error is None) == (filters.error == "none")
-    return error == int(filters.error) - 1
-
-
 def whole_text(trace: Trace) -> str:
     """The text of a trace, or all that its messages say: reasoning, contents and calls."""
     return trace.text if trace.text is not None else "\n".join(map(str, trace_blocks(trace)))
 
 
 def _rows(
-    db: Database, project_id: int, rows: Sequence[tuple[TraceRow, int | None]], scorer: str | None
+    db: Database, project_id: int, rows: Sequence[TraceRow], scorer: str | None
 ) -> list[dict[str, Any]]:
-    scores = (
-        db.traces.scores_of(project_id, (row.trace.id for row, _ in rows), scorer=scorer) if scorer else {}
-    )
-    return [_row(project_id, row, error, scores.get(row.trace.id, [])) for row, error in rows]
-
-
-def _row(project_id: int, row: TraceRow, error: int | None, scores: Sequence[StepScores]) -> dict[str, Any]:
-    trace = row.trace
-    return {
-        "id": trace.id,
-        "link": f"/projects/{project_id}/trace?{urlencode({'id': trace.id})}",
-        "problem_id": trace.problem_id,
-        "problem": row.problem[:200],
-        "policy": trace.policy,
-        "answer": trace.answer,
-        "outcome": trace.outcome,
-        "steps": len(trace.steps),
-        "labels": row.labels,
-        "first_error": error,
-        "strip": strip(scores[0].scores, error) if scores else None,
-    }
+    ids = [row.trace.id for row in rows]
+    labels, decisions = db.labels.of_traces(project_id, ids), db.reviews.adjudications(project_id)
+    scores = db.traces.scores_of(project_id, ids, scorer=scorer) if scorer else {}
+    listed = []
+    for row in rows:
+        trace = row.trace
+        error = marked_error(labels[trace.id], decisions_by_step(labels[trace.id], decisions, trace.id))
+        own_scores = scores.get(trace.id)
+        listed.append(
+            {
+                "id": trace.id,
+                "link": f"/projects/{project_id}/trace?{urlencode({'id': trace.id})}",
+                "problem_id": trace.problem_id,
+                "problem": row.problem[:200],
+                "policy": trace.policy,
+                "answer": trace.answer,
+                "outcome": trace.outcome,
+                "steps": len(trace.steps),
+                "labels": row.labels,
+                "first_error": error,
+                "strip": strip(own_scores[0].scores, error) if own_scores else None,
+            }
+        )
+    return listed
 
 
 def _parts(trace: Trace, groups: list[dict[str, Any]], strips: list[dict[str, Any]]) -> list[dict[str, Any]]:

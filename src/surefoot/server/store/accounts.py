@@ -17,13 +17,10 @@ from surefoot.server.gateway.records import KeyScope
 from surefoot.server.store.schema import (
     BIG,
     METADATA,
-    Computed,
     Count,
-    Indexed,
-    Key,
+    Mark,
     ProjectId,
     RowId,
-    Unique,
     UserId,
     table,
 )
@@ -41,7 +38,7 @@ class User:
 
     id: RowId
     name: str
-    roles: Annotated[frozenset[Role], Computed()]
+    roles: Annotated[frozenset[Role], Mark.COMPUTED]
     active: bool
     created: datetime
 
@@ -62,12 +59,12 @@ class Session:
     """A signed-in browser. ``csrf`` is the secret that its forms must send back."""
 
     id: RowId
-    user_id: Annotated[int, ForeignKey("users.id", ondelete="CASCADE"), Indexed()]
+    user_id: Annotated[int, ForeignKey("users.id", ondelete="CASCADE"), Mark.INDEXED]
     csrf: Annotated[str, String(64)]
     proxied: bool
     """Whether the sign-in proxy opened it; it is then valid only with the proxy's header."""
     created: datetime
-    expires: Annotated[datetime, Indexed()]
+    expires: Annotated[datetime, Mark.INDEXED]
 
 
 sessions = table("sessions", Session, Column("token_hash", String(64), nullable=False, unique=True))
@@ -79,7 +76,7 @@ class SignInAttempt:
 
     id: RowId
     digest: Annotated[str, String(64)]
-    expires: Annotated[datetime, Indexed()]
+    expires: Annotated[datetime, Mark.INDEXED]
 
 
 sign_in_attempts = table("sign_in_attempts", SignInAttempt, Index(None, "digest", "expires"))
@@ -98,7 +95,7 @@ class ApiKey:
     """A key for the gateway or the JSON twins. ``prefix`` is not secret: it identifies the key in lists."""
 
     id: RowId
-    prefix: Annotated[str, String(16), Unique()]
+    prefix: Annotated[str, String(16), Mark.UNIQUE]
     name: str
     role: Role
     user_id: UserId | None
@@ -121,13 +118,11 @@ api_keys = table("api_keys", ApiKey, Column("key_hash", String(64), nullable=Fal
 
 
 class Protocol(BaseModel):
-    """How a project's items are labelled. Stored as JSON; unknown fields are rejected."""
+    """How a project's items are labelled: step by step up to the first error (phase 2 of PRM800K, Lightman et
+    al., arXiv 2305.20050, appendix D). Stored as JSON; unknown fields are rejected."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    phase: Literal[1, 2] = 2
-    """1: alternatives of one step side by side, and a step written by hand; 2: whole solutions up to the
-    first error (PRM800K, Lightman et al., arXiv 2305.20050, appendix D)."""
     show_answer: bool = False
     """Whether annotators see the reference answer."""
     annotators: int = Field(default=1, ge=1, le=100)
@@ -150,7 +145,7 @@ class Project:
     """Problems, traces, items and labels that belong together; nothing crosses from one to another."""
 
     id: RowId
-    name: Annotated[str, Unique()]
+    name: Annotated[str, Mark.UNIQUE]
     instructions: str
     """Markdown, shown to annotators: untrusted text, to be rendered without HTML."""
     protocol: Protocol
@@ -167,9 +162,9 @@ projects = table("projects", Project)
 class Member:
     """A user's place in a project."""
 
-    project_id: Annotated[int, Key(), ForeignKey("projects.id")]
-    user_id: Annotated[int, Key(), ForeignKey("users.id"), Indexed()]
-    name: Annotated[str, Computed()]
+    project_id: Annotated[int, Mark.KEY, ForeignKey("projects.id")]
+    user_id: Annotated[int, Mark.KEY, ForeignKey("users.id"), Mark.INDEXED]
+    name: Annotated[str, Mark.COMPUTED]
     role: Role
     pseudonym: Annotated[str, String(40)]
     """What the annotator is called in exports, e.g. ``rater-3f9a12c4``; random, one per project."""
@@ -188,7 +183,7 @@ class AuditEntry:
     # without foreign keys, so that entries outlive the users and projects they name
     user_id: int | None
     action: str
-    project_id: Annotated[int | None, Indexed()]
+    project_id: Annotated[int | None, Mark.INDEXED]
     detail: dict[str, Any] = field(default_factory=dict)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime, timedelta
+from statistics import median
 from typing import Any, Literal
 
 from sqlalchemy import (
@@ -269,15 +271,15 @@ def passed_screening(connection: Connection, project: Project, user_id: int) -> 
         (t.items.c.project_id == project.id) & (t.items.c.role == "screening") & t.items.c.active.is_(True)
     )
     expected = {
-        (item_id, answer.trace_id, answer.step): answer.value
+        (item_id, answer.step): answer.value
         for item_id, answers in connection.execute(select(t.items.c.id, t.items.c.known).where(items))
         for answer in answers
     }
     label = t.labels.c
-    query = select(label.item_id, label.trace_id, label.step, label.value).where(
-        label.item_id.in_({item_id for item_id, _, _ in expected}), label.user_id == user_id, label.is_current
+    query = select(label.item_id, label.step, label.value).where(
+        label.item_id.in_({item_id for item_id, _ in expected}), label.user_id == user_id, label.is_current
     )
-    values = {(row.item_id, row.trace_id, row.step): row.value for row in connection.execute(query)}
+    values = {(row.item_id, row.step): row.value for row in connection.execute(query)}
     correct = sum(values.get(step) == value for step, value in expected.items())
     return bool(correct >= project.protocol.screening_pass * len(expected))
 
@@ -356,20 +358,12 @@ def _annotators(
 def _median_times(
     connection: Connection, project_id: int, own: Sequence[ColumnElement[bool]]
 ) -> dict[int, int]:
-    """Median milliseconds of the finished items, by user; SQLite lacks a median function."""
-    ranked = (
-        select(
-            _A.user_id,
-            _A.milliseconds,
-            func.row_number().over(partition_by=_A.user_id, order_by=_A.milliseconds).label("place"),
-            func.count().over(partition_by=_A.user_id).label("count"),
-        )
-        .where(_A.project_id == project_id, _A.state == "done", _A.milliseconds.is_not(None), *own)
-        .subquery()
-    )
-    middle = ranked.c.place.in_([(ranked.c.count + 1) // 2, (ranked.c.count + 2) // 2])
-    query = select(ranked.c.user_id, func.avg(ranked.c.milliseconds)).where(middle)
-    return {user: int(time) for user, time in connection.execute(query.group_by(ranked.c.user_id))}
+    """Median milliseconds of the finished items, by user."""
+    finished = (_A.project_id == project_id) & (_A.state == "done") & _A.milliseconds.is_not(None)
+    times = defaultdict[int, list[int]](list)
+    for user, time in connection.execute(select(_A.user_id, _A.milliseconds).where(finished, *own)):
+        times[user].append(time)
+    return {user: int(median(measured)) for user, measured in times.items()}
 
 
 def _at(connection: Connection, query: Select[int], fraction: float) -> int | None:

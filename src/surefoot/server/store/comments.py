@@ -24,10 +24,9 @@ class Comments(Repository):
         kind: CommentKind,
         text: str,
         *,
-        trace_id: str | None = None,
         step: int | None = None,
     ) -> Comment:
-        """Append a comment or flag on an item, or a trace of it, or a step of that trace.
+        """Append a comment or flag on an item or one of its steps.
 
         Raises ``ForbiddenError`` if the user is not a member, ``StoreError`` naming the field that is wrong.
         """
@@ -38,17 +37,14 @@ class Comments(Repository):
             locked_project(connection, project_id)
             pseudonym_in(connection, project_id, user_id)
             item = item_in(connection, project_id, item_id)
-            if trace_id is not None and trace_id not in item.trace_ids:
-                raise StoreError(f"'trace_id' is not a trace of item {item_id}")
             if step is not None:
-                check_step(connection, item, trace_id or item.trace_ids[0], step)
+                check_step(connection, item, step)
             return inserted(
                 connection,
                 Comment,
                 t.comments,
                 project_id=project_id,
                 item_id=item_id,
-                trace_id=trace_id,
                 step=step,
                 user_id=user_id,
                 kind=kind,

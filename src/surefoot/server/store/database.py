@@ -63,11 +63,6 @@ class Database:
         """``sqlite`` or ``postgresql``."""
         return self._connections.engine.dialect.name
 
-    def ping(self) -> None:
-        """Return if the database responds. Raises ``StoreError``."""
-        with self._connections.read() as connection:
-            connection.execute(text("SELECT 1"))
-
     def close(self) -> None:
         """Close all connections that are not in use."""
         self._connections.engine.dispose()

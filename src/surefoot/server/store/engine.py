@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, insert, make_url
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import (
     ArgumentError,
     DataError,
@@ -77,32 +76,6 @@ class Repository:
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-
-
-def insert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Add many rows that have the same columns: on PostgreSQL with ``COPY``."""
-    dialect = connection.dialect
-    if not rows:
-        return
-    if dialect.name != "postgresql":
-        connection.execute(insert(table), rows)
-        return
-    names = list(rows[0])
-    convert = [table.c[name].type.dialect_impl(dialect).bind_processor(dialect) for name in names]
-    quote = dialect.identifier_preparer.quote
-    statement = f"COPY {quote(table.name)} ({', '.join(map(quote, names))}) FROM STDIN"
-    driver = dialect.loaded_dbapi
-    try:
-        with connection.connection.cursor() as cursor, cursor.copy(statement) as copy:  # type: ignore[attr-defined]
-            for row in rows:
-                copy.write_row(
-                    [to(row[name]) if to else row[name] for name, to in zip(names, convert, strict=True)]
-                )
-    except driver.Error as error:
-        # raise the same errors as SQLAlchemy does for other statements
-        raise DBAPIError.instance(
-            statement, None, error, driver.Error, hide_parameters=True, dialect=dialect
-        ) from error
 
 
 def connect(url: str | Path) -> Engine:

@@ -1,4 +1,4 @@
-"""The gateway's request log: requests with all their candidates, and the monitor's counters."""
+"""The gateway's request log: requests with all their candidates."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from functools import cache
 from typing import Annotated, Any, Final
 
 from sqlalchemy import (
     Boolean,
     Column,
-    Connection,
     Float,
     ForeignKey,
     Index,
-    Insert,
     Integer,
     Table,
     Text,
@@ -26,7 +23,6 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.sql.dml import ReturningInsert
 
 from surefoot.errors import NotFoundError, StoreError
 from surefoot.records import Trace
@@ -34,9 +30,8 @@ from surefoot.server.gateway.records import GatewayCandidate, GatewayRecord, Sco
 from surefoot.server.store.engine import Repository
 from surefoot.server.store.schema import (
     METADATA,
-    Computed,
     Count,
-    Key,
+    Mark,
     checked_name,
     checked_text,
     columns_of,
@@ -51,7 +46,7 @@ from surefoot.server.store.schema import (
 class GatewayRow:
     """A request in a list; ``RequestLog.get`` returns all of it."""
 
-    request_id: Annotated[str, Computed()]
+    request_id: Annotated[str, Mark.COMPUTED]
     created: datetime
     endpoint: str
     model: str
@@ -93,44 +88,32 @@ gateway_candidates = Table(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Counter:
-    """What was counted under a name in one hour (UTC)."""
-
-    hour: Annotated[datetime, Key()]
-    name: Annotated[str, Key()]
-    value: float
-
-
-counters = table("counters", Counter)
-
-
-_PING: Final = "ping-"
-_PING_BYTES: Final = 1200
-"""Of a row that is stored as a trial: several fill a page, and none is moved to another place."""
-_PINGS: Final = 8
+_PING_BYTES: Final = 10_000
 
 
 class RequestLog(Repository):
     """The gateway's requests: a ``RecordStore`` and ``ScoreHistory`` of ``surefoot.server``."""
 
     def write_all(self, records: Sequence[GatewayRecord]) -> None:
-        """Store requests with their candidates, and add their tallies to the counters, in one transaction: on
-        disk when this returns.
+        """Store requests with their candidates in one transaction: on disk when this returns.
 
         Existing ids are left unchanged. Several requests in one call cost one flush to disk. Raises
         ``StoreError`` for text that cannot be stored; then none of the requests is stored.
         """
         if not records:
             return
-        rows = [_rows(record) for record in records]
+        rows = {record.request_id: _rows(record) for record in reversed(records)}  # the first of an id counts
+        make = sqlite.insert if self._connections.sqlite else postgresql.insert
+        add = make(gateway_requests).on_conflict_do_nothing().returning(gateway_requests.c.id)
         with self._connections.write() as connection:
-            _store(connection, records, rows)
+            new = connection.scalars(add, [request for request, _ in rows.values()]).all()
+            if candidates := [candidate for request_id in new for candidate in rows[request_id][1]]:
+                connection.execute(insert(gateway_candidates), candidates)
 
     def prune(self, before: datetime, *, most: int = 1000) -> int:
         """Delete the oldest requests before a time, at most ``most``, with their candidates; their number.
 
-        Call it until it returns 0, so that others get their turn in between. The hourly counters stay.
+        Call it until it returns 0, so that others get their turn in between.
         """
         g = gateway_requests.c
         old = select(g.id).where(g.created < before).order_by(g.created).limit(most)
@@ -138,36 +121,25 @@ class RequestLog(Repository):
             return connection.execute(delete(gateway_requests).where(g.id.in_(old))).rowcount
 
     def ping(self) -> None:
-        """Return if the database can store something now. Raises ``UnavailableError``.
+        """Return if the database can store a request now. Raises ``UnavailableError``.
 
-        Something as large as some records is really stored, as a full disk refuses only that. Where each
-        table takes separate pages, a trial record is written and rolled back as well.
+        A request of some pages is really stored and deleted, as a full disk refuses only that.
         """
-        moment, padding = datetime.fromtimestamp(0, UTC), secrets.token_hex(_PING_BYTES // 2)
-        pings = [{"hour": moment, "name": f"{_PING}{at}-{padding}", "value": 0.0} for at in range(_PINGS)]
-        records = [
-            GatewayRecord(
-                request_id=f"{_PING}{at}-{padding[:32]}",
-                created=moment,
-                endpoint=_PING,
-                model="",
-                strategy="",
-                status=503,
-                latency_ms=0,
-                candidates=(GatewayCandidate(trace=Trace(problem_id="", text=padding), chosen=False),),
-                request={"padding": padding},
-            )
-            for at in range(_PINGS)
-        ]
-        no_pings = delete(counters).where(counters.c.name.startswith(_PING))
+        padding = secrets.token_hex(_PING_BYTES // 2)
+        trial = GatewayRecord(
+            request_id=f"ping-{padding[:32]}",
+            created=datetime.fromtimestamp(0, UTC),
+            endpoint="",
+            model="",
+            strategy="",
+            status=503,
+            latency_ms=0,
+            candidates=(GatewayCandidate(trace=Trace(problem_id="", text=padding), chosen=False),),
+            request={"padding": padding},
+        )
+        self.write_all([trial])
         with self._connections.write() as connection:
-            connection.execute(no_pings)
-            connection.execute(insert(counters), pings)
-            with connection.begin_nested() as trial:
-                _store(connection, records, [_rows(record) for record in records])
-                trial.rollback()
-        with self._connections.write() as connection:
-            connection.execute(no_pings)
+            connection.execute(delete(gateway_requests).where(gateway_requests.c.id == trial.request_id))
 
     def get(self, request_id: str) -> GatewayRecord:
         """The whole record. Raises ``NotFoundError``."""
@@ -298,58 +270,9 @@ class RequestLog(Repository):
             for (moment, request_id), values in scores.items()
         ]
 
-    def counters(self, since: datetime | None = None) -> list[Counter]:
-        """Counters by hour and name."""
-        c = counters.c
-        query = select(counters).order_by(c.hour, c.name)
-        if since is not None:
-            query = query.where(c.hour >= since)
-        with self._connections.read() as connection:
-            return rows_of(connection, Counter, query)
-
-
-@cache
-def _statements(dialect: str) -> tuple[ReturningInsert[Any], Insert]:
-    """Adding a request, and incrementing a counter. Cached, since building costs more than running."""
-    make = sqlite.insert if dialect == "sqlite" else postgresql.insert
-    count = make(counters)
-    total = counters.c.value + count.excluded.value
-    return (
-        make(gateway_requests).on_conflict_do_nothing().returning(gateway_requests.c.id),
-        count.on_conflict_do_update(index_elements=["hour", "name"], set_={"value": total}),
-    )
-
 
 _COMPUTED = ("request_id", "failed", "candidates", "tokens", "session", "turn")
 _COPIED = tuple(field.name for field in fields(GatewayRow) if field.name not in _COMPUTED)
-
-
-def _store(
-    connection: Connection,
-    records: Sequence[GatewayRecord],
-    rows: Sequence[tuple[dict[str, Any], list[dict[str, Any]]]],
-) -> None:
-    """Add the new requests and their tallies."""
-    add_request, increment = _statements(connection.dialect.name)
-    new = set(connection.scalars(add_request, [request for request, _ in rows]))
-    counts: dict[tuple[datetime, str], float] = {}
-    candidates = []
-    for record, (_, candidate_rows) in zip(records, rows, strict=True):
-        if record.request_id not in new:
-            continue
-        new.discard(record.request_id)  # the same id may come twice in one call
-        candidates += candidate_rows
-        hour = record.created.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-        for name, value in record.tally.items():
-            counts[hour, name] = counts.get((hour, name), 0.0) + value
-    if candidates:
-        connection.execute(insert(gateway_candidates), candidates)
-    # sorted, so that two writers never wait for each other's rows crosswise
-    increments = [
-        {"hour": hour, "name": name, "value": value} for (hour, name), value in sorted(counts.items())
-    ]
-    if increments:
-        connection.execute(increment, increments)
 
 
 def _rows(record: GatewayRecord) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -358,8 +281,6 @@ def _rows(record: GatewayRecord) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         checked_text(field, getattr(record, field))
     if record.created.tzinfo is None:
         raise StoreError("'created' lacks a time zone; use datetime.now(UTC)")
-    for name in record.tally:
-        checked_name("tally", name)
     request: dict[str, Any] = {
         "id": checked_name("request_id", record.request_id),
         **{name: getattr(record, name) for name in _COPIED},

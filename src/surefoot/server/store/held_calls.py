@@ -13,7 +13,7 @@ from surefoot.errors import ConflictError, NotFoundError
 from surefoot.guard import Review
 from surefoot.server.gateway.records import HeldCall
 from surefoot.server.store.engine import Repository
-from surefoot.server.store.schema import Key, UserId, checked_text, payload_of, rows_of, table
+from surefoot.server.store.schema import Mark, UserId, checked_text, payload_of, rows_of, table
 
 HeldState = Literal["waiting", "approved", "denied"]
 
@@ -22,7 +22,7 @@ HeldState = Literal["waiting", "approved", "denied"]
 class HeldRow:
     """A held call as the queue lists it; ``HeldCalls.held`` returns all of it."""
 
-    id: Annotated[int, Key()]
+    id: Annotated[int, Mark.KEY]
     created: datetime
     key_id: int | None
     """Key of the request; the call outlives it."""

@@ -32,8 +32,8 @@ from surefoot.records import Problem, StepLabel, Trace
 from surefoot.server.store.schema import (
     BIG,
     METADATA,
-    Computed,
     Count,
+    Mark,
     Moment,
     ProjectId,
     RowId,
@@ -83,9 +83,6 @@ step_scores = Table(
     Index(None, "project_id", "scorer", "lowest", "trace_id"),
 )
 
-ItemKind = Literal["solution", "alternatives"]
-"""solution: one trace, labelled step by step; alternatives: several traces that differ from one step on."""
-
 ItemRole = Literal["normal", "control", "screening"]
 """control and screening items have known answers; every annotator gets each of them once."""
 
@@ -97,18 +94,15 @@ CommentKind = Literal["comment", "flag"]
 class KnownAnswer:
     """The correct label of one step of a control or screening item."""
 
-    trace_id: str
     step: int
     value: Literal[-1, 0, 1]
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewItem:
-    """An item to be added. ``step`` is the one to label in each trace of ``alternatives``."""
+    """An item to be added: a trace to be labelled step by step."""
 
-    trace_ids: tuple[str, ...]
-    kind: ItemKind = "solution"
-    step: int | None = None
+    trace_id: str
     role: ItemRole = "normal"
     known: tuple[KnownAnswer, ...] = ()
 
@@ -120,11 +114,9 @@ class Item:
     id: RowId
     project_id: ProjectId
     problem_id: str
-    kind: ItemKind
-    step: Count | None
+    trace_id: str
     role: ItemRole
     known: tuple[KnownAnswer, ...]
-    trace_ids: Annotated[tuple[str, ...], Computed()]
     active: bool
     created: datetime
 
@@ -134,20 +126,10 @@ items = table(
     Item,
     Column("digest", String(32), nullable=False),
     of_project("problem_id", "problems"),
+    of_project("trace_id", "traces"),
     UniqueConstraint("project_id", "id"),
     UniqueConstraint("project_id", "digest"),
     Index(None, "project_id", "role", "id"),
-)
-
-item_traces = Table(
-    "item_traces",
-    METADATA,
-    Column("project_id", BIG, nullable=False),
-    Column("item_id", BIG, primary_key=True),
-    Column("position", Integer, primary_key=True),
-    Column("trace_id", Text, nullable=False),
-    of_project("item_id", "items"),
-    of_project("trace_id", "traces"),
     Index(None, "project_id", "trace_id"),
 )
 
@@ -207,15 +189,12 @@ class AnnotatorItem:
     """
 
     item_id: int
-    kind: ItemKind
-    step: int | None
     problem: Problem
-    traces: tuple[Trace, ...]
+    trace: Trace
     state: AssignmentState
     leased_until: datetime
     labels: tuple[StoredLabel, ...]
     """The annotator's own, the ones that count now, without ``chosen_by``."""
-    choice: StepChoice | None
     last: int
     """Id of the annotator's latest submission for this item, 0 if none; pass it as ``after``."""
 
@@ -224,21 +203,12 @@ class AnnotatorItem:
 class LabelInput:
     """One label to append. ``value`` ``None`` (cannot tell) needs a ``reason``."""
 
-    trace_id: str
     step: int
     value: Literal[-1, 0, 1] | None
     reason: str | None = None
     milliseconds: int | None = None
     comment: str | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChoiceInput:
-    """Phase 1: the alternative to continue with, or a step written by hand. Exactly one of the two."""
-
-    trace_id: str | None = None
-    text: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,11 +220,11 @@ class StoredLabel:
     item_id: int | None
     """``None`` = imported from another source."""
     user_id: UserId | None
-    record: Annotated[StepLabel, Computed()]
+    record: Annotated[StepLabel, Mark.COMPUTED]
     milliseconds: int | None
     chosen_by: ChosenBy | None
-    role: Annotated[ItemRole | None, Computed()]
-    retracted: Annotated[bool, Computed()]
+    role: Annotated[ItemRole | None, Mark.COMPUTED]
+    retracted: Annotated[bool, Mark.COMPUTED]
     meta: dict[str, Any]
 
 
@@ -307,47 +277,21 @@ labels = table(
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepChoice:
-    """Phase 1: what the annotator continued with. ``trace_id`` is a new trace for a hand-written step."""
-
-    id: RowId
-    item_id: int
-    user_id: UserId
-    trace_id: str
-    text: str | None
-    """The step written by hand; ``None`` = an alternative was chosen."""
-    created: datetime
-
-
-choices = table(
-    "choices",
-    StepChoice,
-    Column("project_id", BIG, nullable=False),
-    Column("submission_id", BIG, ForeignKey("submissions.id"), nullable=False),
-    of_project("item_id", "items"),
-    of_project("trace_id", "traces"),
-    Index(None, "project_id", "item_id"),
-)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Submission:
     """Response to a submission. ``repeated``: the key was used before, and nothing was added."""
 
     label_ids: tuple[int, ...]
-    choice_id: int | None
     finished: bool
     repeated: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comment:
-    """A comment or a flag on an item, a trace or a step. Annotators get their own only."""
+    """A comment or a flag on an item or one of its steps. Annotators get their own only."""
 
     id: RowId
     kind: CommentKind
     item_id: int
-    trace_id: str | None
     step: Count | None
     user_id: UserId
     text: str
@@ -360,7 +304,6 @@ comments = table(
     Comment,
     Column("project_id", BIG, nullable=False),
     of_project("item_id", "items"),
-    of_project("trace_id", "traces"),
     Index(None, "project_id", "item_id"),
 )
 

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Select, and_, func, insert, select, tuple_
+from sqlalchemy import Connection, Select, and_, func, select, tuple_
 
 from surefoot.errors import ConflictError, StoreError
 from surefoot.server.store import labelling as t
@@ -18,10 +18,10 @@ from surefoot.server.store.engine import Repository
 from surefoot.server.store.items import check_step, item_in
 from surefoot.server.store.labelling import Adjudication, Disagreement, MatrixCell
 from surefoot.server.store.projects import locked_project, project_in
-from surefoot.server.store.schema import as_data, checked_text
+from surefoot.server.store.schema import as_data, checked_text, inserted, rows_of
 
-Place = tuple[int, str, int]
-"""(item, trace, step)."""
+Place = tuple[int, int]
+"""(item, step)."""
 
 _ROWS_AT_ONCE: Final = 20_000
 _CANNOT_TELL: Final = 9
@@ -114,19 +114,19 @@ class Reviews(Repository):
             rating = _ratings(project_id, unfinished=False).where(t.items.c.role == "normal", *of_item)
             label = t.labels.c
             value = func.coalesce(label.value, _CANNOT_TELL)
-            position = (label.item_id, label.trace_id, label.step)
+            position = (label.item_id, label.step)
             disputed = rating.with_only_columns(*position).group_by(*position)
             disputed = disputed.having(func.min(value) != func.max(value))
             cells = _cells(connection, project_id, rating.where(tuple_(*position).in_(disputed)))
             decided = decisions(connection, project_id)
         by_position: dict[Place, list[MatrixCell]] = {}
         for cell in cells:
-            by_position.setdefault((cell.item_id, cell.trace_id, cell.step), []).append(cell)
+            by_position.setdefault((cell.item_id, cell.step), []).append(cell)
         return [
             Disagreement(
                 item_id=position[0],
-                trace_id=position[1],
-                step=position[2],
+                trace_id=group[0].trace_id,
+                step=position[1],
                 values=tuple(sorted((cell.annotator, cell.value) for cell in group)),
                 label_ids=tuple(cell.label_id for cell in sorted(group, key=lambda c: c.annotator)),
                 adjudication=decided.get(position),
@@ -140,7 +140,6 @@ class Reviews(Repository):
         project_id: int,
         item_id: int,
         user_id: int,
-        trace_id: str,
         step: int,
         value: Literal[-1, 0, 1] | None,
         *,
@@ -165,28 +164,34 @@ class Reviews(Repository):
         with self._connections.write() as connection:
             locked_project(connection, project_id)
             item = item_in(connection, project_id, item_id)
-            check_step(connection, item, trace_id, step)
-            _refuse_foreign_label(connection, label_id, (item_id, trace_id, step))
-            where = (a.item_id == item_id) & (a.trace_id == trace_id) & (a.step == step)
+            check_step(connection, item, step)
+            label = t.labels.c
+            chosen = select(label.id).where(
+                label.id == label_id, label.item_id == item_id, label.step == step
+            )
+            if label_id is not None and connection.scalar(chosen) is None:
+                raise StoreError(f"'label_id' {label_id} is not a label of step {step} of item {item_id}")
+            where = (a.item_id == item_id) & (a.step == step)
             last = connection.scalar(select(func.max(a.id)).where(where)) or 0
             if after is not None and after != last:
                 raise ConflictError(f"step {step} was decided since (number {last}); reload it")
-            row = {
-                "project_id": project_id,
-                "item_id": item_id,
-                "trace_id": trace_id,
-                "step": step,
-                "value": value,
-                "label_id": label_id,
-                "user_id": user_id,
-                "note": note,
-                "created": self._connections.clock(),
-            }
-            decision = connection.execute(insert(t.adjudications).values(row).returning(a.id)).scalar_one()
-            return decisions(connection, project_id, decision)[item_id, trace_id, step]
+            return inserted(
+                connection,
+                Adjudication,
+                t.adjudications,
+                project_id=project_id,
+                item_id=item_id,
+                trace_id=item.trace_id,
+                step=step,
+                value=value,
+                label_id=label_id,
+                user_id=user_id,
+                note=note,
+                created=self._connections.clock(),
+            )
 
     def adjudications(self, project_id: int) -> list[Adjudication]:
-        """The decisions that count, by item, trace and step."""
+        """The decisions that count, by item and step."""
         with self._connections.read() as connection:
             project_in(connection, project_id)
             return [decision for _, decision in sorted(decisions(connection, project_id).items())]
@@ -228,35 +233,20 @@ def _cells(connection: Connection, project_id: int, query: Select[Any]) -> list[
         t.items.c.project_id == project_id, t.items.c.role.in_(["control", "screening"])
     )
     expected = {
-        (item_id, answer.trace_id, answer.step): answer.value
+        (item_id, answer.step): answer.value
         for item_id, answers in connection.execute(with_answers)
         for answer in answers
     }
     cells = []
     for row in connection.execute(query.order_by(t.labels.c.id)):
         value = None if row.value is None else int(row.value)
-        answer = expected.get((row.item_id, row.trace_id, row.step))
+        answer = expected.get((row.item_id, row.step))
         cells.append(as_data(MatrixCell, row._mapping, value=value, known=answer))
     return cells
 
 
-def decisions(connection: Connection, project_id: int, only: int | None = None) -> dict[Place, Adjudication]:
-    """The latest decision of each step, or the one with the id ``only``."""
+def decisions(connection: Connection, project_id: int) -> dict[Place, Adjudication]:
+    """The latest decision of each step."""
     a = t.adjudications.c
     query = select(t.adjudications).where(a.project_id == project_id).order_by(a.id)
-    if only is not None:
-        query = query.where(a.id == only)
-    return {
-        (row["item_id"], row["trace_id"], row["step"]): as_data(Adjudication, row)
-        for row in connection.execute(query).mappings()
-    }
-
-
-def _refuse_foreign_label(connection: Connection, label_id: int | None, place: Place) -> None:
-    if label_id is None:
-        return
-    label = t.labels.c
-    query = select(label.item_id, label.trace_id, label.step).where(label.id == label_id)
-    row = connection.execute(query).one_or_none()
-    if row is None or tuple(row) != place:
-        raise StoreError(f"'label_id' {label_id} is not a label of step {place[2]} of item {place[0]}")
+    return {(row.item_id, row.step): row for row in rows_of(connection, Adjudication, query)}

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -103,27 +103,16 @@ class Json(TypeDecorator[Any]):
         return None if value is None else _adapter(self.kind).validate_json(value)
 
 
-@dataclass(frozen=True)
-class Key:
-    """Marks a field of the primary key."""
+class Mark(Enum):
+    """What the annotation of a field says about its column."""
+
+    KEY = "part of the primary key"
+    INDEXED = "has an index"
+    UNIQUE = "its values differ"
+    COMPUTED = "not a column: a query computes or joins it"
 
 
-@dataclass(frozen=True)
-class Computed:
-    """Marks a field that a query computes or joins, so it is not a column."""
-
-
-@dataclass(frozen=True)
-class Indexed:
-    """Marks a column with an index."""
-
-
-@dataclass(frozen=True)
-class Unique:
-    """Marks a column whose values differ."""
-
-
-RowId = Annotated[int, Key()]
+RowId = Annotated[int, Mark.KEY]
 """The number of a row."""
 UserId = Annotated[int, ForeignKey("users.id")]
 ProjectId = Annotated[int, ForeignKey("projects.id")]
@@ -241,13 +230,16 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def _column(name: str, hint: Any) -> Column[Any] | None:
-    hint, marks = _unwrapped(hint)
-    optional = get_origin(hint) in (Union, UnionType) and NoneType in get_args(hint)
-    if optional:
-        (hint,) = (part for part in get_args(hint) if part is not NoneType)
-        hint, inner = _unwrapped(hint)
-        marks = [*marks, *inner]
-    if any(isinstance(mark, Computed) for mark in marks):
+    marks: list[Any] = []
+    optional = False
+    while get_origin(hint) in (Annotated, Union, UnionType):
+        if get_origin(hint) is Annotated:
+            marks += hint.__metadata__
+            hint = hint.__origin__
+        else:
+            optional = True
+            (hint,) = (part for part in get_args(hint) if part is not NoneType)
+    if Mark.COMPUTED in marks:
         return None
     explicit = [mark for mark in marks if isinstance(mark, TypeEngine)]
     # a reference is used for one column only, and an alias such as UserId for many
@@ -260,19 +252,11 @@ def _column(name: str, hint: Any) -> Column[Any] | None:
         name,
         explicit[0] if explicit else _type(hint),
         *keys,
-        primary_key=_marked(marks, Key),
+        primary_key=Mark.KEY in marks,
         nullable=optional,
-        index=_marked(marks, Indexed) or None,
-        unique=_marked(marks, Unique) or None,
+        index=Mark.INDEXED in marks or None,
+        unique=Mark.UNIQUE in marks or None,
     )
-
-
-def _unwrapped(hint: Any) -> tuple[Any, list[Any]]:
-    return (hint.__origin__, list(hint.__metadata__)) if get_origin(hint) is Annotated else (hint, [])
-
-
-def _marked(marks: Iterable[Any], kind: type) -> bool:
-    return any(isinstance(mark, kind) for mark in marks)
 
 
 def _type(hint: Any) -> TypeEngine[Any]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -30,9 +29,6 @@ CHUNK: Final = 200
 """Records per transaction: small enough that others get their turn."""
 
 _REASONS_KEPT: Final = 20
-
-_IDS: Final = 500
-"""Ids in one statement; SQLite allows 32,766 parameters, older ones 999."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,39 +69,23 @@ class Traces(Repository):
 
     def add_problems(self, project_id: int, problems: Iterable[Problem]) -> Added:
         """Add problems; one whose id exists with other content is refused. Raises ``NotFoundError``."""
-        return add_in_chunks(self._connections, project_id, problems, self._add_problem)
+        return self._add_each(project_id, problems, self._add_problem)
 
     def add_traces(self, project_id: int, traces: Iterable[Trace]) -> Added:
         """Add traces; a trace is refused if its problem is unknown or its id exists with other content."""
-        return add_in_chunks(self._connections, project_id, traces, self._add_trace)
+        return self._add_each(project_id, traces, self._add_trace)
 
     def add_scores(self, project_id: int, scores: Iterable[StepScores]) -> Added:
         """Add scores; newer ones replace older ones of the same scorer and trace.
 
         Those of an unknown trace, or of another number of steps than the trace has, are refused.
         """
-        return add_in_chunks(self._connections, project_id, scores, self._add_scores)
+        return self._add_each(project_id, scores, self._add_scores)
 
     def problem(self, project_id: int, problem_id: str) -> Problem:
         """Raises ``NotFoundError``."""
         with self._connections.read() as connection:
             return record_in(connection, t.problems, Problem, project_id, problem_id)
-
-    def problems(
-        self, project_id: int, *, after: str = "", limit: int = 100, text: str | None = None
-    ) -> list[Problem]:
-        """Problems in order of id, starting after ``after``; ``text`` must occur in them."""
-        query = (
-            select(t.problems.c.payload)
-            .where(t.problems.c.project_id == project_id, t.problems.c.id > after)
-            .order_by(t.problems.c.id)
-            .limit(limit)
-        )
-        if text is not None:
-            query = query.where(_contains(text))
-        with self._connections.read() as connection:
-            project_in(connection, project_id)
-            return [Problem.model_validate_json(row) for row in connection.scalars(query)]
 
     def trace(self, project_id: int, trace_id: str) -> Trace:
         """Raises ``NotFoundError``."""
@@ -147,12 +127,7 @@ class Traces(Repository):
         )
         query = (
             select(t.traces.c.payload, t.problems.c.payload.label("problem"), label_count.label("labels"))
-            .join_from(
-                t.traces,
-                t.problems,
-                (t.problems.c.project_id == t.traces.c.project_id)
-                & (t.problems.c.id == t.traces.c.problem_id),
-            )
+            .join_from(t.traces, t.problems)
             .where(*conditions)
             .order_by(t.traces.c.id)
             .limit(limit)
@@ -168,49 +143,42 @@ class Traces(Repository):
                 for row in connection.execute(query)
             ]
 
-    def problems_of(self, project_id: int, ids: Iterable[str]) -> dict[str, Problem]:
-        """Problems by id. Raises ``NotFoundError``."""
+    def problems_of(self, project_id: int, ids: Collection[str]) -> dict[str, Problem]:
+        """Problems by id, without those that the project lacks."""
         with self._connections.read() as connection:
             return records_in(connection, t.problems, Problem, project_id, ids)
 
-    def traces_of(self, project_id: int, ids: Iterable[str]) -> dict[str, Trace]:
-        """Traces by id. Raises ``NotFoundError``."""
+    def traces_of(self, project_id: int, ids: Collection[str]) -> dict[str, Trace]:
+        """Traces by id, without those that the project lacks."""
         with self._connections.read() as connection:
             return records_in(connection, t.traces, Trace, project_id, ids)
 
-    def outcomes_of(self, project_id: int, ids: Iterable[str]) -> dict[str, bool | None]:
+    def outcomes_of(self, project_id: int, ids: Collection[str]) -> dict[str, bool | None]:
         """Whether the final answers of traces are right, by id; ``None`` = not judged."""
-        trace, waiting = t.traces.c, iter(dict.fromkeys(ids))
-        outcomes: dict[str, bool | None] = {}
+        trace = t.traces.c
+        where = (trace.project_id == project_id) & trace.id.in_(ids)
         with self._connections.read() as connection:
-            while part := list(islice(waiting, _IDS)):
-                where = (trace.project_id == project_id) & trace.id.in_(part)
-                rows = connection.execute(select(trace.id, trace.outcome).where(where))
-                outcomes |= {row.id: row.outcome for row in rows}
-        return outcomes
+            rows = connection.execute(select(trace.id, trace.outcome).where(where))
+            return {row.id: row.outcome for row in rows}
 
     def scores_of(
-        self, project_id: int, ids: Iterable[str], *, scorer: str | None = None
+        self, project_id: int, ids: Collection[str], *, scorer: str | None = None
     ) -> dict[str, list[StepScores]]:
         """Scores by trace, each by name of the scorer; of one ``scorer`` on request."""
-        s, waiting = t.step_scores.c, iter(dict.fromkeys(ids))
-        scores: dict[str, list[StepScores]] = {}
+        s = t.step_scores.c
+        scores: dict[str, list[StepScores]] = {trace_id: [] for trace_id in ids}
+        query = select(s.payload).where(s.project_id == project_id, s.trace_id.in_(ids))
+        query = query.where(*matching(t.step_scores, scorer=scorer)).order_by(s.scorer)
         with self._connections.read() as connection:
-            while part := list(islice(waiting, _IDS)):
-                scores |= {trace_id: [] for trace_id in part}
-                query = select(s.trace_id, s.payload).where(s.project_id == project_id, s.trace_id.in_(part))
-                query = query.where(*matching(t.step_scores, scorer=scorer)).order_by(s.scorer)
-                for row in connection.execute(query):
-                    scores[row.trace_id].append(StepScores.model_validate_json(row.payload))
+            for payload in connection.scalars(query):
+                record = StepScores.model_validate_json(payload)
+                scores[record.trace_id].append(record)
         return scores
 
     def scores(self, project_id: int, trace_id: str) -> list[StepScores]:
         """The scores of the trace, by name of the scorer. Raises ``NotFoundError``."""
-        where = (t.step_scores.c.project_id == project_id) & (t.step_scores.c.trace_id == trace_id)
-        query = select(t.step_scores.c.payload).where(where).order_by(t.step_scores.c.scorer)
-        with self._connections.read() as connection:
-            record_in(connection, t.traces, Trace, project_id, trace_id)
-            return [StepScores.model_validate_json(row) for row in connection.scalars(query)]
+        self.trace(project_id, trace_id)
+        return self.scores_of(project_id, [trace_id])[trace_id]
 
     def scorers(self, project_id: int) -> list[str]:
         """Names of all scorers of the project."""
@@ -226,33 +194,77 @@ class Traces(Repository):
             return list(connection.scalars(query))
 
     def _add_problem(self, connection: Connection, project_id: int, problem: Problem) -> Added:
-        searchable = problem.text.replace("\x00", "")
-        columns = {"id": checked_name("id", problem.id), "text": checked_text("text", searchable)}
-        at = self._connections.clock()
-        return put_record(connection, t.problems, project_id, problem, columns, at)
+        searchable = checked_text("text", problem.text.replace("\x00", ""))
+        return self._put(connection, t.problems, project_id, problem, text=searchable)
 
     def _add_trace(self, connection: Connection, project_id: int, trace: Trace) -> Added:
-        return put_trace(connection, project_id, trace, self._connections.clock())
+        record_in(connection, t.problems, Problem, project_id, checked_name("problem_id", trace.problem_id))
+        return self._put(
+            connection,
+            t.traces,
+            project_id,
+            trace,
+            problem_id=trace.problem_id,
+            policy=None if trace.policy is None else checked_text("policy", trace.policy),
+            outcome=trace.outcome,
+            steps=len(trace.steps),
+        )
 
     def _add_scores(self, connection: Connection, project_id: int, scores: StepScores) -> Added:
         checked_name("trace_id", scores.trace_id)
         trace = record_in(connection, t.traces, Trace, project_id, scores.trace_id)
         if len(trace.steps) != len(scores.scores):
             raise StoreError(f"{len(scores.scores)} scores for a trace of {len(trace.steps)} steps")
-        key = {"trace_id": trace.id, "scorer": checked_name("scorer", scores.scorer)}
-        payload = payload_of(scores)
-        where = [t.step_scores.c.project_id == project_id]
-        where += [t.step_scores.c[name] == value for name, value in key.items()]
+        key = {
+            "project_id": project_id,
+            "trace_id": trace.id,
+            "scorer": checked_name("scorer", scores.scorer),
+        }
+        payload, where = payload_of(scores), matching(t.step_scores, **key)
         stored = connection.scalar(select(t.step_scores.c.payload).where(*where))
         if stored == payload:
             return Added(same=1)
         connection.execute(delete(t.step_scores).where(*where))
         finite = [score for score in scores.scores if score is not None and math.isfinite(score)]
         row = {"lowest": min(finite, default=None), "payload": payload, "created": self._connections.clock()}
-        connection.execute(insert(t.step_scores).values(project_id=project_id, **key, **row))
-        if stored is None:
-            return Added(new=1)
-        return Added(replaced=1)
+        connection.execute(insert(t.step_scores).values(**key, **row))
+        return Added(new=1) if stored is None else Added(replaced=1)
+
+    def _put(
+        self,
+        connection: Connection,
+        table: Table,
+        project_id: int,
+        record: Problem | Trace,
+        **columns: Any,
+    ) -> Added:
+        """Add a row with an id and a payload, unless it exists. Raises ``StoreError`` if it differs."""
+        key = {"project_id": project_id, "id": checked_name("id", record.id)}
+        payload = payload_of(record)
+        stored = connection.scalar(select(table.c.payload).where(*matching(table, **key)))
+        if stored == payload:
+            return Added(same=1)
+        if stored is not None:
+            raise StoreError("the project has a record with this id and other content; use another id")
+        created = self._connections.clock()
+        connection.execute(insert(table).values(**key, payload=payload, created=created, **columns))
+        return Added(new=1)
+
+    def _add_each(
+        self, project_id: int, records: Iterable[R], add: Callable[[Connection, int, R], Added]
+    ) -> Added:
+        """Pass each record to ``add``, which may refuse it with a ``StoreError`` before it writes."""
+
+        def add_part(connection: Connection, project_id: int, part: Sequence[R]) -> Added:
+            added = Added()
+            for record in part:
+                try:
+                    added += add(connection, project_id, record)
+                except StoreError as error:
+                    added += refused(record, error)
+            return added
+
+        return add_chunks(self._connections, project_id, records, add_part)
 
 
 def _contains(text: str) -> ColumnElement[bool]:
@@ -268,23 +280,6 @@ def _scored(project_id: int, scorer: str, low: float | None, high: float | None)
     if high is not None:
         query = query.where(s.c.lowest <= high)
     return t.traces.c.id.in_(query)
-
-
-def add_in_chunks(
-    connections: Connections,
-    project_id: int,
-    records: Iterable[R],
-    add: Callable[[Connection, int, R], Added],
-) -> Added:
-    """Pass each record to ``add``, in transactions of ``CHUNK`` under the project's lock.
-
-    ``add`` may refuse one with a ``StoreError`` before it writes anything. Raises ``NotFoundError``.
-    """
-
-    def add_each(connection: Connection, project_id: int, chunk: Sequence[R]) -> Added:
-        return sum((_refusing(add, connection, project_id, record) for record in chunk), Added())
-
-    return add_chunks(connections, project_id, records, add_each)
 
 
 def add_chunks(
@@ -317,65 +312,12 @@ def record_in(connection: Connection, table: Table, kind: type[R], project_id: i
 
 
 def records_in(
-    connection: Connection, table: Table, kind: type[R], project_id: int, ids: Iterable[str]
+    connection: Connection, table: Table, kind: type[R], project_id: int, ids: Collection[str]
 ) -> dict[str, R]:
-    """Records of a ``payload`` column by id, in the caller's transaction. Raises ``NotFoundError``."""
-    waiting, records = iter(dict.fromkeys(ids)), {}
-    while part := list(islice(waiting, _IDS)):
-        where = (table.c.project_id == project_id) & table.c.id.in_(part)
-        for row in connection.execute(select(table.c.id, table.c.payload).where(where)):
-            records[row.id] = kind.model_validate_json(row.payload)
-        missing = next((name for name in part if name not in records), None)
-        if missing is not None:
-            raise NotFoundError(f"project {project_id} has no {kind.__name__.lower()} '{missing}'")
-    return records
-
-
-def put_trace(connection: Connection, project_id: int, trace: Trace, at: datetime) -> Added:
-    """Add a trace, in the caller's transaction.
-
-    Raises ``StoreError`` for an unknown problem, or a known id with other content.
-    """
-    checked_name("problem_id", trace.problem_id)
-    record_in(connection, t.problems, Problem, project_id, trace.problem_id)
-    columns = {
-        "id": checked_name("id", trace.id),
-        "problem_id": trace.problem_id,
-        "policy": None if trace.policy is None else checked_text("policy", trace.policy),
-        "outcome": trace.outcome,
-        "steps": len(trace.steps),
-    }
-    return put_record(connection, t.traces, project_id, trace, columns, at)
-
-
-def put_record(
-    connection: Connection,
-    table: Table,
-    project_id: int,
-    record: Problem | Trace,
-    columns: dict[str, Any],
-    at: datetime,
-) -> Added:
-    """Add a row with an id and a payload, unless it exists. Raises ``StoreError`` if it differs."""
-    payload = payload_of(record)
-    where = (table.c.project_id == project_id) & (table.c.id == record.id)
-    stored = connection.scalar(select(table.c.payload).where(where))
-    if stored == payload:
-        return Added(same=1)
-    if stored is not None:
-        raise StoreError("the project has a record with this id and other content; use another id")
-    row = {"project_id": project_id, "payload": payload, "created": at, **columns}
-    connection.execute(insert(table).values(row))
-    return Added(new=1)
-
-
-def _refusing(
-    add: Callable[[Connection, int, R], Added], connection: Connection, project_id: int, record: R
-) -> Added:
-    try:
-        return add(connection, project_id, record)
-    except StoreError as error:
-        return refused(record, error)
+    """Records of a ``payload`` column by id, without those that the project lacks."""
+    where = (table.c.project_id == project_id) & table.c.id.in_(ids)
+    records = connection.execute(select(table.c.id, table.c.payload).where(where))
+    return {row.id: kind.model_validate_json(row.payload) for row in records}
 
 
 def refused(record: Record, error: StoreError) -> Added:

@@ -27,9 +27,8 @@ from surefoot.segment import cut_trace
 from surefoot.server.store import labelling as t
 from surefoot.server.store.accounts import members
 from surefoot.server.store.engine import Repository
-from surefoot.server.store.label_queries import labels_in
 from surefoot.server.store.labelling import Adjudication, StoredLabel
-from surefoot.server.store.labels import HUMAN
+from surefoot.server.store.labels import HUMAN, labels_in
 from surefoot.server.store.projects import project_in
 from surefoot.server.store.reviews import Place, decisions
 from surefoot.server.store.traces import Added, records_in
@@ -56,7 +55,7 @@ class ExportRepository(Repository):
         return self._all(project_id, t.problems, Problem)
 
     def traces(self, project_id: int) -> Iterator[Trace]:
-        """All traces by id, including those with steps written by hand."""
+        """All traces, by id."""
         return self._all(project_id, t.traces, Trace)
 
     def scores(self, project_id: int) -> Iterator[StepScores]:
@@ -185,7 +184,7 @@ class _Wanted:
         for row in connection.execute(query):
             decided = self.decided.get(row.trace_id, {})
             # a trace may have come since the page was read; the next page does not have it either
-            if row.trace_id in labels and (row.item_id, row.trace_id, row.step) not in decided:
+            if row.trace_id in labels and (row.item_id, row.step) not in decided:
                 labels[row.trace_id].append(StepLabel.model_validate_json(row.payload))
         return {trace_id: sorted(group, key=lambda one: one.step) for trace_id, group in labels.items()}
 

@@ -22,39 +22,6 @@
   };
   const sourceOn = () => document.documentElement.classList.contains("show-source");
 
-  // Alternatives: one is the present one, and keys go to it.
-  let present = 0;
-  const alternatives = () => [...document.querySelectorAll("[data-alternative]:not([disabled])")];
-  const goTo = (number, focus = true) => {
-    const all = alternatives();
-    if (!all.length) return;
-    present = Math.max(0, Math.min(number, all.length - 1));
-    all.forEach((one, index) => one.classList.toggle("current", index === present));
-    if (focus) all[present].focus();
-  };
-  const keyForAlternative = (key) => {
-    const all = alternatives();
-    if (!all.length) return false;
-    if (key === "ArrowRight" || key === "ArrowLeft") {
-      goTo(present + (key === "ArrowRight" ? 1 : -1));
-      return true;
-    }
-    const one = all[present];
-    if (key === "g") {
-      one.querySelector('input[name="chosen"]').checked = true;
-      say(`Going on with alternative ${present + 1}`);
-      return true;
-    }
-    const sign = [...one.querySelectorAll("[data-sign]")].find((n) => n.dataset.sign.split(" ").includes(key));
-    if (!sign) return false;
-    sign.checked = true;
-    const rated = (box) => box.querySelector("[data-sign]:checked");
-    const next = all.findIndex((box, index) => index > present && !rated(box));
-    if (next >= 0) goTo(next);
-    say(all.every(rated) ? "All alternatives are rated. Enter finishes." : `Alternative ${present + 1}`);
-    return true;
-  };
-
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
     const target = event.target;
@@ -62,7 +29,6 @@
     if (event.key === "Escape" && writing) { target.blur(); return; }
     if (writing || (event.key === "Enter" && target.closest("a, button, summary"))) return;
     if (event.repeat) return;
-    if (keyForAlternative(event.key)) { event.preventDefault(); return; }
     const node = [...document.querySelectorAll("[data-keys]")].find(
       (one) => one.dataset.keys.split(" ").includes(event.key) && visible(one));
     if (!node) return;
@@ -79,8 +45,6 @@
       showSource(!sourceOn());
       try { localStorage.setItem("surefoot-source", sourceOn() ? "1" : ""); } catch { /* storage may be off */ }
     }
-    const box = event.target.closest("[data-alternative]");
-    if (box) goTo(alternatives().indexOf(box), false);
   });
 
   const pause = (ms) => new Promise((wake) => setTimeout(wake, ms));
@@ -106,18 +70,6 @@
     }
   };
 
-  // What the user has filled in but not yet sent, except the comment.
-  const fillable = "input:not([type=hidden]), select, textarea:not([name=comment])";
-  const choicesOf = (form) => [...form.querySelectorAll(fillable)].map(({ name, value, checked }) => ({ name, value, checked }));
-  const choose = (kept) => {
-    for (const { name, value, checked } of kept) {
-      for (const field of work().querySelectorAll(`[name="${CSS.escape(name)}"]`)) {
-        if (!field.matches("[type=radio], [type=checkbox]")) field.value = value;
-        else if (field.value === value) field.checked = checked;
-      }
-    }
-  };
-
   let sending = false;
   document.addEventListener("submit", async (event) => {
     const form = event.target;
@@ -129,9 +81,8 @@
     sending = true;
     work().setAttribute("aria-busy", "true");
     const to = event.submitter?.hasAttribute("formaction") ? event.submitter.formAction : form.action;
-    // a flag or comment does not finish the step: choices stay, and the clock keeps running
+    // a flag or comment does not finish the step: the clock keeps running
     const comment = event.submitter?.name === "kind" ? event.submitter.value : null;
-    const kept = comment ? choicesOf(form) : [];
     try {
       const answer = await send(to, new URLSearchParams(new FormData(form, event.submitter)));
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
@@ -140,7 +91,7 @@
         work().replaceWith(next);
         history.replaceState(null, "", answer.url);
         document.title = page.title;
-        begin(kept, comment !== null);
+        begin(comment !== null);
         say(comment ? `The ${comment} is saved` : next.dataset.announce ?? "");
       } else if (answer.ok) location.assign(answer.url);
       else complain(page.getElementById("error")?.textContent ?? `Rejected with status ${answer.status}.`);
@@ -152,14 +103,11 @@
     }
   });
 
-  const begin = (kept = [], goesOn = false) => {
+  const begin = (goesOn = false) => {
     if (!goesOn) restart();
-    choose(kept);
     const source = document.getElementById("source");
     if (source) source.hidden = false;
     showSource(sourceOn());
-    if (!goesOn) present = 0;
-    if (alternatives().length) goTo(present);
     const current = document.getElementById("current");
     if (current) {
       current.focus({ preventScroll: true });
