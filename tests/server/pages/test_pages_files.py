@@ -13,9 +13,9 @@ import pytest
 from annotation_site import SCRIPT, Browser
 from inspection_site import Inspection, add_labels, open_inspection
 
-from surefoot.io import read_records
+from surefoot.formats import write_labelled
+from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, StepLabel, StepScores, Trace
-from surefoot.server.pages.files import EXPORTS
 
 
 @pytest.fixture
@@ -48,43 +48,30 @@ def problems_with(found: Inspection, text: str = "") -> list[Problem]:
     return [problem for problem in problems if text in problem.text]
 
 
-def test_every_export_is_offered_and_given(found: Inspection) -> None:
-    twin = found.viewer.json(f"{found.base}/files.json")
-    assert twin["exports"] == dict(EXPORTS)
-    for name in EXPORTS:
-        answer = found.viewer.get(f"{found.base}/export/{name}")
-        assert answer.status_code == 200
-        assert "written" in answer.headers["x-surefoot-report"]
-        assert name in answer.headers["content-disposition"]
-        assert answer.headers["x-content-type-options"] == "nosniff"
-        assert len(answer.content) > 0
-
-
-def test_what_was_dropped_is_shown(found: Inspection, admin: Browser) -> None:
-    found.viewer.get(f"{found.base}/export/stepwise.jsonl")
-    page = admin.get(f"{found.base}/files").text
-    assert "2 steps: from one without a sign on (labels disagree), 1 traces: chat trace" in page
-
-
-def test_label_studio_goes_out_and_comes_into_another_project(found: Inspection, admin: Browser) -> None:
-    tasks = found.viewer.get(f"{found.base}/export/label-studio.json")
-    assert len(tasks.json()) == 3
-    answer = send(admin, f"/projects/{found.other}", tasks.content, make="solutions")
+def test_label_studio_comes_into_another_project(found: Inspection, admin: Browser, tmp_path: Path) -> None:
+    export, project = found.db.export, found.room.project
+    problems = {problem.id: problem for problem in export.problems(project)}
+    labels = list(export.labels(project))
+    labelled = [
+        LabelledTrace(
+            problem=problems[trace.problem_id],
+            trace=trace,
+            labels=tuple(label for label in labels if label.trace_id == trace.id),
+        )
+        for trace in export.traces(project)
+    ]
+    write_labelled("label-studio", labelled, tmp_path / "tasks.json", neutral="drop")
+    tasks = (tmp_path / "tasks.json").read_bytes()
+    assert len(json.loads(tasks)) == 3
+    answer = send(admin, f"/projects/{found.other}", tasks, make="solutions")
     assert answer.status_code == 200, answer.text
     assert "<h1>Imported</h1>" in answer.text
     ours = sorted(found.db.export.labels(found.room.project), key=repr)
     assert sorted(found.db.export.labels(found.other), key=repr) == ours
     assert found.db.traces.trace(found.other, found.traces[1].id) == found.traces[1]
     assert len(found.db.items.list(found.other)) == 4  # the one that was there, too
-    again = send(admin, f"/projects/{found.other}", tasks.content)
+    again = send(admin, f"/projects/{found.other}", tasks)
     assert "0 items made" in again.text
-
-
-def test_parquet_holds_what_the_command_line_reads(found: Inspection, tmp_path: Path) -> None:
-    path = tmp_path / "labels.parquet"
-    path.write_bytes(found.viewer.get(f"{found.base}/export/labels.parquet").content)
-    labels = list(read_records(path, StepLabel))
-    assert sorted(labels, key=repr) == sorted(found.db.export.labels(found.room.project), key=repr)
 
 
 def test_prm800k_comes_in(found: Inspection, admin: Browser) -> None:

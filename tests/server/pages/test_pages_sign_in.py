@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from surefoot.server import PageSettings, create_pages_app, open_database
 from surefoot.server.gateway.app import create_app, make_server
 from surefoot.server.gateway.settings import ServerSettings
-from surefoot.server.pages.cookies import Signer
+from surefoot.server.pages.access import Signer
 
 SESSION = "surefoot_session"
 SIGN_IN = "surefoot_sign_in"

@@ -15,7 +15,7 @@ from inspection_site import Inspection, add_labels, open_inspection
 from surefoot.records import Message, Problem, ToolCall, Trace
 from surefoot.segment import segment_trace
 from surefoot.server.pages.render import call_arguments
-from surefoot.server.pages.score_strip import strip
+from surefoot.server.pages.traces import strip
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +189,7 @@ def test_another_projects_trace_is_not_found(found: Inspection) -> None:
     assert found.viewer.get(f"{found.base}/trace").status_code == 404
 
 
-@pytest.mark.parametrize("page", ["traces", "trace?id=1", "files", "export/labels.parquet"])
+@pytest.mark.parametrize("page", ["traces", "trace?id=1", "files", "export/labels.jsonl"])
 def test_annotators_are_blind_to_each_other(found: Inspection, page: str) -> None:
     assert found.room.browser("ann").get(f"{found.base}/{page}").status_code == 403
     assert found.room.browser("eve").get(f"{found.base}/{page}").status_code == 404

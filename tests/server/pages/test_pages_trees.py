@@ -91,7 +91,7 @@ def test_requests_are_filtered_and_go_on(found: Inspection, tom: Browser) -> Non
     succeeded = tom.json("/requests.json?failed=no")["requests"]
     assert [one["request_id"] for one in succeeded] == ["req-1", "deep"]
     assert "No request matches" in tom.get("/requests?strategy=none").text
-    for query in ("?failed=x", "?before=x", "?before=2024-05-01", "?project=x"):
+    for query in ("?failed=x", "?before=%00", "?project=x"):
         assert tom.get(f"/requests{query}").status_code == 400
 
 

@@ -53,9 +53,8 @@ def test_other_versions_are_refused(url: str) -> None:
     with engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     engine.dispose()
-    for migrate in (True, False):
-        with pytest.raises(StoreError, match="version 9999, which this surefoot does not know"):
-            open_database(url, migrate=migrate)
+    with pytest.raises(StoreError, match="version 9999, which this surefoot does not know"):
+        open_database(url)
 
 
 def test_tables_of_another_program_are_left_alone(tmp_path: Path) -> None:
@@ -79,8 +78,6 @@ def test_two_processes_open_a_new_store_at_once(tmp_path: Path) -> None:
 
 def test_sqlite_waits_for_the_disk_and_is_private(tmp_path: Path) -> None:
     path = tmp_path / "new.db"
-    with pytest.raises(StoreError, match="migrate=True"):
-        open_database(path, migrate=False)
     with open_database(path) as opened:
         with opened._connections.read() as connection:
             asked = {

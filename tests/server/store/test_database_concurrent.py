@@ -13,7 +13,6 @@ from random import Random
 
 import pytest
 from conftest import CHEAP, make_lab
-from sqlalchemy import text
 
 from surefoot.errors import ConflictError
 from surefoot.server import Database, LabelInput, open_database
@@ -29,7 +28,7 @@ from surefoot.server import LabelInput, open_database
 from surefoot.server import GatewayRecord
 
 url, project, user, endless = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "endless"
-db, rng, number = open_database(url, migrate=False), Random(user), 0
+db, rng, number = open_database(url), Random(user), 0
 while endless or (offer := db.assignments.next(project, user, rng)).assignment:
     number += 1
     name = f"{user}-{number}"
@@ -139,44 +138,6 @@ def test_one_of_many_editors_wins(db: Database) -> None:
         won = list(pool.map(edit, range(6)))
     assert won.count(True) == 1
     assert db.projects.get(project.id).instructions == str(won.index(True))
-
-
-def test_claims_wait_neither_for_writers_nor_for_other_claims(db: Database) -> None:
-    if db.backend == "sqlite":
-        pytest.skip("SQLite has one writer at a time")
-    lab = make_lab(db, items=3, annotators=2)
-    for policy in ("order", "random", "uncertainty"):
-        lab.set(queue=policy)
-        with (
-            ThreadPoolExecutor(1) as pool,
-            db._connections.engine.connect() as other,  # a writer, and a claim that is not committed
-        ):
-            other.execute(text("SELECT id FROM projects FOR NO KEY UPDATE"))
-            other.execute(text("SELECT id FROM items ORDER BY id LIMIT 1 FOR NO KEY UPDATE"))
-            offer = pool.submit(db.assignments.next, lab.id, lab.people[0].user_id, Random(0))
-            try:
-                assignment = offer.result(timeout=10).assignment
-            finally:
-                other.rollback()
-        assert assignment is not None
-        assert assignment.item_id in lab.items[1:]
-        db.projects.set_member(lab.id, lab.people[0].user_id, "annotator", active=False)
-        db.projects.set_member(lab.id, lab.people[0].user_id, "annotator", active=True)
-
-
-def test_the_last_item_is_waited_for_and_given_if_it_has_room(db: Database) -> None:
-    if db.backend == "sqlite":
-        pytest.skip("SQLite has one writer at a time")
-    lab = make_lab(db, items=1, annotators=2)
-    with ThreadPoolExecutor(1) as pool, db._connections.engine.connect() as other:
-        other.execute(text("SELECT id FROM items FOR NO KEY UPDATE"))
-        offer = pool.submit(db.assignments.next, lab.id, lab.people[0].user_id, Random(0))
-        with pytest.raises(TimeoutError):
-            offer.result(timeout=0.3)
-        other.rollback()
-        assignment = offer.result(timeout=10).assignment
-    assert assignment is not None
-    assert assignment.item_id == lab.items[0]
 
 
 @pytest.mark.parametrize("policy", ["random", "uncertainty"])

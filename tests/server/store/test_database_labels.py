@@ -37,12 +37,11 @@ def test_a_label_is_kept_with_all_that_belongs_to_it(lab: Lab, clock) -> None:
         value=-1,
         milliseconds=812,
         comment=HOSTILE,
-        meta={HOSTILE: [1, HOSTILE]},
     )
     made = lab.db.labels.submit(lab.id, item, user, [given], "k")
     (stored,) = lab.db.export.stored(lab.id)
     assert made.label_ids == (stored.id,)
-    assert (stored.milliseconds, stored.chosen_by, stored.meta) == (812, "order", {HOSTILE: [1, HOSTILE]})
+    assert (stored.milliseconds, stored.chosen_by) == (812, "order")
     record = stored.record
     assert (record.value, record.step, record.kind, record.source) == (-1, 1, "correctness", "human")
     assert (record.evidence.rater, record.evidence.message) == (lab.people[0].pseudonym, HOSTILE)
@@ -93,7 +92,7 @@ def test_a_second_tab_is_noticed(lab: Lab) -> None:
     "bad",
     [
         {"step": 3}, {"step": -1}, {"value": 7}, {"value": None}, {"milliseconds": -1},
-        {"comment": "\x00"}, {"value": None, "reason": " "}, {"comment": "\ud800"}, {"meta": {"x": object()}},
+        {"comment": "\x00"}, {"value": None, "reason": " "}, {"comment": "\ud800"},
     ],
 )  # fmt: skip
 def test_a_wrong_label_is_refused_whole(lab: Lab, bad) -> None:
@@ -162,15 +161,12 @@ def test_matrix_disagreement_and_decision(lab: Lab) -> None:
     assert (found.item_id, found.trace_id, found.step) == (item, trace, 1)
     assert dict(found.values) == {lab.people[0].pseudonym: 1, lab.people[1].pseudonym: -1}
     judge = lab.people[0].user_id
-    chosen = found.label_ids[[name for name, _ in found.values].index(lab.people[1].pseudonym)]
-    decided = lab.db.reviews.adjudicate(lab.id, item, judge, 1, -1, note=HOSTILE, label_id=chosen, after=0)
-    assert (decided.note, decided.label_id, decided.user_id) == (HOSTILE, chosen, judge)
+    decided = lab.db.reviews.adjudicate(lab.id, item, judge, 1, -1, note=HOSTILE, after=0)
+    assert (decided.note, decided.value, decided.user_id) == (HOSTILE, -1, judge)
     assert lab.db.reviews.disagreements(lab.id) == []
     assert lab.db.reviews.disagreements(lab.id, adjudicated=True)[0].adjudication == decided
     with pytest.raises(ConflictError, match="decided since"):
         lab.db.reviews.adjudicate(lab.id, item, judge, 1, 1, after=0)
-    with pytest.raises(StoreError, match="label_id"):
-        lab.db.reviews.adjudicate(lab.id, item, judge, 0, 1, label_id=chosen)
     settled = list(lab.db.export.labels(lab.id, settled=True))
     (one,) = [label for label in settled if label.trace_id == trace and label.step == 1]
     assert (one.value, one.source, one.evidence.message) == (-1, "human:adjudicated", HOSTILE)

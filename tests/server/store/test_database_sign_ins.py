@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 
 from surefoot.server import Database, open_database
 from surefoot.server.store.accounts import sign_in_attempts
-from surefoot.server.store.sign_ins import Bound
+from surefoot.server.store.users import Bound
 
 
 def rows(db: Database) -> int:

@@ -28,7 +28,6 @@ from surefoot.errors import (
     UnavailableError,
 )
 from surefoot.server.pages import (
-    accounts,
     adjudicate,
     agreement,
     annotate,
@@ -47,7 +46,7 @@ from surefoot.server.pages.settings import PageSettings
 from surefoot.server.store.database import Database
 
 _MODULES = (
-    *(session, projects, accounts, annotate, queue, agreement, adjudicate, flags, files),
+    *(session, projects, annotate, queue, agreement, adjudicate, flags, files),
     *(traces, request_log, held),
 )
 _LOG = logging.getLogger("surefoot.server")
@@ -56,6 +55,13 @@ _STATUS: dict[type[Exception], int] = {
     NotFoundError: 404,
     ForbiddenError: 403,
     ConflictError: 409,
+    UnavailableError: 503,
+    SurefootError: 400,
+    RequestValidationError: 400,
+}
+_MESSAGES = {
+    500: "an unforeseen error; the server's log has it",
+    503: "the database does not answer; try again in a moment",
 }
 _TITLES = {
     400: "Invalid request",
@@ -103,11 +109,8 @@ def create_pages_app(
         app.include_router(module.router)
     app.mount("/static", _StaticFiles(directory=FOLDER / "static"), name="static")
     app.add_exception_handler(SignInNeeded, _sign_in_needed)
-    app.add_exception_handler(SurefootError, _refused)
-    app.add_exception_handler(UnavailableError, _unavailable)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(Exception, _unforeseen)
+    for kind in (SurefootError, HTTPException, RequestValidationError, Exception):
+        app.add_exception_handler(kind, _refused)
     return app
 
 
@@ -122,34 +125,21 @@ async def _sign_in_needed(request: Request, _: Exception) -> Response:
 
 
 def _refused(request: Request, error: Exception) -> Response:
-    status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 400)
-    response = _error_page(request, status, str(error))
-    if status == 401:
-        response.headers["WWW-Authenticate"] = "Bearer"
+    """The page of an error of this package, of HTTP, or of anything else."""
+    status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
+    message, headers = _MESSAGES.get(status, str(error)), {}
+    if isinstance(error, HTTPException):
+        status, message, headers = error.status_code, str(error.detail), dict(error.headers or {})
+    elif isinstance(error, RequestValidationError):
+        message = "the address or the form contains a value of the wrong type"
+    elif status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    elif status == 503:
+        _LOG.warning("%s", error)  # it may name hosts and files
+        headers["Retry-After"] = "5"
+    response = _error_page(request, status, message)
+    response.headers.update(headers)
     return response
-
-
-def _http_error(request: Request, error: Exception) -> Response:
-    if not isinstance(error, HTTPException):
-        raise error
-    response = _error_page(request, error.status_code, str(error.detail))
-    response.headers.update(error.headers or {})
-    return response
-
-
-def _invalid(request: Request, _: Exception) -> Response:
-    return _error_page(request, 400, "the address or the form contains a value of the wrong type")
-
-
-def _unavailable(request: Request, error: Exception) -> Response:
-    _LOG.warning("%s", error)  # it may name hosts and files
-    response = _error_page(request, 503, "the database does not answer; try again in a moment")
-    response.headers["Retry-After"] = "5"
-    return response
-
-
-def _unforeseen(request: Request, _: Exception) -> Response:
-    return _error_page(request, 500, "an unforeseen error; the server's log has it")
 
 
 def _error_page(request: Request, status: int, message: str) -> Response:

@@ -1,31 +1,27 @@
 """The Files page: exports, one upload field for files of every format, and items made from the uploads.
 
-The format of an uploaded file is detected from its content. Uploads are saved in a temporary folder under
-random names; only a known ending of the original name is used, and a name that looks like a path is refused.
+The format of an uploaded file is detected from its content. Uploads are saved in a temporary folder; a name
+that looks like a path or has an unknown ending is refused.
 """
 
 from __future__ import annotations
 
-import secrets
+import re
 import shutil
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final, Literal, get_args
 
 from fastapi import APIRouter, Request
-from fastapi.responses import FileResponse, Response, StreamingResponse
-from starlette.background import BackgroundTask
-from starlette.datastructures import UploadFile
+from fastapi.responses import Response, StreamingResponse
 
 from surefoot.errors import NotFoundError, RecordError, StoreError
-from surefoot.formats import FORMATS, write_labelled
-from surefoot.formats.label_studio import LABELLING_CONFIG
-from surefoot.io import ReadReport, read_records, write_records
+from surefoot.io import ReadReport, read_records
 from surefoot.io.limits import lower_limits
 from surefoot.records import Record, StepLabel
 from surefoot.server.pages.access import AdminPlace, ReaderPlace, pages_of
@@ -40,42 +36,23 @@ router = APIRouter()
 _LINES: Final = 100
 """Records sent at once."""
 _ENDINGS: Final = (".json", ".jsonl", ".json.gz", ".jsonl.gz", ".csv", ".parquet", ".eval", ".traj")
+_LONGEST_NAME: Final = 200
 _Make = Literal["nothing", "solutions", "control", "screening"]
 _MAKES: tuple[_Make, ...] = get_args(_Make)
-EXPORTS: Mapping[str, str] = MappingProxyType(
-    {
-        "stepwise.jsonl": "Stepwise rows: prompt, completions and booleans; a neutral label ends the row",
-        "label-studio.json": "Label Studio tasks with annotations and predictions",
-        **{f"{kind}.parquet": f"{kind.capitalize()} as Parquet" for kind in RECORDS},
-    }
-)
-"""Exports in other formats by file name, without the labels of control and screening items."""
 
 
 @twin(router, "/projects/{project_id:number}/files")
 def files_page(request: Request, place: ReaderPlace) -> Response:
-    """Links to the exports, the upload field, and what the latest exports left out."""
-    log = place.db.projects.audit_log(place.id, limit=200) if place.role == "admin" else []
-    data = {
-        "kinds": list(RECORDS),
-        "exports": dict(EXPORTS),
-        "endings": _ENDINGS,
-        "labelling_config": LABELLING_CONFIG,
-        "last": [
-            {"created": entry.created, "name": entry.detail.get("name"), "report": entry.detail.get("report")}
-            for entry in log
-            if entry.action == "export" and "report" in entry.detail
-        ][:10],
-    }
-    return show(request, place, "files.html", data)
+    """Links to the exports, and the upload field."""
+    return show(request, place, "files.html", {"kinds": list(RECORDS), "endings": _ENDINGS})
 
 
 @router.post("/projects/{project_id:number}/files")
 def upload(request: Request, place: AdminPlace, form: UploadForm) -> Response:
     """Import files, and make items from the traces."""
     db, make = place.db, form.choice("make", _MAKES, default="solutions")
-    with uploads(form, pages_of(request).settings.max_upload_bytes) as saved:
-        kinds = {path: kind_of(path) for path in saved.paths}
+    with _uploads(form, pages_of(request).settings.max_upload_bytes) as (paths, named):
+        kinds = {path: kind_of(path) for path in paths}
         if not kinds:
             raise StoreError("choose at least one file")
         answers = []
@@ -84,12 +61,13 @@ def upload(request: Request, place: AdminPlace, form: UploadForm) -> Response:
             answers = _read_labels([path for path, kind in kinds.items() if kind == "labels"])
             kinds = {path: kind for path, kind in kinds.items() if kind != "labels"}
         imported = import_files(db, place.id, kinds)
-        for file in imported.values():
-            saved.report(file.read)
         files = [
-            {"name": saved.named(path.name), "kind": file.kind, "read": file.read, "added": file.added}
+            {"name": path.name, "kind": file.kind, "read": file.read, "added": file.added}
             for path, file in imported.items()
         ]
+        for file in imported.values():
+            file.read.files = [named(name) for name in file.read.files]
+            file.read.bad = [(line, named(reason)) for line, reason in file.read.bad]
     items = _make_items(db, place.id, make, answers)
     db.projects.audit("import", place.visitor.user_id, place.id, kinds=sorted(kinds.values()), items=items)
     complete = all(file.complete for file in imported.values())
@@ -98,42 +76,14 @@ def upload(request: Request, place: AdminPlace, form: UploadForm) -> Response:
 
 @router.get("/projects/{project_id:number}/export/{name}")
 def export(request: Request, place: ReaderPlace, name: str) -> Response:
-    """An export as a file: see ``EXPORTS``, and ``_export_records`` for records as JSON Lines."""
-    kind, _, ending = name.partition(".")
-    if kind in RECORDS and ending == "jsonl":
-        return _export_records(request, place, kind)
-    if name not in EXPORTS:
-        raise NotFoundError(f"the export '{name}' does not exist; choose from {', '.join(EXPORTS)}")
-    folder = Path(tempfile.mkdtemp(prefix="surefoot-export-"))
-    try:
-        report = _write_export(place.db, place.id, name, folder / name)
-        place.db.projects.audit("export", place.visitor.user_id, place.id, name=name, report=report)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    return FileResponse(
-        folder / name,
-        filename=f"project-{place.id}-{name}",
-        headers={**HEADERS, "X-Surefoot-Report": report},
-        background=BackgroundTask(shutil.rmtree, folder, ignore_errors=True),
-    )
-
-
-def _write_export(db: Database, project_id: int, name: str, path: Path) -> str:
-    """Write an export; a sentence that counts the written and dropped records."""
-    kind = name.partition(".")[0]
-    if kind in FORMATS:
-        return write_labelled(kind, db.export.labelled(project_id), path, neutral="drop").summary()
-    written = write_records(path, db.export.records(project_id, kind), record=RECORDS[kind])
-    return f"{written} {kind} written"
-
-
-def _export_records(request: Request, place: ReaderPlace, kind: str) -> Response:
-    """One kind of record as JSON Lines. For labels: ``?settled=1`` (one label per step, decisions applied),
-    ``?controls=1`` (include control and screening items), ``?imported=0`` (only annotators' labels)."""
-    db = place.db
-    query = request.query_params
-    db.projects.audit("export", place.visitor.user_id, place.id, kind=kind)
+    """One kind of record as JSON Lines, ``labels.jsonl``. For labels: ``?settled=1`` (one label per step,
+    decisions applied), ``?controls=1`` (include control and screening items), ``?imported=0`` (only
+    annotators' labels)."""
+    db, query, kind = place.db, request.query_params, name.removesuffix(".jsonl")
+    if kind == name or kind not in RECORDS:
+        raise NotFoundError(
+            f"the export '{name}' does not exist; choose from {', '.join(RECORDS)} with .jsonl"
+        )
     records = db.export.records(place.id, kind)
     if kind == "labels":
         records = db.export.labels(
@@ -142,8 +92,8 @@ def _export_records(request: Request, place: ReaderPlace, kind: str) -> Response
             imported=query.get("imported") != "0",
             settled=query.get("settled") == "1",
         )
-    name = f"project-{place.id}-{kind}.jsonl"
-    headers = {**HEADERS, "Content-Disposition": f'attachment; filename="{name}"'}
+    db.projects.audit("export", place.visitor.user_id, place.id, kind=kind)
+    headers = {**HEADERS, "Content-Disposition": f'attachment; filename="project-{place.id}-{name}"'}
     return StreamingResponse(_lines(records), media_type="application/jsonl", headers=headers)
 
 
@@ -191,56 +141,32 @@ def known_answers(labels: Iterable[StepLabel]) -> dict[str, tuple[KnownAnswer, .
     return {trace: tuple(answers) for trace, answers in by_trace.items()}
 
 
-class Uploads:
-    """Files of a form, saved below ``folder``. Raises ``StoreError`` for an invalid name."""
-
-    def __init__(self, form: Form, folder: Path) -> None:
-        self._folder = folder
-        self._names: dict[Path, str] = {}
-        self.paths = [self._saved(file) for file in form.files()]
-
-    def named(self, text: str) -> str:
-        """``text`` with the users' names of the files in place of our own."""
-        for path, name in self._names.items():
-            text = text.replace(str(path), name).replace(path.name, name)
-        return text
-
-    def report(self, report: ReadReport) -> None:
-        """Put the users' names into what a reader reports."""
-        report.files = [self.named(name) for name in report.files]
-        report.bad = [(line, self.named(reason)) for line, reason in report.bad]
-
-    def _saved(self, file: UploadFile) -> Path:
-        # nothing else in a message is by chance like this name
-        path = self._folder / f"{secrets.token_hex(16)}{_ending(file)}"
-        with path.open("wb") as out:
-            shutil.copyfileobj(file.file, out)
-        self._names[path] = file.filename or ""
-        return path
-
-
 @contextmanager
-def uploads(form: Form, most: int) -> Iterator[Uploads]:
-    """The files of a form, deleted at the end; at most ``most`` bytes of each are unpacked.
+def _uploads(form: Form, most: int) -> Iterator[tuple[list[Path], Callable[[str], str]]]:
+    """The files of a form, deleted at the end, and a function that shortens their paths to the users' names.
 
-    A ``RecordError`` in the block uses the users' names of the files.
+    At most ``most`` bytes of each are unpacked. A ``RecordError`` in the block uses the users' names.
     """
-    with (
-        lower_limits(max_unpacked_bytes=most),
-        tempfile.TemporaryDirectory(prefix="surefoot-import-") as folder,
-    ):
-        saved = Uploads(form, Path(folder))
+    with lower_limits(max_unpacked_bytes=most), tempfile.TemporaryDirectory(prefix="surefoot-") as folder:
+        named = partial(re.compile(rf"{re.escape(folder)}/\d+/").sub, "")
+        paths = []
+        for number, file in enumerate(form.files()):
+            # two files may have one name
+            path = Path(folder, str(number), _checked_name(file.filename or ""))
+            path.parent.mkdir()
+            with path.open("wb") as out:
+                shutil.copyfileobj(file.file, out)
+            paths.append(path)
         try:
-            yield saved
+            yield paths, named
         except RecordError as error:
-            raise RecordError(saved.named(str(error))) from error
+            raise RecordError(named(str(error))) from error
 
 
-def _ending(file: UploadFile) -> str:
-    name = file.filename or ""
+def _checked_name(name: str) -> str:
+    """``name``, if it is a plain name with a known ending. Raises ``StoreError``."""
     if any(mark in name for mark in ("/", "\\", "\0", "..")) or not name.isprintable():
         raise StoreError("a file's name must be a plain name, not a path")
-    matches = [ending for ending in _ENDINGS if name.endswith(ending)]
-    if not matches:
-        raise StoreError(f"a file's name must end in one of {', '.join(_ENDINGS)}")
-    return max(matches, key=len)
+    if not name.endswith(_ENDINGS) or len(name.encode()) > _LONGEST_NAME:
+        raise StoreError(f"a file's name must end in one of {', '.join(_ENDINGS)}, and be short")
+    return name

@@ -7,6 +7,7 @@ import math
 import re
 import secrets
 from collections.abc import AsyncIterator, Iterable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -17,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 
 from surefoot.errors import NotFoundError, StoreError
-from surefoot.server.pages.access import SignedIn, Visitor, pages_of
+from surefoot.server.pages.access import SignedIn, pages_of
 from surefoot.server.store.accounts import Protocol
 
 S = TypeVar("S", bound=str)
@@ -26,6 +27,7 @@ MAX_FIELDS = 400
 """Fields of one form."""
 _MOST_FILES = 16
 _MILLISECONDS = 24 * 3600 * 1000
+_VALUES: tuple[Literal[-1, 0, 1], ...] = (-1, 0, 1)
 _WHOLE = re.compile(r"[+-]?[0-9]{1,15}")
 
 
@@ -35,7 +37,7 @@ class Form:
 
     data: FormData | QueryParams
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Close uploaded files."""
         if isinstance(self.data, FormData):
             await self.data.close()
@@ -101,11 +103,11 @@ class Form:
 
     def value(self, name: str) -> Literal[-1, 0, 1]:
         """A label: -1, 0 or 1."""
-        values: dict[int, Literal[-1, 0, 1]] = {-1: -1, 0: 0, 1: 1}
         number = self.whole(name)
-        if number not in values:
-            raise StoreError(f"'{name}' must be -1, 0 or 1, not {number}")
-        return values[number]
+        for value in _VALUES:
+            if value == number:
+                return value
+        raise StoreError(f"'{name}' must be -1, 0 or 1, not {number}")
 
     def choice(self, name: str, options: Iterable[S], *, default: str | None = None) -> S:
         """One of ``options``; ``default`` if the field is empty."""
@@ -132,38 +134,28 @@ class Form:
         return [value for value in values if isinstance(value, UploadFile) and value.filename]
 
 
-async def checked_form(request: Request, visitor: SignedIn) -> Form:
+async def checked_form(request: Request, visitor: SignedIn, *, files: int = 0) -> Form:
     """The form of a signed-in visitor. Raises 403 unless it carries the session's secret."""
-    return await _checked(await read_form(request, pages_of(request).settings.max_form_bytes), visitor)
-
-
-async def _checked(form: Form, visitor: Visitor) -> Form:
-    if visitor.csrf is not None:
-        try:
-            require_secret(form.data.get("csrf"), visitor.csrf)
-        except HTTPException:
-            await form.close()
-            raise
+    settings = pages_of(request).settings
+    most = settings.max_upload_bytes if files else settings.max_form_bytes
+    form = await read_form(request, most, files=files)
+    secret = form.data.get("csrf")
+    sent = secret.encode("utf-8", "replace") if isinstance(secret, str) else b""
+    if visitor.csrf is not None and not hmac.compare_digest(sent, visitor.csrf.encode()):
+        await form.aclose()
+        raise HTTPException(403, "the form has expired or came from another page; load the page again")
     return form
 
 
 async def _closing_form(request: Request, visitor: SignedIn) -> AsyncIterator[Form]:
     """The form; its files are closed after the response is built."""
-    form = await checked_form(request, visitor)
-    try:
+    async with aclosing(await checked_form(request, visitor)) as form:
         yield form
-    finally:
-        await form.close()
 
 
 async def _closing_upload(request: Request, visitor: SignedIn) -> AsyncIterator[Form]:
-    """The form with files; they are closed after the response is built."""
-    most = pages_of(request).settings.max_upload_bytes
-    form = await _checked(await read_form(request, most, files=_MOST_FILES), visitor)
-    try:
+    async with aclosing(await checked_form(request, visitor, files=_MOST_FILES)) as form:
         yield form
-    finally:
-        await form.close()
 
 
 async def read_form(request: Request, most: int, *, files: int = 0) -> Form:
@@ -186,13 +178,6 @@ async def read_form(request: Request, most: int, *, files: int = 0) -> Form:
     return Form(data=data)
 
 
-def require_secret(value: object, secret: str) -> None:
-    """Raises 403 unless ``value`` is the secret."""
-    value = value if isinstance(value, str) else ""
-    if not hmac.compare_digest(value.encode("utf-8", "replace"), secret.encode()):
-        raise HTTPException(403, "the form has expired or came from another page; load the page again")
-
-
 def new_key() -> str:
     """Key of one submission: the same form sent twice adds one label."""
     return secrets.token_urlsafe(18)
@@ -207,21 +192,6 @@ that nothing is read of an upload that is refused."""
 def query_of(request: Request) -> Form:
     """The parameters of the address."""
     return Form(data=request.query_params)
-
-
-def protocol_of(form: Form, before: Protocol) -> Protocol:
-    """The protocol from the settings form; the settings of the queue stay as they are.
-
-    Raises ``StoreError`` naming the field.
-    """
-    return protocol_with(
-        before,
-        show_answer=form.ticked("show_answer"),
-        annotators=form.whole("annotators"),
-        values=[value for value in (-1, 0, 1) if form.ticked(f"value{value}")],
-        screening_pass=form.number("screening_pass") or 0.0,
-        lease_seconds=form.whole("lease_minutes") * 60,
-    )
 
 
 def protocol_with(before: Protocol, **changes: Any) -> Protocol:

@@ -16,18 +16,7 @@ from surefoot.server.store.held_calls import HeldRow, HeldState
 
 router = APIRouter()
 
-STATES: Final[dict[str, str]] = {
-    "waiting": "waiting",
-    "approved": "approved",
-    "denied": "denied",
-    "all": "all",
-}
-_FILTERS: Final[dict[str, HeldState | None]] = {
-    "waiting": "waiting",
-    "approved": "approved",
-    "denied": "denied",
-    "all": None,
-}
+STATES: Final[tuple[HeldState, ...]] = ("waiting", "approved", "denied")
 _PER_PAGE: Final = 20
 _SHOWN: Final = 6
 """Latest messages of the run that are shown."""
@@ -38,16 +27,20 @@ def held_list(request: Request, visitor: SiteReader) -> Response:
     """Held calls, newest first: ``?state=waiting|approved|denied|all``."""
     calls = pages_of(request).db.held_calls
     query = query_of(request)
-    state = query.choice("state", STATES, default="waiting")
+    state = query.choice("state", (*STATES, "all"), default="waiting")
     before = query.natural("before") or None
-    rows = calls.find(state=_FILTERS[state], before=before, limit=_PER_PAGE + 1)
+    rows = calls.find(
+        state=next((known for known in STATES if known == state), None), before=before, limit=_PER_PAGE + 1
+    )
     data = {
         "state": state,
         "counts": calls.count(),
         "calls": [_shown(row, calls.get(row.id)[0]) for row in rows[:_PER_PAGE]],
         "next": next_page(f"state={state}", before=rows[_PER_PAGE - 1].id) if len(rows) > _PER_PAGE else None,
     }
-    return show(request, visitor, "held.html", data, extra={"query": f"state={state}", "states": STATES})
+    return show(
+        request, visitor, "held.html", data, extra={"query": f"state={state}", "states": (*STATES, "all")}
+    )
 
 
 @router.post("/held/{number:number}")

@@ -1,4 +1,4 @@
-"""Projects: the list, and one project's overview, settings and members."""
+"""Projects (the list, and one project's overview, settings and members), and the accounts of the server."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 
+from surefoot.errors import StoreError
 from surefoot.server.pages.access import (
     AdminPlace,
     MemberPlace,
@@ -16,9 +17,9 @@ from surefoot.server.pages.access import (
     pages_of,
     visible_projects,
 )
-from surefoot.server.pages.forms import CheckedForm, protocol_of
+from surefoot.server.pages.forms import CheckedForm, Form, protocol_with
 from surefoot.server.pages.render import HEADERS, done, show, twin
-from surefoot.server.store.accounts import Project, Role
+from surefoot.server.store.accounts import Project, Role, User
 from surefoot.server.store.database import Database
 
 router = APIRouter()
@@ -93,7 +94,14 @@ def change(request: Request, place: AdminPlace, form: CheckedForm) -> Response:
         form.whole("version"),
         name=form.text("name", most=200),
         instructions=form.text("instructions", default="", most=200_000),
-        protocol=protocol_of(form, place.project.protocol),
+        protocol=protocol_with(
+            place.project.protocol,
+            show_answer=form.ticked("show_answer"),
+            annotators=form.whole("annotators"),
+            values=[value for value in (-1, 0, 1) if form.ticked(f"value{value}")],
+            screening_pass=form.number("screening_pass") or 0.0,
+            lease_seconds=form.whole("lease_minutes") * 60,
+        ),
         archived=form.ticked("archived"),
     )
     db.projects.audit("settings", place.visitor.user_id, place.id, version=changed.version)
@@ -122,3 +130,64 @@ def _summary(db: Database, visitor: Visitor, project: Project, role: Role) -> di
         "needed": progress.needed,
         "done": progress.done,
     }
+
+
+ROLES: tuple[Role, ...] = ("annotator", "viewer", "admin")
+
+
+@twin(router, "/people")
+def people(request: Request, visitor: SiteAdmin) -> Response:
+    """All accounts."""
+    pages = pages_of(request)
+    data = {"users": [_account(user) for user in pages.db.users.list()]}
+    extra = {"roles": ROLES, "proxied": pages.settings.trusted_user_header is not None}
+    return show(request, visitor, "people.html", data, extra=extra)
+
+
+@router.post("/people")
+def create_account(request: Request, visitor: SiteAdmin, form: CheckedForm) -> Response:
+    """A new account; behind a sign-in proxy the password is optional."""
+    pages, db = pages_of(request), pages_of(request).db
+    without = pages.settings.trusted_user_header is not None and not form.data.get("password")
+    password = None if without else _password(form)
+    user = db.users.create(form.text("name", most=200), password, roles=(form.choice("role", ROLES),))
+    db.projects.audit("account created", visitor.user_id, name=user.name)
+    return done(request, "/people", {"user": _account(user)})
+
+
+@router.post("/people/{user_id:number}")
+def change_account(request: Request, visitor: SiteAdmin, user_id: int, form: CheckedForm) -> Response:
+    """Set a password or a role, close or open the account; each ends the user's sessions."""
+    db = pages_of(request).db
+    user, what = db.users.get(user_id), form.text("what")
+    if user.id == visitor.user_id and what != "password":
+        raise StoreError(
+            "you cannot change your own role or close your own account; ask another administrator"
+        )
+    if what == "password":
+        db.users.set_password(user_id, _password(form))
+    elif what == "role":
+        db.users.set_roles(user_id, (form.choice("role", ROLES),))
+    elif what in ("close", "open"):
+        db.users.set_active(user_id, what == "open")
+    else:
+        raise StoreError("'what' must be password, role, close or open")
+    db.projects.audit(f"account {what}", visitor.user_id, name=user.name)
+    return done(request, "/people", {"user": _account(db.users.get(user_id))})
+
+
+def _account(user: User) -> dict[str, object]:
+    return {
+        "id": user.id,
+        "name": user.name,
+        "roles": sorted(user.roles),
+        "active": user.active,
+        "created": user.created,
+    }
+
+
+def _password(form: Form) -> str:
+    password = str(form.data.get("password", ""))
+    if not 8 <= len(password) <= 1000:
+        raise StoreError("'password' must have 8 to 1000 characters")
+    return password

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
@@ -18,8 +17,7 @@ from surefoot.server.gateway.records import GatewayCandidate
 from surefoot.server.pages.access import SiteAdmin, SiteReader, enter, pages_of
 from surefoot.server.pages.forms import CheckedForm, query_of
 from surefoot.server.pages.render import next_page, show, twin
-from surefoot.server.pages.score_strip import strip
-from surefoot.server.pages.traces import whole_text
+from surefoot.server.pages.traces import strip, whole_text
 
 router = APIRouter()
 _NAMES = ("model", "strategy", "policy", "scorer", "session")
@@ -40,7 +38,7 @@ def request_list(request: Request, visitor: SiteReader) -> Response:
         "failed": query.optional("failed") and query.choice("failed", ("yes", "no")),
         "project": query.optional("project", most=9),
     }
-    rows = db.gateway.find(**request_filters(filters), before=_before(request), limit=limit + 1)
+    rows = db.gateway.find(**request_filters(filters), before=query.id("before"), limit=limit + 1)
     fields = urlencode({name: value for name, value in filters.items() if value is not None})
     last = rows[limit - 1] if len(rows) > limit else None
     data = {
@@ -48,9 +46,7 @@ def request_list(request: Request, visitor: SiteReader) -> Response:
         "requests": [
             {**vars(row), "link": f"/request?{urlencode({'id': row.request_id})}"} for row in rows[:limit]
         ],
-        "next": next_page(fields, before=last.created.isoformat(), before_id=last.request_id)
-        if last
-        else None,
+        "next": next_page(fields, before=last.request_id) if last else None,
     }
     extra = {"query": fields, "projects": db.projects.list() if visitor.admin else []}
     return show(request, visitor, "requests.html", data, extra=extra)
@@ -138,20 +134,6 @@ def _candidate(one: GatewayCandidate) -> dict[str, Any]:
         "steps": [one.trace.step_text(index) for index in range(len(one.trace.steps))]
         or [whole_text(one.trace)],
     }
-
-
-def _before(request: Request) -> tuple[datetime, str] | None:
-    query = query_of(request)
-    moment = query.optional("before", most=500)
-    if moment is None:
-        return None
-    try:
-        at = datetime.fromisoformat(moment)
-    except ValueError as error:
-        raise StoreError(f"'before' must be a time, not {moment!r}") from error
-    if at.tzinfo is None:
-        raise StoreError("'before' needs a time zone")
-    return at, query.id("before_id") or ""
 
 
 @router.post("/requests/import")

@@ -20,13 +20,19 @@ from starlette.exceptions import HTTPException
 
 from surefoot.errors import ForbiddenError, NotFoundError
 from surefoot.server.gateway.connections import client_address
-from surefoot.server.pages.access import pages_of, proxied_user, signed_in, visitor_of
-from surefoot.server.pages.cookies import DEVICE, SESSION, SIGN_IN
+from surefoot.server.pages.access import (
+    DEVICE,
+    SESSION,
+    SIGN_IN,
+    pages_of,
+    proxied_user,
+    signed_in,
+    visitor_of,
+)
 from surefoot.server.pages.forms import Form, checked_form, read_form
 from surefoot.server.pages.render import done, show
 from surefoot.server.store.accounts import User
-from surefoot.server.store.sign_ins import Bound
-from surefoot.server.store.users import folded_name
+from surefoot.server.store.users import Bound, folded_name
 
 router = APIRouter()
 

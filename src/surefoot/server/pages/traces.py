@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from surefoot.errors import ScoreError
 from surefoot.labels import LabelRule
-from surefoot.records import StepLabel, Trace
+from surefoot.records import StepLabel, StepScores, Trace
+from surefoot.scores import AGGREGATORS, aggregate
 from surefoot.segment import trace_blocks
 from surefoot.server.pages.access import ReaderPlace, pages_of
 from surefoot.server.pages.forms import query_of
 from surefoot.server.pages.program import program_view
 from surefoot.server.pages.render import next_page, show, twin
-from surefoot.server.pages.score_strip import scorer_strips, strip
 from surefoot.server.store.database import Database
 from surefoot.server.store.labelling import Adjudication, StoredLabel
 from surefoot.server.store.traces import TraceRow
 
 router = APIRouter()
+
+BUCKETS: Final = 10
+"""Colours of scores: they also differ in brightness, and the number is always there."""
 
 _OUTCOMES = ("correct", "wrong")
 
@@ -70,7 +75,7 @@ def trace_page(request: Request, place: ReaderPlace) -> Response:
     db = place.db
     trace = db.traces.trace(place.id, query_of(request).required_id("id"))
     labels = db.labels.of_trace(place.id, trace.id)
-    decisions = decisions_by_step(labels, db.reviews.adjudications(place.id), trace.id)
+    decisions = _decisions(db, place.id).get(trace.id, {})
     error = marked_error(labels, decisions)
     groups = sources(labels)
     strips = scorer_strips(db.traces.scores(place.id, trace.id), error)
@@ -81,7 +86,10 @@ def trace_page(request: Request, place: ReaderPlace) -> Response:
         "first_error": error,
         "strips": strips,
         "sources": groups,
-        "decisions": decisions,
+        "decisions": {
+            step: {"value": decision.value, "note": decision.note, "created": decision.created}
+            for step, decision in decisions.items()
+        },
         "program": program_view(problem, trace, labels, query_of(request).natural("call")),
     }
     extra = {"parts": _parts(trace, groups, strips), "query": urlencode({"id": trace.id})}
@@ -97,12 +105,12 @@ def _rows(
     db: Database, project_id: int, rows: Sequence[TraceRow], scorer: str | None
 ) -> list[dict[str, Any]]:
     ids = [row.trace.id for row in rows]
-    labels, decisions = db.labels.of_traces(project_id, ids), db.reviews.adjudications(project_id)
+    labels, decisions = db.labels.of_traces(project_id, ids), _decisions(db, project_id)
     scores = db.traces.scores_of(project_id, ids, scorer=scorer) if scorer else {}
     listed = []
     for row in rows:
         trace = row.trace
-        error = marked_error(labels[trace.id], decisions_by_step(labels[trace.id], decisions, trace.id))
+        error = marked_error(labels[trace.id], decisions.get(trace.id, {}))
         own_scores = scores.get(trace.id)
         listed.append(
             {
@@ -155,21 +163,12 @@ def _of_step(groups: list[dict[str, Any]], step: int) -> list[dict[str, Any]]:
     ]
 
 
-def decisions_by_step(
-    labels: Sequence[StoredLabel], decisions: Iterable[Adjudication], trace_id: str
-) -> dict[int, Any]:
-    """Decisions on disagreements, by step; the latest counts."""
-    by_label = {label.id: label.record.evidence.rater for label in labels}
-    return {
-        decision.step: {
-            "value": decision.value,
-            "note": decision.note,
-            "created": decision.created,
-            "chosen_rater": by_label.get(decision.label_id or 0),
-        }
-        for decision in sorted(decisions, key=lambda decision: decision.id)
-        if decision.trace_id == trace_id
-    }
+def _decisions(db: Database, project_id: int) -> dict[str, dict[int, Adjudication]]:
+    """Decisions on disagreements, by trace and step."""
+    by_trace = defaultdict[str, dict[int, Adjudication]](dict)
+    for decision in db.reviews.adjudications(project_id):
+        by_trace[decision.trace_id][decision.step] = decision
+    return by_trace
 
 
 def sources(labels: Sequence[StoredLabel]) -> list[dict[str, Any]]:
@@ -198,14 +197,14 @@ def first_error(labels: Iterable[StepLabel]) -> int | None:
     return min((label.step for label in labels if _wrong(label)), default=None)
 
 
-def marked_error(labels: Sequence[StoredLabel], decisions: dict[int, Any]) -> int | None:
+def marked_error(labels: Sequence[StoredLabel], decisions: Mapping[int, Adjudication]) -> int | None:
     """The step to mark: the earliest with a correctness label of "wrong"; decisions replace labels."""
     steps = {
         label.record.step
         for label in labels
         if label.record.kind == "correctness" and _wrong(label.record) and label.record.step not in decisions
     }
-    steps |= {step for step, decision in decisions.items() if decision["value"] == -1}
+    steps |= {step for step, decision in decisions.items() if decision.value == -1}
     return min(steps, default=None)
 
 
@@ -230,3 +229,51 @@ def _label_row(one: StoredLabel) -> dict[str, Any]:
         "chosen_by": one.chosen_by,
         "milliseconds": one.milliseconds,
     }
+
+
+def strip(scores: Sequence[float | None], first_error: int | None = None) -> list[dict[str, Any]]:
+    """Cells of a strip, one per step: score, colour class 0 (low) to 9 (high), whether the first error.
+
+    Scores that are not probabilities (one is below 0 or above 1) are coloured over [-1, 1].
+    """
+    numbers = [score for score in scores if score is not None]
+    signed = any(score < 0 or score > 1 for score in numbers)
+    return [
+        {
+            "step": step,
+            "score": score,
+            "bucket": None if score is None else _bucket((score + 1) / 2 if signed else score),
+            "first_error": step == first_error,
+        }
+        for step, score in enumerate(scores)
+    ]
+
+
+def aggregates(scores: Sequence[float | None]) -> dict[str, float | None]:
+    """The step scores aggregated by every rule; ``None`` where a rule does not apply."""
+    values: dict[str, float | None] = {}
+    for how in AGGREGATORS:
+        try:
+            values[how] = aggregate(scores, how)
+        except ScoreError:
+            values[how] = None
+    return values
+
+
+def scorer_strips(scores: Sequence[StepScores], first_error: int | None) -> list[dict[str, Any]]:
+    """One strip per scorer, with its aggregated scores."""
+    return [
+        {
+            "scorer": record.scorer,
+            "cells": strip(record.scores, first_error),
+            "aggregates": aggregates(record.scores),
+            "unscored_reason": record.unscored_reason,
+        }
+        for record in scores
+    ]
+
+
+def _bucket(share: float) -> int:
+    if share != share:
+        return 0
+    return min(BUCKETS - 1, max(0, int(share * BUCKETS)))

@@ -48,12 +48,11 @@ class Assignments(Repository):
     def next(self, project_id: int, user_id: int, rng: random.Random) -> Offer:
         """The next item for the user: the one leased to them, then screening, then control, then the queue.
 
-        On PostgreSQL it waits for no other annotator, unless the only items left are being given to others
-        at this moment. Raises ``ForbiddenError`` if the user is not a member of the project.
+        Raises ``ForbiddenError`` if the user is not a member of the project.
         """
         with self._connections.write() as connection:
-            project, at = project_in(connection, project_id), self._connections.clock()
-            pseudonym_in(connection, project_id, user_id, lock=True)
+            project, at = locked_project(connection, project_id), self._connections.clock()
+            pseudonym_in(connection, project_id, user_id)
             if project.archived:
                 return Offer(assignment=None, why="empty")
             users_leases = (_A.project_id == project_id) & (_A.user_id == user_id)
@@ -89,7 +88,7 @@ class Assignments(Repository):
         checked_text("reason", reason)
         with self._connections.write() as connection:
             project, at = locked_project(connection, project_id), self._connections.clock()
-            pseudonym_in(connection, project_id, user_id, lock=True)
+            pseudonym_in(connection, project_id, user_id)
             row = renewed(connection, project, item_in(connection, project_id, item_id), user_id, at)
             changed = change(connection, row["id"], state="skipped", reason=reason, finished=at)
             return as_data(Assignment, changed)
@@ -133,40 +132,14 @@ def choose(
     query = open_to(project, user_id, "normal", at)
     policy = "random" if at_random else protocol.queue
     if policy == "random":
-        # in a circle from a random item, in case another transaction is leasing that one
-        start = _at(connection, query, fraction)
-        if start is None:
-            return None
-        query = query.order_by(t.items.c.id < start)
-    elif policy != "order":
+        item_id = _at(connection, query, fraction)
+        return None if item_id is None else (item_id, policy)
+    if policy != "order":
         ranked = and_(t.priorities.c.item_id == t.items.c.id, t.priorities.c.policy == policy)
         query = query.join(t.priorities, ranked, isouter=True)
         query = query.order_by(t.priorities.c.value.desc().nulls_last())
-    item_id = _claimed(connection, project, query.order_by(t.items.c.id).limit(1), at)
+    item_id = connection.scalar(query.order_by(t.items.c.id).limit(1))
     return None if item_id is None else (item_id, policy)
-
-
-def _claimed(connection: Connection, project: Project, query: Select[int], at: datetime) -> int | None:
-    """The first item of ``query``, locked until the transaction ends; ``None`` if there is none.
-
-    Items that others are claiming are passed over, and waited for only if no other is left: they may have
-    room for one more. An item can have filled up between the query and the lock, so it is counted again;
-    then the next query, which sees that, selects another.
-    """
-    while True:
-        item_id: int | None = connection.scalar(_locked(query, skip_locked=True))
-        if item_id is None:
-            item_id = connection.scalar(_locked(query))
-        if item_id is None:
-            return None
-        count = connection.scalar(select(func.count()).where(_A.item_id == item_id, occupies(at))) or 0
-        if count < project.protocol.annotators:
-            return item_id
-
-
-def _locked(query: Select[int], *, skip_locked: bool = False) -> Select[int]:
-    """``query`` with its items locked against other claims; SQLite, which has one writer, leaves it out."""
-    return query.with_for_update(of=t.items, key_share=True, skip_locked=skip_locked)
 
 
 def open_to(project: Project, user_id: int, role: str, at: datetime) -> Select[int]:
@@ -234,7 +207,6 @@ def renewed(connection: Connection, project: Project, item: Item, user_id: int, 
     if row["state"] != "leased":
         raise ConflictError(f"item {item.id} is {row['state']} for this user; undo to reopen it")
     if row["leased_until"] <= at:
-        connection.scalar(_locked(select(t.items.c.id).where(t.items.c.id == item.id)))
         refuse_full(connection, project, item, user_id, at)
     return lease(connection, project, item.id, user_id, row["chosen_by"], at)
 

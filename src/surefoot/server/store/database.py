@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from alembic import command
@@ -14,7 +13,6 @@ from sqlalchemy import Connection, text
 
 from surefoot.errors import StoreError
 from surefoot.server.store.assignments import Assignments
-from surefoot.server.store.comments import Comments
 from surefoot.server.store.engine import Clock, Connections, connect, utc_now
 from surefoot.server.store.gateway_log import RequestLog
 from surefoot.server.store.held_calls import HeldCalls
@@ -22,12 +20,11 @@ from surefoot.server.store.items import Items
 from surefoot.server.store.keys import Keys
 from surefoot.server.store.labels import Labels
 from surefoot.server.store.projects import Projects
-from surefoot.server.store.reviews import Reviews
+from surefoot.server.store.reviews import Comments, Reviews
 from surefoot.server.store.schema import METADATA
-from surefoot.server.store.sign_ins import SignIns
 from surefoot.server.store.traces import Traces
 from surefoot.server.store.transfer import ExportRepository
-from surefoot.server.store.users import DEFAULT_COST, Users
+from surefoot.server.store.users import DEFAULT_COST, SignIns, Users
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
@@ -70,32 +67,26 @@ class Database:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 def open_database(
     url: str | Path,
     *,
-    migrate: bool = True,
     clock: Clock = utc_now,
     password_cost: int = DEFAULT_COST,
 ) -> Database:
     """Open the database at ``url``: ``sqlite:///FILE``, a plain path, or ``postgresql://…``.
 
-    Its tables are created, or brought to this version, unless ``migrate`` is false, which only checks
-    them. ``clock`` gives the time for leases and sessions; ``password_cost`` is log2 of scrypt's N.
+    Its tables are created, or brought to this version. ``clock`` gives the time for leases and sessions;
+    ``password_cost`` is log2 of scrypt's N.
 
     Raises ``StoreError`` if it cannot be opened or another version of surefoot made it.
     """
     connections = Connections(connect(url), clock)
     try:
-        (_run_migrations if migrate else _check_tables)(connections)
+        _run_migrations(connections)
     except BaseException:
         connections.engine.dispose()
         raise
@@ -104,16 +95,23 @@ def open_database(
 
 def _run_migrations(connections: Connections) -> None:
     """Create the tables of a new database, or run the missing migrations, in one transaction."""
-    config = _config()
-    head = ScriptDirectory.from_config(config).get_current_head()
+    config = Config()
+    # a percent sign would be read as interpolation
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    scripts = ScriptDirectory.from_config(config)
     with connections.read() as connection:
-        if _revision(connection) == head:
+        if _revision(connection) == scripts.get_current_head():
             return
     with connections.write() as connection:
         if not connections.sqlite:
             connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _LOCK})
         revision = _revision(connection)  # another process may have created the tables while we waited
-        _check_revision(revision, config)
+        if revision is not None and revision not in {script.revision for script in scripts.walk_revisions()}:
+            raise StoreError(
+                f"the database is at version {revision}, which this surefoot does not know; "
+                "open it with the surefoot that made it"
+            )
         config.attributes["connection"] = connection
         if revision is None:
             METADATA.create_all(connection, checkfirst=False)
@@ -122,35 +120,5 @@ def _run_migrations(connections: Connections) -> None:
             command.upgrade(config, "head")
 
 
-def _check_tables(connections: Connections) -> None:
-    """Raise ``StoreError`` unless the database has exactly this version's tables."""
-    config = _config()
-    head = ScriptDirectory.from_config(config).get_current_head()
-    with connections.read() as connection:
-        revision = _revision(connection)
-    _check_revision(revision, config)
-    if revision != head:
-        raise StoreError(
-            f"the database is at version {revision or 'none'}, not {head}; open it with migrate=True"
-        )
-
-
-def _config() -> Config:
-    config = Config()
-    # a percent sign would be read as interpolation
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    config.set_main_option("path_separator", "os")
-    return config
-
-
 def _revision(connection: Connection) -> str | None:
     return MigrationContext.configure(connection).get_current_revision()
-
-
-def _check_revision(revision: str | None, config: Config) -> None:
-    revisions = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    if revision is not None and revision not in revisions:
-        raise StoreError(
-            f"the database is at version {revision}, which this surefoot does not know; "
-            "open it with the surefoot that made it"
-        )

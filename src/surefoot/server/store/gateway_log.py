@@ -207,10 +207,10 @@ class RequestLog(Repository):
         failed: bool | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
-        before: tuple[datetime, str] | None = None,
+        before: str | None = None,
         limit: int = 100,
     ) -> list[GatewayRow]:
-        """Requests, newest first; ``before`` is (created, request_id) of the previous page's last row."""
+        """Requests, newest first, those that follow the request ``before``."""
         g = gateway_requests.c
         conditions = matching(
             gateway_requests,
@@ -228,7 +228,8 @@ class RequestLog(Repository):
         if until is not None:
             conditions.append(g.created < until)
         if before is not None:
-            conditions.append((g.created < before[0]) | ((g.created == before[0]) & (g.id < before[1])))
+            created = select(g.created).where(g.id == before).scalar_subquery()
+            conditions.append((g.created < created) | ((g.created == created) & (g.id < before)))
         query = select(g.id.label("request_id"), *columns_of(GatewayRow, gateway_requests)).where(*conditions)
         query = query.order_by(g.created.desc(), g.id.desc()).limit(limit)
         with self._connections.read() as connection:

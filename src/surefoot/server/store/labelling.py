@@ -8,10 +8,9 @@ migration: a test compares the two.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from sqlalchemy import (
     Boolean,
@@ -208,7 +207,6 @@ class LabelInput:
     reason: str | None = None
     milliseconds: int | None = None
     comment: str | None = None
-    meta: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,7 +223,6 @@ class StoredLabel:
     chosen_by: ChosenBy | None
     role: Annotated[ItemRole | None, Mark.COMPUTED]
     retracted: Annotated[bool, Mark.COMPUTED]
-    meta: dict[str, Any]
 
 
 # One row for each thing an annotator sent. The key makes a repeated POST harmless.
@@ -356,8 +353,6 @@ class Adjudication:
     trace_id: str
     step: Count
     value: Literal[-1, 0, 1] | None
-    label_id: Annotated[int, ForeignKey("labels.id")] | None
-    """The annotator's label that was chosen, if it was one of theirs."""
     user_id: UserId
     note: str
     created: datetime

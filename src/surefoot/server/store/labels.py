@@ -71,13 +71,12 @@ class Labels(Repository):
         else, or something was submitted since ``after``; ``ForbiddenError`` if the item is not theirs;
         ``StoreError`` naming the field that is wrong.
         """
-        rows = [{**asdict(label), "meta": dict(label.meta)} for label in labels]
-        digest = digest_of(item_id, rows, finish, milliseconds)
+        digest = digest_of(item_id, [asdict(label) for label in labels], finish, milliseconds)
         if not labels:
             raise StoreError("'labels' is empty; send at least one")
         with self._connections.write() as connection:
             project = locked_project(connection, project_id)
-            pseudonym = pseudonym_in(connection, project_id, user_id, lock=True)
+            pseudonym = pseudonym_in(connection, project_id, user_id)
             earlier = _repeated(connection, project_id, user_id, key, digest)
             if earlier is not None:
                 return earlier
@@ -106,7 +105,7 @@ class Labels(Repository):
         digest = digest_of("undo", item_id)
         with self._connections.write() as connection:
             project, at = locked_project(connection, project_id), self._connections.clock()
-            pseudonym = pseudonym_in(connection, project_id, user_id, lock=True)
+            pseudonym = pseudonym_in(connection, project_id, user_id)
             earlier = _repeated(connection, project_id, user_id, key, digest)
             if earlier is not None:
                 return earlier
@@ -222,7 +221,6 @@ def _imported_row(
         "kind": label.kind,
         "value": label.value,
         "payload": payload_of(label),
-        "meta": {},
         "digest": digest_of(label.model_dump(mode="json")),
         "created": at,
     }
@@ -333,7 +331,6 @@ def _add_labels(
             "payload": payload_of(record),
             "milliseconds": label.milliseconds,
             "chosen_by": sender.chosen_by,
-            "meta": dict(label.meta),
         }
         rows.append({**sender.row(), **row})
     if rows:

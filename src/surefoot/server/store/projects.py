@@ -166,22 +166,15 @@ def locked_project(connection: Connection, project_id: int) -> Project:
     """The project, whose row is locked until the transaction ends: writers of one project queue here.
 
     Labelling is done at the pace of people, so one queue per project costs nothing and leaves no race to
-    think about. Foreign keys do not wait for this lock (``FOR NO KEY UPDATE``). Handing out items does not
-    either, which must not wait for an import: it locks the member and the item. A transaction that
-    locks several locks the project first, then the member, then the item.
+    think about. Foreign keys do not wait for this lock (``FOR NO KEY UPDATE``).
     """
     return project_in(connection, project_id, lock=True)
 
 
-def pseudonym_in(connection: Connection, project_id: int, user_id: int, *, lock: bool = False) -> str:
-    """Pseudonym of an active member. Raises ``ForbiddenError`` for others.
-
-    ``lock``: what this user does in the project waits until the transaction ends.
-    """
+def pseudonym_in(connection: Connection, project_id: int, user_id: int) -> str:
+    """Pseudonym of an active member. Raises ``ForbiddenError`` for others."""
     where = (t.members.c.project_id == project_id) & (t.members.c.user_id == user_id)
     query = select(t.members.c.pseudonym).where(where & t.members.c.active.is_(True))
-    if lock:
-        query = query.with_for_update(key_share=True)
     pseudonym: str | None = connection.scalar(query)
     if pseudonym is None:
         raise ForbiddenError(f"user {user_id} is not a member of project {project_id}; add them first")

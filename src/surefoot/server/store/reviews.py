@@ -1,4 +1,4 @@
-"""Comparing annotators' labels: the matrix for agreement, disagreements, and their adjudication."""
+"""Comparing annotators' labels: ratings for agreement, disagreements, decisions; comments and flags."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Select, and_, func, select, tuple_
+from sqlalchemy import Connection, Select, and_, func, select, tuple_, update
 
-from surefoot.errors import ConflictError, StoreError
+from surefoot.errors import ConflictError, NotFoundError, StoreError
 from surefoot.server.store import labelling as t
 from surefoot.server.store.accounts import members
 from surefoot.server.store.engine import Repository
 from surefoot.server.store.items import check_step, item_in
-from surefoot.server.store.labelling import Adjudication, Disagreement, MatrixCell
-from surefoot.server.store.projects import locked_project, project_in
-from surefoot.server.store.schema import as_data, checked_text, inserted, rows_of
+from surefoot.server.store.labelling import Adjudication, Comment, CommentKind, Disagreement, MatrixCell
+from surefoot.server.store.projects import locked_project, project_in, pseudonym_in
+from surefoot.server.store.schema import as_data, checked_text, inserted, matching, rows_of
 
 Place = tuple[int, int]
 """(item, step)."""
@@ -144,16 +144,15 @@ class Reviews(Repository):
         value: Literal[-1, 0, 1] | None,
         *,
         note: str = "",
-        label_id: int | None = None,
         after: int | None = None,
     ) -> Adjudication:
         """Decide a step; the latest decision counts, and all are kept.
 
-        ``label_id`` names the annotator's label that was chosen. ``after`` is the id of the decision that
-        the sender saw (0 for none). The caller checks whether the user may decide.
+        ``after`` is the id of the decision that the sender saw (0 for none). The caller checks whether the
+        user may decide.
 
-        Raises ``ConflictError`` if the step was decided since, ``StoreError`` for a step or label that is not
-        the item's, or if there is neither a value nor a note.
+        Raises ``ConflictError`` if the step was decided since, ``StoreError`` for a step that the item lacks,
+        or if there is neither a value nor a note.
         """
         checked_text("note", note)
         if value is None and not note.strip():
@@ -165,12 +164,6 @@ class Reviews(Repository):
             locked_project(connection, project_id)
             item = item_in(connection, project_id, item_id)
             check_step(connection, item, step)
-            label = t.labels.c
-            chosen = select(label.id).where(
-                label.id == label_id, label.item_id == item_id, label.step == step
-            )
-            if label_id is not None and connection.scalar(chosen) is None:
-                raise StoreError(f"'label_id' {label_id} is not a label of step {step} of item {item_id}")
             where = (a.item_id == item_id) & (a.step == step)
             last = connection.scalar(select(func.max(a.id)).where(where)) or 0
             if after is not None and after != last:
@@ -184,7 +177,6 @@ class Reviews(Repository):
                 trace_id=item.trace_id,
                 step=step,
                 value=value,
-                label_id=label_id,
                 user_id=user_id,
                 note=note,
                 created=self._connections.clock(),
@@ -250,3 +242,85 @@ def decisions(connection: Connection, project_id: int) -> dict[Place, Adjudicati
     a = t.adjudications.c
     query = select(t.adjudications).where(a.project_id == project_id).order_by(a.id)
     return {(row.item_id, row.step): row for row in rows_of(connection, Adjudication, query)}
+
+
+class Comments(Repository):
+    """Repository of comments and flags. An annotator may see only their own."""
+
+    def add(
+        self,
+        project_id: int,
+        item_id: int,
+        user_id: int,
+        kind: CommentKind,
+        text: str,
+        *,
+        step: int | None = None,
+    ) -> Comment:
+        """Append a comment or flag on an item or one of its steps.
+
+        Raises ``ForbiddenError`` if the user is not a member, ``StoreError`` naming the field that is wrong.
+        """
+        if kind not in ("comment", "flag") or not text.strip():
+            raise StoreError("a comment needs a 'kind' (comment or flag) and a 'text'")
+        checked_text("text", text)
+        with self._connections.write() as connection:
+            locked_project(connection, project_id)
+            pseudonym_in(connection, project_id, user_id)
+            item = item_in(connection, project_id, item_id)
+            if step is not None:
+                check_step(connection, item, step)
+            return inserted(
+                connection,
+                Comment,
+                t.comments,
+                project_id=project_id,
+                item_id=item_id,
+                step=step,
+                user_id=user_id,
+                kind=kind,
+                text=text,
+                created=self._connections.clock(),
+            )
+
+    def list(
+        self,
+        project_id: int,
+        *,
+        item_id: int | None = None,
+        user_id: int | None = None,
+        kind: CommentKind | None = None,
+        resolved: bool | None = None,
+        after: int = 0,
+        limit: int | None = None,
+    ) -> list[Comment]:
+        """Comments and flags in the order they were made, with an id above ``after``; at most ``limit``.
+
+        For an annotator, pass their ``user_id``.
+        """
+        r = t.comments.c
+        conditions = matching(t.comments, item_id=item_id, user_id=user_id, kind=kind)
+        query = select(t.comments).where(r.project_id == project_id, r.id > after, *conditions)
+        if resolved is not None:
+            query = query.where(r.resolved.is_not(None) if resolved else r.resolved.is_(None))
+        with self._connections.read() as connection:
+            project_in(connection, project_id)
+            return rows_of(connection, Comment, query.order_by(r.id).limit(limit))
+
+    def open_flags(self, project_id: int) -> int:
+        """Number of unresolved flags. Comments are not counted: they do not require action."""
+        r = t.comments.c
+        query = select(func.count()).where(r.project_id == project_id, r.kind == "flag", r.resolved.is_(None))
+        with self._connections.read() as connection:
+            return connection.scalar(query) or 0
+
+    def resolve(self, project_id: int, comment_id: int) -> None:
+        """Mark a flag or comment as resolved; a second time changes nothing. Raises ``NotFoundError``."""
+        r = t.comments.c
+        with self._connections.write() as connection:
+            locked_project(connection, project_id)
+            where = (r.project_id == project_id) & (r.id == comment_id)
+            if connection.scalar(select(r.id).where(where)) is None:
+                raise NotFoundError(f"project {project_id} does not have the comment or flag {comment_id}")
+            at = self._connections.clock()
+            connection.execute(update(t.comments).where(where, r.resolved.is_(None)).values(resolved=at))

@@ -21,7 +21,6 @@ from surefoot.errors import RecordError
 from surefoot.formats import ImportContext, ImportedTrace, ImportSettings, detect_format, import_traces
 from surefoot.formats.rows import raw_rows
 from surefoot.io.files import ReadReport, check_size, needs, read_records
-from surefoot.protocols import LabelledTrace
 from surefoot.records import Evidence, Problem, Record, StepLabel, StepScores, Trace
 from surefoot.segment import cut_trace
 from surefoot.server.store import labelling as t
@@ -31,7 +30,7 @@ from surefoot.server.store.labelling import Adjudication, StoredLabel
 from surefoot.server.store.labels import HUMAN, labels_in
 from surefoot.server.store.projects import project_in
 from surefoot.server.store.reviews import Place, decisions
-from surefoot.server.store.traces import Added, records_in
+from surefoot.server.store.traces import Added
 
 if TYPE_CHECKING:
     from surefoot.server.store.database import Database
@@ -78,12 +77,6 @@ class ExportRepository(Repository):
                 selection.decide(connection, project_id)
         return self._labels(project_id, selection)
 
-    def labelled(self, project_id: int) -> Iterator[LabelledTrace]:
-        """Every trace by id, with its problem and the labels of ``labels``."""
-        with self._connections.read() as connection:
-            project_in(connection, project_id)
-        return self._labelled(project_id)
-
     def records(self, project_id: int, kind: str) -> Iterable[Record]:
         """``problems``, ``traces``, ``labels`` or ``scores``."""
         read: dict[str, Callable[[int], Iterable[Record]]] = {
@@ -113,18 +106,6 @@ class ExportRepository(Repository):
                 labels = wanted.of_traces(connection, project_id, ids)
             for trace_id in ids:
                 yield from labels[trace_id]
-
-    def _labelled(self, project_id: int) -> Iterator[LabelledTrace]:
-        for rows in self._pages(project_id, t.traces, t.traces.c.payload, size=_TRACES):
-            traces = [Trace.model_validate_json(row.payload) for row in rows]
-            with self._connections.read() as connection:
-                labels = _Wanted().of_traces(connection, project_id, [trace.id for trace in traces])
-                problem_ids = {trace.problem_id for trace in traces}
-                problems = records_in(connection, t.problems, Problem, project_id, problem_ids)
-            for trace in traces:
-                yield LabelledTrace(
-                    problem=problems[trace.problem_id], trace=trace, labels=tuple(labels[trace.id])
-                )
 
     def _pages(
         self, project_id: int, table: Table, *columns: ColumnElement[Any], size: int = _ROWS
