@@ -59,7 +59,7 @@ def test_agreement_is_that_of_the_package(room: Room) -> None:
     assert (data["overall"]["units"], data["overall"]["dropped"]) == (6, 1)
     assert [row["compared"] for row in data["annotators"]] == [6, 6]
     assert all(row["raw"] == pytest.approx(4 / 6) for row in data["annotators"])
-    assert data["pairs"][0]["kappa"] == pytest.approx(expected.kappa)
+    assert data["annotators"][0]["kappa"] == pytest.approx(expected.kappa)
     assert [(row["step"], row["units"], row["raw"]) for row in data["positions"]] == [
         (0, 3, pytest.approx(2 / 3)), (1, 2, 0.5), (2, 1, 1.0),
     ]  # fmt: skip

@@ -38,9 +38,9 @@ def test_a_flag_reaches_the_administrator_and_is_resolved(room: Room) -> None:
     pseudonyms = {m.user_id: m.pseudonym for m in room.db.projects.members(1)}
     assert (first["kind"], first["by"]) == ("flag", pseudonyms[room.ids["ann"]])
     assert (second["kind"], second["by"]) == ("comment", pseudonyms[room.ids["ben"]])
-    assert f"/projects/1/items/{first['item']}" == item
+    assert f"/projects/1/items/{first['item_id']}" == item
     assert (first["step"], first["step_text"]) == (0, "Write $\\frac{1}{2} = \\frac{2}{4}$.\n")
-    assert first["trace"] == room.db.items.get(1, first["item"]).trace_id
+    assert first["trace"] == room.db.items.get(1, first["item_id"]).trace_id
     page = admin.get(PAGE).text
     assert "The problem lacks a unit." in page
     assert 'Flags <span class="count">1<' in admin.get("/projects/1/queue").text

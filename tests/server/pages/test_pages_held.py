@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,8 +37,8 @@ def test_an_administrator_decides(room: Room) -> None:
     assert "No calls that are waiting" in admin.get("/held").text
     assert "ask first" in admin.get("/held?state=denied").text
     twin = admin.get("/held.json?state=all").json()
-    assert twin["counts"] == {"waiting": 0, "approved": 0, "denied": 1}
-    assert twin["calls"][0]["calls"][0]["name"] == "refund"
+    assert twin["counts"] == {"waiting": 0, "approved": 0, "denied": 1, "abandoned": 0}
+    assert twin["calls"][0]["calls"][0]["call"]["name"] == "refund"
     assert room.db.projects.audit_log()[0].action == "held call denied"
 
 
@@ -47,3 +48,37 @@ def test_annotators_see_and_decide_nothing(room: Room) -> None:
     assert ann.get("/held").status_code == 403
     assert ann.client.post(f"/held/{number}", data={"decision": "approve"}).status_code == 403
     assert room.db.held_calls.reviews([number]) == {}
+
+
+def test_every_page_says_how_many_calls_wait(room: Room) -> None:
+    admin = room.browser("admin")
+    count = '<span class="count">2<span class="visually-hidden"> waiting</span></span>'
+    for page in ("/projects", "/projects/1", "/requests", "/people", "/held", "/nowhere"):
+        assert " waiting</span>" not in admin.get(page).text
+    hold(room)
+    hold(room)
+    for page in ("/projects", "/projects/1", "/requests", "/people", "/held", "/nowhere"):
+        assert count in admin.get(page).text, page
+    assert count not in room.browser("ann").get("/projects").text
+
+
+def test_denying_is_as_prominent_as_approving(room: Room) -> None:
+    number = hold(room)
+    buttons = re.findall(r'<button name="decision"[^>]*>', room.browser("admin").get("/held").text)
+    assert [re.sub(r"wrong|good|deny|approve|Deny|Approve", "", button) for button in buttons] == [
+        f'<button name="decision" value="" class="sign " aria-label=" call {number}">'
+    ] * 2
+
+
+def test_a_call_whose_client_has_disconnected_says_so_and_cannot_be_approved(room: Room) -> None:
+    number = hold(room)
+    admin = room.browser("admin")
+    form = admin.fields("/held", f"/held/{number}")
+    room.db.held_calls.abandon(number)
+    answer = admin.client.post(f"/held/{number}", data={**form, "decision": "approve"})
+    assert answer.status_code == 409
+    assert "its client has disconnected" in answer.text
+    page = admin.get("/held?state=abandoned").text
+    assert "The client disconnected before a decision" in page
+    assert 'name="decision"' not in page
+    assert "No calls that are waiting" in admin.get("/held").text

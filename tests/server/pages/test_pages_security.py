@@ -279,12 +279,15 @@ def test_keys_open_no_more_than_their_role(room: Room) -> None:
         headers = {"Authorization": f"Bearer {key}", "Accept": "application/json"}
         return int(anonymous.get(path, headers=headers).status_code)
 
-    viewer, _ = room.db.keys.create("report", "viewer")
+    viewer, _ = room.db.keys.create("report", "viewer", project_id=1)
+    watcher, _ = room.db.keys.create("of no project", "viewer")
     client, _ = room.db.keys.create("chat", "client")
     boss, _ = room.db.keys.create("boss reads", "viewer", user_id=room.ids["admin"])
     ann, _ = room.db.keys.create("ann's", "annotator", user_id=room.ids["ann"])
     assert status("/projects/1/agreement", viewer) == 200
     assert status("/projects/1/settings", viewer) == 403
+    assert status("/projects/1/agreement", watcher) == 404
+    assert status("/requests", watcher) == 200
     assert status("/projects/1/agreement", client) == 401
     assert status("/projects/1/agreement", "sf_made_up") == 401
     assert status("/projects/1/agreement", boss) == 200
@@ -351,7 +354,7 @@ def test_lists_name_only_projects_that_open(room: Room) -> None:
     for role, user, project, expected in [
         ("annotator", None, None, []),
         ("annotator", None, other, []),
-        ("viewer", None, None, ["Fractions", "other"]),
+        ("viewer", None, None, []),
         ("viewer", None, other, ["other"]),
         ("annotator", "ann", None, ["Fractions"]),
         ("annotator", "ben", None, ["Fractions"]),  # only a viewer of the other

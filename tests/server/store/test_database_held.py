@@ -25,7 +25,7 @@ def test_a_call_waits_until_it_is_decided_once(db: Database, clock) -> None:
     [review] = store.reviews([number, other or 0, 99]).values()
     assert (review.approved, review.comment, review.by) == (False, "ask first", f"user {ada}")
     assert store.held(number, key_id=7).review == review
-    assert db.held_calls.count() == {"waiting": 1, "approved": 0, "denied": 1}
+    assert db.held_calls.count() == {"waiting": 1, "approved": 0, "denied": 1, "abandoned": 0}
     with pytest.raises(ConflictError, match="denied already"):
         db.held_calls.decide(number, ada, approved=True)
     with pytest.raises(NotFoundError):
@@ -42,3 +42,18 @@ def test_calls_are_listed_newest_first_and_pruned(db: Database, clock) -> None:
     assert db.held_calls.find(state="approved") == []
     assert db.held_calls.prune(clock.at + timedelta(days=2)) == 2
     assert [row.id for row in db.held_calls.find()] == [numbers[2]]
+
+
+def test_a_call_whose_client_has_disconnected_cannot_be_decided(db: Database) -> None:
+    calls = db.held_calls
+    number, decided = (calls.hold(held_call(), most=9) for _ in range(2))
+    assert number is not None
+    assert decided is not None
+    calls.decide(decided, None, approved=True)
+    for gone in (number, decided, 99):
+        calls.abandon(gone)
+    with pytest.raises(ConflictError, match="has disconnected"):
+        calls.decide(number, None, approved=True)
+    assert calls.count() == {"waiting": 0, "approved": 1, "denied": 0, "abandoned": 1}
+    assert list(calls.reviews([number, decided])) == [decided]
+    assert calls.get(number)[0].review is None

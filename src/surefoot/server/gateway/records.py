@@ -148,6 +148,10 @@ class HoldStore(Protocol):
         """Decisions about these calls; undecided ones are left out."""
         ...
 
+    def abandon(self, number: int) -> None:
+        """The client has disconnected: a call that is undecided cannot be decided any more."""
+        ...
+
     def held(self, number: int, *, key_id: int | None) -> HeldCall:
         """A call of this key (``None``: of requests without a key). Raises ``NotFoundError``."""
         ...

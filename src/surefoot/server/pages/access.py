@@ -201,7 +201,8 @@ def _role(db: Database, visitor: Visitor, project_id: int) -> Role | None:
     if "admin" in visitor.roles:
         role = "admin"
     elif visitor.user_id is None:
-        role = "viewer" if "viewer" in visitor.roles else None
+        # a key without an account reads the project that it is for, and no other
+        role = "viewer" if "viewer" in visitor.roles and visitor.project_id == project_id else None
     else:
         member = db.projects.member(project_id, visitor.user_id)
         role = member.role if member is not None and member.active else None

@@ -55,14 +55,8 @@ def disagreement(request: Request, place: AdminPlace, item_id: int) -> Response:
         "trace": item.trace_id,
         "steps": _steps(db, item, {dispute.step: dispute for dispute in disputes}),
         "comments": [
-            {
-                "kind": r.kind,
-                "text": r.text,
-                "step": r.step,
-                "by": names.get(r.user_id, "?"),
-                "resolved": r.resolved,
-            }
-            for r in db.comments.list(place.id, item_id=item_id)
+            {**vars(comment), "by": names.get(comment.user_id, "?")}
+            for comment in db.comments.list(place.id, item_id=item_id)
         ],
         "next": next((other for other in still_open if other != item_id), None),
     }

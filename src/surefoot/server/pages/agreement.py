@@ -53,7 +53,6 @@ def agreement_view(ratings: Ratings, known: Sequence[MatrixCell]) -> dict[str, A
     return {
         "overall": _overall(ratings.matrix, ratings.traces),
         "annotators": _by_annotator(rows),
-        "pairs": _pairs(rows),
         "positions": _by_position(ratings.matrix, ratings.steps),
         "quality": _quality(known),
     }
@@ -108,20 +107,6 @@ def _by_annotator(rows: Mapping[str, FloatArray]) -> list[dict[str, Any]]:
                 "shares": {int(value): _share(ratings, value) for value in _VALUES},
             }
         )
-    return figures
-
-
-def _pairs(rows: Mapping[str, FloatArray]) -> list[dict[str, Any]]:
-    names = list(rows)
-    figures = []
-    for number, first in enumerate(names):
-        for second in names[number + 1 :]:
-            table = contingency(rows[first], rows[second], values=_VALUES)
-            total = float(table.sum())
-            if total:
-                raw = float(np.trace(table)) / total
-                pair = {"first": first, "second": second, "units": int(total), "raw": raw}
-                figures.append({**pair, "kappa": cohens_kappa(table)})
     return figures
 
 

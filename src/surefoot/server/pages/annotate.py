@@ -55,12 +55,9 @@ def item_page(request: Request, place: AnnotatorPlace, item_id: int) -> Response
     """The item as far as it is labelled, and the current step."""
     db = place.db
     item = _own(place, item_id)
-    comments = db.comments.list(place.id, item_id=item_id, user_id=place.user_id)
     data = {
         **item_view(item, place.project.protocol),
-        "comments": [
-            {"kind": r.kind, "text": r.text, "step": r.step, "created": r.created} for r in comments
-        ],
+        "comments": db.comments.list(place.id, item_id=item_id, user_id=place.user_id),
         "previous": _previous(place, item_id),
         "own_progress": _own_progress(place),
     }

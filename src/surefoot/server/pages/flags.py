@@ -78,22 +78,18 @@ def _rows(db: Database, project_id: int, comments: list[Comment]) -> list[dict[s
     items = db.items.of_ids(project_id, {comment.item_id for comment in comments})
     traces = db.traces.traces_of(project_id, {item.trace_id for item in items.values()})
     problems = db.traces.problems_of(project_id, {item.problem_id for item in items.values()})
-    return [
-        {
-            "id": comment.id,
-            "kind": comment.kind,
-            "text": comment.text,
-            "by": names.get(comment.user_id, "?"),
-            "created": comment.created,
-            "resolved": comment.resolved,
-            "item": comment.item_id,
-            "problem": problems[items[comment.item_id].problem_id].text,
-            "trace": items[comment.item_id].trace_id,
-            "step": comment.step,
-            "step_text": None
-            if comment.step is None
-            else traces[items[comment.item_id].trace_id].step_text(comment.step),
-            "disputed": comment.item_id in disputed,
-        }
-        for comment in comments
-    ]
+    rows = []
+    for comment in comments:
+        item = items[comment.item_id]
+        trace, step = traces[item.trace_id], comment.step
+        rows.append(
+            {
+                **vars(comment),
+                "by": names.get(comment.user_id, "?"),
+                "problem": problems[item.problem_id].text,
+                "trace": trace.id,
+                "step_text": None if step is None else trace.step_text(step),
+                "disputed": item.id in disputed,
+            }
+        )
+    return rows

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from surefoot.records import Message
 from surefoot.server.gateway.records import HeldCall
 from surefoot.server.pages.access import SiteAdmin, SiteReader, pages_of
 from surefoot.server.pages.forms import CheckedForm, query_of
@@ -16,7 +15,7 @@ from surefoot.server.store.held_calls import HeldRow, HeldState
 
 router = APIRouter()
 
-STATES: Final[tuple[HeldState, ...]] = ("waiting", "approved", "denied")
+STATES: Final[tuple[HeldState, ...]] = get_args(HeldState)
 _PER_PAGE: Final = 20
 _SHOWN: Final = 6
 """Latest messages of the run that are shown."""
@@ -24,7 +23,7 @@ _SHOWN: Final = 6
 
 @twin(router, "/held")
 def held_list(request: Request, visitor: SiteReader) -> Response:
-    """Held calls, newest first: ``?state=waiting|approved|denied|all``."""
+    """Held calls, newest first: ``?state=waiting|approved|denied|abandoned|all``."""
     calls = pages_of(request).db.held_calls
     query = query_of(request)
     state = query.choice("state", (*STATES, "all"), default="waiting")
@@ -61,21 +60,13 @@ def _shown(row: HeldRow, held: HeldCall) -> dict[str, Any]:
         "request_id": held.request_id,
         "reason": held.decision.reason,
         "before": len(held.run[:-_SHOWN]),
-        "run": [_message(message) for message in held.run[-_SHOWN:]],
-        "text": held.reply.content,
-        "calls": [
+        "run": [
             {
-                "name": verdict.call.name,
-                "arguments": verdict.call.arguments,
-                "action": verdict.action,
-                "reason": verdict.reason,
-                "stages": [stage.model_dump() for stage in verdict.stages],
+                "role": message.role,
+                "text": "\n".join(filter(None, (message.content, *map(str, message.tool_calls)))),
             }
-            for verdict in held.decision.calls
+            for message in held.run[-_SHOWN:]
         ],
+        "text": held.reply.content,
+        "calls": held.decision.calls,
     }
-
-
-def _message(message: Message) -> dict[str, Any]:
-    lines = (message.content, *map(str, message.tool_calls))
-    return {"role": message.role, "text": "\n".join(filter(None, lines))}

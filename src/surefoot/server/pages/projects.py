@@ -177,13 +177,7 @@ def change_account(request: Request, visitor: SiteAdmin, user_id: int, form: Che
 
 
 def _account(user: User) -> dict[str, object]:
-    return {
-        "id": user.id,
-        "name": user.name,
-        "roles": sorted(user.roles),
-        "active": user.active,
-        "created": user.created,
-    }
+    return {**vars(user), "roles": sorted(user.roles)}
 
 
 def _password(form: Form) -> str:

@@ -39,10 +39,7 @@ def queue_page(request: Request, place: AdminPlace) -> Response:
     )
     head = sorted(values, key=lambda item: (-values[item], item))[:_SHOWN]
     data = {
-        "project": {"id": place.id, "name": place.project.name, "version": place.project.version},
-        "policy": protocol.queue,
-        "random_share": protocol.random_share,
-        "control_share": protocol.control_share,
+        "project": place.project,
         "scorers": db.traces.scorers(place.id),
         "ranked": len(values),
         "head": _head(db, place.id, {item: values[item] for item in head}),

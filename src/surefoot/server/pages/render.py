@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Resp
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markdown_it import MarkdownIt
 from markupsafe import Markup
-from pydantic_core import from_json, to_jsonable_python
+from pydantic_core import from_json, to_json
 from starlette.convertors import Convertor, register_url_convertor
 
 from surefoot.records import as_json
@@ -73,7 +73,7 @@ def wants_json(request: Request) -> bool:
 
 def plain(data: object) -> Any:
     """``data`` as JSON values: records and data classes as objects, times as ISO text, NaN as null."""
-    return _without_nan(to_jsonable_python(data))
+    return from_json(to_json(data, inf_nan_mode="null"))
 
 
 def show(
@@ -104,6 +104,7 @@ def show(
                 csrf=visitor.csrf if visitor else None,
                 place=open_place,
                 open_flags=_open_flags(request, open_place),
+                waiting_calls=_waiting_calls(request, visitor),
                 root=request.scope.get("root_path", ""),
                 here=request.url.path,
                 **(extra or {}),
@@ -124,21 +125,18 @@ def done(request: Request, to: str, data: Mapping[str, Any] | None = None) -> Re
     return RedirectResponse(request.scope.get("root_path", "") + to, status_code=303, headers=HEADERS)
 
 
+def _waiting_calls(request: Request, visitor: Visitor | None) -> int:
+    """The count in the menu at "Held calls", which readers of the whole server have."""
+    if visitor is None or not (visitor.admin or "viewer" in visitor.roles):
+        return 0
+    return pages_of(request).db.held_calls.count()["waiting"]
+
+
 def _open_flags(request: Request, place: Place | None) -> int:
     """The count in the project's tab "Flags", which only administrators have."""
     if place is None or place.role != "admin":
         return 0
     return pages_of(request).db.comments.open_flags(place.project.id)
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if value == value and abs(value) != float("inf") else None
-    if isinstance(value, dict):
-        return {key: _without_nan(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_without_nan(inner) for inner in value]
-    return value
 
 
 SIGNS = {-1: "−1", 0: "0", 1: "+1"}

@@ -160,8 +160,10 @@ def import_answers(request: Request, visitor: SiteAdmin, form: CheckedForm) -> R
         "traces": db.traces.add_traces(project, (trace for trace, _ in solutions)),
     }
     present = db.traces.traces_of(project, {trace.id for trace, _ in solutions})
-    latest, left_out = _fitting(solutions, present)
-    report["scores"] = db.traces.add_scores(project, latest)
+    scored = [(trace, scores) for trace, scores in solutions if scores is not None]
+    # sorted oldest first, so that the latest scores of a scorer replace the others
+    fitting = [scores for trace, scores in scored if _same_steps(trace, present.get(trace.id))]
+    report["scores"] = db.traces.add_scores(project, fitting)
     items = db.items.add_solutions(project, list(present))
     db.projects.audit("answers imported", visitor.user_id, project, requests=len(problems), items=len(items))
     data = {
@@ -169,7 +171,7 @@ def import_answers(request: Request, visitor: SiteAdmin, form: CheckedForm) -> R
         "without_solution": len(rows[:_MOST]) - len(problems),
         "more": len(rows) > _MOST,
         "report": report,
-        "scores_left_out": left_out,
+        "scores_left_out": len(scored) - len(fitting),
         "items": len(items),
     }
     return show(request, destination, "requests_imported.html", data)
@@ -190,27 +192,9 @@ def _solutions(
     return list(solutions.values())
 
 
-def _fitting(
-    solutions: Iterable[tuple[Trace, StepScores | None]], present: Mapping[str, Trace]
-) -> tuple[list[StepScores], dict[str, int]]:
-    """The latest scores of each scorer for the steps that the project has, and how many others there were.
-
-    ``solutions`` is sorted oldest first.
-    """
-    latest: dict[tuple[str, str], StepScores] = {}
-    left_out = {"other_steps": 0, "older": 0}
-    for trace, scores in solutions:
-        if scores is None:
-            continue
-        stored = present.get(trace.id)
-        if stored is None or (stored.text, stored.messages, stored.steps) != (
-            trace.text,
-            trace.messages,
-            trace.steps,
-        ):
-            left_out["other_steps"] += 1
-            continue
-        key = (trace.id, scores.scorer)
-        left_out["older"] += key in latest
-        latest[key] = scores
-    return list(latest.values()), left_out
+def _same_steps(trace: Trace, other: Trace | None) -> bool:
+    return other is not None and (trace.text, trace.messages, trace.steps) == (
+        other.text,
+        other.messages,
+        other.steps,
+    )

@@ -68,7 +68,9 @@ def _sign_in(request: Request, form: Form) -> Response:
     name, password = form.text("name", most=200), str(form.data.get("password", ""))[:1000]
     to = _local_path(form.text("next", default="", most=2000))
     bounds, bound = _bounds(request, name)
-    _refuse_to_wait(pages.db.sign_ins.start(*bounds))
+    if wait := pages.db.sign_ins.start(*bounds):
+        headers = {"Retry-After": str(int(wait) + 1)}
+        raise HTTPException(429, "too many attempts to sign in; try again later", headers=headers)
     user = pages.db.users.sign_in(name, password)
     if user is None:
         pages.db.projects.audit("sign-in failed", None, None, name=name)
@@ -129,41 +131,21 @@ def _local_path(to: str) -> str:
     return to if fine else "/projects"
 
 
-def _address_bound(request: Request) -> Bound:
-    """How many sign-ins may come from the address of the request."""
-    settings = pages_of(request).settings
-    most = 5 * settings.attempts
-    return Bound(key=f"address {_address(request)}", most=most, seconds=settings.attempt_seconds)
-
-
-def _refuse_to_wait(seconds: float) -> None:
-    """Raise 429 unless ``seconds`` is 0."""
-    if seconds > 0:
-        raise HTTPException(
-            429,
-            "too many attempts to sign in; try again later",
-            headers={"Retry-After": str(int(seconds) + 1)},
-        )
-
-
-def _address(request: Request) -> str:
-    return client_address(request.client.host if request.client else "unknown")
-
-
 def _bounds(request: Request, name: str) -> tuple[list[Bound], Bound]:
     """The bounds that an attempt counts under, and the one that a right password clears."""
     pages, settings, name = pages_of(request), pages_of(request).settings, folded_name(name)
+
+    def bound(key: str, times: int = 1) -> Bound:
+        return Bound(key=key, most=times * settings.attempts, seconds=settings.attempt_seconds)
+
     device = pages.signer.read("device", pages.cookies.get(request, DEVICE), seconds=_DEVICE_SECONDS)
     if isinstance(device, list) and device[:1] == [name]:
-        bound = Bound(key=f"device {device}", most=settings.attempts, seconds=settings.attempt_seconds)
-        return [bound], bound
-    address = _address(request)
-    bound = Bound(key=f"pair {address} {name}", most=settings.attempts, seconds=settings.attempt_seconds)
-    return [
-        bound,
-        _address_bound(request),
-        Bound(key=f"account {name}", most=settings.account_attempts, seconds=settings.account_seconds),
-    ], bound
+        own = bound(f"device {device}")
+        return [own], own
+    address = client_address(request.client.host if request.client else "unknown")
+    pair = bound(f"pair {address} {name}")
+    account = Bound(key=f"account {name}", most=settings.account_attempts, seconds=settings.account_seconds)
+    return [pair, bound(f"address {address}", 5), account], pair
 
 
 def _sign_in_form(request: Request, to: str, *, failed: bool = False) -> Response:

@@ -212,22 +212,14 @@ def _wrong(label: StepLabel) -> bool:
     return LabelRule(neutral="good").good(label) is False
 
 
-def _label_row(one: StoredLabel) -> dict[str, Any]:
-    record = one.record
-    evidence = record.evidence
+def _label_row(label: StoredLabel) -> dict[str, Any]:
+    record = label.record
     return {
-        "id": one.id,
-        "step": record.step,
-        "kind": record.kind,
-        "value": record.value,
-        "reason": record.reason,
-        "successes": evidence.successes,
-        "trials": evidence.trials,
-        "interval": evidence.interval,
-        "message": evidence.message,
-        "created": record.created,
-        "chosen_by": one.chosen_by,
-        "milliseconds": one.milliseconds,
+        "id": label.id,
+        **record.model_dump(include={"step", "kind", "value", "reason", "created"}),
+        **record.evidence.model_dump(include={"successes", "trials", "interval", "message"}),
+        "chosen_by": label.chosen_by,
+        "milliseconds": label.milliseconds,
     }
 
 

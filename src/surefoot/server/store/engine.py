@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Column, Connection, Engine, Table, create_engine, event, make_url
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import (
     ArgumentError,
     DataError,
@@ -30,6 +32,7 @@ _WRITES = "surefoot_writes"
 _BUSY_SECONDS = 30
 """How long a writer waits for another process's transaction before the write fails."""
 
+R = TypeVar("R")
 Clock = Callable[[], datetime]
 
 
@@ -76,6 +79,16 @@ class Repository:
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
+
+
+def insert_new(
+    connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], returning: Column[R]
+) -> Sequence[R]:
+    """Add the rows that no unique constraint forbids; the values of ``returning`` of those added."""
+    if not rows:
+        return []
+    make = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+    return connection.scalars(make(table).on_conflict_do_nothing().returning(returning), rows).all()
 
 
 def connect(url: str | Path) -> Engine:

@@ -22,12 +22,11 @@ from sqlalchemy import (
     insert,
     select,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 
 from surefoot.errors import NotFoundError, StoreError
 from surefoot.records import Trace
 from surefoot.server.gateway.records import GatewayCandidate, GatewayRecord, ScoredRequest
-from surefoot.server.store.engine import Repository
+from surefoot.server.store.engine import Repository, insert_new
 from surefoot.server.store.schema import (
     METADATA,
     Count,
@@ -103,10 +102,9 @@ class RequestLog(Repository):
         if not records:
             return
         rows = {record.request_id: _rows(record) for record in reversed(records)}  # the first of an id counts
-        make = sqlite.insert if self._connections.sqlite else postgresql.insert
-        add = make(gateway_requests).on_conflict_do_nothing().returning(gateway_requests.c.id)
         with self._connections.write() as connection:
-            new = connection.scalars(add, [request for request, _ in rows.values()]).all()
+            requests = [request for request, _ in rows.values()]
+            new = insert_new(connection, gateway_requests, requests, gateway_requests.c.id)
             if candidates := [candidate for request_id in new for candidate in rows[request_id][1]]:
                 connection.execute(insert(gateway_candidates), candidates)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from sqlalchemy import Column, Index, Text, delete, func, insert, select, update
 
@@ -13,9 +13,10 @@ from surefoot.errors import ConflictError, NotFoundError
 from surefoot.guard import Review
 from surefoot.server.gateway.records import HeldCall
 from surefoot.server.store.engine import Repository
-from surefoot.server.store.schema import Mark, UserId, checked_text, payload_of, rows_of, table
+from surefoot.server.store.schema import Mark, UserId, as_data, checked_text, payload_of, rows_of, table
 
-HeldState = Literal["waiting", "approved", "denied"]
+HeldState = Literal["waiting", "approved", "denied", "abandoned"]
+"""abandoned: the client disconnected before a decision, so nobody would get the call."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,7 @@ class HeldRow:
     comment: str
     """Comment of the person who decided; after a denial, the model sees it."""
     decided: datetime | None
+    """When it was decided, or the client disconnected."""
     user_id: UserId | None
     """The person who decided."""
 
@@ -63,7 +65,10 @@ class HeldCalls(Repository):
 
     def reviews(self, numbers: Sequence[int]) -> dict[int, Review]:
         """Decisions about these calls, as far as there are any."""
-        return {row.id: _review(row) for row in self._rows(numbers) if row.state != "waiting"}
+        h = held_calls.c
+        query = select(held_calls).where(h.id.in_(numbers), h.state.in_(["approved", "denied"]))
+        with self._connections.read() as connection:
+            return {row.id: _review(row) for row in rows_of(connection, HeldRow, query)}
 
     def held(self, number: int, *, key_id: int | None) -> HeldCall:
         """A call that a request with this key waits for. Raises ``NotFoundError``, also for another key."""
@@ -74,14 +79,21 @@ class HeldCalls(Repository):
 
     def get(self, number: int) -> tuple[HeldCall, HeldRow]:
         """A call with its review, and its row. Raises ``NotFoundError``."""
-        h = held_calls.c
-        rows = self._rows([number])
+        query = select(held_calls).where(held_calls.c.id == number)
         with self._connections.read() as connection:
-            payload = connection.scalar(select(h.payload).where(h.id == number))
-        if not rows or payload is None:
+            stored = connection.execute(query).mappings().one_or_none()
+        if stored is None:
             raise NotFoundError(f"held call {number} does not exist")
-        review = None if rows[0].state == "waiting" else _review(rows[0])
-        return HeldCall.model_validate_json(payload).model_copy(update={"review": review}), rows[0]
+        row = as_data(HeldRow, stored)
+        review = _review(row) if row.state in ("approved", "denied") else None
+        return HeldCall.model_validate_json(stored["payload"]).model_copy(update={"review": review}), row
+
+    def abandon(self, number: int) -> None:
+        """The client of a call has disconnected: if nobody has decided yet, the call cannot be decided."""
+        h, now = held_calls.c, self._connections.clock()
+        change = update(held_calls).where(h.id == number, h.state == "waiting")
+        with self._connections.write() as connection:
+            connection.execute(change.values(state="abandoned", decided=now))
 
     def find(
         self, *, state: HeldState | None = None, before: int | None = None, limit: int = 50
@@ -102,7 +114,7 @@ class HeldCalls(Repository):
         query = select(h.state, func.count()).group_by(h.state)
         with self._connections.read() as connection:
             rows = connection.execute(query).all()
-        return {"waiting": 0, "approved": 0, "denied": 0, **{row[0]: row[1] for row in rows}}
+        return {**dict.fromkeys(get_args(HeldState), 0), **{row[0]: row[1] for row in rows}}
 
     def decide(self, number: int, user_id: int | None, *, approved: bool, comment: str = "") -> None:
         """Decide about a call, once. Raises ``NotFoundError``, or ``ConflictError`` if it is decided."""
@@ -121,17 +133,14 @@ class HeldCalls(Repository):
             state = connection.scalar(select(h.state).where(h.id == number))
         if state is None:
             raise NotFoundError(f"held call {number} does not exist")
+        if state == "abandoned":
+            raise ConflictError(f"nobody would get held call {number}: its client has disconnected")
         raise ConflictError(f"held call {number} has been {state} already")
 
     def prune(self, before: datetime) -> int:
         """Delete the calls that were held before a time, decided or not; their number."""
         with self._connections.write() as connection:
             return connection.execute(delete(held_calls).where(held_calls.c.created < before)).rowcount
-
-    def _rows(self, numbers: Sequence[int]) -> list[HeldRow]:
-        query = select(held_calls).where(held_calls.c.id.in_(numbers))
-        with self._connections.read() as connection:
-            return rows_of(connection, HeldRow, query)
 
 
 def _review(row: HeldRow) -> Review:

@@ -14,7 +14,6 @@ from typing import Annotated, Literal
 
 from sqlalchemy import (
     Boolean,
-    CheckConstraint,
     Column,
     Float,
     ForeignKey,
@@ -235,14 +234,12 @@ submissions = Table(
     Column("user_id", BIG, ForeignKey("users.id"), nullable=False),
     Column("key", String(200), nullable=False),
     Column("digest", String(32), nullable=False),
-    Column("action", String(16), nullable=False),
     Column("finished", Boolean, nullable=False),
     Column("undoes", BIG, ForeignKey("submissions.id"), unique=True),
     Column("created", Moment, nullable=False),
     of_project("item_id", "items"),
     UniqueConstraint("project_id", "user_id", "key"),
     Index(None, "item_id", "user_id"),
-    CheckConstraint("(action = 'undo') = (undoes IS NOT NULL)", name="undoes"),
     sqlite_autoincrement=True,
 )
 

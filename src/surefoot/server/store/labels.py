@@ -6,22 +6,20 @@ Of an annotator's labels of a step the latest counts that is not undone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from dataclasses import asdict, replace
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, String, column, false, func, insert, select, update, values
+from sqlalchemy import ColumnElement, Connection, false, func, insert, select, update
 
 from surefoot.errors import ConflictError, NotFoundError, StoreError
 from surefoot.records import Evidence, Problem, StepLabel, Trace
 from surefoot.server.store import labelling as t
 from surefoot.server.store.accounts import Project
 from surefoot.server.store.assignments import assignment_row, change, finish_assignment, lease, renewed
-from surefoot.server.store.engine import Repository
+from surefoot.server.store.engine import Repository, insert_new
 from surefoot.server.store.items import check_step, item_in
 from surefoot.server.store.labelling import (
     AnnotatorItem,
-    ChosenBy,
     Item,
     LabelInput,
     StoredLabel,
@@ -82,15 +80,19 @@ class Labels(Repository):
                 return earlier
             item, at = item_in(connection, project_id, item_id), self._connections.clock()
             assignment = renewed(connection, project, item, user_id, at)
-            sender = _Sender(project, item, user_id, pseudonym, assignment["chosen_by"], at)
             last = last_submission(connection, item_id, user_id)
             if after is not None and last != after:
                 raise ConflictError(
                     f"something was submitted for item {item_id} since ({last}, not {after}); reload it"
                 )
-            _check_labels(connection, sender, labels)
-            submission = _add_submission(connection, sender, key, digest, finished=finish)
-            _add_labels(connection, sender, labels, submission)
+            _check_labels(connection, project, item, labels)
+            sender = {"project_id": project_id, "item_id": item_id, "user_id": user_id, "created": at}
+            sent = {**sender, "key": key, "digest": digest, "finished": finish}
+            query = insert(t.submissions).values(sent).returning(t.submissions.c.id)
+            submission: int = connection.execute(query).scalar_one()
+            fixed = {**sender, "submission_id": submission, "chosen_by": assignment["chosen_by"]}
+            rows = [_label_row(fixed, item.trace_id, pseudonym, label) for label in labels]
+            connection.execute(insert(t.labels), rows)
             refresh_current(connection, item_id, user_id)
             if finish:
                 finish_assignment(connection, assignment["id"], milliseconds, at)
@@ -105,7 +107,7 @@ class Labels(Repository):
         digest = digest_of("undo", item_id)
         with self._connections.write() as connection:
             project, at = locked_project(connection, project_id), self._connections.clock()
-            pseudonym = pseudonym_in(connection, project_id, user_id)
+            pseudonym_in(connection, project_id, user_id)
             earlier = _repeated(connection, project_id, user_id, key, digest)
             if earlier is not None:
                 return earlier
@@ -117,9 +119,10 @@ class Labels(Repository):
                 lease(connection, project, item_id, user_id, row["chosen_by"], at)
             else:
                 renewed(connection, project, item, user_id, at)
-            sender = _Sender(project, item, user_id, pseudonym, row["chosen_by"], at)
             retracted = _latest(connection, item_id, user_id)
-            _add_submission(connection, sender, key, digest, finished=False, undoes=retracted)
+            undo = {"key": key, "digest": digest, "finished": False, "undoes": retracted, "created": at}
+            ids = {"project_id": project_id, "item_id": item_id, "user_id": user_id}
+            connection.execute(insert(t.submissions).values(**ids, **undo))
             refresh_current(connection, item_id, user_id)
             return _response(connection, retracted, finished=False, repeated=False)
 
@@ -177,74 +180,28 @@ class Labels(Repository):
         return labels
 
     def _import(self, connection: Connection, project_id: int, labels: Sequence[StepLabel]) -> Added:
-        """Three statements, however many ``labels`` there are."""
+        """Two statements, however many ``labels`` there are."""
         trace = t.traces.c
         names = {label.trace_id for label in labels if storable(label.trace_id)}
         query = select(trace.id, trace.steps).where(trace.project_id == project_id, trace.id.in_(names))
         steps = {row.id: row.steps for row in connection.execute(query)}
-        added, rows = Added(), dict[str, dict[str, Any]]()
+        refusals, rows = Added(), list[dict[str, Any]]()
         for label in labels:
             try:
-                row = _imported_row(project_id, label, steps, self._connections.clock())
+                columns = _columns(label)
+                if label.trace_id not in steps:
+                    raise NotFoundError(f"project {project_id} does not have the trace '{label.trace_id}'")
+                if label.step >= steps[label.trace_id]:
+                    raise StoreError(
+                        f"a label of step {label.step}; the trace has {steps[label.trace_id]} steps"
+                    )
             except StoreError as error:
-                added += refused(label, error)
+                refusals += refused(label, error)
                 continue
-            added += Added(same=int(row["digest"] in rows))
-            rows.setdefault(row["digest"], row)
-        imported = (
-            values(column("digest", String), name="imported").data([(digest,) for digest in rows]).cte()
-        )
-        # looked up one by one: for IN, PostgreSQL without statistics (a long import) reads the whole project
-        at_hand = (t.labels.c.project_id == project_id) & (t.labels.c.digest == imported.c.digest)
-        query = select(select(t.labels.c.digest).where(at_hand).correlate(imported).scalar_subquery())
-        existing = set(connection.scalars(query.select_from(imported))) - {None} if rows else set[str]()
-        new = [row for digest, row in rows.items() if digest not in existing]
-        if new:
-            connection.execute(insert(t.labels), new)
-        return added + Added(new=len(new), same=len(existing))
-
-
-def _imported_row(
-    project_id: int, label: StepLabel, steps: Mapping[str, int], at: datetime
-) -> dict[str, Any]:
-    """``steps`` is the number of steps by trace. Raises ``StoreError`` for a label that does not fit."""
-    checked_name("trace_id", label.trace_id)
-    if label.trace_id not in steps:
-        raise NotFoundError(f"project {project_id} does not have the trace '{label.trace_id}'")
-    if label.step >= steps[label.trace_id]:
-        raise StoreError(f"a label of step {label.step}; the trace has {steps[label.trace_id]} steps")
-    return {
-        "project_id": project_id,
-        "trace_id": label.trace_id,
-        "step": label.step,
-        "source": checked_name("source", label.source),
-        "kind": label.kind,
-        "value": label.value,
-        "payload": payload_of(label),
-        "digest": digest_of(label.model_dump(mode="json")),
-        "created": at,
-    }
-
-
-@dataclass(frozen=True)
-class _Sender:
-    """The user, item and time of a submission."""
-
-    project: Project
-    item: Item
-    user_id: int
-    pseudonym: str
-    chosen_by: ChosenBy
-    at: datetime
-
-    def row(self) -> dict[str, Any]:
-        """The columns that everything submitted has."""
-        return {
-            "project_id": self.project.id,
-            "item_id": self.item.id,
-            "user_id": self.user_id,
-            "created": self.at,
-        }
+            digest, created = digest_of(label.model_dump(mode="json")), self._connections.clock()
+            rows.append({"project_id": project_id, **columns, "digest": digest, "created": created})
+        new = len(insert_new(connection, t.labels, rows, t.labels.c.id))
+        return refusals + Added(new=new, same=len(rows) - new)
 
 
 def _repeated(
@@ -280,7 +237,7 @@ def _latest(connection: Connection, item_id: int, user_id: int) -> int:
     s = t.submissions.c
     submission: int | None = connection.scalar(
         select(func.max(s.id)).where(
-            s.item_id == item_id, s.user_id == user_id, s.action == "submit", s.id.not_in(retracted)
+            s.item_id == item_id, s.user_id == user_id, s.undoes.is_(None), s.id.not_in(retracted)
         )
     )
     if submission is None:
@@ -288,58 +245,35 @@ def _latest(connection: Connection, item_id: int, user_id: int) -> int:
     return submission
 
 
-def _add_submission(
-    connection: Connection,
-    sender: _Sender,
-    key: str,
-    digest: str,
-    *,
-    finished: bool,
-    undoes: int | None = None,
-) -> int:
-    """Add the row that labels refer to; its id."""
-    action = "submit" if undoes is None else "undo"
-    row = {"key": key, "digest": digest, "action": action, "finished": finished, "undoes": undoes}
-    query = insert(t.submissions).values({**sender.row(), **row}).returning(t.submissions.c.id)
-    submission: int = connection.execute(query).scalar_one()
-    return submission
+def _label_row(fixed: Mapping[str, Any], trace_id: str, pseudonym: str, label: LabelInput) -> dict[str, Any]:
+    """The row of one label; ``fixed`` are the columns that all labels of a submission share."""
+    record = StepLabel(
+        trace_id=trace_id,
+        step=label.step,
+        kind="correctness",
+        value=label.value,
+        reason=label.reason,
+        source=HUMAN,
+        evidence=Evidence(rater=pseudonym, message=label.comment),
+        created=fixed["created"],
+    )
+    return {**fixed, **_columns(record), "milliseconds": label.milliseconds}
 
 
-def _add_labels(
-    connection: Connection, sender: _Sender, labels: Sequence[LabelInput], submission: int
-) -> None:
-    """Append labels."""
-    rows = []
-    for label in labels:
-        record = StepLabel(
-            trace_id=sender.item.trace_id,
-            step=label.step,
-            kind="correctness",
-            value=label.value,
-            reason=label.reason,
-            source=HUMAN,
-            evidence=Evidence(rater=sender.pseudonym, message=label.comment),
-            created=sender.at,
-        )
-        row = {
-            "trace_id": record.trace_id,
-            "step": label.step,
-            "submission_id": submission,
-            "source": record.source,
-            "kind": record.kind,
-            "value": record.value,
-            "payload": payload_of(record),
-            "milliseconds": label.milliseconds,
-            "chosen_by": sender.chosen_by,
-        }
-        rows.append({**sender.row(), **row})
-    if rows:
-        connection.execute(insert(t.labels), rows)
+def _columns(label: StepLabel) -> dict[str, Any]:
+    """The columns that a record of a label fills."""
+    return {
+        "trace_id": checked_name("trace_id", label.trace_id),
+        "step": label.step,
+        "source": checked_name("source", label.source),
+        "kind": label.kind,
+        "value": label.value,
+        "payload": payload_of(label),
+    }
 
 
-def _check_labels(connection: Connection, sender: _Sender, labels: Sequence[LabelInput]) -> None:
+def _check_labels(connection: Connection, project: Project, item: Item, labels: Sequence[LabelInput]) -> None:
     """Raise ``StoreError`` unless every label is of a step of the item and has an allowed value."""
-    project, item = sender.project, sender.item
     if len({label.step for label in labels}) < len(labels):
         raise StoreError("a step has two labels in one submission; send only one")
     for label in labels:
