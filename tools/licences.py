@@ -37,7 +37,7 @@ def licences(component: Mapping[str, Any]) -> list[str]:
     stated = [entry.get("expression") or entry.get("id") or entry.get("name") for entry in entries]
     if not any(stated):  # free text, which the file leaves out
         with suppress(PackageNotFoundError):
-            stated = [metadata(component["name"]).get("License")]
+            stated = [metadata(component["name"])["License"]]
     return [text.rpartition("::")[2].strip().partition("\n")[0] for text in stated if text]
 
 

@@ -218,8 +218,8 @@ def test_records_are_exported_and_imported(files, tmp_path):
     ended = good("export", folder, "--to", "parquet", "--out", tmp_path / "again")
     assert "labels" in ended.err
     assert read(tmp_path / "again" / "labels.parquet", StepLabel) == read(files / "l.jsonl", StepLabel)
-    good("export", folder, "--to=math-shepherd", "--out", tmp_path / "ms.jsonl")
-    back = good("import", tmp_path / "ms.jsonl", "--from=math-shepherd", "--out", tmp_path / "back")
+    good("export", folder, "--to=stepwise", "--out", tmp_path / "s.jsonl")
+    back = good("import", tmp_path / "s.jsonl", "--from=stepwise", "--out", tmp_path / "back")
     assert "skipped" not in back.err
     assert len(read(tmp_path / "back" / "traces.jsonl", Trace)) > 0
 
@@ -239,7 +239,7 @@ def test_labels_of_unknown_traces_are_counted_by_export(files, tmp_path):
     write_records(tmp_path / "labels.jsonl", [*labels, labels[0].model_copy(update={"trace_id": "nobody"})])
     shutil.copy(files / "p.jsonl", tmp_path / "problems.jsonl")
     shutil.copy(files / "t.jsonl", tmp_path / "traces.jsonl")
-    ended = good("export", tmp_path, "--to", "math-shepherd", "--out", tmp_path / "ms.jsonl")
+    ended = good("export", tmp_path, "--to", "stepwise", "--out", tmp_path / "s.jsonl")
     assert "1 labels skipped" in ended.err
 
 
@@ -294,7 +294,7 @@ def test_other_settings_or_items_do_not_mix_with_what_is_there(files, lab_base, 
         (("select", "T", "--rule", "odd"), "best_of_n"),
         (("select", "T", "--rule", "majority", "--aggregate", "odd"), "product"),
         (("import", "T", "--from", "odd", "--out", "x"), "odd"),
-        (("export", "T", "--to", "odd", "--out", "x"), "math-shepherd"),
+        (("export", "T", "--to", "odd", "--out", "x"), "stepwise"),
         (("export", "T", "--out", "x"), "--traces is needed without --to"),
         (("train", "orm", "--problems", "P", "T", "--out", "x", "--at", "odd"), "--at"),
         (

@@ -95,5 +95,5 @@ def test_an_export_that_writes_no_row(folder):
     write_records(folder / "traces.jsonl", [trace])
     unknown = StepLabel(trace_id=trace.id, step=0, kind="correctness", value=None, reason="?", source="x")
     write_records(folder / "labels.jsonl", [unknown])
-    says = refused("export", ".", "--to", "math-shepherd", "--out", "ms.jsonl")
+    says = refused("export", ".", "--to", "stepwise", "--out", "s.jsonl")
     assert "no row could be written; 0 rows written; dropped: 1 traces: no step has a sign" in says

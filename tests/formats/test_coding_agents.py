@@ -105,7 +105,7 @@ def test_attempts_are_samples_of_one_problem(tmp_path: Path) -> None:
     written = tmp_path / "labelled.traj"
     export_results(path, written, results_of([trace], wrong_last(trace), []))
     assert without_results(content(written)) == best
-    assert "surefoot" not in json.dumps(content(written)["attempts"][0])
+    assert [result["trace"] for result in content(written)["surefoot"]] == [trace.id]
 
 
 def test_a_run_of_openhands() -> None:
@@ -197,28 +197,17 @@ def test_rows_of_an_evaluation(tmp_path: Path, pairs: bool) -> None:
 
 
 @pytest.mark.parametrize("name", ["swe-agent.traj", "openhands.json", "openhands-sdk.jsonl"])
-def test_labels_stand_at_their_turn_or_event_and_nothing_else_changes(tmp_path: Path, name: str) -> None:
+def test_labels_stand_in_a_column_of_the_run_and_nothing_else_changes(tmp_path: Path, name: str) -> None:
     [(_, trace)], _ = read(DATA / name)
     path = tmp_path / name
     assert export_results(DATA / name, path, results_of([trace], wrong_last(trace), []))[1] == 1
     labelled = content(path)
     assert without_results(labelled) == content(DATA / name)
-    places = labelled["trajectory"] if name.endswith("traj") else labelled
-    found = [step for place in places for step in place.get("surefoot", ())]
-    assert [step["step"] for step in found] == list(range(len(trace.steps)))
-    assert found[-1]["labels"][0]["value"] == -1
-    for place in places:
-        for step in place.get("surefoot", ()):
-            assert step["part"] != "tool_call" or {"action", "tool_name"} & place.keys()
+    first = labelled if name.endswith("traj") else labelled[0]
+    [result] = first["surefoot"]
+    assert [step["step"] for step in result["steps"]] == list(range(len(trace.steps)))
+    assert result["steps"][-1]["labels"][0]["value"] == -1
     other = tmp_path / "other.jsonl"
-    other.write_text(json.dumps({**places[0], "content": "x"}) + "\n")
-    with pytest.raises(RecordError, match="was not made from run 1"):
+    other.write_text(json.dumps({**first, "content": "x"}) + "\n")
+    with pytest.raises(RecordError, match="was not made from row 1"):
         export_results(other, tmp_path / "no.jsonl", results_of([trace], wrong_last(trace), []))
-
-
-def test_each_call_of_a_response_is_labelled_at_its_own_event(tmp_path: Path) -> None:
-    [(_, trace)], _ = read(DATA / "openhands.json")
-    path = tmp_path / "labelled.json"
-    export_results(DATA / "openhands.json", path, results_of([trace], wrong_last(trace), []))
-    at = {step["step"]: event["id"] for event in content(path) for step in event.get("surefoot", ())}
-    assert [at[n] for n, one in enumerate(trace.steps) if one.part == "tool_call"] == [4, 6, 9, 11, 13]

@@ -159,7 +159,7 @@ ROWS = {
 }
 
 
-SIGNED = ("math-shepherd", "processbench", "stepwise")
+SIGNED = ("processbench", "stepwise")
 
 
 def run(*words: object):

@@ -476,14 +476,12 @@ def test_spans_get_evaluation_events(tmp_path):
     assert len({record["spanId"] for record in records}) == 2
 
 
-def test_a_trajectory_gets_extras(tmp_path):
+def test_a_trajectory_gets_a_column(tmp_path):
     _, results = judged(DATA / "atif.json")
     assert export_results(DATA / "atif.json", tmp_path / "out.json", results) == ("atif", 1)
     written = json.loads((tmp_path / "out.json").read_text())
-    assert [len((turn.get("extra") or {}).get("surefoot", ())) for turn in written["steps"]] == [0, 3, 1]
-    for turn in written["steps"]:
-        turn.pop("extra", None)
-    written.pop("extra")
+    [own] = written.pop("surefoot")
+    assert [step["message"] for step in own["steps"]] == [1, 1, 1, 3]
     assert written == json.loads((DATA / "atif.json").read_text())
 
 
@@ -525,7 +523,7 @@ def test_logs_with_equal_numbers_are_told_apart(tmp_path):
     run["steps"] = run["steps"][:-1]
     (tmp_path / "run.json").write_text(json.dumps(run))
     _, results = judged(DATA / "atif.json")
-    with pytest.raises(RecordError, match=r"not made from trajectory 1 of this file"):
+    with pytest.raises(RecordError, match=r"not made from row 1 of this file"):
         export_results(tmp_path / "run.json", tmp_path / "out.json", results)
 
 
@@ -539,7 +537,8 @@ def test_a_batch_with_failures_and_empty_answers_is_written_back_whole(tmp_path)
     export_results(path, tmp_path / "out.jsonl", results)
     first, second = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert first == bad
-    assert "surefoot" in second["response"]["body"]["choices"][0]
+    assert [result["trace"] for result in second.pop("surefoot")] == [one.id for one in found]
+    assert second == good
 
 
 def test_records_need_no_import(tmp_path):

@@ -35,7 +35,7 @@ FILES = [
     ("processbench", "processbench/math.fixed.json.gz", 1000),
 ]
 
-WRITTEN = ("math-shepherd", "processbench")
+WRITTEN = ("processbench",)
 
 
 def needed(name: str) -> Path:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from surefoot.formats import read_math_shepherd, read_stepwise, write_math_shepherd, write_stepwise
+from surefoot.formats import read_math_shepherd, read_stepwise, write_stepwise
 from surefoot.io import ReadReport
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Message, Problem, StepLabel, Trace
@@ -49,6 +49,22 @@ def chat() -> LabelledTrace:
     return LabelledTrace(problem=Problem(text="q"), trace=trace, labels=())
 
 
+def as_row(item: LabelledTrace) -> dict:
+    """The row that a trace was read from, if it has the usual white space."""
+    steps = [item.trace.step_text(index).strip() for index in range(len(item.trace.steps))]
+    marks = {label.step: "+" if label.value else "-" for label in item.labels}
+
+    def text(tags: dict[int, str]) -> str:
+        body = (f"{step} {tags[index]}" if index in tags else step for index, step in enumerate(steps))
+        return f"{item.problem.text} " + "\n".join(body)
+
+    return {
+        "input": text(dict.fromkeys(marks, "ки")),
+        "label": text(marks),
+        "task": item.trace.meta["task"],
+    }
+
+
 def test_math_shepherd_signs_are_found_by_position(tmp_path: Path):
     (item,) = read_math_shepherd(lines(tmp_path / "m.jsonl", SHEPHERD))
     assert item.problem.text == "What is 1 + 1 - 1?"
@@ -76,63 +92,6 @@ def test_math_shepherd_bad_rows(tmp_path: Path):
     assert reasons[5] == "field 'input': no question before 'Step 1:'"
 
 
-def test_math_shepherd_round_trip(tmp_path: Path):
-    path = tmp_path / "out.jsonl"
-    items = read_math_shepherd(lines(tmp_path / "m.jsonl", SHEPHERD))
-    assert write_math_shepherd(items, path, neutral="drop").written == 1
-    assert rows_of(path) == [SHEPHERD]
-
-
-def test_math_shepherd_unsigned_steps_come_back_unlabelled(tmp_path: Path):
-    path = tmp_path / "out.jsonl"
-    items = [
-        labelled(1, 0, -1, None, 0),
-        labelled(None, None),
-        labelled(1, text="ки"),
-        labelled(0.25, 0.0, kind="value"),
-    ]
-    report = write_math_shepherd([*items, chat()], path, neutral="drop")
-    assert [row["label"] for row in rows_of(path)] == [
-        "q Step 1: s0 +\nStep 2: s1\nStep 3: s2 -",
-        "q Step 1: s0 +\nStep 2: s1 -",
-    ]
-    assert rows_of(path)[0]["input"] == "q Step 1: s0 ки\nStep 2: s1\nStep 3: s2 ки"
-    assert report.written == 2
-    assert report.dropped == {
-        "labels: neutral": 1,
-        "steps: after the last one with a sign (label without a value)": 2,
-        "traces: no step has a sign": 1,
-        "traces: the text has the tag 'ки'": 1,
-        "traces: chat trace": 1,
-    }
-    first, second = read_math_shepherd(path)
-    assert [first.trace.step_text(index).strip() for index in range(3)] == [
-        "Step 1: s0",
-        "Step 2: s1",
-        "Step 3: s2",
-    ]
-    assert [(label.step, label.value) for label in first.labels] == [(0, 1.0), (2, 0.0)]
-    assert [(label.step, label.value) for label in second.labels] == [(0, 1.0), (1, 0.0)]
-
-
-def test_math_shepherd_keeps_an_alternative_whose_last_step_alone_is_labelled(tmp_path: Path):
-    whole = labelled(1, 1, -1)
-    item = LabelledTrace(problem=whole.problem, trace=whole.trace, labels=whole.labels[2:])
-    report = write_math_shepherd([item], tmp_path / "out.jsonl", neutral="drop")
-    assert report.summary() == "1 rows written; dropped: nothing"
-    (back,) = read_math_shepherd(tmp_path / "out.jsonl")
-    assert [(label.step, label.value) for label in back.labels] == [(2, 0.0)]
-    assert back.problem.text == "q"
-
-
-def test_math_shepherd_drops_a_step_that_holds_the_next_number(tmp_path: Path):
-    item = labelled(1, text="a\nStep 2: b")
-    report = write_math_shepherd([item], tmp_path / "out.jsonl", neutral="drop")
-    assert report.summary() == (
-        "0 rows written; dropped: 1 traces: the reader would cut its steps differently"
-    )
-
-
 def test_math_shepherd_rows_of_odd_form_keep_steps_and_signs(tmp_path: Path):
     rows = [
         {"input": " q?\n\nStep 1: a  ки Step 2: bки\n", "label": " q?\n\nStep 1: a  + Step 2: b-\n "},
@@ -144,15 +103,13 @@ def test_math_shepherd_rows_of_odd_form_keep_steps_and_signs(tmp_path: Path):
     items = list(read_math_shepherd(lines(tmp_path / "m.jsonl", *rows)))
     assert len({item.trace.id for item in items}) == 5
     assert len(items[4].trace.steps) == 2
-    report = write_math_shepherd(items, tmp_path / "out.jsonl", neutral="drop")
-    assert report.dropped == {"traces: the reader would cut its steps differently": 1}  # the empty step
-    again = list(read_math_shepherd(tmp_path / "out.jsonl"))
-    for item, same in zip(items[:4], again, strict=True):
-        assert (same.problem.text, same.trace.text) == (item.problem.text, item.trace.text)
-        assert [(label.step, label.value) for label in same.labels] == [
-            (label.step, label.value) for label in item.labels
-        ]
-    assert rows_of(tmp_path / "out.jsonl")[2] == SHEPHERD
+    assert [item.trace.text for item in items[:2]] == ["Step 1: a\nStep 2: b", items[2].trace.text]
+    assert [label.value for label in items[0].labels] == [1.0, 0.0]
+    assert as_row(items[2]) == SHEPHERD
+    unsigned = {"input": "q Step 1: a\nStep 2: b ки", "label": "q Step 1: a\nStep 2: b -", "task": "x"}
+    [item] = read_math_shepherd(lines(tmp_path / "u.jsonl", unsigned))
+    assert [(label.step, label.value) for label in item.labels] == [(1, 0.0)]
+    assert as_row(item) == unsigned
 
 
 def test_stepwise_round_trip(tmp_path: Path):
@@ -206,6 +163,5 @@ def test_real_math_shepherd_rows_come_back_exactly(tmp_path: Path):
     report = ReadReport()
     items = list(read_math_shepherd(path, report=report))
     assert (report.good, report.bad_count) == (7, 0)
-    write_math_shepherd(items, tmp_path / "out.jsonl", neutral="drop")
     with gzip.open(path) as stream:
-        assert rows_of(tmp_path / "out.jsonl") == [json.loads(line) for line in stream]
+        assert list(map(as_row, items)) == [json.loads(line) for line in stream]

@@ -80,31 +80,30 @@ def test_labels_are_written_beside_each_run(tmp_path: Path):
     cut = segment_trace(trace)
     results = results_of([cut], labelled(cut, [1, -1]), [])
     assert export_results(DATA / "tau-bench.json", tmp_path / "out.json", results) == ("tau-bench", 1)
-    (before,), (after,) = (
-        json.loads(path.read_text()) for path in (DATA / "tau-bench.json", tmp_path / "out.json")
-    )
+    (before,) = json.loads((DATA / "tau-bench.json").read_text())
+    after = json.loads((tmp_path / "out.json").read_text())
     (own,) = after.pop("surefoot")
     assert after == before
     assert [(step["message"], step["labels"][0]["value"]) for step in own["steps"]] == [(2, 1), (4, -1)]
 
 
-def test_labels_name_the_messages_of_the_simulation(tmp_path: Path):
-    """The policy is a message of the trace alone, and results in one message are several of it."""
+def test_labels_are_written_beside_the_simulations(tmp_path: Path):
     ((_, trace),), _ = read(DATA / "tau2.json")
     cut = segment_trace(trace, granularity="message")
     results = results_of([cut], labelled(cut, [0, 1, -1]), [])
     assert export_results(DATA / "tau2.json", tmp_path / "out.json", results) == ("tau2", 1)
     before, after = (json.loads(path.read_text()) for path in (DATA / "tau2.json", tmp_path / "out.json"))
-    own = after["simulations"][0].pop("surefoot")
+    (own,) = after.pop("surefoot")
     assert after == before
+    assert own["trace"] == before["simulations"][0]["id"]
     assert [(step["message"], step["labels"][0]["value"]) for step in own["steps"]] == [
-        (0, 0),
-        (4, 1),
-        (6, -1),
+        (1, 0),
+        (5, 1),
+        (8, -1),
     ]
     before["simulations"][0]["messages"][0]["content"] = "Hello!"
     (tmp_path / "other.json").write_text(json.dumps(before))
-    with pytest.raises(RecordError, match="was not made from simulation 1 of this file"):
+    with pytest.raises(RecordError, match="was not made from row 1 of this file"):
         export_results(tmp_path / "other.json", tmp_path / "out.json", results)
 
 

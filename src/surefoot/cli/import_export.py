@@ -256,10 +256,8 @@ class SegmentTraces(Command):
 class Export(Command):
     """Write labels and scores into a copy of an imported file, or records in another format.
 
-    Without `--to`, the copy has the original's format. Rows get a column `surefoot`, as do runs of tau-bench,
-    simulations of tau2, turns of SWE-agent and events of OpenHands; an Inspect log gets a score; an ATIF
-    trajectory `extra` on each step; a batch output a field of each choice. For spans, the output holds
-    `gen_ai.evaluation.result` events (OTLP in JSON).
+    Without `--to`, the copy has the original's format: rows get a column `surefoot`, an Inspect log gets a
+    score, and for spans the output holds `gen_ai.evaluation.result` events (OTLP in JSON).
 
     With `--to`, a directory of problems, traces and labels is written in another format: one that holds
     labelled traces, or all records as JSON Lines or Parquet.
@@ -272,8 +270,8 @@ class Export(Command):
     source: Annotated[str, Flag(argument=True)] = Field(
         description="File that was imported; with `--to`, a directory of records."
     )
-    to: Literal["jsonl", "label-studio", "math-shepherd", "parquet", "processbench", "stepwise"] | None = (
-        Field(default=None, description="Format of the output; by default a copy of the imported file.")
+    to: Literal["jsonl", "label-studio", "parquet", "processbench", "stepwise"] | None = Field(
+        default=None, description="Format of the output; by default a copy of the imported file."
     )
     traces: o.Traces | None = None
     labels: o.Labels | None = None

@@ -14,18 +14,14 @@ from typing import Any, Final
 from surefoot.errors import RecordError
 from surefoot.formats.imports import (
     IMPORT_KEY,
-    RESULTS_KEY,
     ImportContext,
     ImportedTrace,
-    TraceResults,
-    check_origin,
-    readable_rows,
     record_tools,
+    row_note,
     task_of,
-    write_like_original,
 )
 from surefoot.formats.rows import raw_rows
-from surefoot.records import Problem, Trace, Usage, content_id, reported_count
+from surefoot.records import Problem, Trace, Usage, reported_count
 
 _ROLES: Final = {"system": "system", "user": "user", "agent": "assistant"}
 
@@ -45,26 +41,10 @@ def read_atif(path: Path | str, context: ImportContext) -> Iterator[ImportedTrac
 
     def build(number: int, row: Any) -> Iterator[ImportedTrace]:
         for where, trajectory in _trajectories(str(number), row):
-            yield _trace(where, trajectory, context)
+            note = {**row_note("atif", number, row), "trajectory": where}
+            yield _trace(trajectory, note, context)
 
     return context.rows(raw_rows(path), build)
-
-
-def write_atif(original: Path, path: Path, results: Mapping[str, TraceResults]) -> int:
-    """Copy the trajectories of ``original`` with labels and scores in ``extra`` of each of their turns.
-
-    Returns the number of changed trajectories. Raises ``RecordError`` for a trajectory of another file.
-    """
-    changed, rows = 0, []
-    for number, row in readable_rows(original):
-        for where, trajectory in _trajectories(str(number), row) if _has_steps(row) else ():
-            if where in results:
-                check_origin(original, f"trajectory {where}", trajectory["steps"], results[where])
-                _annotate(trajectory, results[where])
-                changed += 1
-        rows.append(row)
-    write_like_original(path, rows)
-    return changed
 
 
 def _has_steps(row: Any) -> bool:
@@ -80,21 +60,14 @@ def _trajectories(place: str, row: Any) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from _trajectories(f"{place}.{number}", embedded)
 
 
-def _trace(place: str, row: Mapping[str, Any], context: ImportContext) -> ImportedTrace:
-    rows: list[Mapping[str, Any]] = []
-    turns: list[int] = []
-    for number, turn in enumerate(row["steps"]):
-        if not turn.get("is_copied_context"):
-            turn_rows = _turn_messages(turn)
-            rows += turn_rows
-            turns += [number] * len(turn_rows)
-    messages = context.chat(rows)
+def _trace(row: Mapping[str, Any], note: dict[str, Any], context: ImportContext) -> ImportedTrace:
+    turns = (turn for turn in row["steps"] if not turn.get("is_copied_context"))
+    messages = context.chat(message for turn in turns for message in _turn_messages(turn))
     agent = row.get("agent") or {}
     extra = row.get("extra") or {}
     problem = Problem(text=task_of(messages), source=agent.get("name"))
     metrics = [turn.get("metrics") or {} for turn in row["steps"]]
     name = row.get("trajectory_id") or row.get("session_id")
-    note = {"format": "atif", "trajectory": place, "turns": turns, "hash": content_id(row["steps"])}
     trace = Trace(
         id=str(name) if name else "",
         problem_id=problem.id,
@@ -143,11 +116,3 @@ def _result_content(result: Mapping[str, Any]) -> Any:
         return result["content"]
     references = result.get("subagent_trajectory_ref")
     return None if references is None else json.dumps({"subagent_trajectory_ref": references})
-
-
-def _annotate(row: dict[str, Any], result: TraceResults) -> None:
-    for step in result.steps:
-        turn = row["steps"][result.note["turns"][step["message"]]]
-        turn["extra"] = turn.get("extra") or {}
-        turn["extra"].setdefault(RESULTS_KEY, []).append(step)
-    row["extra"] = {**(row.get("extra") or {}), RESULTS_KEY: result.summary_row}

@@ -13,17 +13,14 @@ from typing import Any, Final
 from surefoot.errors import RecordError
 from surefoot.formats.imports import (
     IMPORT_KEY,
-    RESULTS_KEY,
     ImportContext,
     ImportedTrace,
-    TraceResults,
     record_tools,
     row_note,
-    rows_with_results,
     task_of,
     with_reasoning_tokens,
 )
-from surefoot.formats.rows import raw_rows, write_rows
+from surefoot.formats.rows import raw_rows
 from surefoot.messages import messages_of_items
 from surefoot.records import Problem, Trace, Usage, reported_count
 
@@ -40,24 +37,6 @@ def read_batch_output(path: Path | str, context: ImportContext) -> Iterator[Impo
     """One trace per choice; with ``settings.requests`` each has its prompt as the problem."""
     requests = _requests(context.settings.requests)
     return context.rows(raw_rows(path), lambda number, row: _traces(number, row, requests, context))
-
-
-def write_batch_output(original: Path, path: Path, results: Mapping[str, TraceResults]) -> int:
-    """Copy the rows of ``original`` with labels and scores in ``surefoot`` of each choice, or of the body.
-
-    Returns the number of changed choices.
-    """
-
-    def rows() -> Iterator[dict[str, Any]]:
-        for row, matches in rows_with_results(original, results):
-            for result in matches:  # none for a failed request, which stays unchanged
-                body = _body(row)
-                choice = (body.get("choices") or [body])[result.note["choice"]]
-                choice[RESULTS_KEY] = result.row
-            yield row
-
-    write_rows(path, rows())
-    return len(results)
 
 
 def _requests(path: str | None) -> dict[str, Mapping[str, Any]]:

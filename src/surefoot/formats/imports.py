@@ -261,18 +261,15 @@ def rows_with_results(
     by_row: dict[int, list[TraceResults]] = {}
     for result in results.values():
         by_row.setdefault(result.note["row"], []).append(result)
-    for number, row in readable_rows(original):
+    for number, row in raw_rows(original):
+        if isinstance(row, ValueError):
+            continue
         matches = by_row.pop(number, ())
         for result in matches:
             check_origin(original, f"row {number}", row, result)
         yield row, matches
     for number, [result, *_] in by_row.items():
         check_origin(original, f"row {number}", None, result)
-
-
-def readable_rows(original: Path) -> Iterator[Row]:
-    """The rows of a file that are valid JSON."""
-    return ((number, row) for number, row in raw_rows(original) if not isinstance(row, ValueError))
 
 
 def write_like_original(path: Path, rows: Iterable[Any]) -> None:

@@ -6,15 +6,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from surefoot.errors import RecordError
-from surefoot.formats.rows import FileRow, TraceBuilder, WriteReport, read_rows, step_parts, write_rows
+from surefoot.formats.rows import FileRow, TraceBuilder, read_rows
 from surefoot.io.files import ReadReport
-from surefoot.labels import BinaryLabel, LabelRule, Neutral, binary_labels
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, StepLabel
 
@@ -22,7 +19,6 @@ TAG = "ки"
 _FIRST = "Step 1: "
 _NAME = "math-shepherd"
 _ANSWER = "The answer is: "
-_MARKS = {True: "+", False: "-", None: ""}
 
 
 class _MathShepherdRow(FileRow):
@@ -46,54 +42,12 @@ def read_math_shepherd(path: Path | str, *, report: ReadReport | None = None) ->
     return read_rows(path, _MathShepherdRow, lambda _, row: _labelled(row, builder), report)
 
 
-def write_math_shepherd(
-    items: Iterable[LabelledTrace],
-    path: Path | str,
-    *,
-    neutral: Neutral,
-    threshold: float | None = 0.0,
-    task: str = "MATH",
-) -> WriteReport:
-    """Write input and label text, with ``task`` for traces without ``meta["task"]``. Atomic.
-
-    ``neutral`` says what a 0 becomes; value labels are good above ``threshold``: the default is the hard
-    estimate, 1 if any completion reached the answer. White space around steps is the format's own.
-
-    A row ends with a tag, so the steps after the last signed one are dropped and counted. An earlier step
-    without a sign is written without a tag, so that nothing is trained on it, and read back as a step without
-    a label (counted, unless it had no label at all). Dropped and counted as a whole: chat traces, traces
-    without any sign, traces whose text contains the tag, and traces that the reader would cut differently (a
-    step contains a line with the next step's number).
-    """
-    report = WriteReport()
-    rule = LabelRule(neutral=neutral, good_above=threshold)
-    write_rows(path, _rows(items, rule, task, report))
-    return report
-
-
-@dataclass(frozen=True)
-class _TaggedText:
-    """The parts of a row: question, steps without surrounding white space, and a mark per step."""
-
-    question: str
-    steps: tuple[str, ...]
-    marks: tuple[str, ...]
-    """``+``, ``-``, or empty for a step without a tag."""
-
-    def render(self) -> tuple[str, str]:
-        """``input`` and ``label``, with the usual white space."""
-        pairs = list(zip(self.steps, self.marks, strict=True))
-        text = "\n".join(f"{step} {TAG}" if mark else step for step, mark in pairs)
-        label = "\n".join(f"{step} {mark}" if mark else step for step, mark in pairs)
-        return f"{self.question} {text}", f"{self.question} {label}"
-
-
 def _labelled(row: _MathShepherdRow, builder: TraceBuilder) -> LabelledTrace:
-    tagged = _parse(row.input, row.label)
-    problem = Problem(text=tagged.question, source=_NAME)
-    _, mark, answer = tagged.steps[-1].rpartition(_ANSWER)
+    question, steps, marks = _parse(row.input, row.label)
+    problem = Problem(text=question, source=_NAME)
+    _, mark, answer = steps[-1].rpartition(_ANSWER)
     meta = {} if row.task is None else {"task": row.task}
-    trace = builder.trace(problem, tagged.steps, answer=answer if mark else None, meta=meta)
+    trace = builder.trace(problem, steps, answer=answer if mark else None, meta=meta)
     labels = tuple(
         StepLabel(
             trace_id=trace.id,
@@ -103,65 +57,16 @@ def _labelled(row: _MathShepherdRow, builder: TraceBuilder) -> LabelledTrace:
             source=_NAME,
             created=builder.created,
         )
-        for index, mark in enumerate(tagged.marks)
+        for index, mark in enumerate(marks)
         if mark
     )
     return LabelledTrace(problem=problem, trace=trace, labels=labels)
 
 
-def _rows(
-    items: Iterable[LabelledTrace], rule: LabelRule, task: str, report: WriteReport
-) -> Iterator[dict[str, Any]]:
-    for item in items:
-        trace = item.trace
-        if trace.text is None:
-            report.dropped["traces: chat trace"] += 1
-            continue
-        if TAG in trace.text or TAG in item.problem.text:
-            report.dropped[f"traces: the text has the tag '{TAG}'"] += 1
-            continue
-        signs = binary_labels(item.labels, len(trace.steps), rule)
-        end = max((index for index, sign in enumerate(signs, start=1) if sign.good is not None), default=0)
-        if not end:
-            report.dropped["traces: no step has a sign"] += 1
-            continue
-        tagged = _tagged(item, [_MARKS[sign.good] for sign in signs[:end]])
-        text, label = tagged.render()
-        if not _reads_back(tagged, text, label):
-            report.dropped["traces: the reader would cut its steps differently"] += 1
-            continue
-        _count_unsigned(signs, end, report)
-        report.written += 1
-        yield {"input": text, "label": label, "task": trace.meta.get("task", task)}
+def _parse(text: str, label: str) -> tuple[str, list[str], list[str]]:
+    """Question, steps and marks of a row: ``+``, ``-``, or empty for a step without a tag.
 
-
-def _tagged(item: LabelledTrace, marks: list[str]) -> _TaggedText:
-    """The row's parts, each step with its ``Step i:``."""
-    parts = step_parts(item.trace)[: len(marks)]
-    steps = [
-        (part if part.startswith(f"Step {index}:") else f"Step {index}: {part}").strip()
-        for index, part in enumerate(parts, start=1)
-    ]
-    return _TaggedText(item.problem.text.strip(), tuple(steps), tuple(marks))
-
-
-def _reads_back(tagged: _TaggedText, text: str, label: str) -> bool:
-    try:
-        return _parse(text, label) == tagged
-    except RecordError:
-        return False
-
-
-def _count_unsigned(signs: list[BinaryLabel], end: int, report: WriteReport) -> None:
-    for sign in signs[:end]:
-        if sign.good is None and sign.reason != "no label":
-            report.dropped[f"labels: {sign.reason}"] += 1
-    if end < len(signs):
-        report.dropped[f"steps: after the last one with a sign ({signs[end].reason})"] += len(signs) - end
-
-
-def _parse(text: str, label: str) -> _TaggedText:
-    """Take a row apart; a line that begins with the number of the next step begins an untagged step.
+    A line that begins with the number of the next step begins an untagged step.
 
     Raises ``RecordError`` if ``label`` does not follow ``text``, or without a question.
     """
@@ -176,7 +81,7 @@ def _parse(text: str, label: str) -> _TaggedText:
         chunks = _chunks(piece, len(steps) + 1)
         steps += [chunk.strip() for chunk in chunks]
         marks += [*[""] * (len(chunks) - 1), sign]
-    return _TaggedText(question, tuple(steps), tuple(marks))
+    return question, steps, marks
 
 
 def _chunks(piece: str, number: int) -> list[str]:

@@ -15,18 +15,15 @@ from typing import Any, Final
 from surefoot.errors import RecordError
 from surefoot.formats.imports import (
     IMPORT_KEY,
-    RESULTS_KEY,
     ImportContext,
     ImportedTrace,
-    TraceResults,
-    check_origin,
     record_tools,
+    row_note,
     task_of,
-    write_like_original,
 )
 from surefoot.formats.rows import Row, raw_rows
 from surefoot.io.limits import FileLimits, RowSize
-from surefoot.records import Problem, Trace, Usage, as_json, content_id, reported_count
+from surefoot.records import Problem, Trace, Usage, as_json, reported_count
 
 _NAME: Final = "openhands"
 _SKIPPED: Final = {
@@ -70,42 +67,27 @@ def read_openhands(path: Path | str, context: ImportContext) -> Iterator[Importe
     action, and the trace has no tools, because the schemas belong to other names. A user's commands are user
     messages.
     """
-    return context.rows(_runs(raw_rows(path)), lambda number, run: [_trace(number, run, context)])
-
-
-def write_openhands(original: Path, path: Path, results: Mapping[str, TraceResults]) -> int:
-    """Copy the events of ``original`` with labels and scores in ``surefoot`` of each that has any.
-
-    Returns the number of changed runs. Raises ``RecordError`` for a run of another file.
-    """
-    rows = [(number, row) for number, row in raw_rows(original) if not isinstance(row, ValueError)]
-    runs = {str(number): _events_of(run) for number, run in _runs(rows)}
-    for where, result in results.items():
-        events = runs.get(where) or []
-        check_origin(original, f"run {where}", events, result)
-        for step in result.steps:
-            numbers = result.note["events"][step["message"]]
-            number = numbers[step["call"]] if step.get("call") is not None else numbers[0]
-            events[number].setdefault(RESULTS_KEY, []).append(step)
-    write_like_original(path, (row for _, row in rows))
-    return len(results)
+    return context.rows(
+        _runs(raw_rows(path)),
+        lambda number, pair: [_trace(row_note(_NAME, number, pair[0]), pair[1], context)],
+    )
 
 
 def _runs(rows: Iterable[Row]) -> Iterator[Row]:
-    """The runs of a file; rows that are events form one run."""
+    """The first row and the content of each run of a file; rows that are events form one run."""
     first, events, size = 0, [], RowSize(FileLimits.from_environment())
     for number, row in rows:
         if not _is_event(row):
-            yield number, row
+            yield number, row if isinstance(row, ValueError) else (row, row)
             continue
         size.add(len(as_json(row)))
         first = first or number
         events.append(row)
     if events:
-        yield first, {"events": events}
+        yield first, (events[0], {"events": events})
 
 
-def _trace(number: int, row: Any, context: ImportContext) -> ImportedTrace:
+def _trace(note: dict[str, Any], row: Any, context: ImportContext) -> ImportedTrace:
     events = _events_of(row)
     if events is None:
         raise RecordError("a run of OpenHands has its events in 'history', 'trajectory' or 'events'")
@@ -114,13 +96,12 @@ def _trace(number: int, row: Any, context: ImportContext) -> ImportedTrace:
         if isinstance(event, Mapping):
             chat.add(index, event)
     messages = context.chat(chat.messages)
-    if len(messages) != len(chat.events):
+    if len(messages) != len(chat.messages):
         raise RecordError("a message holds the results of several calls, which events never do")
     metadata, instance = row.get("metadata") or {}, row.get("instance") or {}
     usage = (row.get("metrics") or {}).get("accumulated_token_usage") or {}
     statement = instance.get("problem_statement") or row.get("instruction")
     problem = Problem(text=statement if isinstance(statement, str) else task_of(messages), source=_NAME)
-    note = {"format": _NAME, "run": str(number), "events": chat.events, "hash": content_id(events)}
     trace = Trace(
         problem_id=problem.id,
         messages=messages,
@@ -150,10 +131,9 @@ def _resolved(row: Mapping[str, Any]) -> bool | None:
 
 @dataclass
 class _Chat:
-    """The messages of a run, and for each the indices of its events: one, or one per call."""
+    """The messages of a run."""
 
     messages: list[dict[str, Any]] = field(default_factory=list)
-    events: list[list[int]] = field(default_factory=list)
     tools: list[Any] = field(default_factory=list)
     model: str | None = None
     named_by_action: bool = False
@@ -168,14 +148,14 @@ class _Chat:
     def add(self, index: int, event: Mapping[str, Any]) -> None:
         """Append the content of ``event``."""
         if "kind" in event:
-            self._add_kind(index, event)
+            self._add_kind(event)
         elif "action" in event:
             self._add_action(index, event)
         elif "observation" in event and event["observation"] not in _SKIPPED:
             failed = event["observation"] in ("error", "user_rejected") or event.get("success") is False
             failed |= _exit_code_is_error(event.get("extras") or {})
             call = (event.get("tool_call_metadata") or {}).get("tool_call_id")
-            self._add_result(index, event.get("content"), failed, call, event.get("cause"))
+            self._add_result(event.get("content"), failed, call, event.get("cause"))
 
     def _add_action(self, index: int, event: Mapping[str, Any]) -> None:
         kind, args = event["action"], event.get("args") or {}
@@ -183,12 +163,12 @@ class _Chat:
             return
         if kind == "system":
             self.tools += args.get("tools") or ()
-            self._add_message(index, "system", args.get("content"))
+            self._add_message("system", args.get("content"))
         elif event.get("source") == "user":
             text = args.get("content") if kind == "message" else f"{kind}: {as_json(args)}"
-            self._add_message(index, "user", _with_images(text, args.get("image_urls")))
+            self._add_message("user", _with_images(text, args.get("image_urls")))
         elif kind == "message":
-            self._add_message(index, "assistant", _with_images(args.get("content"), args.get("image_urls")))
+            self._add_message("assistant", _with_images(args.get("content"), args.get("image_urls")))
         elif kind in ("finish", "reject"):
             outputs = args.get("outputs") or {}
             texts = (
@@ -197,7 +177,7 @@ class _Chat:
                 outputs.get("content"),
                 outputs.get("reason"),
             )
-            self._add_message(index, "assistant", "\n\n".join(filter(None, texts)) or event.get("message"))
+            self._add_message("assistant", "\n\n".join(filter(None, texts)) or event.get("message"))
         else:
             self._add_action_call(index, event, kind, args)
 
@@ -220,19 +200,19 @@ class _Chat:
                 "arguments": as_json(dict(args) if kind == "think" else arguments),
             }
         content = thought or message.get("content")
-        self._add_call(index, event, call, content, _reasoning(message), response.get("id"))
+        self._add_call(event, call, content, _reasoning(message), response.get("id"))
 
-    def _add_kind(self, index: int, event: Mapping[str, Any]) -> None:
+    def _add_kind(self, event: Mapping[str, Any]) -> None:
         kind = event["kind"]
         if kind == "SystemPromptEvent":
             self.tools += event.get("tools") or ()
-            self._add_message(index, "system", (event.get("system_prompt") or {}).get("text"))
+            self._add_message("system", (event.get("system_prompt") or {}).get("text"))
         elif kind == "MessageEvent":
             message = event.get("llm_message") or {}
             content = _content(message.get("content"), event.get("extended_content"))
-            self._add_message(index, message.get("role") or "user", content, _reasoning(message))
+            self._add_message(message.get("role") or "user", content, _reasoning(message))
         elif kind == "ActionEvent":
-            self._add_action_event(index, event)
+            self._add_action_event(event)
         elif kind in _RESULT_KINDS:
             result = event.get("observation") or {}
             if result.get("kind") == "FinishObservation":
@@ -246,32 +226,28 @@ class _Chat:
             content = _content(next(filter(None, texts), ""), event.get("extended_content"))
             failed = bool(result.get("is_error") or result.get("error")) or _exit_code_is_error(result)
             failed |= kind != "ObservationEvent"
-            self._add_result(index, content, failed, event.get("tool_call_id"), event.get("action_id"))
+            self._add_result(content, failed, event.get("tool_call_id"), event.get("action_id"))
 
-    def _add_action_event(self, index: int, event: Mapping[str, Any]) -> None:
+    def _add_action_event(self, event: Mapping[str, Any]) -> None:
         action, call_id = event.get("action") or {}, event.get("tool_call_id")
         thought = "\n".join(str(part.get("text") or "") for part in event.get("thought") or ())
         if event.get("tool_name") == "finish":
             text = "\n\n".join(filter(None, (thought, action.get("message"))))
-            self._add_message(index, "assistant", text, _reasoning(event))
+            self._add_message("assistant", text, _reasoning(event))
             return
         call = event.get("tool_call") or {"id": call_id, "name": event.get("tool_name"), "arguments": action}
-        self._add_call(index, event, call, thought or None, _reasoning(event), event.get("llm_response_id"))
+        self._add_call(event, call, thought or None, _reasoning(event), event.get("llm_response_id"))
 
-    def _add_message(
-        self, index: int, role: str, content: Any, reasoning: dict[str, Any] | None = None
-    ) -> None:
+    def _add_message(self, role: str, content: Any, reasoning: dict[str, Any] | None = None) -> None:
         message = {"role": role, "content": content}
         if reasoning and role == "assistant":
             message["reasoning"] = reasoning
         self.messages.append(message)
-        self.events.append([index])
         if role != "tool":
             self._response = None
 
     def _add_call(
         self,
-        index: int,
         event: Mapping[str, Any],
         call: Mapping[str, Any],
         content: Any,
@@ -280,22 +256,21 @@ class _Chat:
     ) -> None:
         if response is not None and response == self._response:
             self.messages[self._response_index]["tool_calls"].append(call)
-            self.events[self._response_index].append(index)
         else:
-            self._add_message(index, "assistant", content, reasoning)
+            self._add_message("assistant", content, reasoning)
             self.messages[-1]["tool_calls"] = [call]
             self._response, self._response_index = response, len(self.messages) - 1
         self._open_calls[call["id"]] = call["id"]
         if "id" in event:
             self._open_calls["event", event["id"]] = call["id"]
 
-    def _add_result(self, index: int, content: Any, failed: bool, call: Any, cause: Any) -> None:
+    def _add_result(self, content: Any, failed: bool, call: Any, cause: Any) -> None:
         """Add a tool message if the result answers an open call, else a user message."""
         call_id = call if call in self._open_calls else self._open_calls.get(("event", cause))
         if self._open_calls.pop(call_id, None) is None:
-            self._add_message(index, "user", content)
+            self._add_message("user", content)
             return
-        self._add_message(index, "tool", content)
+        self._add_message("tool", content)
         self.messages[-1] |= {"tool_call_id": call_id, "error": failed}
 
 

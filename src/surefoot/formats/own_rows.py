@@ -27,8 +27,9 @@ from surefoot.formats.imports import (
     row_note,
     rows_with_results,
     task_of,
+    write_like_original,
 )
-from surefoot.formats.rows import joined_trace, raw_rows, write_rows
+from surefoot.formats.rows import joined_trace, raw_rows
 from surefoot.records import Message, Problem, Trace
 
 _GUESSES: Mapping[str, tuple[str, ...]] = {
@@ -70,8 +71,8 @@ def read_own_rows(path: Path | str, context: ImportContext) -> Iterator[Imported
 def write_own_rows(original: Path, path: Path, results: Mapping[str, TraceResults]) -> int:
     """Copy the rows of ``original`` with labels and scores in a column ``surefoot``, one object per trace.
 
-    The ending chooses between JSON Lines and a JSON array, whatever the original was. Returns the number of
-    traces written. Raises ``RecordError`` for a trace of another file.
+    The ending chooses between JSON Lines and JSON (an array, or the object of a single row), whatever the
+    original was. Returns the number of traces written. Raises ``RecordError`` for a trace of another file.
     """
 
     def rows() -> Iterator[dict[str, Any]]:
@@ -80,7 +81,7 @@ def write_own_rows(original: Path, path: Path, results: Mapping[str, TraceResult
             if isinstance(row, Mapping):
                 yield {**row, RESULTS_KEY: column} if column else dict(row)
 
-    write_rows(path, rows())
+    write_like_original(path, rows())
     return len(results)
 
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from surefoot.errors import RecordError
 from surefoot.formats.agent_processbench import read_agent_processbench
-from surefoot.formats.atif import is_atif, read_atif, write_atif
-from surefoot.formats.batch_output import is_batch_output, read_batch_output, write_batch_output
+from surefoot.formats.atif import is_atif, read_atif
+from surefoot.formats.batch_output import is_batch_output, read_batch_output
 from surefoot.formats.bigbench_mistake import read_bigbench_mistake
 from surefoot.formats.code_problems import read_humaneval, read_mbpp, read_mbpp_check
 from surefoot.formats.imports import (
@@ -31,8 +31,8 @@ from surefoot.formats.inspect_log import (
 )
 from surefoot.formats.label_studio import read_label_studio, write_label_studio
 from surefoot.formats.math_aps import read_math_aps
-from surefoot.formats.math_shepherd import TAG, read_math_shepherd, write_math_shepherd
-from surefoot.formats.openhands import is_openhands, read_openhands, write_openhands
+from surefoot.formats.math_shepherd import TAG, read_math_shepherd
+from surefoot.formats.openhands import is_openhands, read_openhands
 from surefoot.formats.otel_spans import is_otel_spans, read_otel_spans, write_otel_events
 from surefoot.formats.own_rows import read_own_rows, write_own_rows
 from surefoot.formats.prm800k import read_prm800k
@@ -42,8 +42,8 @@ from surefoot.formats.problems import read_gsm8k, read_gsm8k_solutions, read_mat
 from surefoot.formats.processbench import read_processbench, write_processbench
 from surefoot.formats.rows import WriteReport, raw_rows
 from surefoot.formats.stepwise import read_stepwise, write_stepwise
-from surefoot.formats.swe_agent import is_swe_agent, read_swe_agent, write_swe_agent
-from surefoot.formats.tau_bench import is_tau2, is_tau_bench, read_tau2, read_tau_bench, write_tau2
+from surefoot.formats.swe_agent import is_swe_agent, read_swe_agent
+from surefoot.formats.tau_bench import is_tau2, is_tau_bench, read_tau2, read_tau_bench
 from surefoot.formats.who_and_when import read_who_and_when
 from surefoot.io.sources import files_of
 from surefoot.io.tables import Seen
@@ -132,13 +132,13 @@ def _dataset(detect: Detector | None, read: DatasetReader, **fields: Any) -> For
 FORMATS: Mapping[str, Format] = MappingProxyType(
     {
         "inspect": _log(is_inspect_log, read_inspect_log, write_inspect_log, "{sample}", ".eval", ".json"),
-        "atif": _log(is_atif, read_atif, write_atif, "{trajectory}"),
+        "atif": _log(is_atif, read_atif, write_own_rows, "{trajectory}"),
         "tau-bench": _log(is_tau_bench, read_tau_bench, write_own_rows, "{row}"),
-        "tau2": _log(is_tau2, read_tau2, write_tau2, "{simulation}"),
-        "swe-agent": _log(is_swe_agent, read_swe_agent, write_swe_agent, "{run}", ".traj", *_JSON),
-        "openhands": _log(is_openhands, read_openhands, write_openhands, "{run}"),
+        "tau2": _log(is_tau2, read_tau2, write_own_rows, "{row}/{simulation}"),
+        "swe-agent": _log(is_swe_agent, read_swe_agent, write_own_rows, "{row}/{sample}", ".traj", *_JSON),
+        "openhands": _log(is_openhands, read_openhands, write_own_rows, "{row}"),
         "otel": _log(is_otel_spans, read_otel_spans, write_otel_events, "{conversation}"),
-        "batch": _log(is_batch_output, read_batch_output, write_batch_output, "{row}/{choice}"),
+        "batch": _log(is_batch_output, read_batch_output, write_own_rows, "{row}/{choice}"),
         "agent-processbench": _dataset(
             _has("messages", "step_labels", "final_label"), read_agent_processbench
         ),
@@ -150,9 +150,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         "label-studio": _dataset(_is_label_studio, read_label_studio, write=write_label_studio),
         "math500": _dataset(_is_math500, read_math500),
         "math-aps": _dataset(_has("question", "reasoning_steps"), read_math_aps),
-        "math-shepherd": _dataset(
-            _is_math_shepherd, read_math_shepherd, write=write_math_shepherd, two_signs=True
-        ),
+        "math-shepherd": _dataset(_is_math_shepherd, read_math_shepherd),
         "mbpp": _dataset(_has("task_id", "text", "code", "test_list"), read_mbpp),
         "prm800k": _dataset(_has("labeler", "question", "label"), read_prm800k),
         "prm800k-steps": _dataset(

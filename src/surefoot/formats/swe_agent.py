@@ -9,22 +9,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from surefoot.errors import RecordError
 from surefoot.formats.imports import (
     IMPORT_KEY,
-    RESULTS_KEY,
     ImportContext,
     ImportedTrace,
-    TraceResults,
-    check_origin,
-    readable_rows,
+    row_note,
     task_of,
-    write_like_original,
 )
 from surefoot.formats.rows import raw_rows
-from surefoot.records import Problem, Trace, Usage, content_id, reported_count
+from surefoot.records import Problem, Trace, Usage, reported_count
 
 _NAME: Final = "swe-agent"
 
@@ -47,28 +43,11 @@ def read_swe_agent(path: Path | str, context: ImportContext) -> Iterator[Importe
     """
 
     def build(number: int, row: Any) -> Iterator[ImportedTrace]:
+        note = row_note(_NAME, number, row)
         for sample, run in enumerate(_attempts(row)):
-            yield _trace(f"{number}/{sample}", sample, run, row, context)
+            yield _trace({**note, "sample": sample}, run, row, context)
 
     return context.rows(raw_rows(path), build)
-
-
-def write_swe_agent(original: Path, path: Path, results: Mapping[str, TraceResults]) -> int:
-    """Copy the runs of ``original`` with labels and scores in ``surefoot`` of each turn that has any.
-
-    Returns the number of changed runs. Raises ``RecordError`` for a run of another file.
-    """
-    rows = list(readable_rows(original))
-    runs = {f"{number}/{sample}": run for number, row in rows for sample, run in enumerate(_attempts(row))}
-    for where, result in results.items():
-        run = runs.get(where, {})
-        check_origin(original, f"run {where}", run.get("trajectory"), result)
-        for step in result.steps:
-            turn = run["trajectory"][result.note["turns"][step["message"]]]
-            turn.setdefault(RESULTS_KEY, []).append(step)
-        run[RESULTS_KEY] = result.summary_row
-    write_like_original(path, (row for _, row in rows))
-    return len(results)
 
 
 def _attempts(row: Any) -> list[Any]:
@@ -79,20 +58,15 @@ def _attempts(row: Any) -> list[Any]:
     return attempts if isinstance(attempts, list) and attempts else [row]
 
 
-def _trace(
-    place: str, sample: int, run: Any, row: Mapping[str, Any], context: ImportContext
-) -> ImportedTrace:
+def _trace(note: dict[str, Any], run: Any, row: Mapping[str, Any], context: ImportContext) -> ImportedTrace:
     if not isinstance(run, Mapping) or not isinstance(run.get("trajectory"), list):
         raise RecordError("a run of SWE-agent has its turns in 'trajectory'")
     history = [message for message in run.get("history") or () if not message.get("is_demo")]
     rows = _prompt(history)
-    turns = cast("list[int | None]", [None] * len(rows))
     for number, (turn, message) in enumerate(_with_history(run["trajectory"], history)):
-        turn_rows = _turn_messages(number, turn, message)
-        rows += turn_rows
-        turns += [number] * len(turn_rows)
+        rows += _turn_messages(number, turn, message)
     messages = context.chat(rows)
-    if len(messages) != len(turns):
+    if len(messages) != len(rows):
         raise RecordError("a message of 'history' holds the results of several calls, which turns never do")
     info = run.get("info") or {}
     stats = info.get("model_stats") or {}
@@ -101,7 +75,7 @@ def _trace(
     trace = Trace(
         problem_id=problem.id,
         messages=messages,
-        sample=sample,
+        sample=note["sample"],
         policy=((config.get("agent") or {}).get("model") or {}).get("name"),
         finish_reason=info.get("exit_status"),
         usage=Usage(
@@ -110,12 +84,7 @@ def _trace(
             calls=reported_count(stats.get("api_calls")),
         ),
         meta={
-            IMPORT_KEY: {
-                "format": _NAME,
-                "run": place,
-                "turns": turns,
-                "hash": content_id(run["trajectory"]),
-            },
+            IMPORT_KEY: note,
             "swe_agent": {
                 "instance": (config.get("problem_statement") or {}).get("id") or run.get("environment"),
                 "submission": info.get("submission"),

@@ -14,18 +14,13 @@ from typing import Any, Final
 from surefoot.errors import RecordError
 from surefoot.formats.imports import (
     IMPORT_KEY,
-    RESULTS_KEY,
     ImportContext,
     ImportedTrace,
-    TraceResults,
-    check_origin,
-    readable_rows,
     row_note,
     task_of,
-    write_like_original,
 )
 from surefoot.formats.rows import Row, raw_rows
-from surefoot.records import Message, Problem, Tool, Trace, Usage, content_id, reported_count
+from surefoot.records import Message, Problem, Tool, Trace, Usage, reported_count
 
 _TAU: Final = "tau-bench"
 _TAU2: Final = "tau2"
@@ -59,34 +54,15 @@ def read_tau2(path: Path | str, context: ImportContext) -> Iterator[ImportedTrac
     """
 
     def simulations() -> Iterator[Row]:
-        count = 0
         for number, row in raw_rows(path):
             if isinstance(row, ValueError):
                 yield number, row
                 continue
-            for simulation in _simulations(row):
-                count += 1
-                yield count, (row, simulation)
+            note = row_note(_TAU2, number, row)
+            for index, simulation in enumerate(_simulations(row)):
+                yield number, (row, simulation, {**note, "simulation": index})
 
-    return context.rows(simulations(), lambda number, pair: [_tau2_trace(number, pair[0], pair[1], context)])
-
-
-def write_tau2(original: Path, path: Path, results: Mapping[str, TraceResults]) -> int:
-    """Copy the results ``original`` with labels and scores in ``surefoot`` of each simulation that has any.
-
-    Their steps have the message numbers of the simulation. Returns the number of changed simulations. Raises
-    ``RecordError`` for a simulation of another file.
-    """
-    rows = [row for _, row in readable_rows(original)]
-    simulations = (simulation for row in rows for simulation in _simulations(row))
-    for number, simulation in enumerate(simulations, start=1):
-        if (result := results.get(str(number))) and isinstance(simulation, dict):
-            check_origin(original, f"simulation {number}", simulation.get("messages"), result)
-            numbers = result.note["at"]
-            steps = [{**step, "message": numbers[step["message"]]} for step in result.steps]
-            simulation[RESULTS_KEY] = {"trace": result.trace.id, **result.summary_row, "steps": steps}
-    write_like_original(path, rows)
-    return len(results)
+    return context.rows(simulations(), lambda _, parts: [_tau2_trace(*parts, context)])
 
 
 def _tau_trace(number: int, row: Any, context: ImportContext) -> ImportedTrace:
@@ -124,15 +100,15 @@ def _simulations(row: Any) -> list[Any]:
     return simulations if isinstance(simulations, list) else [row]
 
 
-def _tau2_trace(number: int, row: Any, simulation: Any, context: ImportContext) -> ImportedTrace:
+def _tau2_trace(row: Any, simulation: Any, note: dict[str, Any], context: ImportContext) -> ImportedTrace:
     if not isinstance(simulation, Mapping) or not simulation.get("messages"):
         raise RecordError("a simulation without 'messages'; voice simulations have only 'ticks'")
     info = row.get("info") or {}
     world = info.get("environment_info") or {}
-    rows, numbers = _flattened(simulation["messages"])
+    rows = _flattened(simulation["messages"])
     policy = simulation.get("policy") or world.get("policy")
     if policy and rows[0].get("role") != "system":
-        rows, numbers = [{"role": "system", "content": policy}, *rows], [None, *numbers]
+        rows = [{"role": "system", "content": policy}, *rows]
     messages = context.chat(rows)
     task_id = simulation.get("task_id")
     task: Mapping[str, Any] = next((task for task in row.get("tasks") or () if task.get("id") == task_id), {})
@@ -150,12 +126,7 @@ def _tau2_trace(number: int, row: Any, simulation: Any, context: ImportContext) 
         finish_reason=simulation.get("termination_reason"),
         usage=_usage(rows),
         meta={
-            IMPORT_KEY: {
-                "format": _TAU2,
-                "simulation": number,
-                "at": numbers,
-                "hash": content_id(simulation["messages"]),
-            },
+            IMPORT_KEY: note,
             GOLD_KEY: [
                 {name: action.get(name) for name in ("name", "arguments", "requestor")}
                 for action in criteria.get("actions") or ()
@@ -170,16 +141,9 @@ def _tau2_trace(number: int, row: Any, simulation: Any, context: ImportContext) 
     return ImportedTrace(problem=problem, trace=trace)
 
 
-def _flattened(rows: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[int | None]]:
-    """A row for each message, and the index of the simulation's message that it is part of."""
-    flat: list[dict[str, Any]] = []
-    numbers: list[int | None] = []
-    for number, row in enumerate(rows):
-        parts = [_with_call_id(part) for part in row["tool_messages"]] if "tool_messages" in row else None
-        parts = [_with_call_id(row)] if parts is None else parts
-        flat += parts
-        numbers += [number] * len(parts)
-    return flat, numbers
+def _flattened(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each message; a simulation's message can hold several results."""
+    return [_with_call_id(part) for row in rows for part in row.get("tool_messages", [row])]
 
 
 def _with_call_id(row: Mapping[str, Any]) -> dict[str, Any]:
