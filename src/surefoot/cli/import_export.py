@@ -137,7 +137,7 @@ class Import(Command):
             say=lambda text: echo(text, err=True),
         )
         counts: Counter[str] = Counter()
-        shown = time.monotonic()
+        printed_s = time.monotonic()
         with (
             self.grading.open() as grader,
             _RecordFiles(self.out, self._ending) as files,
@@ -154,8 +154,8 @@ class Import(Command):
                     files.write("traces", trace)
                 for label in imported.labels:
                     files.write("labels", label)
-                if time.monotonic() > shown + _SHOW_S:
-                    shown = time.monotonic()
+                if time.monotonic() > printed_s + _SHOW_S:
+                    printed_s = time.monotonic()
                     echo(
                         f"{files.count('problems')} problems, {files.count('traces')} traces so far", err=True
                     )

@@ -62,7 +62,7 @@ def read_tau2(path: Path | str, context: ImportContext) -> Iterator[ImportedTrac
             for index, simulation in enumerate(_simulations(row)):
                 yield number, (row, simulation, {**note, "simulation": index})
 
-    return context.rows(simulations(), lambda _, parts: [_tau2_trace(*parts, context)])
+    return context.rows(simulations(), lambda _, parts: [_tau2_trace(context, *parts)])
 
 
 def _tau_trace(number: int, row: Any, context: ImportContext) -> ImportedTrace:
@@ -100,7 +100,7 @@ def _simulations(row: Any) -> list[Any]:
     return simulations if isinstance(simulations, list) else [row]
 
 
-def _tau2_trace(row: Any, simulation: Any, note: dict[str, Any], context: ImportContext) -> ImportedTrace:
+def _tau2_trace(context: ImportContext, row: Any, simulation: Any, note: dict[str, Any]) -> ImportedTrace:
     if not isinstance(simulation, Mapping) or not simulation.get("messages"):
         raise RecordError("a simulation without 'messages'; voice simulations have only 'ticks'")
     info = row.get("info") or {}

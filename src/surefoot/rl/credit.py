@@ -148,9 +148,9 @@ def unknown_as_failed(group: Sequence[ScoredRollout], *, scores: bool = True) ->
     the judge has failed, and nothing is learned from the group.
     """
     outcomes = [rollout.outcome for rollout in group if rollout.outcome is not None]
-    known = [score for rollout in group for score in rollout.scores if score is not None]
+    step_scores = [score for rollout in group for score in rollout.scores if score is not None]
     wrong = min(0.0, *outcomes) if outcomes else None
-    worst = min(known, default=None) if scores else None
+    worst = min(step_scores, default=None) if scores else None
     return [
         replace(
             rollout,

@@ -271,21 +271,21 @@ def _explained(outcome: TestOutcome, reason: str, candidate: ProgramResult | Non
 
 def _combined(runs: list[list[TestVerdict]], task: PythonTask) -> TaskVerdict:
     """A run with a test that failed has failed, whatever is unknown of its other tests."""
-    known = [run for run in runs if _failed(run) or all(test.outcome.known for test in run)]
-    reported = next(filter(_failed, known), known[0] if known else runs[0])
+    judged = [run for run in runs if _failed(run) or all(test.outcome.known for test in run)]
+    reported = next(filter(_failed, judged), judged[0] if judged else runs[0])
     bad = next(
         (
             test
             for test in reported
-            if test.outcome is not TestOutcome.PASSED and test.outcome.known == bool(known)
+            if test.outcome is not TestOutcome.PASSED and test.outcome.known == bool(judged)
         ),
         None,
     )
     return TaskVerdict(
         tests=tuple(reported),
         visibility=task.visibility,
-        passes=sum(not _failed(run) for run in known),
-        runs=len(known),
+        passes=sum(not _failed(run) for run in judged),
+        runs=len(judged),
         reason=""
         if bad is None
         else f"{bad.name}: {bad.outcome}" + (f": {bad.reason}" if bad.reason else ""),
