@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from zlib import crc32
 
@@ -124,11 +124,13 @@ class OpenAIPolicy:
         self._mode: Mode = mode
         self._dialect: Dialect = dialect
         self._extra_body = dict(extra_body or {})
+        urls = (base_url,) if isinstance(base_url, str) else tuple(base_url)
         self._servers = _Servers(
-            urls=(base_url,) if isinstance(base_url, str) else tuple(base_url),
+            urls=urls,
             api_key=api_key,
             concurrency=concurrency,
-            max_retries=max_retries,
+            # several servers: fail over rather than wait for one
+            max_retries=max_retries if len(urls) == 1 else min(1, max_retries),
             timeout_s=timeout_s,
         )
 
@@ -217,27 +219,20 @@ def _sample_seed(request: SampleRequest, sample: int) -> int:
     return int(content_id("sample seed", request.seed, sent, request.prefix, sample), 16) % 2**31
 
 
+@dataclass(kw_only=True, eq=False)
 class _Servers:
     """Servers of one model; connections are shared by all policies that use them and open during calls."""
 
-    endpoints: Endpoints[HttpClient]
+    urls: Sequence[str]
+    api_key: str | None
+    concurrency: int
+    max_retries: int
+    timeout_s: float
+    endpoints: Endpoints[HttpClient] = field(init=False)
     """While connected."""
-
-    def __init__(
-        self,
-        *,
-        urls: Sequence[str],
-        api_key: str | None,
-        concurrency: int,
-        max_retries: int,
-        timeout_s: float,
-    ) -> None:
-        self._urls, self._api_key, self._concurrency, self._timeout_s = urls, api_key, concurrency, timeout_s
-        # several servers: fail over rather than wait for one
-        self.max_retries = max_retries if len(urls) == 1 else min(1, max_retries)
-        self._session: aiohttp.ClientSession | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._users = 0
+    session: aiohttp.ClientSession | None = None
+    loop: asyncio.AbstractEventLoop | None = None
+    users: int = 0
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[None]:
@@ -246,26 +241,25 @@ class _Servers:
         Raises :class:`PolicyError` if calls are in flight in another event loop.
         """
         loop = asyncio.get_running_loop()
-        if self._session is None:
-            session = self._session = open_session()
-            self._loop = loop
+        if self.session is None:
+            session = self.session = open_session()
+            self.loop = loop
             clients = [
-                HttpClient(session, url, api_key=self._api_key, timeout_s=self._timeout_s)
-                for url in self._urls
+                HttpClient(session, url, api_key=self.api_key, timeout_s=self.timeout_s) for url in self.urls
             ]
-            self.endpoints = Endpoints(clients, window=self._concurrency)
-        elif self._loop is not loop:
+            self.endpoints = Endpoints(clients, window=self.concurrency)
+        elif self.loop is not loop:
             raise PolicyError(
                 "an OpenAIPolicy serves one event loop at a time; make one policy for each loop"
             )
-        session = self._session
-        self._users += 1
+        session = self.session
+        self.users += 1
         try:
             yield
         finally:
-            self._users -= 1
-            if not self._users:
-                self._session = None
+            self.users -= 1
+            if not self.users:
+                self.session = None
                 await session.close()
                 await asyncio.sleep(0)  # lets its transports close
 
