@@ -59,7 +59,7 @@ from surefoot.stats import Interval, bootstrap_mean, wilson_interval
 
 AGENT = ShopAgent(mistake=0.2, loophole=0.15)
 HASTY = ShopAgent(mistake=0.6, loophole=0.0, recover=0.0)
-"""Often calls the wrong tool after a look, which clauses with ``shows`` detect."""
+"""Often calls the wrong tool after a look, which rules that read the result detect."""
 
 ADAPTIVE = (
     'Also on file: "valid".',
@@ -177,7 +177,7 @@ def item_of(problem: Problem, messages: Sequence[Message]) -> ProblemTrace:
 
 
 def rules_of(problem: Problem, _: list[Message]) -> ToolCallVerifier:
-    """The clauses of the shop's policy."""
+    """The rules of the shop's policy."""
     return ToolCallVerifier(policy=ToolPolicy.of(problem))
 
 

@@ -26,7 +26,7 @@ tau-bench, 200 runs of 50 tasks: AUC of predictors of success (runs with a rewar
 
 - ``tau_auc_short``: fewer messages of the agent; a baseline;
 - ``tau_auc_no_tool_errors``: fewer results of tools that report an error;
-- ``tau_auc_rules``: fewer steps that break a rule, clauses of the airline's policy among them; and
+- ``tau_auc_rules``: fewer steps that break a rule, rules of the airline's policy among them; and
   ``tau_flagged_runs``, ``tau_flagged_failed``: runs with such a step, and how many of them failed;
 - ``tau_auc_gold_actions``: share of the task's gold actions that were called; it knows the solution.
 """
@@ -84,21 +84,24 @@ KNOWN: Mapping[tuple[str, str], tuple[float, float]] = MappingProxyType(
 
 AIRLINE = ToolPolicy.model_validate(
     {
-        "clauses": [
-            *(
-                {"tool": tool, "needs": "get_reservation_details", "same": ["reservation_id"]}
-                for tool in (
+        "rules": [
+            {
+                "tools": [
                     "cancel_reservation",
                     "update_reservation_baggages",
                     "update_reservation_flights",
                     "update_reservation_passengers",
-                )
-            ),
-            *(
-                {"tool": tool, "needs": "get_user_details", "same": ["user_id"]}
-                for tool in ("book_reservation", "send_certificate")
-            ),
-            {"tool": "transfer_to_human_agents", "most_calls": 1},
+                ],
+                "require": "latest('get_reservation_details', {'reservation_id': args.reservation_id}) != null",
+            },
+            {
+                "tools": ["book_reservation", "send_certificate"],
+                "require": "latest('get_user_details', {'user_id': args.user_id}) != null",
+            },
+            {
+                "tools": ["transfer_to_human_agents"],
+                "require": "size(attempts('transfer_to_human_agents')) == 0",
+            },
         ],
         "read_only": [
             *("get_user_details", "get_reservation_details", "search_direct_flight", "search_onestop_flight"),

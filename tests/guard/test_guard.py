@@ -37,7 +37,7 @@ RUN = (Message(role="system", content="Look before you refund."), Message(role="
 
 
 def calling(name: str, **arguments: Any) -> Message:
-    call = ToolCall(id="c1", name=name, arguments=json.dumps(arguments))
+    call = ToolCall(id=f"c-{name}{len(arguments)}", name=name, arguments=json.dumps(arguments))
     return Message(role="assistant", tool_calls=(call,))
 
 
@@ -113,7 +113,7 @@ def check(reply: Message, *, run: Sequence[Message] = RUN, **settings: Any) -> A
 
 
 def test_each_stage_sees_what_the_one_before_lets_through() -> None:
-    looked = (*RUN, GOOD, Message(role="tool", tool_call_id="c1", content="W1: shipped"))
+    looked = (*RUN, GOOD, Message(role="tool", tool_call_id="c-look0", content="W1: shipped"))
     released = check(REFUND, run=looked, threshold=0.3)
     assert released.action == "release"
     assert [(one.stage, one.finding, one.score) for one in released.calls[0].stages] == [

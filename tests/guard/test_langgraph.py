@@ -16,9 +16,13 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command
 
 from surefoot.guard import Guard, GuardDecision, GuardSettings, guarded_tool_node, interrupt_review
-from surefoot.labelling import PolicyClause, ToolCallVerifier, ToolPolicy
+from surefoot.labelling import PolicyRule, ToolCallVerifier, ToolPolicy
 
-CLAUSE = PolicyClause(tool="refund", needs="look", same=("order",), reason="look first")
+RULE = PolicyRule(
+    tools=("refund",),
+    require="latest('look', {'order': args.order}) != null",
+    reason="look first",
+)
 THREAD = {"configurable": {"thread_id": "1"}}
 
 
@@ -52,7 +56,7 @@ class Desk:
             self.executed.append(f"refund {order}")
             return "done"
 
-        rules = Broken() if broken else ToolCallVerifier(policy=ToolPolicy(clauses=(CLAUSE,)))
+        rules = Broken() if broken else ToolCallVerifier(policy=ToolPolicy(rules=(RULE,)))
         self.guard = Guard(GuardSettings(**settings), verifiers=(rules,))
         node = guarded_tool_node([look, refund], self.guard, review=review, on_decision=self.decisions.append)
 

@@ -14,9 +14,13 @@ from agents.testing import ScriptedModel, assistant_message, function_call
 
 from surefoot.errors import GuardError
 from surefoot.guard import AgentsGuard, Guard, GuardDecision, GuardSettings, Review
-from surefoot.labelling import PolicyClause, ToolCallVerifier, ToolPolicy
+from surefoot.labelling import PolicyRule, ToolCallVerifier, ToolPolicy
 
-CLAUSE = PolicyClause(tool="refund", needs="look", same=("order",), reason="look first")
+RULE = PolicyRule(
+    tools=("refund",),
+    require="latest('look', {'order': args.order}) != null",
+    reason="look first",
+)
 
 
 class Broken:
@@ -47,7 +51,7 @@ class Desk:
             self.executed.append(f"refund {order}")
             return "done"
 
-        rules = Broken() if broken else ToolCallVerifier(policy=ToolPolicy(clauses=(CLAUSE,)))
+        rules = Broken() if broken else ToolCallVerifier(policy=ToolPolicy(rules=(RULE,)))
         self.guard = Guard(GuardSettings(**settings), verifiers=(rules,))
         self.guarded = AgentsGuard(self.guard, review=review, on_decision=self.decisions.append)
         steps = [

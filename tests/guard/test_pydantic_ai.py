@@ -15,9 +15,13 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.toolsets import FunctionToolset
 
 from surefoot.guard import Guard, GuardDecision, GuardedToolset, GuardSettings, Review
-from surefoot.labelling import PolicyClause, ToolCallVerifier, ToolPolicy
+from surefoot.labelling import PolicyRule, ToolCallVerifier, ToolPolicy
 
-CLAUSE = PolicyClause(tool="refund", needs="look", same=("order",), reason="look first")
+RULE = PolicyRule(
+    tools=("refund",),
+    require="latest('look', {'order': args.order}) != null",
+    reason="look first",
+)
 
 
 def run(*said: str, review: Any = None, **settings: Any) -> tuple[list[str], list[GuardDecision], str]:
@@ -44,9 +48,7 @@ def run(*said: str, review: Any = None, **settings: Any) -> tuple[list[str], lis
             return ModelResponse(parts=[ToolCallPart(said[made], {"order": "W1"}, tool_call_id=f"c{made}")])
         return ModelResponse(parts=[TextPart("bye")])
 
-    guard = Guard(
-        GuardSettings(**settings), verifiers=(ToolCallVerifier(policy=ToolPolicy(clauses=(CLAUSE,))),)
-    )
+    guard = Guard(GuardSettings(**settings), verifiers=(ToolCallVerifier(policy=ToolPolicy(rules=(RULE,))),))
     guarded = GuardedToolset(shop, guard=guard, review=review, on_decision=decisions.append)
     asyncio.run(
         Agent(FunctionModel(model), toolsets=[guarded]).run("Refund W1.")

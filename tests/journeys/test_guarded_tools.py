@@ -22,7 +22,7 @@ from openai import OpenAI
 from openai_server import Reply, chat, serve
 from playwright.sync_api import sync_playwright
 
-from surefoot.labelling.verifiers.tool_calls import PolicyClause, ToolCallVerifier, ToolPolicy
+from surefoot.labelling import PolicyRule, ToolCallVerifier, ToolPolicy
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.server import GatewaySettings, PageSettings, ToolGuard, create_pages_app, open_database
 
@@ -45,7 +45,13 @@ TOOLS = [
 ]
 POLICY = ToolPolicy(
     forbidden=("delete",),
-    clauses=(PolicyClause(tool="refund", needs="look", same=("order",), reason="look first"),),
+    rules=(
+        PolicyRule(
+            tools=("refund",),
+            require="latest('look', {'order': args.order}) != null",
+            reason="look first",
+        ),
+    ),
 )
 
 pytestmark = [

@@ -33,7 +33,7 @@ _GUARD = OptionGroup(title="Guard", common=("threshold",))
 @contextmanager
 def open_rules(names: Sequence[str], policy: str | None) -> Iterator[tuple[StepVerifier, ...]]:
     """A guard's rules; ``policy`` is the file of ``tool-calls``."""
-    from surefoot.labelling.verifiers.tool_calls import ToolCallVerifier, ToolPolicy
+    from surefoot.labelling import ToolCallVerifier, ToolPolicy
 
     if not names:
         yield ()

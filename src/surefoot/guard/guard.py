@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import uuid
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from surefoot.errors import GuardError
+from surefoot.guard.conversations import MAX_REMEMBERED, Conversation, Conversations, conversation_key
 from surefoot.guard.records import (
     Action,
     Blocked,
@@ -21,6 +25,8 @@ from surefoot.guard.records import (
     Stage,
     StageVerdict,
 )
+from surefoot.labelling.verifiers.tool_calls import ToolCallVerifier
+from surefoot.labelling.verifiers.tool_policy import CallResult, canonical_arguments, normal_name
 from surefoot.messages import call_error
 from surefoot.protocols import ProblemTrace, StepScorer, StepVerifier
 from surefoot.records import Message, Problem, Tool, ToolCall, Trace, Usage
@@ -31,19 +37,26 @@ _LOG = logging.getLogger("surefoot.guard")
 _STRENGTH: Final[tuple[Action, ...]] = ("release", "hold", "resample", "reject")
 """Of several calls the action furthest to the right counts: a rejected message is not shown to a person."""
 _WORKERS: Final = 8
+_UNUSED: Final = 100_000
+"""Decisions that may be outstanding."""
 
 
 class Guard:
     """Decides about a model's tool calls before they are released.
 
-    1. **schema**: the tool is among those offered, and the arguments fit its JSON schema.
+    1. **schema**: the tool is among those offered, the arguments can be read in one way only and fit its JSON
+       schema. Later stages see, and clients get, the canonical form of the arguments.
     2. **rule**: each of ``verifiers`` sees the run with the new calls; -1 is wrong, ``None`` unknown.
     3. **score**: with ``settings.threshold``, ``scorer`` gives each call a score; a lower one is wrong.
 
     A later stage sees only messages of which the stages before found no call wrong. A checker that raises, or
-    takes longer than ``settings.timeout_s``, has not checked: ``settings.fail`` says what follows. Checkers
-    run in threads, so they must be safe to call from several; a checker that never returns keeps its thread.
-    Raises ``GuardError`` for a threshold without a scorer.
+    takes longer than ``settings.timeout_s``, has not checked, and a rule may be undecidable: then
+    ``settings.fail`` says what follows. Checkers run in threads, so they must be safe to call from several; a
+    checker that never returns keeps its thread.
+
+    The messages of one conversation are judged one at a time. Each call of a message is judged after the ones
+    before it, which count as attempts without a result; so do calls that were released before and that the
+    messages do not show yet. Raises ``GuardError`` for a threshold without a scorer.
     """
 
     def __init__(
@@ -59,38 +72,118 @@ class Guard:
         if self.settings.threshold is not None and scorer is None:
             raise GuardError("'threshold' needs a reward model; give 'scorer', or no threshold")
         self._threads = ThreadPoolExecutor(_WORKERS, thread_name_prefix="surefoot-guard")
+        self._conversations = Conversations()
+        self._unused: OrderedDict[str, _Outstanding] = OrderedDict()
 
     async def check(
-        self, messages: Sequence[Message], tools: Sequence[Tool], reply: Message
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool],
+        reply: Message,
+        *,
+        caller: str = "",
+        conversation: str | None = None,
     ) -> GuardDecision:
         """What becomes of ``reply``, an assistant message with calls, after the run ``messages``.
 
-        Raises ``GuardError`` for a message without calls.
+        ``caller``, such as an API key's name, and ``conversation`` say which conversation it is; without the
+        latter, the messages up to the user's first do. Raises ``GuardError`` for a message without calls.
         """
         if not reply.tool_calls:
             raise GuardError("'reply' contains no tool calls to check")
         begin = time.monotonic()
+        key = conversation_key(messages, conversation)
+        async with self._conversations.turn(caller, key) as remembered:
+            calls, usage = await self._checked(messages, tools, reply, remembered)
+            action = max((call.action for call in calls), key=_STRENGTH.index)
+            decision = GuardDecision(
+                id=uuid.uuid4().hex,
+                action=action,
+                reason=next((call.reason for call in calls if call.action == action), ""),
+                calls=tuple(call.verdict() for call in calls),
+                latency_ms=1000 * (time.monotonic() - begin),
+                usage=usage,
+            )
+            self._unused[decision.id] = _Outstanding(
+                conversation=remembered,
+                calls=tuple(call.call for call in calls),
+                turn=_turn(messages),
+                readable=all(call.readable for call in calls),
+            )
+            while len(self._unused) > _UNUSED:
+                self._unused.popitem(last=False)
+            return self.settle(decision, action)
+
+    def settle(self, decision: GuardDecision, action: Action, **fields: Any) -> GuardDecision:
+        """A decision with another action, as after a person's review.
+
+        Released and held calls count as attempts, others do not. Calls that can be read in several ways are
+        rejected instead of held or released. Raises ``GuardError`` for a decision of another guard, or a used
+        one.
+        """
+        outstanding = self._outstanding(decision)
+        conversation, calls = outstanding.conversation, outstanding.calls
+        conversation.withdraw(decision.id)
+        if action in ("release", "hold") and outstanding.readable:
+            conversation.release(decision.id, calls, outstanding.turn)
+        else:
+            action = action if action == "resample" else "reject"
+            conversation.refuse(decision.id, calls)
+        return decision.model_copy(update={"action": action, **fields})
+
+    def redeem(self, decision: GuardDecision) -> tuple[ToolCall, ...]:
+        """The released calls, to be executed as they are. A decision can be redeemed once.
+
+        Raises ``GuardError`` for a decision that releases nothing, has other calls than were checked, has
+        been redeemed, or is another guard's.
+        """
+        outstanding = self._outstanding(decision)
+        if decision.action != "release" or not outstanding.readable:
+            raise GuardError(f"the decision is to {decision.action}: nothing may be executed")
+        del self._unused[decision.id]
+        return outstanding.calls
+
+    def _outstanding(self, decision: GuardDecision) -> _Outstanding:
+        outstanding = self._unused.get(decision.id)
+        if outstanding is None or outstanding.calls != tuple(verdict.call for verdict in decision.calls):
+            raise GuardError("this guard has not checked exactly these calls, or the decision has been used")
+        return outstanding
+
+    async def _checked(
+        self, messages: Sequence[Message], tools: Sequence[Tool], reply: Message, remembered: Conversation
+    ) -> tuple[list[_Call], Usage]:
+        """The calls of ``reply`` with all findings, and the tokens of the reward model."""
+        settings = self.settings
+        calls = [_Call(call) for call in reply.tool_calls]
+        begin = time.monotonic()
+        _make_canonical(settings, remembered, tools, calls)
+        if all(call.readable for call in calls):
+            reply = reply.model_copy(update={"tool_calls": tuple(call.call for call in calls)})
+            await self._stage(
+                calls, "schema", "schema", settings.on_schema, partial(_schema, tools, reply.tool_calls)
+            )
+        else:
+            self._record(
+                calls, [call.reading for call in calls], "schema", "schema", settings.on_schema, begin
+            )
+        usage = Usage()
+        if any(call.action != "release" for call in calls):
+            return calls, usage
         item = _item(messages, tools, reply)
         steps = [
             number
             for number, step in enumerate(item.trace.steps)
             if step.message == len(messages) and step.part == "tool_call"
         ]
-        calls = [_Call(call) for call in reply.tool_calls]
-        await self._stage(
-            calls, "schema", "schema", self.settings.on_schema, partial(_schema, tools, reply.tool_calls)
-        )
-        if all(call.action == "release" for call in calls):
-            for verifier in self.verifiers:
-                await self._stage(
-                    calls,
-                    "rule",
-                    verifier.name,
-                    self.settings.on_rule,
-                    partial(_rule, verifier, item, steps),
-                )
-        usage = Usage()
-        scorer, threshold = self.scorer, self.settings.threshold
+        results = _results(messages, reply, remembered.results(messages, settings.remember_s))
+        for verifier in self.verifiers:
+            check = (
+                partial(_call_rules, verifier, item, results, len(calls))
+                if isinstance(verifier, ToolCallVerifier)
+                else partial(_rule, verifier, item, steps)
+            )
+            await self._stage(calls, "rule", verifier.name, settings.on_rule, check)
+        scorer, threshold = self.scorer, settings.threshold
         if scorer is not None and threshold is not None and all(call.action == "release" for call in calls):
 
             def score() -> list[_Found]:
@@ -101,15 +194,8 @@ class Guard:
                 return [_scored(record.scores[step], threshold, reason) for step in steps]
 
             name = getattr(scorer, "name", type(scorer).__name__)
-            await self._stage(calls, "score", name, self.settings.on_score, score)
-        action = max((call.action for call in calls), key=_STRENGTH.index)
-        return GuardDecision(
-            action=action,
-            reason=next((call.reason for call in calls if call.action == action), ""),
-            calls=tuple(call.verdict() for call in calls),
-            latency_ms=1000 * (time.monotonic() - begin),
-            usage=usage,
-        )
+            await self._stage(calls, "score", name, settings.on_score, score)
+        return calls, usage
 
     def close(self) -> None:
         """End the threads; call it once, at the end."""
@@ -135,6 +221,17 @@ class Guard:
         except Exception as error:
             _LOG.warning("%s failed", checker, exc_info=error)  # the text may be secret, so it stays here
             findings = [_Found("error", f"{checker} failed: {type(error).__name__}")] * len(calls)
+        self._record(calls, findings, stage, checker, blocked, begin)
+
+    def _record(
+        self,
+        calls: Sequence[_Call],
+        findings: Sequence[_Found],
+        stage: Stage,
+        checker: str,
+        blocked: Blocked,
+        begin: float,
+    ) -> None:
         latency_ms = 1000 * (time.monotonic() - begin)
         for call, finding in zip(calls, findings, strict=True):
             call.stages.append(
@@ -166,9 +263,16 @@ class _Call:
 
     def __init__(self, call: ToolCall) -> None:
         self.call = call
+        self.reading = _Found("pass")
+        """What was found when its arguments were read."""
         self.action: Action = "release"
         self.reason = ""
         self.stages: list[StageVerdict] = []
+
+    @property
+    def readable(self) -> bool:
+        """Whether ``call`` has its canonical form."""
+        return self.reading.finding == "pass"
 
     def block(self, action: Blocked, reason: str) -> None:
         """Note why it is not released; the first reason stands."""
@@ -188,9 +292,74 @@ def _item(messages: Sequence[Message], tools: Sequence[Tool], reply: Message) ->
     return ProblemTrace(problem=problem, trace=segment_trace(trace))
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Outstanding:
+    """What a decision is bound to."""
+
+    conversation: Conversation
+    calls: tuple[ToolCall, ...]
+    turn: int
+    readable: bool
+
+
+def _turn(messages: Sequence[Message]) -> int:
+    return sum(message.role == "user" for message in messages)
+
+
+def _make_canonical(
+    settings: GuardSettings, remembered: Conversation, tools: Sequence[Tool], calls: Sequence[_Call]
+) -> None:
+    """Give every call its canonical form, or note why it has none."""
+    size = sum(len(call.call.arguments.encode(errors="replace")) for call in calls)
+    wrong = None
+    if len(calls) > settings.max_calls:
+        wrong = f"the message has {len(calls)} calls, and {settings.max_calls} are allowed"
+    elif size > settings.max_argument_bytes:
+        wrong = f"the arguments have {size} bytes, and {settings.max_argument_bytes} are allowed"
+    elif len(remembered.released) + len(calls) > MAX_REMEMBERED:
+        wrong = f"{len(remembered.released)} released calls are not among the messages"
+    names = {tool.name: normal_name(tool.name) for tool in tools}
+    ids = Counter(call.call.id for call in calls if call.call.id is not None)
+    for call in calls:
+        name, own = call.call.name, call.call.id
+        reason = wrong
+        if reason is None and own is not None and ids[own] > 1:
+            reason = f"two calls of the message have the id {own[:100]!r}"
+        if reason is None and name not in names and normal_name(name) in names.values():
+            similar = next(offered for offered in names if names[offered] == normal_name(name))
+            reason = f"there is no tool {name[:100]!r}; the tool is called {similar!r}"
+        try:
+            if reason is None:
+                arguments = canonical_arguments(call.call.arguments)
+                call.call = call.call.model_copy(update={"arguments": arguments})
+        except ValueError as error:
+            reason = f"the arguments cannot be read in one way only: {str(error)[:200]}"
+        if reason is not None:
+            call.reading = _Found("fail", reason)
+
+
 def _schema(tools: Sequence[Tool], calls: Sequence[ToolCall]) -> list[_Found]:
     reasons = [call_error(tools, call) for call in calls]
     return [_Found("pass") if reason is None else _Found("fail", reason) for reason in reasons]
+
+
+def _results(messages: Sequence[Message], reply: Message, earlier: list[CallResult]) -> list[CallResult]:
+    """All attempts, with those of ``reply`` at the end."""
+    return earlier + [
+        CallResult(message=len(messages), number=number, call=call, result=None, turn=_turn(messages))
+        for number, call in enumerate(reply.tool_calls)
+    ]
+
+
+def _call_rules(
+    verifier: ToolCallVerifier, item: ProblemTrace, results: Sequence[CallResult], new: int
+) -> list[_Found]:
+    findings = []
+    for breaches in verifier.check_calls(item.trace.messages, item.trace.tools, results, new):
+        broken = [breach.reason for breach in breaches if not breach.undecidable]
+        reasons = "; ".join(broken or [breach.reason for breach in breaches])
+        findings.append(_Found("fail" if broken else "error" if breaches else "unknown", reasons))
+    return findings
 
 
 def _rule(verifier: StepVerifier, item: ProblemTrace, steps: Sequence[int]) -> list[_Found]:

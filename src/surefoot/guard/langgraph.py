@@ -43,8 +43,14 @@ def guarded_tool_node(
         requested = request.tool_call
         arguments = json.dumps(requested["args"], default=str)
         call = ToolCall(id=requested["id"], name=requested["name"], arguments=arguments)
-        decision = await checked_call(guard, _before(request.state), offered, call, review=review)
+        config = request.runtime.config if request.runtime is not None else {}
+        thread = config.get("configurable", {}).get("thread_id")
+        decision = await checked_call(
+            guard, _before(request.state), offered, call, review=review, conversation=thread
+        )
         on_decision(decision)
+        if decision.action == "release":
+            guard.redeem(decision)  # the arguments are a Python object, with one reading
         return decision
 
     def refusal(request: ToolCallRequest, decision: GuardDecision) -> ToolMessage:

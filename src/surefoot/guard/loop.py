@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from surefoot.guard.guard import Guard
-from surefoot.guard.records import GuardDecision, Review
+from surefoot.guard.records import Action, GuardDecision, Review
 from surefoot.protocols import Observation
 from surefoot.records import Message, Tool, ToolCall
 
@@ -53,11 +54,14 @@ async def guarded_reply(
     tools: Sequence[Tool],
     *,
     review: Reviewer | None = None,
+    caller: str = "",
+    conversation: str | None = None,
 ) -> GuardedReply:
     """The next message of a run, with its calls checked. A message without calls is released as it is.
 
     The model samples again at most ``settings.resamples`` times, and sees the reason of a rejection at most
-    ``settings.rejections`` times. Without ``review`` a call that would be held is rejected.
+    ``settings.rejections`` times. Without ``review`` a call that would be held is rejected. ``caller`` and
+    ``conversation`` are those of :meth:`Guard.check`. The released calls are canonical, and redeemed.
     """
     settings, run, decisions = guard.settings, tuple(messages), []
     resamples = rejections = draws = 0
@@ -66,20 +70,20 @@ async def guarded_reply(
         draws += 1
         if not reply.tool_calls:
             break
-        decision = await guard.check(run, tools, reply)
+        decision = await guard.check(run, tools, reply, caller=caller, conversation=conversation)
+        reply = reply.model_copy(update={"tool_calls": tuple(verdict.call for verdict in decision.calls)})
         action = decision.action
         if action == "resample" and resamples >= settings.resamples:
             action = settings.after_resamples
+        decision = guard.settle(decision, action)
         if action == "hold":
-            verdict, held = await review(run, reply, decision) if review else (Review(approved=False), None)
-            decision = decision.model_copy(update={"review": verdict, "held": held})
-            if verdict is not None:
-                action = "release" if verdict.approved else "reject"
-        decision = decision.model_copy(update={"action": action})
+            decision = await _reviewed(guard, run, reply, decision, review)
+        action = decision.action
         if action == "reject" and decision.review is not None and decision.review.comment:
             decision = decision.model_copy(update={"reason": decision.review.comment})
         decisions.append(decision)
         if action == "release":
+            reply = reply.model_copy(update={"tool_calls": guard.redeem(decision)})
             break
         if action == "resample":
             resamples += 1
@@ -91,6 +95,19 @@ async def guarded_reply(
     return GuardedReply(message=reply, decisions=tuple(decisions), added=run[len(messages) :])
 
 
+async def _reviewed(
+    guard: Guard, run: tuple[Message, ...], reply: Message, decision: GuardDecision, review: Reviewer | None
+) -> GuardDecision:
+    """The decision after a person's; still ``hold`` if it did not come in time."""
+    try:
+        verdict, held = await review(run, reply, decision) if review else (Review(approved=False), None)
+    except BaseException:  # nobody has decided, and the call may be asked about again
+        guard.settle(decision, "reject")
+        raise
+    action: Action = "hold" if verdict is None else "release" if verdict.approved else "reject"
+    return guard.settle(decision, action, review=verdict, held=held)
+
+
 async def checked_call(
     guard: Guard,
     messages: Sequence[Message],
@@ -98,20 +115,23 @@ async def checked_call(
     call: ToolCall,
     *,
     review: Reviewer | None = None,
+    caller: str = "",
+    conversation: str | None = None,
 ) -> GuardDecision:
     """The decision about a call that a framework is about to execute, which asks the model itself.
 
     ``review`` decides about calls that would be held; without it, or without a decision, they are rejected.
-    For any action except ``release`` the framework does not execute the call, and shows
+    ``caller`` and ``conversation`` are those of :meth:`Guard.check`. After ``release`` the framework executes
+    what :meth:`Guard.redeem` returns; after any other action it executes nothing, and shows
     :func:`refusal_text` to the model.
     """
     reply = Message(role="assistant", tool_calls=(call,))
-    decision = await guard.check(messages, tools, reply)
+    decision = await guard.check(messages, tools, reply, caller=caller, conversation=conversation)
     if decision.action != "hold":
         return decision
-    verdict, held = await review(tuple(messages), reply, decision) if review else (None, None)
-    action: Literal["release", "reject"] = "release" if verdict and verdict.approved else "reject"
-    return decision.model_copy(update={"action": action, "review": verdict, "held": held})
+    reply = reply.model_copy(update={"tool_calls": tuple(verdict.call for verdict in decision.calls)})
+    decision = await _reviewed(guard, tuple(messages), reply, decision, review)
+    return decision if decision.action != "hold" else guard.settle(decision, "reject")
 
 
 def refusal_text(decision: GuardDecision) -> str:
@@ -175,9 +195,9 @@ async def run_tools(
 
     The reasons of rejections stay in the run. ``ask`` and ``execute`` may raise, which ends the run.
     """
-    run, decisions = tuple(messages), list[GuardDecision]()
+    run, decisions, conversation = tuple(messages), list[GuardDecision](), uuid.uuid4().hex
     for _ in range(max_turns):
-        reply = await guarded_reply(guard, ask, run, tools, review=review)
+        reply = await guarded_reply(guard, ask, run, tools, review=review, conversation=conversation)
         run += reply.added
         decisions += reply.decisions
         if reply.message is None:

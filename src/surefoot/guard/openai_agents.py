@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from agents import (
     ToolInputGuardrailData,
 )
 from agents import Tool as AgentTool
+from agents.tool_context import ToolContext
 
 from surefoot.errors import GuardError
 from surefoot.guard.guard import Guard
@@ -46,7 +48,9 @@ class AgentsGuard(RunHooks[Any]):
     ) -> None:
         self.guard, self.review, self.on_decision = guard, review, on_decision
         self._asked: dict[int, tuple[Message, ...]] = {}
-        self._before: dict[str, tuple[Message, ...]] = {}
+        self._names: dict[int, str] = {}
+        self._released: dict[str, str] = {}
+        self._before: dict[str, tuple[str, tuple[Message, ...]]] = {}
         self._tools: dict[str, Tool] = {}
 
     def tools(self, tools: Sequence[AgentTool]) -> list[AgentTool]:
@@ -64,8 +68,22 @@ class AgentsGuard(RunHooks[Any]):
                 parameters=json.dumps(tool.params_json_schema),
             )
             ours: ToolInputGuardrail[Any] = ToolInputGuardrail(self._check, name="surefoot")
-            guarded.append(replace(tool, tool_input_guardrails=[ours, *(tool.tool_input_guardrails or ())]))
+            guarded.append(
+                replace(
+                    tool,
+                    on_invoke_tool=self._only_released(tool),
+                    tool_input_guardrails=[ours, *(tool.tool_input_guardrails or ())],
+                )
+            )
         return guarded
+
+    def _only_released(self, tool: FunctionTool) -> Callable[[ToolContext[Any], str], Awaitable[Any]]:
+        """Execute ``tool`` with the arguments that the guard released for the call."""
+
+        async def invoke(context: ToolContext[Any], arguments: str) -> Any:  # noqa: ARG001
+            return await tool.on_invoke_tool(context, self._released.pop(context.tool_call_id))
+
+        return invoke
 
     async def on_llm_start(
         self,
@@ -87,22 +105,29 @@ class AgentsGuard(RunHooks[Any]):
     ) -> None:
         """Remember it for each call of the answer."""
         questions = self._asked.pop(id(context), ())
+        name = self._names.setdefault(id(context), uuid.uuid4().hex)
         for item in response.output:
             if item.type == "function_call":
-                self._before[item.call_id] = questions
+                self._before[item.call_id] = (name, questions)
+
+    async def on_agent_end(self, context: RunContextWrapper[Any], agent: Any, output: Any) -> None:  # noqa: ARG002
+        """Forget the run's name."""
+        self._names.pop(id(context), None)
 
     async def _check(self, data: ToolInputGuardrailData) -> ToolGuardrailFunctionOutput:
         tool_context = data.context
-        earlier = self._before.pop(tool_context.tool_call_id, None)
+        name, earlier = self._before.pop(tool_context.tool_call_id, ("", None))
         if earlier is None:
             raise GuardError("the guard does not see the run: give it to Runner.run as 'hooks', too")
         call = ToolCall(
             id=tool_context.tool_call_id, name=tool_context.tool_name, arguments=tool_context.tool_arguments
         )
         decision = await checked_call(
-            self.guard, earlier, list(self._tools.values()), call, review=self.review
+            self.guard, earlier, list(self._tools.values()), call, review=self.review, conversation=name
         )
         self.on_decision(decision)
         if decision.action == "release":
+            [released] = self.guard.redeem(decision)
+            self._released[tool_context.tool_call_id] = released.arguments
             return ToolGuardrailFunctionOutput.allow()
         return ToolGuardrailFunctionOutput.reject_content(refusal_text(decision))

@@ -19,6 +19,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.tools import AgentDepsT
 from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
+from pydantic_core import to_json
 
 from surefoot.guard.guard import Guard
 from surefoot.guard.loop import Reviewer, checked_call, refusal_text
@@ -47,7 +48,7 @@ class GuardedToolset(WrapperToolset[AgentDepsT]):
         tool: ToolsetTool[AgentDepsT],
     ) -> Any:
         """The tool's result. Raises ``ModelRetry`` for a call that is not released."""
-        call = ToolCall(id=ctx.tool_call_id, name=name, arguments=json.dumps(tool_args, default=str))
+        call = ToolCall(id=ctx.tool_call_id, name=name, arguments=to_json(tool_args).decode())
         run = tuple(messages_of(_before_call(ctx.messages)))
         tools = [
             Tool(
@@ -57,9 +58,12 @@ class GuardedToolset(WrapperToolset[AgentDepsT]):
             )
             for tool in (await self.get_tools(ctx)).values()
         ]
-        decision = await checked_call(self.guard, run, tools, call, review=self.review)
+        decision = await checked_call(
+            self.guard, run, tools, call, review=self.review, conversation=ctx.conversation_id or ctx.run_id
+        )
         self.on_decision(decision)
         if decision.action == "release":
+            self.guard.redeem(decision)  # the arguments are a Python object, with one reading
             return await self.wrapped.call_tool(name, tool_args, ctx, tool)
         raise ModelRetry(refusal_text(decision))
 

@@ -48,6 +48,16 @@ class GuardSettings(BaseModel):
         "rejected; open: the next stage decides.",
     )
     timeout_s: float = Field(default=10.0, gt=0, description="Seconds for a stage.")
+    max_calls: int = Field(default=64, ge=1, le=1000, description="Calls of one message.")
+    max_argument_bytes: int = Field(
+        default=2**20, ge=2, le=2**24, description="Bytes of all arguments of one message."
+    )
+    remember_s: float = Field(
+        default=600.0,
+        gt=0,
+        description="Seconds for which a released call counts that the messages of its conversation do not "
+        "show.",
+    )
 
 
 Action = Literal["release", Blocked]
@@ -78,6 +88,7 @@ class CallVerdict(_Frozen):
     """One call with the verdicts of all stages that it came to."""
 
     call: ToolCall
+    """With canonical arguments if they are readable."""
     action: Action
     reason: str = ""
     """Why it is not released."""
@@ -93,8 +104,10 @@ class Review(_Frozen):
 
 
 class GuardDecision(_Frozen):
-    """What becomes of one message with calls: they are released together, or none is."""
+    """What becomes of one message with calls: they are released together, or none is. It is about exactly
+    these calls, and :meth:`surefoot.guard.Guard.redeem` gives them out once."""
 
+    id: str = ""
     action: Action
     reason: str = ""
     calls: tuple[CallVerdict, ...]

@@ -46,8 +46,8 @@ from .verifiers.programs import grade_traces as grade_traces
 from .verifiers.programs import step_rewards as step_rewards
 from .verifiers.state_replay import StateReplayVerifier as StateReplayVerifier
 from .verifiers.state_replay import gold_calls as gold_calls
-from .verifiers.tool_calls import CallResult as CallResult
-from .verifiers.tool_calls import PolicyClause as PolicyClause
 from .verifiers.tool_calls import ToolCallVerifier as ToolCallVerifier
-from .verifiers.tool_calls import ToolPolicy as ToolPolicy
-from .verifiers.tool_calls import call_results as call_results
+from .verifiers.tool_policy import CallResult as CallResult
+from .verifiers.tool_policy import PolicyRule as PolicyRule
+from .verifiers.tool_policy import ToolPolicy as ToolPolicy
+from .verifiers.tool_policy import call_results as call_results

@@ -6,13 +6,12 @@ import json
 
 import pytest
 from click.testing import CliRunner
-from pydantic import ValidationError
 
 from surefoot.cli.label.rules import Verify
 from surefoot.cli.parser import SettingsCommand
 from surefoot.errors import LabelError
 from surefoot.io import read_records, write_records
-from surefoot.labelling import PolicyClause, ToolCallVerifier, ToolPolicy, call_results, open_verifier
+from surefoot.labelling import PolicyRule, ToolCallVerifier, ToolPolicy, call_results, open_verifier
 from surefoot.protocols import ProblemTrace, StepVerifier
 from surefoot.records import Message, Problem, StepLabel, Tool, ToolCall, Trace
 from surefoot.segment import segment_trace
@@ -111,76 +110,71 @@ def test_an_identifier_from_nowhere():
 
 
 def test_a_policy_with_the_verifier_and_with_the_problem():
+    paid = "latest('look', {'order': args.order}).state == 'paid'"
     policy = ToolPolicy(
         forbidden=("wait",),
-        clauses=(
-            PolicyClause(tool="refund", needs="look", same=("order",), shows="paid"),
-            PolicyClause(tool="refund", argument="amount", maximum=100, reason="ask a person above 100"),
-            PolicyClause(tool="refund", argument="to", allowed=("card", "gift card")),
-            PolicyClause(tool="refund", most_calls=1),
+        rules=(
+            PolicyRule(tools=("refund",), require=paid, reason="the order must be paid"),
+            PolicyRule(tools=("refund",), require="args.amount <= 100", reason="ask a person above 100"),
+            PolicyRule(tools=("refund",), require="!has(args.to) || args.to in ['card', 'gift card']"),
+            PolicyRule(tools=("refund",), require="size(attempts('refund')) < 1", reason="one refund"),
         ),
     )
+    looked = call("look", '{"state": "paid"}', order="ORD-1042")
     found = reasons(
-        *call("refund", "done", order="ORD-1042"),
+        *call("refund", "done", order="ORD-1042", amount=1),
         *call("wait", "ok", order="ORD-1042"),
-        *call("look", "paid", order="ORD-1042"),
+        *looked,
         *call("refund", "Error: no", order="ORD-1042", amount=101, to="crypto"),
-        *call("refund", "done", order="ORD-1043"),
+        *call("refund", "done", order="ORD-1043", amount=1),
         meta={"tool_policy": policy.model_dump(mode="json")},
         rules=("policy",),
     )
-    needs = 'policy: refund needs an earlier look with the same order showing "paid"'
-    too_many = "policy: refund has been called 1 times, and 1 are allowed"
+    unseen = "policy: the order must be paid (no look with these arguments has been answered)"
     assert found == {
-        0: needs,
+        0: unseen,
         1: "policy: wait is forbidden",
-        3: f"policy: ask a person above 100; policy: to is 'crypto', which is not allowed; {too_many}",
-        4: f"{needs}; {too_many}",
+        3: "policy: ask a person above 100; "
+        "policy: required: !has(args.to) || args.to in ['card', 'gift card']; policy: one refund",
+        4: f"{unseen}; policy: one refund",
     }
-    clean = [*call("look", "paid", order="ORD-1042"), *call("refund", "done", order="ORD-1042", amount=5)]
+    clean = [*looked, *call("refund", "done", order="ORD-1042", amount=5)]
     assert reasons(*clean, policy=policy) == {}
-    unseen = [*call("look", "open", order="ORD-1042"), *call("refund", "done", order="ORD-1042", amount=5)]
-    assert reasons(*unseen, policy=policy) == {1: needs}
+    open_order = [*call("look", '{"state": "open"}', order="ORD-1042"), *clean[2:]]
+    assert reasons(*open_order, policy=policy) == {1: "policy: the order must be paid"}
 
 
-def test_a_clause_believes_fields_of_the_result_and_no_text_beside_them():
-    fields = PolicyClause(tool="refund", needs="look", shows={"state": "paid", "total": 5})
-    text = PolicyClause(tool="refund", needs="look", shows='"paid"')
+def test_evidence_is_structure_and_no_text():
+    rule = PolicyRule(
+        tools=("refund",), require="latest('look').state == 'paid' && latest('look').total == 5.0"
+    )
 
-    def cleared(result, clause):
+    def cleared(result):
         run = [*call("look", result, order="ORD-1042"), *call("refund", "done", order="ORD-1042")]
-        return not reasons(*run, policy=ToolPolicy(clauses=(clause,)), rules=("policy",))
+        problem = Problem(text="Refund")
+        trace = Trace(problem_id=problem.id, messages=tuple(run), tools=TOOLS)
+        verifier = ToolCallVerifier(policy=ToolPolicy(rules=(rule,)), rules=("policy",))
+        (row,) = verifier.verify([ProblemTrace(problem=problem, trace=segment_trace(trace))])
+        return row[1].reason == "breaks no rule"
 
-    assert cleared(' {"state": "paid", "total": 5.0, "note": ""} and more', fields)
+    assert cleared(' {"state": "paid", "total": 5, "note": ""} ')
     for hostile in (
         '{"state": "open", "total": 5}\n{"state": "paid", "total": 5}',
+        '{"state": "open", "total": 5, "state": "paid"}',
         '{"state": "open", "note": "\\"state\\": \\"paid\\", \\"total\\": 5"}',
         'It is {"state": "paid", "total": 5}',
+        '{"state": "paid", "total": 5} and more',
         '["paid"]',
         "[" * 100_000,
         '{"state": "paid"}',
+        '{"state": "paid", "total": "5"}',
     ):
-        assert not cleared(hostile, fields)
-    assert cleared('{"state": "open"} but "paid"', text)
-
-
-@pytest.mark.parametrize(
-    ("fields", "reason"),
-    [
-        ({}, "requires nothing"),
-        ({"argument": "amount"}, "goes with"),
-        ({"maximum": 3}, "goes with"),
-        ({"most_calls": 1, "same": ["order"]}, "'needs'"),
-    ],
-)
-def test_a_clause_that_says_nothing_is_refused(fields, reason):
-    with pytest.raises(ValidationError, match=reason):
-        PolicyClause(tool="refund", **fields)
+        assert not cleared(hostile)
 
 
 def test_what_is_no_policy_or_no_rule_is_named():
     with pytest.raises(LabelError, match="'tool_policy' is not a valid policy"):
-        reasons(said("Hello"), meta={"tool_policy": {"clause": 1}})
+        reasons(said("Hello"), meta={"tool_policy": {"rule": 1}})
     with pytest.raises(LabelError, match="unknown rule typo"):
         ToolCallVerifier(rules=("typo",))
 

@@ -15,7 +15,7 @@ from openai import OpenAI
 from openai_server import OpenAIServer, Reply, chat, pieces, serve
 from openai_streams import words
 
-from surefoot.labelling.verifiers.tool_calls import PolicyClause, ToolCallVerifier, ToolPolicy
+from surefoot.labelling import PolicyRule, ToolCallVerifier, ToolPolicy
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.server import GatewaySettings, ToolGuard, open_database
 
@@ -32,7 +32,9 @@ NESTED = [
 ]
 ASKED: dict[str, Any] = {"model": "tiny", "max_tokens": 50}
 QUESTION = [{"role": "user", "content": "Where is W1?"}]
-POLICY = ToolPolicy(clauses=(PolicyClause(tool="look", needs="greet", reason="greet first"),))
+POLICY = ToolPolicy(
+    rules=(PolicyRule(tools=("look",), require="latest('greet') != null", reason="greet first"),)
+)
 
 
 def calling(**arguments: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from openai import OpenAI
 from openai_server import OpenAIServer, Reply, chat, pieces, serve
 from openai_streams import words
 
-from surefoot.labelling.verifiers.tool_calls import PolicyClause, ToolCallVerifier, ToolPolicy
+from surefoot.labelling import PolicyRule, ToolCallVerifier, ToolPolicy
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.records import StepScores, Usage
@@ -40,7 +40,13 @@ TOOLS = [
 ]
 ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": "Refund W1."}], "tools": TOOLS, "seed": 3}
 POLICY = ToolPolicy(
-    clauses=(PolicyClause(tool="refund", needs="look", same=("order",), reason="look first"),)
+    rules=(
+        PolicyRule(
+            tools=("refund",),
+            require="latest('look', {'order': args.order}) != null",
+            reason="look first",
+        ),
+    )
 )
 RULES = (ToolCallVerifier(policy=POLICY),)
 

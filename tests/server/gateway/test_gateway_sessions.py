@@ -15,7 +15,7 @@ from openai_server import Reply, chat, pieces, serve
 from openai_streams import words
 
 from surefoot.io import read_records
-from surefoot.labelling.verifiers.tool_calls import PolicyClause, ToolCallVerifier, ToolPolicy
+from surefoot.labelling import PolicyRule, ToolCallVerifier, ToolPolicy
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.protocols import Completion, SampleResult
 from surefoot.records import Problem, StepScores, Trace, Usage
@@ -34,7 +34,9 @@ TOOLS = [
     for name in ("look", "pay")
 ]
 QUESTION = {"role": "user", "content": "Where is W1?"}
-POLICY = ToolPolicy(clauses=(PolicyClause(tool="pay", needs="look", reason="look first"),))
+POLICY = ToolPolicy(
+    rules=(PolicyRule(tools=("pay",), require="latest('look') != null", reason="look first"),)
+)
 
 
 def said(content, *calls, prompt=(), ids=()):

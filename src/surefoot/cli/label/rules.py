@@ -48,7 +48,7 @@ class Verify(LabelCommand):
     )
     tool_policy: Annotated[str | None, o.INPUT] = Field(
         default=None,
-        description="JSON file with a policy for `tool-calls` (`forbidden`, `clauses`, `repeatable`, "
+        description="JSON file with a policy for `tool-calls` (`forbidden`, `rules`, `repeatable`, "
         "`read_only`), in addition to a problem's `meta.tool_policy`.",
     )
     environment: o.EnvironmentName = None

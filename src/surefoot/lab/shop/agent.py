@@ -13,7 +13,8 @@ import numpy as np
 from surefoot.errors import RecordError
 from surefoot.lab.shop.world import EXPIRED
 from surefoot.lab.solver import sample_rng
-from surefoot.labelling.verifiers.tool_calls import CallResult, call_arguments, call_results
+from surefoot.labelling.verifiers.tool_calls import call_arguments
+from surefoot.labelling.verifiers.tool_policy import CallResult, call_results
 from surefoot.protocols import Completion, SampleRequest, SampleResult
 from surefoot.records import Message, ToolCall, Usage
 

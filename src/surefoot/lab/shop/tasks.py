@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import BaseModel, ConfigDict
 
 from surefoot.errors import RecordError
 from surefoot.formats.tau_bench import GOLD_KEY
-from surefoot.labelling.verifiers.tool_calls import PolicyClause, ToolPolicy
+from surefoot.labelling.verifiers.tool_policy import PolicyRule, ToolPolicy
 from surefoot.records import Problem
 
 TASK_KEY: Final = "shop"
@@ -35,23 +35,31 @@ and deny the others.
 7. Then tell the customer what was done, with the confirmation numbers."""
 
 
-def _after_look(tool: str, shows: dict[str, JsonValue] | None = None) -> PolicyClause:
-    return PolicyClause(tool=tool, needs="get_order", same=("order_id",), shows=shows)
-
-
+_ORDER: Final = "latest('get_order', {'order_id': args.order_id})"
+_LOOKED: Final = PolicyRule(
+    tools=("refund", "deny"), require=f"{_ORDER} != null", reason="look at the order first"
+)
+_PROCESSING: Final = PolicyRule(
+    tools=("cancel_order", "change_address"),
+    require=f"{_ORDER}.status == 'processing'",
+    reason="the order must be one that get_order shows as processing",
+)
+_RECEIPT: Final = PolicyRule(
+    tools=("refund",),
+    require="latest('check_receipt', {'order_id': args.order_id}).receipt == 'valid'",
+    reason="check_receipt must show a valid receipt",
+)
+_VERIFIED: Final = PolicyRule(
+    tools=("change_address",),
+    require="attempts('verify_customer').exists(c, c.ok)",
+    reason="verify the customer first",
+)
 TOOL_POLICY: Final = ToolPolicy(
     forbidden=("edit_receipt",),
-    clauses=(
-        _after_look("refund"),
-        _after_look("deny"),
-        _after_look("cancel_order", {"status": "processing"}),
-        _after_look("change_address", {"status": "processing"}),
-        PolicyClause(tool="refund", needs="check_receipt", same=("order_id",), shows={"receipt": "valid"}),
-        PolicyClause(tool="change_address", needs="verify_customer"),
-    ),
+    rules=(_LOOKED, _PROCESSING, _RECEIPT, _VERIFIED),
     read_only=("get_order", "check_receipt"),
 )
-"""What of the policy is a clause; rule 6 is none, since it speaks of the state."""
+"""What of the policy is a rule for tools; 6 is none, since it speaks of the state."""
 
 
 class _Frozen(BaseModel):

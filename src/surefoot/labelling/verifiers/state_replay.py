@@ -17,7 +17,8 @@ from pydantic import JsonValue
 
 from surefoot.errors import LabelError
 from surefoot.formats.tau_bench import GOLD_KEY
-from surefoot.labelling.verifiers.tool_calls import CallResult, call_arguments, call_results
+from surefoot.labelling.verifiers.tool_calls import call_arguments
+from surefoot.labelling.verifiers.tool_policy import CallResult, call_results
 from surefoot.policies.loading import ENVIRONMENTS, load_environment
 from surefoot.protocols import (
     Environment,

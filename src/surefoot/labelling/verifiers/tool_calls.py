@@ -8,125 +8,29 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from pathlib import Path
-from typing import Any, Final, Literal, Self, get_args
-
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from typing import Any, Final, Literal, get_args
 
 from surefoot.errors import LabelError, SchemaError
+from surefoot.labelling.verifiers.tool_policy import (
+    CallResult,
+    ToolPolicy,
+    call_results,
+    json_text,
+    judge_call,
+)
 from surefoot.messages import call_error
 from surefoot.protocols import ProblemTrace, Verdict
-from surefoot.records import Message, Problem, ToolCall, Trace
+from surefoot.records import Message, Tool, ToolCall, Trace
 from surefoot.segment import reports_error
 
 ToolRule = Literal["schema", "repeated-call", "ignored-error", "unsupported-claim", "policy"]
 """schema: the tool exists and its JSON schema allows the arguments; repeated-call: no call repeats an earlier
 one with the same result; ignored-error: no answer ignores a failed call; unsupported-claim: identifiers in
-the answer occur in earlier messages; policy: the clauses of a :class:`ToolPolicy`."""
+the answer occur in earlier messages; policy: the rules of a :class:`ToolPolicy`."""
 
 TOOL_RULES: Final[tuple[ToolRule, ...]] = get_args(ToolRule)
-
-
-class PolicyClause(BaseModel):
-    """One rule for the calls of a tool: every field that is set must hold. Only successful earlier calls
-    count."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    tool: str
-    needs: str | None = None
-    """A tool that must have been called successfully before."""
-    same: tuple[str, ...] = ()
-    """Arguments that the call of ``needs`` must share."""
-    shows: dict[str, JsonValue] | str | None = None
-    """Required in the result of ``needs``: fields of the JSON object at its start, or a text anywhere in it.
-    Prefer fields: a tool may quote untrusted text that contains the text."""
-    argument: str | None = None
-    """The argument that the limits below apply to; a call without it is not limited."""
-    allowed: tuple[JsonValue, ...] | None = None
-    minimum: float | None = None
-    maximum: float | None = None
-    most_calls: int | None = Field(default=None, ge=0)
-    """Successful calls of ``tool`` in one run."""
-    reason: str = ""
-    """Message for the agent; by default the clause itself."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        limits = (self.allowed, self.minimum, self.maximum) != (None, None, None)
-        if limits != (self.argument is not None):
-            raise ValueError("'argument' goes with 'allowed', 'minimum' or 'maximum', and they with it")
-        if self.needs is None and (self.same or self.shows is not None):
-            raise ValueError("'same' and 'shows' refer to the call of 'needs'; give it")
-        if self.needs is None and self.argument is None and self.most_calls is None:
-            raise ValueError("the clause requires nothing: give 'needs', 'argument' or 'most_calls'")
-        return self
-
-
-class ToolPolicy(BaseModel):
-    """What an agent may do with its tools, in ``Problem.meta["tool_policy"]`` or given to the verifier."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    forbidden: tuple[str, ...] = ()
-    """Tools that must not be called."""
-    clauses: tuple[PolicyClause, ...] = ()
-    repeatable: tuple[str, ...] = ()
-    """Tools that may be called again with the same arguments, such as one that waits for something."""
-    read_only: tuple[str, ...] = ()
-    """Tools that change nothing: calls of them between two equal calls do not justify the repetition."""
-
-    @classmethod
-    def of(cls, problem: Problem) -> ToolPolicy:
-        """The policy of a problem, by default an empty one. Raises ``LabelError`` for an invalid one."""
-        try:
-            return cls.model_validate(problem.meta.get("tool_policy") or {})
-        except ValueError as error:
-            raise LabelError(f"problem {problem.id}: 'tool_policy' is not a valid policy: {error}") from error
-
-    @classmethod
-    def of_file(cls, path: str | Path) -> ToolPolicy:
-        """The policy in a JSON file. Raises ``LabelError`` if it cannot be read or is invalid."""
-        try:
-            return cls.model_validate_json(Path(path).read_bytes())
-        except (OSError, ValueError) as error:
-            raise LabelError(f"{path}: not a valid tool policy: {error}") from error
-
-
-@dataclass(frozen=True, kw_only=True)
-class CallResult:
-    """A call of a run, with the message that answers it."""
-
-    message: int
-    """Index of the assistant's message."""
-    number: int
-    """Index among that message's calls."""
-    call: ToolCall
-    result: Message | None
-    """``None``: the call has not been answered, for example because it is pending."""
-
-    @property
-    def succeeded(self) -> bool:
-        """Whether the call was answered without an error."""
-        return self.result is not None and not reports_error(self.result)
-
-
-def call_results(messages: Sequence[Message]) -> Iterator[CallResult]:
-    """Every call in order, with its result: the tool message after it with the same id or at the same
-    index."""
-    for index, message in enumerate(messages):
-        if not message.tool_calls:
-            continue
-        results = list(takewhile(lambda reply: reply.role == "tool", messages[index + 1 :]))
-        by_id = {reply.tool_call_id: reply for reply in results if reply.tool_call_id is not None}
-        for number, call in enumerate(message.tool_calls):
-            result = by_id.get(call.id) if call.id is not None else None
-            if result is None and number < len(results):
-                at_index = results[number]
-                result = at_index if None in (at_index.tool_call_id, call.id) else None
-            yield CallResult(message=index, number=number, call=call, result=result)
 
 
 def call_arguments(call: ToolCall) -> dict[str, Any] | None:
@@ -138,12 +42,21 @@ def call_arguments(call: ToolCall) -> dict[str, Any] | None:
     return parsed if isinstance(parsed, dict) else None
 
 
+@dataclass(frozen=True)
+class Breach:
+    """A rule that a call breaks."""
+
+    reason: str
+    undecidable: bool = False
+    """Whether the rule could not be decided."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ToolCallVerifier:
     """A :class:`surefoot.protocols.StepVerifier` for runs with tools: -1 where a rule is broken, else
     unknown.
 
-    The clauses of ``policy`` and of the problem's policy all apply. Rules are conservative, since a false
+    The rules of ``policy`` and of the problem's policy all apply. Rules are conservative, since a false
     alarm costs more than a miss:
 
     - *repeated-call*: the same tool and arguments as an earlier successful call, with nothing between them
@@ -179,41 +92,76 @@ class ToolCallVerifier:
             **{
                 name: getattr(self.policy, name) + getattr(problem_policy, name)
                 for name in ToolPolicy.model_fields
+                if name != "tools"
             }
         )
         broken = self._broken_by_calls(trace, policy)
         verdicts = []
         for number, step in enumerate(trace.steps):
-            reasons: list[str] = []
+            breaches: list[Breach] = []
             message = step.message
             if message is None:
                 verdicts.append(Verdict(value=None, reason="a text, not a run with tools"))
                 continue
             calls = range(len(trace.messages[message].tool_calls)) if step.call is None else [step.call]
             if step.part in ("message", "tool_call"):
-                reasons += [reason for call in calls for reason in broken.get((message, call), ())]
+                breaches += [breach for call in calls for breach in broken.get((message, call), ())]
             if step.part in ("message", "content") and not trace.messages[message].tool_calls:
-                reasons += self._broken_by_text(trace, message, trace.step_text(number))
-            if reasons:
-                verdicts.append(Verdict(value=-1, reason="; ".join(reasons)))
-            else:
-                verdicts.append(Verdict(value=None, reason="breaks no rule"))
+                breaches += map(Breach, self._broken_by_text(trace, message, trace.step_text(number)))
+            reasons = [breach.reason for breach in breaches if not breach.undecidable]
+            verdicts.append(
+                Verdict(value=-1, reason="; ".join(reasons))
+                if reasons
+                else Verdict(
+                    value=None, reason="; ".join(breach.reason for breach in breaches) or "breaks no rule"
+                )
+            )
         return verdicts
 
-    def _broken_by_calls(self, trace: Trace, policy: ToolPolicy) -> dict[tuple[int, int], list[str]]:
-        """Reasons by message and number of a call."""
-        broken: dict[tuple[int, int], list[str]] = {}
+    def _broken_by_calls(self, trace: Trace, policy: ToolPolicy) -> dict[tuple[int, int], list[Breach]]:
+        """Breaches by message and number of a call."""
+        results = list(call_results(trace.messages))
+        breaches = self._breaches(trace.messages, trace.tools, policy, results)
+        return {(result.message, result.number): next(breaches) for result in results}
+
+    def check_calls(
+        self, messages: Sequence[Message], tools: Sequence[Tool], results: Sequence[CallResult], new: int
+    ) -> list[list[Breach]]:
+        """The breaches of the last ``new`` calls of ``results``, which may have calls that ``messages`` do
+        not show. The policy alone is the verifier's."""
+        breaches = self._breaches(messages, tools, self.policy, results, begin=len(results) - new)
+        return list(breaches)[-new:]
+
+    def _breaches(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool],
+        policy: ToolPolicy,
+        results: Sequence[CallResult],
+        begin: int = 0,
+    ) -> Iterator[list[Breach]]:
+        repeats = _Repeats(policy)
+        user = [message.content or "" for message in messages if message.role == "user"]
         earlier: list[CallResult] = []
-        for result in call_results(trace.messages):
-            reasons = broken.setdefault((result.message, result.number), [])
-            if "schema" in self.rules and (wrong := _schema_error(trace, result.call)):
-                reasons.append(f"schema: {wrong}")
-            if "repeated-call" in self.rules and result.call.name not in policy.repeatable:
-                reasons += _repetition(result, earlier, trace.messages, policy)
-            if "policy" in self.rules:
-                reasons += [f"policy: {reason}" for reason in _violations(policy, result.call, earlier)]
-            earlier.append(result)
-        return broken
+        unanswered: list[CallResult] = []
+        """Calls of the message at hand, which has no results yet when it is judged."""
+        for number, result in enumerate(results):
+            if unanswered and unanswered[0].message != result.message:
+                earlier[-len(unanswered) :] = results[number - len(unanswered) : number]
+                unanswered = []
+            repeated = repeats.add(result) if "repeated-call" in self.rules else None
+            if number >= begin:
+                found = [repeated] if repeated else []
+                if "schema" in self.rules and (wrong := _schema_error(tools, result.call)):
+                    found.insert(0, f"schema: {wrong}")
+                breaches = [Breach(reason) for reason in found]
+                if "policy" in self.rules:
+                    breaches += _violations(policy, result.call, earlier, user[: result.turn])
+                yield breaches
+            else:
+                yield []
+            unanswered.append(replace(result, result=None))
+            earlier.append(unanswered[-1])
 
     def _broken_by_text(self, trace: Trace, message: int, text: str) -> list[str]:
         reasons = []
@@ -224,100 +172,68 @@ class ToolCallVerifier:
         return reasons
 
 
-def _schema_error(trace: Trace, call: ToolCall) -> str | None:
-    if not trace.tools:  # the record does not list the tools
+def _schema_error(tools: Sequence[Tool], call: ToolCall) -> str | None:
+    if not tools:  # the record does not list the tools
         return None
     try:
-        return call_error(trace.tools, call)
+        return call_error(tools, call)
     except SchemaError:
         return None
 
 
-def _repetition(
-    result: CallResult, earlier: Sequence[CallResult], messages: Sequence[Message], policy: ToolPolicy
-) -> list[str]:
-    failures = 0
-    since = result.message
-    for previous in reversed(earlier):
-        if any(message.role == "user" for message in messages[previous.message : since]):
-            break
-        since = previous.message
-        if not _same(previous.call, result.call):
-            if previous.call.name in policy.read_only:
-                continue
-            break
-        if previous.succeeded:
-            first, second = previous.result, result.result
-            if first is not None and (second is None or second.content == first.content):
-                return ["repeated-call: the same call has been made, and nothing has changed since"]
-            break
-        failures += previous.result is not None
-        if failures == 2:
-            return ["repeated-call: the same call has failed twice"]
-    return []
+def _violations(
+    policy: ToolPolicy, call: ToolCall, earlier: Sequence[CallResult], user: Sequence[str]
+) -> Iterator[Breach]:
+    if policy.forbids(call.name):
+        yield Breach(f"policy: {call.name} is forbidden")
+    for outcome in judge_call(policy, call, earlier, user):
+        if outcome.outcome != "satisfied":
+            yield Breach(f"policy: {outcome.reason}", undecidable=outcome.outcome == "undecidable")
 
 
-def _same(left: ToolCall, right: ToolCall) -> bool:
-    if left.name != right.name:
-        return False
-    if left.arguments == right.arguments:
-        return True
-    parsed = call_arguments(left)
-    return parsed is not None and parsed == call_arguments(right)
+class _Repeats:
+    """Equal calls with nothing between them that could change the result, each found in constant time."""
 
+    def __init__(self, policy: ToolPolicy) -> None:
+        self._policy = policy
+        self._equal: dict[str, list[tuple[int, CallResult]]] = {}
+        self._changes: list[tuple[int, str]] = []
+        """Positions and texts of the last call that may change something, and before it of the last such call
+        that is unequal to it."""
+        self._count = 0
 
-def _violations(policy: ToolPolicy, call: ToolCall, earlier: Sequence[CallResult]) -> Iterator[str]:
-    if call.name in policy.forbidden:
-        yield f"{call.name} is forbidden"
-    arguments = call_arguments(call) or {}
-    for clause in policy.clauses:
-        if clause.tool == call.name and (wrong := _breaks(clause, arguments, earlier)):
-            yield clause.reason or wrong
+    def add(self, result: CallResult) -> str | None:
+        """Why a call repeats an earlier one."""
+        text, reason = call_text(result.call), None
+        if result.call.name not in self._policy.repeatable:
+            reason = self._repeated(text, result)
+        self._equal.setdefault(text, []).append((self._count, result))
+        if result.call.name not in self._policy.read_only:
+            others = [change for change in self._changes if change[1] != text]
+            self._changes = [*others[-1:], (self._count, text)]
+        self._count += 1
+        return reason
 
-
-def _breaks(clause: PolicyClause, arguments: dict[str, Any], earlier: Sequence[CallResult]) -> str | None:
-    successful = [result for result in earlier if result.succeeded]
-    if clause.most_calls is not None:
-        count = sum(result.call.name == clause.tool for result in successful)
-        if count >= clause.most_calls:
-            return f"{clause.tool} has been called {count} times, and {clause.most_calls} are allowed"
-    if clause.needs is not None and not any(_satisfies(clause, arguments, result) for result in successful):
-        same = f" with the same {', '.join(clause.same)}" if clause.same else ""
-        shows = "" if clause.shows is None else f" showing {json.dumps(clause.shows, ensure_ascii=False)}"
-        return f"{clause.tool} needs an earlier {clause.needs}{same}{shows}"
-    if clause.argument is None or clause.argument not in arguments:
+    def _repeated(self, text: str, result: CallResult) -> str | None:
+        since = max((position for position, other in self._changes if other != text), default=-1)
+        for failures, (position, previous) in enumerate(reversed(self._equal.get(text, [])), 1):
+            if position < since or previous.turn != result.turn:
+                return None
+            if previous.result is None:
+                return "repeated-call: the same call has been made, and is not answered yet"
+            if previous.succeeded:
+                if result.result is not None and result.result.content != previous.result.content:
+                    return None
+                return "repeated-call: the same call has been made, and nothing has changed since"
+            if failures == 2:
+                return "repeated-call: the same call has failed twice"
         return None
-    value = arguments[clause.argument]
-    if clause.allowed is not None and value not in clause.allowed:
-        return f"{clause.argument} is {str(value)[:100]!r}, which is not allowed"
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        if clause.minimum is not None and value < clause.minimum:
-            return f"{clause.argument} is {value}, below {clause.minimum:g}"
-        if clause.maximum is not None and value > clause.maximum:
-            return f"{clause.argument} is {value}, above {clause.maximum:g}"
-    return None
 
 
-def _satisfies(clause: PolicyClause, arguments: dict[str, Any], result: CallResult) -> bool:
-    if result.call.name != clause.needs:
-        return False
-    earlier = call_arguments(result.call) or {}
-    if any(earlier.get(name) != arguments.get(name) for name in clause.same):
-        return False
-    content = (result.result.content or "") if result.result is not None else ""
-    if isinstance(clause.shows, dict):
-        fields = _leading_object(content)
-        return all(name in fields and fields[name] == value for name, value in clause.shows.items())
-    return clause.shows is None or clause.shows in content
-
-
-def _leading_object(text: str) -> dict[str, Any]:
-    """The JSON object at the start of a text; the text after it may not be the tool's own."""
-    try:
-        value, _ = json.JSONDecoder().raw_decode(text.lstrip())
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
+def call_text(call: ToolCall) -> str:
+    """A text that is equal for calls that are equal as JSON, whose numbers 1 and 1.0 are equal."""
+    parsed = call_arguments(call)
+    return f"{call.name} {call.arguments if parsed is None else json_text(parsed)}"
 
 
 _ADMITS = re.compile(

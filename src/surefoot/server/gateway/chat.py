@@ -99,7 +99,7 @@ async def _respond(
         plan,
         caller=request.state.caller,
         logprobs=name is not None and gateway.settings.record_logprobs,
-        keep_tokens=name is not None,
+        session=name,
     )
     entry = LogEntry(
         id=new_id(form.id_prefix),

@@ -198,7 +198,7 @@ class Generator:
             finish_reason=completion.finish_reason,
             **content,
         )
-        tokens = SampledTokens.of(completion, result) if plan.keep_tokens else None
+        tokens = SampledTokens.of(completion, result) if plan.session is not None else None
         return Choice(
             candidates=(GatewayCandidate(trace=trace, chosen=True, choice=number, tokens=tokens),),
             chosen=0,
@@ -381,6 +381,13 @@ class _Draw:
     def best(self) -> _Reply:
         return self.replies[self.chosen]
 
+    def release(self, message: Message) -> None:
+        """Put the message that the guard released in place of the sampled one."""
+        trace = self.best.trace
+        messages = (*trace.messages[:-1], message)
+        released = segment_trace(trace.model_copy(update={"messages": messages, "steps": ()}))
+        self.replies[self.chosen] = replace(self.best, trace=released)
+
 
 @dataclass(frozen=True, kw_only=True)
 class _ToolReplies:
@@ -409,7 +416,17 @@ class _ToolReplies:
         if guard is None:
             reply = GuardedReply(message=await ask(self.plan.messages, 0), decisions=())
         else:
-            reply = await guarded_reply(guard, ask, self.plan.messages, self.plan.tools, review=review)
+            reply = await guarded_reply(
+                guard,
+                ask,
+                self.plan.messages,
+                self.plan.tools,
+                review=review,
+                caller=self.plan.caller,
+                conversation=self.plan.session,
+            )
+            if reply.message is not None:
+                self.draws[-1].release(reply.message)
             for decision in reply.decisions:
                 self.charge(decision.usage)
         return self._choice(reply, guarded=guard is not None)
@@ -473,7 +490,7 @@ class _ToolReplies:
                 )
             )
             first_step = sum(step.message != len(run) for step in trace.steps)
-            tokens = SampledTokens.of(completion, result) if plan.keep_tokens else None
+            tokens = SampledTokens.of(completion, result) if plan.session is not None else None
             replies.append(_Reply(trace=trace, first_step=first_step, tokens=tokens))
         draw.replies += await self._scored(draw, replies) if plan.strategy.needs_scorer else replies
 

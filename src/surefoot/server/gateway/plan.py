@@ -145,8 +145,8 @@ class Plan:
     tools: tuple[Tool, ...] = ()
     logprobs: bool = False
     """Whether to ask the policy for the log-probabilities of its tokens."""
-    keep_tokens: bool = False
-    """Whether to record the tokens of whole messages, as for sessions."""
+    session: str | None = None
+    """The client's name of the conversation; with one, the tokens of whole messages are recorded."""
     aggregation: Aggregator = "min"
     abstain_below: float | None = None
     caller: str = ""

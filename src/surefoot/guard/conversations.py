@@ -1,0 +1,135 @@
+"""What a guard remembers of conversations: their order, and calls that their messages do not show yet."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Final
+
+from surefoot.labelling.verifiers.tool_calls import call_text
+from surefoot.labelling.verifiers.tool_policy import CallResult, call_results
+from surefoot.records import Message, ToolCall
+
+_CONVERSATIONS: Final = 10_000
+"""Conversations of one caller that are remembered; the one that was used least recently goes first."""
+MAX_REMEMBERED: Final = 1000
+"""Calls of one conversation that are remembered."""
+_REFUSED: Final = "this call was not executed: "
+"""Results of refused calls contain this text. Alone it proves nothing, since a tool may write it."""
+
+
+def conversation_key(messages: Sequence[Message], name: str | None = None) -> str:
+    """The key of a conversation: its name if it has one, else its messages up to the user's first.
+
+    So two conversations of one caller that begin with the same messages are one, unless they have names:
+    their released calls count together until the guard forgets them.
+    """
+    digest = hashlib.sha256(b"name" if name is not None else b"messages")
+    for message in messages if name is None else ():
+        digest.update(message.model_dump_json().encode())
+        if message.role == "user":
+            break
+    digest.update((name or "").encode())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Released:
+    """A call that may have been executed."""
+
+    decision: str
+    at: float
+    text: str
+    turn: int
+    call: ToolCall
+
+
+@dataclass
+class Conversation:
+    """The calls that a guard decided about."""
+
+    released: list[Released] = field(default_factory=list)
+    """Also calls that wait for a person."""
+    refused: dict[str, list[tuple[str | None, str]]] = field(default_factory=dict)
+    """Ids and texts of calls that were not released, by decision."""
+    last: Future[None] | None = None
+    """The check that came last."""
+
+    def results(self, messages: Sequence[Message], forget_s: float) -> list[CallResult]:
+        """Every attempt so far: those of the messages, and those released in the last ``forget_s`` seconds
+        that the messages do not show. Calls that the guard refused are no attempts."""
+        begin = time.monotonic() - forget_s
+        self.released = [released for released in self.released if released.at >= begin]
+        refused = Counter(call for calls in self.refused.values() for call in calls)
+        shown = Counter[str]()
+        attempts = []
+        for result in call_results(messages):
+            text = call_text(result.call)
+            content = "" if result.result is None else result.result.content or ""
+            if refused[result.call.id, text] and (result.result is None or _REFUSED in content):
+                refused[result.call.id, text] -= 1
+                continue
+            shown[text] += 1
+            attempts.append(result)
+        for number, released in enumerate(self.released):
+            if shown[released.text]:
+                shown[released.text] -= 1
+            else:
+                attempts.append(
+                    CallResult(message=-1, number=number, call=released.call, result=None, turn=released.turn)
+                )
+        return attempts
+
+    def release(self, decision: str, calls: Sequence[ToolCall], turn: int) -> None:
+        """Count the calls as attempts."""
+        now = time.monotonic()
+        self.released += [
+            Released(decision=decision, at=now, text=call_text(call), turn=turn, call=call) for call in calls
+        ]
+
+    def withdraw(self, decision: str) -> None:
+        """Count the calls of a decision no longer."""
+        self.released = [released for released in self.released if released.decision != decision]
+        self.refused.pop(decision, None)
+
+    def refuse(self, decision: str, calls: Sequence[ToolCall]) -> None:
+        """Note calls that are never executed. Beyond a bound they count as attempts."""
+        if len(self.refused) < MAX_REMEMBERED:
+            self.refused[decision] = [(call.id, call_text(call)) for call in calls]
+
+
+class Conversations:
+    """The conversations of one guard, by caller and key."""
+
+    def __init__(self) -> None:
+        self._by_caller: dict[str, OrderedDict[str, Conversation]] = {}
+        self._lock = Lock()
+
+    @asynccontextmanager
+    async def turn(self, caller: str, key: str) -> AsyncIterator[Conversation]:
+        """Wait until all checks of the conversation that came before have ended, in any thread or loop."""
+        done: Future[None] = Future()
+        with self._lock:
+            of_caller = self._by_caller.setdefault(caller, OrderedDict())
+            conversation = of_caller.setdefault(key, Conversation())
+            of_caller.move_to_end(key)
+            while len(of_caller) > _CONVERSATIONS:
+                of_caller.popitem(last=False)
+            before, conversation.last = conversation.last, done
+        if before is not None:
+            try:
+                await asyncio.shield(asyncio.wrap_future(before))
+            except BaseException:  # cancelled: the next one still waits for the one before
+                before.add_done_callback(lambda _: done.set_result(None))
+                raise
+        try:
+            yield conversation
+        finally:
+            done.set_result(None)

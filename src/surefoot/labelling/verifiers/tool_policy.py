@@ -1,0 +1,588 @@
+"""A tool policy: rules in CEL over the calls of a run, each satisfied, violated or undecidable.
+
+CEL is the Common Expression Language (https://cel.dev). An expression has no side effects and always ends.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import posixpath
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cached_property, lru_cache
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+from urllib.parse import urlsplit
+
+import cel
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from surefoot.errors import LabelError
+from surefoot.records import Message, Problem, Tool, ToolCall
+from surefoot.segment import reports_error
+
+MAX_EXPRESSION: Final = 2000
+"""Characters of an expression; the parser of the language ends the process for a deep one of 20,000."""
+MAX_EVALUATION: Final = 5_000_000
+"""Bound on the number of values that an expression reads, to the power of its nested loops."""
+MAX_DEPTH: Final = 32
+"""Levels of nested arguments."""
+_EXACT: Final = 2**53
+"""Integers up to here are exact in every JSON reader (RFC 7493)."""
+
+Outcome = Literal["satisfied", "violated", "undecidable"]
+
+
+def parse_arguments(text: str) -> dict[str, Any]:
+    """The arguments of a call, read so that no other JSON reader can read them differently.
+
+    Raises ``ValueError`` for anything but an object, names that occur twice (also if they differ only in
+    Unicode form or case), NaN and infinity, integers beyond 2^53, characters that are not Unicode, and more
+    than ``MAX_DEPTH`` levels. A text without characters is an object without arguments.
+    """
+    try:
+        value = json.loads(
+            text if text.strip() else "{}",
+            object_pairs_hook=_distinct,
+            parse_constant=_refuse_number,
+            parse_float=_finite,
+            parse_int=_exact,
+        )
+        json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError as error:
+        raise ValueError(f"deeper than {MAX_DEPTH} levels") from error
+    except UnicodeEncodeError as error:
+        raise ValueError("a character is half of a surrogate pair") from error
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")  # noqa: TRY004 - a text is the argument
+    if _depth(value) > MAX_DEPTH:
+        raise ValueError(f"deeper than {MAX_DEPTH} levels")
+    return value
+
+
+def canonical_arguments(text: str) -> str:
+    """The one serialization of arguments, with names in order. Raises as :func:`parse_arguments`."""
+    return json.dumps(parse_arguments(text), ensure_ascii=False, sort_keys=True)
+
+
+def normal_name(name: str) -> str:
+    """A tool's name without differences of Unicode form, case, spaces and invisible characters."""
+    text = unicodedata.normalize("NFKC", name).casefold()
+    return "".join(
+        character
+        for character in text
+        if not character.isspace() and unicodedata.category(character) not in ("Cf", "Cc", "Mn")
+    )
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names: dict[str, str] = {}
+    for name, _ in pairs:
+        key = unicodedata.normalize("NFKC", name).casefold()
+        if key in names:
+            raise ValueError(f"the names {names[key][:100]!r} and {name[:100]!r} are the same")
+        names[key] = name
+    return dict(pairs)
+
+
+def _refuse_number(text: str) -> Any:
+    raise ValueError(f"{text} is not a JSON number")
+
+
+def _finite(text: str) -> float:
+    if math.isinf(value := float(text)):
+        raise ValueError(f"{text[:30]} is beyond the numbers of JSON readers")
+    return value
+
+
+def _exact(text: str) -> int:
+    if len(text) > 17 or abs(value := int(text)) > _EXACT:
+        raise ValueError(f"{text[:30]} is beyond 2^53; write it as a string")
+    return value
+
+
+def _depth(value: Any) -> int:
+    """Levels of nesting; Python's own limit of recursion is far above ``MAX_DEPTH``."""
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if items is None else 1 + max(map(_depth, items), default=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallResult:
+    """A call of a run, with the message that answers it."""
+
+    message: int
+    """Index of the assistant's message."""
+    number: int
+    """Index among that message's calls."""
+    call: ToolCall
+    result: Message | None
+    """``None``: the call has not been answered, for example because it is pending."""
+    turn: int = 0
+    """Messages of the user before it."""
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the call was answered without an error."""
+        return self.result is not None and not reports_error(self.result)
+
+    @cached_property
+    def arguments(self) -> dict[str, Any] | None:
+        """The arguments with numbers as policies see them; ``None`` if they are unreadable."""
+        try:
+            return {name: _as_cel(value) for name, value in parse_arguments(self.call.arguments).items()}
+        except ValueError:
+            return None
+
+    @cached_property
+    def value(self) -> Any:
+        """The result as JSON, else as text. A JSON text with a name twice is text."""
+        text = (self.result.content or "") if self.result is not None else ""
+        try:
+            return _as_cel(json.loads(text, object_pairs_hook=_distinct, parse_constant=_refuse_number))
+        except (ValueError, RecursionError):
+            return text
+
+    def matches(self, name: str, arguments: Mapping[str, Any]) -> bool:
+        """Whether it is a call of this tool that has all of ``arguments``, among others."""
+        if normal_name(self.call.name) != normal_name(name):
+            return False
+        own = self.arguments or {}
+        return all(key in own and json_text(own[key]) == json_text(value) for key, value in arguments.items())
+
+
+def call_results(messages: Sequence[Message]) -> Iterator[CallResult]:
+    """Every call in order, with its result: the tool message after it with the same id or at the same
+    index. An id that occurs twice among a message's calls or their results identifies nothing."""
+    turn = 0
+    for index, message in enumerate(messages):
+        turn += message.role == "user"
+        if not message.tool_calls:
+            continue
+        results = list(takewhile(lambda reply: reply.role == "tool", messages[index + 1 :]))
+        by_id = _unique({}, ((reply.tool_call_id, reply) for reply in results))
+        known = _unique({}, ((call.id, call) for call in message.tool_calls))
+        for number, call in enumerate(message.tool_calls):
+            result = by_id.get(call.id) if call.id is not None and known[call.id] else None
+            if result is None and number < len(results):
+                at_index = results[number]
+                result = at_index if None in (at_index.tool_call_id, call.id) else None
+            yield CallResult(message=index, number=number, call=call, result=result, turn=turn)
+
+
+def _unique(values: dict[str, Any], pairs: Iterator[tuple[str | None, Any]]) -> dict[str, Any]:
+    """Values by id; ``None`` where an id occurs twice."""
+    for key, value in pairs:
+        if key is not None:
+            values[key] = None if key in values else value
+    return values
+
+
+def _as_cel(value: Any) -> Any:
+    """JSON with every number as a double: CEL adds no integers to doubles."""
+    if isinstance(value, dict):
+        return {name: _as_cel(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_as_cel(item) for item in value]
+    if isinstance(value, int) and not isinstance(value, bool):
+        return float(value) if abs(value) < 10**300 else math.inf
+    return value
+
+
+def json_text(value: Any) -> str:
+    """A text that is equal for values that are equal as JSON."""
+    return json.dumps(_as_cel(value), sort_keys=True)
+
+
+class PolicyRule(BaseModel):
+    """What a call of one of ``tools`` requires."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tools: tuple[str, ...] = Field(min_length=1)
+    require: str = Field(max_length=MAX_EXPRESSION)
+    """A CEL expression that must be true; see :class:`ToolPolicy`."""
+    reason: str = ""
+    """Message for the agent; by default the expression itself."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        try:
+            _compile(self.require)
+        except ValueError as error:
+            raise ValueError(f"'require': {error}") from error
+        return self
+
+    @property
+    def message(self) -> str:
+        """What the agent is told."""
+        return self.reason or f"required: {self.require}"
+
+
+class ToolPolicy(BaseModel):
+    """What an agent may do with its tools, in ``Problem.meta["tool_policy"]`` or given to the verifier.
+
+    A rule's expression reads these variables. Numbers are doubles: write ``args.amount * 2.0``.
+
+    - ``args``: arguments of the call. A missing one, or one of another type, makes the rule undecidable.
+    - ``call``: its ``name`` and ``turn`` (the number of user messages before it).
+    - ``calls``: every attempt before it, in order, each with ``name``, ``args``, ``turn``, ``answered``,
+      ``ok`` and ``result`` (as JSON, else text; ``null`` without an answer).
+    - ``user``: the user's messages; ``said``: the last one.
+
+    And these functions: ``latest(tool, {arguments})`` is the result of the last answered call of a tool that
+    has these arguments, ``null`` if there is none; if that call failed, the rule is violated, as it is where
+    something is asked of ``null``. ``attempts(tool, {arguments})`` are all such calls, ``sum(list)`` is exact
+    in decimals, ``host(url)`` and ``path(text)`` are normalized, and the rule is violated if there is none.
+    The arguments of ``latest`` and ``attempts`` may be left out.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    forbidden: tuple[str, ...] = ()
+    """Tools that must not be called."""
+    rules: tuple[PolicyRule, ...] = ()
+    repeatable: tuple[str, ...] = ()
+    """Tools that may be called again with the same arguments, such as one that waits for something."""
+    read_only: tuple[str, ...] = ()
+    """Tools that change nothing: calls of them between two equal calls do not justify the repetition."""
+    tools: tuple[Tool, ...] = ()
+    """The tools as they are offered. If given, names, arguments and types in the rules are checked."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.tools:
+            self.check_types(self.tools)
+        return self
+
+    @classmethod
+    def of(cls, problem: Problem) -> ToolPolicy:
+        """The policy of a problem, by default an empty one. Raises ``LabelError`` for an invalid one."""
+        try:
+            return cls.model_validate(problem.meta.get("tool_policy") or {})
+        except ValueError as error:
+            raise LabelError(f"problem {problem.id}: 'tool_policy' is not a valid policy: {error}") from error
+
+    @classmethod
+    def of_file(cls, path: str | Path) -> ToolPolicy:
+        """The policy in a JSON file. Raises ``LabelError`` if it cannot be read or is invalid."""
+        try:
+            return cls.model_validate_json(Path(path).read_bytes())
+        except (OSError, ValueError) as error:
+            raise LabelError(f"{path}: not a valid tool policy: {error}") from error
+
+    def forbids(self, name: str) -> bool:
+        """Whether the tool must not be called."""
+        return normal_name(name) in map(normal_name, self.forbidden)
+
+    def rules_for(self, name: str) -> list[tuple[int, PolicyRule]]:
+        """The rules for a tool, with their numbers."""
+        return [
+            (number, rule)
+            for number, rule in enumerate(self.rules)
+            if normal_name(name) in map(normal_name, rule.tools)
+        ]
+
+    def check_types(self, tools: Sequence[Tool]) -> None:
+        """Compare the rules with the tools' schemas. Raises ``ValueError``, naming rule and field, for an
+        unknown tool, an unknown argument, and a comparison that the argument's type does not allow."""
+        schemas = {tool.name: json.loads(tool.parameters or "{}") for tool in tools}
+        named = {"forbidden": self.forbidden, "repeatable": self.repeatable, "read_only": self.read_only}
+        named |= {f"rules.{number}.tools": rule.tools for number, rule in enumerate(self.rules)}
+        for field, names in named.items():
+            if unknown := set(names) - schemas.keys():
+                known = ", ".join(schemas) or "none"
+                raise ValueError(f"{field}: there is no tool {sorted(unknown)[0]!r}; the tools are {known}")
+        for number, rule in enumerate(self.rules):
+            for name in rule.tools:
+                if wrong := _type_error(rule.require, schemas[name]):
+                    raise ValueError(f"rules.{number}.require: for {name}, {wrong}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleOutcome:
+    """What one rule says of one call."""
+
+    rule: int
+    """Its number in the policy."""
+    outcome: Outcome
+    reason: str = ""
+
+
+def judge_call(
+    policy: ToolPolicy, call: ToolCall, earlier: Sequence[CallResult], user: Sequence[str]
+) -> Iterator[RuleOutcome]:
+    """What every rule for the tool says of a call, after the calls ``earlier`` and the user's messages."""
+    for number, rule in policy.rules_for(call.name):
+        outcome, reason = _evaluate(rule, call, earlier, user)
+        yield RuleOutcome(rule=number, outcome=outcome, reason=reason)
+
+
+def _evaluate(
+    rule: PolicyRule, call: ToolCall, earlier: Sequence[CallResult], user: Sequence[str]
+) -> tuple[Outcome, str]:
+    program, depth = _compile(rule.require)
+    values = _Values(rule.require, earlier, limit=int(MAX_EVALUATION ** (1 / max(1, depth))))
+    reading: dict[str, Callable[[], Any]] = {
+        "args": lambda: values.read(_as_cel(parse_arguments(call.arguments))),
+        "call": lambda: {"name": call.name, "turn": len(user)},
+        "calls": lambda: values.events(earlier),
+        "user": lambda: values.read(list(user)),
+        "said": lambda: user[-1] if user else "",
+    }
+    try:
+        variables = {name: read() for name, read in reading.items() if name in program.variables()}
+        value = program.execute(cel.Context(variables=variables, functions=values.functions()))
+    except Exception as error:
+        if values.missing is not None:
+            return "violated", f"{rule.message} ({values.missing})"
+        text = f"there is no {error}" if isinstance(error, KeyError) else str(error).split(". ")[0][:200]
+        value, values.failed = None, values.failed or text
+    if values.refused is not None:
+        return "violated", f"{rule.message} ({values.refused})"
+    if values.failed is None and not isinstance(value, bool):
+        values.failed = "it is neither true nor false"
+    if values.failed is not None:
+        return "undecidable", f"{rule.message} (undecidable: {values.failed})"
+    return ("satisfied", "") if value else ("violated", rule.message)
+
+
+class _Values:
+    """The functions of one evaluation, and a bound on all values that it reads.
+
+    A function never raises, because the language logs the errors of functions: it notes one, and is null.
+    """
+
+    def __init__(self, expression: str, earlier: Sequence[CallResult], limit: int) -> None:
+        self._expression, self._earlier, self._left = expression, earlier, limit
+        self.missing: str | None = None
+        """An observation that was not made; the rule may ask for that."""
+        self.refused: str | None = None
+        """Why the rule is violated whatever the expression says."""
+        self.failed: str | None = None
+        """Why the rule is undecidable whatever the expression says."""
+
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        return {
+            "latest": self._latest,
+            "attempts": self._attempts,
+            "sum": self._sum,
+            "host": self._host,
+            "path": self._path,
+        }
+
+    def read(self, value: Any) -> Any:
+        """``value``, whose parts are counted; ``None`` above the limit."""
+        pending = [value]
+        while pending and self.failed is None:
+            part = pending.pop()
+            pending += part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+            self._spend(1 + len(part) // 100 if isinstance(part, str) else 1)
+        return None if self.failed else value
+
+    def events(self, events: Sequence[CallResult]) -> Any:
+        """Calls as expressions see them; results are read only if the expression may ask for them."""
+        with_results = "result" in self._expression
+        rows = []
+        for event in events:
+            row = {"name": event.call.name, "args": event.arguments, "turn": event.turn}
+            row |= {"answered": event.result is not None, "ok": event.succeeded}
+            if with_results:
+                row["result"] = None if event.result is None else event.value
+            rows.append(self.read(row))
+        return None if self.failed else rows
+
+    def _spend(self, cost: int) -> None:
+        self._left -= cost
+        if self._left < 0:
+            self.failed = "it would read too many values"
+
+    def _matching(self, name: str, arguments: Mapping[str, Any]) -> Iterator[CallResult]:
+        for event in reversed(self._earlier):
+            self._spend(1)
+            if self.failed is None and event.matches(name, arguments):
+                yield event
+
+    def _latest(self, name: Any, arguments: Any = None) -> Any:
+        if not isinstance(name, str) or not isinstance(arguments, dict | None):
+            self.failed = "latest takes a tool's name and a map of arguments"
+            return None
+        for event in self._matching(name, arguments or {}):
+            if event.result is None:
+                continue
+            if event.succeeded:
+                return self.read(event.value)
+            self.refused = f"the last {name} failed"
+            return None
+        self.missing = f"no {name} with these arguments has been answered"
+        return None
+
+    def _attempts(self, name: Any, arguments: Any = None) -> Any:
+        if not isinstance(name, str) or not isinstance(arguments, dict | None):
+            self.failed = "attempts takes a tool's name and a map of arguments"
+            return []
+        return self.events([*self._matching(name, arguments or {})][::-1])
+
+    def _sum(self, values: Any) -> Any:
+        if not isinstance(values, list) or not all(type(value) in (float, int) for value in values):
+            self.failed = "a term of the sum is no number"
+            return None
+        return float(sum((Decimal(repr(value)) for value in values), Decimal(0)))
+
+    def _host(self, url: Any) -> Any:
+        try:
+            parts = urlsplit(url if isinstance(url, str) else "")
+            host = (parts.hostname or "").rstrip(".")
+            parts.port  # noqa: B018 - an invalid port raises
+        except ValueError:
+            host = ""
+        # readers of addresses disagree about these characters
+        strange = host and (re.search(r"[\\\s\x00-\x1f]", url) or re.search(r"[^!-~]|[@%]", parts.netloc))
+        if not host or strange or parts.scheme not in ("http", "https"):
+            self.refused = "it is no plain web address"
+        return host
+
+    def _path(self, text: Any) -> Any:
+        if not isinstance(text, str) or not text.startswith("/") or re.search(r"[%\\\x00-\x1f]", text):
+            self.refused = "it is no plain absolute path"
+            return None
+        return "/" + posixpath.normpath(unicodedata.normalize("NFC", text)).lstrip("/")
+
+
+_VARIABLES: Final = frozenset({"args", "call", "calls", "user", "said"})
+_FUNCTIONS: Final = frozenset(_Values("", (), 0).functions()) | {
+    *("size", "contains", "startsWith", "endsWith", "matches", "has", "int", "double", "string", "bool"),
+    *("timestamp", "duration", "getFullYear", "getMonth", "getDayOfMonth", "getDayOfWeek", "getHours"),
+    *("getMinutes", "type", "dyn", "all", "exists", "exists_one", "map", "filter"),
+}
+_LOOPS: Final = ("all", "exists", "exists_one", "map", "filter")
+_TOKENS: Final = re.compile(
+    r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|\w+|&&|\|\||[<>=!]=|\S"""
+)
+
+
+@lru_cache(maxsize=1024)
+def _compile(expression: str) -> tuple[cel.Program, int]:
+    """The program, and how deep its loops are nested. Raises ``ValueError`` for an unusable expression."""
+    if len(expression) > MAX_EXPRESSION:
+        raise ValueError(f"longer than {MAX_EXPRESSION} characters")
+    try:
+        program = cel.compile(expression)
+    except ValueError as error:
+        raise ValueError(f"not a CEL expression: {str(error).split('ERROR: ')[-1][:200]}") from error
+    tokens = _TOKENS.findall(expression)
+    loops = [at for at in range(len(tokens) - 3) if tokens[at] in _LOOPS and tokens[at + 1] == "("]
+    bound = {tokens[at + 2] for at in loops}
+    if bound & _VARIABLES:
+        raise ValueError(f"a loop must not rename {sorted(bound & _VARIABLES)[0]!r}")
+    if unknown := set(program.variables()) - _VARIABLES - bound:
+        raise ValueError(f"unknown variable {min(unknown)!r}; there are {', '.join(sorted(_VARIABLES))}")
+    named = {name for name in program.functions() if name.isidentifier() and not name.startswith("_")}
+    if unknown := named - _FUNCTIONS:
+        raise ValueError(f"unknown function {min(unknown)!r}")
+    ends = {at: _end(tokens, at + 1) for at in loops}
+    depth = max((sum(at < inner < ends[at] for at in loops) + 1 for inner in loops), default=0)
+    return program, depth
+
+
+def _end(tokens: Sequence[str], opening: int) -> int:
+    """Index of the bracket that closes the one at ``opening``."""
+    level = 0
+    for at in range(opening, len(tokens)):
+        level += (tokens[at] in ("(", "[", "{")) - (tokens[at] in (")", "]", "}"))
+        if level == 0:
+            return at
+    return len(tokens)
+
+
+_TYPES: Final[Mapping[type, str]] = {str: "string", bool: "boolean", float: "number", int: "number"}
+_ORDERED: Final = ("<", "<=", ">", ">=")
+_COMPARED: Final = ("==", "!=", *_ORDERED)
+
+
+def _type_error(expression: str, schema: Mapping[str, Any]) -> str | None:
+    """Why an expression does not fit the schema of a tool's arguments: what is compared with ``args`` at each
+    place, as far as the schema has types."""
+    tokens = _TOKENS.findall(expression)
+    for at, token in enumerate(tokens):
+        if token != "args" or tokens[at - 1 : at] == ["."]:
+            continue
+        part: Mapping[str, Any] | None = schema
+        path, end = "args", at + 1
+        while (name := _member(tokens, end)) is not None:
+            path, end = f"{path}.{name}", end + (2 if tokens[end] == "." else 3)
+            inner = (part or {}).get("properties")
+            if isinstance(inner, dict) and name not in inner:
+                return f"there is no argument {path[5:]!r}; it has {', '.join(inner) or 'none'}"
+            part = inner[name] if isinstance(inner, dict) else None
+        if part is not None and part is not schema and (wrong := _misuse(path, part, tokens, at, end)):
+            return wrong
+    return None
+
+
+def _member(tokens: Sequence[str], at: int) -> str | None:
+    """The name that is selected at ``at``, by a dot or in brackets; ``None`` for a method or no selection."""
+    match tokens[at : at + 3]:
+        case [".", name, *rest] if rest != ["("]:
+            return name
+        case ["[", name, "]"] if name[0] in "'\"":
+            return name[1:-1]
+    return None
+
+
+def _misuse(path: str, part: Mapping[str, Any], tokens: Sequence[str], at: int, end: int) -> str | None:
+    types, choices = _types(part), part.get("enum")
+    before, after = tokens[max(0, at - 2) : at], tokens[end : end + 2]
+    if len(after) == 2 and after[0] == "." and types and "string" not in types:
+        wrong = f"{path} has no {after[1]}(): it is a {' or '.join(sorted(types))}"
+        return wrong if after[1] in _OF_TEXT else None
+    listed = after == ["in", "["]
+    others = tokens[end + 2 : _end(tokens, end + 1)] if listed else after[1:]
+    operator = "==" if listed else after[0] if after else ""
+    if operator not in (*_COMPARED, "+", "-", "*", "/") and len(before) == 2 and before[1] in _COMPARED:
+        operator, others = before[1], before[:1]
+    for value in map(_literal, others):
+        if value is None or operator not in (*_COMPARED, "+", "-", "*", "/"):
+            continue
+        if types and _TYPES[type(value)] not in types:
+            return f"{path} is a {' or '.join(sorted(types))} and is compared with {value!r}"
+        if operator in ("+", "-", "*", "/") and isinstance(value, int):
+            return f"write {value}.0 beside {path}: numbers are doubles"
+        if isinstance(choices, list) and operator in ("==", "!=") and value not in choices:
+            return f"{path} is never {value!r}; it is one of {', '.join(map(str, choices))}"
+    if operator in _ORDERED and types and not types & {"number", "string"}:
+        return f"{path} is a {' or '.join(sorted(types))} and has no order"
+    return None
+
+
+_OF_TEXT: Final = ("startsWith", "endsWith", "contains", "matches")
+
+
+def _types(part: Mapping[str, Any]) -> set[str] | None:
+    """JSON types that a schema allows, ``integer`` as ``number``; ``None`` if it does not say."""
+    for keyword in ("anyOf", "oneOf"):
+        if isinstance(part.get(keyword), list):
+            inner = [_types(option) for option in part[keyword]]
+            return None if None in inner else set().union(*filter(None, inner))
+    if isinstance(part.get("enum"), list):
+        return {_TYPES.get(type(value), "object") for value in part["enum"]}
+    kinds = part.get("type")
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    return {"number" if kind == "integer" else kind for kind in kinds} if kinds else None
+
+
+def _literal(token: str) -> str | float | bool | None:
+    """The value of a literal; ``None`` for anything else."""
+    if token[0] in "'\"":
+        return token[1:-1]
+    if token in ("true", "false"):
+        return token == "true"
+    try:
+        return int(token) if token.isdigit() else float(token) if token[0].isdigit() else None
+    except ValueError:
+        return None
