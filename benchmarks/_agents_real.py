@@ -92,7 +92,8 @@ AIRLINE = ToolPolicy.model_validate(
                     "update_reservation_flights",
                     "update_reservation_passengers",
                 ],
-                "require": "latest('get_reservation_details', {'reservation_id': args.reservation_id}) != null",
+                "require": "latest('get_reservation_details', {'reservation_id': args.reservation_id})"
+                " != null",
             },
             {
                 "tools": ["book_reservation", "send_certificate"],
