@@ -69,6 +69,7 @@ audit over-optimisation | audit.commands:AuditOverOptimisation | Where does more
 audit agent | audit.commands:AuditAgent | Which scores change when agent runs are reworded?
 audit all | audit.commands:AuditAll | Gaming, outcome, clean and over-optimisation.
 guard |  | Check the tool calls of agents by a tool policy.
+guard check | guard:CheckPolicy | Replay a tool policy over recorded runs.
 guard fit | guard:Fit | Fit the score threshold on your own recorded runs.
 guard mcp | guard:Mcp | Run an MCP server behind the guard.
 export | import_export:Export | Write labels and scores in the format of the original, or another.

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag, OptionGroup
-from surefoot.cli.terminal import echo
+from surefoot.cli.terminal import echo, echo_table
 from surefoot.errors import RunError
 from surefoot.guard.records import GuardSettings
 from surefoot.policies.devices import Loading
@@ -221,3 +221,60 @@ def _summary(fit: ThresholdFit) -> Iterator[str]:
     if fit.unscored_calls:
         yield f"{fit.unscored_calls} calls have no score, which a guard that fails closed blocks"
     yield f"use it with: surefoot serve --guard --guard-threshold {fit.threshold:.6g}"
+
+
+class CheckPolicy(Command):
+    """Replay a tool policy over recorded runs: which calls it would have released, blocked, or not decided.
+
+    Each call is judged after the recorded calls before it. Rules are compared with the schemas of the tools
+    that the runs list.
+
+    Example: `surefoot guard check policy.json --runs traces.jsonl --out replay.json`
+    """
+
+    policy: Annotated[str, o.INPUT, Flag(argument=True)] = Field(description="JSON file of the tool policy.")
+    runs: Annotated[str, o.INPUT] = Field(
+        description="File of the runs, in any format that `surefoot import` reads."
+    )
+    shown: int = Field(default=5, ge=0, description="Calls that are printed of those not released.")
+    out: Annotated[Path | None, Flag(output=True)] = Field(
+        default=None, description="JSON file with all counts, and each call that is not released."
+    )
+
+    def run(self) -> None:
+        """Read, replay and report."""
+        from surefoot.cli.runs import read_table
+        from surefoot.guard.replay import replay_policy
+        from surefoot.io import write_json
+        from surefoot.labelling import ToolPolicy
+        from surefoot.records import Trace
+
+        policy, runs = ToolPolicy.of_file(self.policy), read_table(self.runs, Trace)
+        if tools := {tool.name: tool for run in runs for tool in run.tools}:
+            try:
+                policy.check_types(list(tools.values()))
+            except ValueError as error:
+                raise RunError(f"{self.policy}: {error}") from error
+        replay = replay_policy(policy, runs)
+        counts = {name: replay.count(name) for name in ("released", "blocked", "undecided")}
+        rows = [
+            {
+                "rule": number,
+                "tools": rule.tools,
+                "reason": rule.reason,
+                **{name: rule.outcomes[name] for name in ("satisfied", "violated", "undecidable")},
+                "microseconds": round(rule.microseconds, 1),
+            }
+            for number, rule in enumerate(replay.rules)
+        ]
+        if self.out is not None:
+            stopped = [vars(call) for call in replay.stopped]
+            totals = {"runs": replay.runs, "calls": replay.calls, **counts}
+            write_json(self.out, {**totals, "rules": rows, "stopped": stopped})
+        said = ", ".join(f"{count} {name}" for name, count in counts.items())
+        echo(f"{replay.calls} calls of {replay.runs} runs: {said}")
+        headers = ("rule", "satisfied", "violated", "undecidable", "µs", "reason")
+        columns = ("rule", "satisfied", "violated", "undecidable", "microseconds", "reason")
+        echo_table(None, headers, ([str(row[column]) for column in columns] for row in rows))
+        for call in replay.stopped[: self.shown]:
+            echo(f"{call.action}: {call.tool} {call.arguments[:200]}\n  {call.trace_id}: {call.reason}")

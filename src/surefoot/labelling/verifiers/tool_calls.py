@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, Final, Literal, get_args
@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, get_args
 from surefoot.errors import LabelError, SchemaError
 from surefoot.labelling.verifiers.tool_policy import (
     CallResult,
+    RuleOutcome,
     ToolPolicy,
     call_results,
     json_text,
@@ -125,12 +126,17 @@ class ToolCallVerifier:
         return {(result.message, result.number): next(breaches) for result in results}
 
     def check_calls(
-        self, messages: Sequence[Message], tools: Sequence[Tool], results: Sequence[CallResult], new: int
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool],
+        results: Sequence[CallResult],
+        new: int,
+        on_outcome: Callable[[RuleOutcome], None] = lambda _: None,
     ) -> list[list[Breach]]:
         """The breaches of the last ``new`` calls of ``results``, which may have calls that ``messages`` do
-        not show. The policy alone is the verifier's."""
-        breaches = self._breaches(messages, tools, self.policy, results, begin=len(results) - new)
-        return list(breaches)[-new:]
+        not show. The policy alone is the verifier's. ``on_outcome`` gets the outcome of each of its rules."""
+        begin = len(results) - new
+        return [*self._breaches(messages, tools, self.policy, results, begin, on_outcome)][begin:]
 
     def _breaches(
         self,
@@ -139,6 +145,7 @@ class ToolCallVerifier:
         policy: ToolPolicy,
         results: Sequence[CallResult],
         begin: int = 0,
+        on_outcome: Callable[[RuleOutcome], None] = lambda _: None,
     ) -> Iterator[list[Breach]]:
         repeats = _Repeats(policy)
         user = [message.content or "" for message in messages if message.role == "user"]
@@ -156,7 +163,10 @@ class ToolCallVerifier:
                     found.insert(0, f"schema: {wrong}")
                 breaches = [Breach(reason) for reason in found]
                 if "policy" in self.rules:
-                    breaches += _violations(policy, result.call, earlier, user[: result.turn])
+                    outcomes = list(judge_call(policy, result.call, earlier, user[: result.turn]))
+                    breaches += _violations(policy, result.call, outcomes)
+                    for outcome in outcomes:
+                        on_outcome(outcome)
                 yield breaches
             else:
                 yield []
@@ -181,12 +191,10 @@ def _schema_error(tools: Sequence[Tool], call: ToolCall) -> str | None:
         return None
 
 
-def _violations(
-    policy: ToolPolicy, call: ToolCall, earlier: Sequence[CallResult], user: Sequence[str]
-) -> Iterator[Breach]:
+def _violations(policy: ToolPolicy, call: ToolCall, outcomes: Sequence[RuleOutcome]) -> Iterator[Breach]:
     if policy.forbids(call.name):
         yield Breach(f"policy: {call.name} is forbidden")
-    for outcome in judge_call(policy, call, earlier, user):
+    for outcome in outcomes:
         if outcome.outcome != "satisfied":
             yield Breach(f"policy: {outcome.reason}", undecidable=outcome.outcome == "undecidable")
 

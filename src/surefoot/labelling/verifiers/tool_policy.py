@@ -9,6 +9,7 @@ import json
 import math
 import posixpath
 import re
+import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -70,6 +71,7 @@ def canonical_arguments(text: str) -> str:
     return json.dumps(parse_arguments(text), ensure_ascii=False, sort_keys=True)
 
 
+@lru_cache(maxsize=1024)
 def normal_name(name: str) -> str:
     """A tool's name without differences of Unicode form, case, spaces and invisible characters."""
     text = unicodedata.normalize("NFKC", name).casefold()
@@ -312,6 +314,8 @@ class RuleOutcome:
     """Its number in the policy."""
     outcome: Outcome
     reason: str = ""
+    seconds: float = 0.0
+    """What it took to find out."""
 
 
 def judge_call(
@@ -319,8 +323,10 @@ def judge_call(
 ) -> Iterator[RuleOutcome]:
     """What every rule for the tool says of a call, after the calls ``earlier`` and the user's messages."""
     for number, rule in policy.rules_for(call.name):
+        begin = time.perf_counter()
         outcome, reason = _evaluate(rule, call, earlier, user)
-        yield RuleOutcome(rule=number, outcome=outcome, reason=reason)
+        seconds = time.perf_counter() - begin
+        yield RuleOutcome(rule=number, outcome=outcome, reason=reason, seconds=seconds)
 
 
 def _evaluate(
