@@ -271,8 +271,8 @@ class CheckPolicy(Command):
             stopped = [vars(call) for call in replay.stopped]
             totals = {"runs": replay.runs, "calls": replay.calls, **counts}
             write_json(self.out, {**totals, "rules": rows, "stopped": stopped})
-        said = ", ".join(f"{count} {name}" for name, count in counts.items())
-        echo(f"{replay.calls} calls of {replay.runs} runs: {said}")
+        summary = ", ".join(f"{count} {name}" for name, count in counts.items())
+        echo(f"{replay.calls} calls of {replay.runs} runs: {summary}")
         headers = ("rule", "satisfied", "violated", "undecidable", "µs", "reason")
         columns = ("rule", "satisfied", "violated", "undecidable", "microseconds", "reason")
         echo_table(None, headers, ([str(row[column]) for column in columns] for row in rows))

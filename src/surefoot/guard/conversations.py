@@ -52,7 +52,7 @@ class Released:
 
 
 @dataclass
-class Conversation:
+class CallMemory:
     """The calls that a guard decided about."""
 
     released: list[Released] = field(default_factory=list)
@@ -63,12 +63,12 @@ class Conversation:
     """The check that came last."""
 
     def results(self, messages: Sequence[Message], forget_s: float) -> list[CallResult]:
-        """Every attempt so far: those of the messages, and those released in the last ``forget_s`` seconds
-        that the messages do not show. Calls that the guard refused are no attempts."""
+        """The attempts so far: calls of the messages, and calls released in the last ``forget_s`` seconds
+        that the messages do not show. Calls that the guard refused do not count."""
         begin = time.monotonic() - forget_s
         self.released = [released for released in self.released if released.at >= begin]
         refused = Counter(call for calls in self.refused.values() for call in calls)
-        shown = Counter[str]()
+        visible = Counter[str]()
         attempts = []
         for result in call_results(messages):
             text = call_text(result.call)
@@ -76,11 +76,11 @@ class Conversation:
             if refused[result.call.id, text] and (result.result is None or _REFUSED in content):
                 refused[result.call.id, text] -= 1
                 continue
-            shown[text] += 1
+            visible[text] += 1
             attempts.append(result)
         for number, released in enumerate(self.released):
-            if shown[released.text]:
-                shown[released.text] -= 1
+            if visible[released.text]:
+                visible[released.text] -= 1
             else:
                 attempts.append(
                     CallResult(message=-1, number=number, call=released.call, result=None, turn=released.turn)
@@ -109,25 +109,25 @@ class Conversations:
     """The conversations of one guard, by caller and key."""
 
     def __init__(self) -> None:
-        self._by_caller: dict[str, OrderedDict[str, Conversation]] = {}
+        self._by_caller: dict[str, OrderedDict[str, CallMemory]] = {}
         self._lock = Lock()
 
     @asynccontextmanager
-    async def turn(self, caller: str, key: str) -> AsyncIterator[Conversation]:
+    async def turn(self, caller: str, key: str) -> AsyncIterator[CallMemory]:
         """Wait until all checks of the conversation that came before have ended, in any thread or loop."""
         done: Future[None] = Future()
         with self._lock:
             of_caller = self._by_caller.setdefault(caller, OrderedDict())
-            conversation = of_caller.setdefault(key, Conversation())
+            conversation = of_caller.setdefault(key, CallMemory())
             of_caller.move_to_end(key)
             while len(of_caller) > _CONVERSATIONS:
                 of_caller.popitem(last=False)
-            before, conversation.last = conversation.last, done
-        if before is not None:
+            previous, conversation.last = conversation.last, done
+        if previous is not None:
             try:
-                await asyncio.shield(asyncio.wrap_future(before))
+                await asyncio.shield(asyncio.wrap_future(previous))
             except BaseException:  # cancelled: the next one still waits for the one before
-                before.add_done_callback(lambda _: done.set_result(None))
+                previous.add_done_callback(lambda _: done.set_result(None))
                 raise
         try:
             yield conversation

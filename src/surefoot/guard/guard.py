@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from surefoot.errors import GuardError
-from surefoot.guard.conversations import MAX_REMEMBERED, Conversation, Conversations, conversation_key
+from surefoot.guard.conversations import MAX_REMEMBERED, CallMemory, Conversations, conversation_key
 from surefoot.guard.records import (
     Action,
     Blocked,
@@ -150,7 +150,7 @@ class Guard:
         return outstanding
 
     async def _checked(
-        self, messages: Sequence[Message], tools: Sequence[Tool], reply: Message, remembered: Conversation
+        self, messages: Sequence[Message], tools: Sequence[Tool], reply: Message, remembered: CallMemory
     ) -> tuple[list[_Call], Usage]:
         """The calls of ``reply`` with all findings, and the tokens of the reward model."""
         settings = self.settings
@@ -296,7 +296,7 @@ def _item(messages: Sequence[Message], tools: Sequence[Tool], reply: Message) ->
 class _Outstanding:
     """What a decision is bound to."""
 
-    conversation: Conversation
+    conversation: CallMemory
     calls: tuple[ToolCall, ...]
     turn: int
     readable: bool
@@ -307,7 +307,7 @@ def _turn(messages: Sequence[Message]) -> int:
 
 
 def _make_canonical(
-    settings: GuardSettings, remembered: Conversation, tools: Sequence[Tool], calls: Sequence[_Call]
+    settings: GuardSettings, remembered: CallMemory, tools: Sequence[Tool], calls: Sequence[_Call]
 ) -> None:
     """Give every call its canonical form, or note why it has none."""
     size = sum(len(call.call.arguments.encode(errors="replace")) for call in calls)
@@ -321,10 +321,10 @@ def _make_canonical(
     names = {tool.name: normal_name(tool.name) for tool in tools}
     ids = Counter(call.call.id for call in calls if call.call.id is not None)
     for call in calls:
-        name, own = call.call.name, call.call.id
+        name, call_id = call.call.name, call.call.id
         reason = wrong
-        if reason is None and own is not None and ids[own] > 1:
-            reason = f"two calls of the message have the id {own[:100]!r}"
+        if reason is None and call_id is not None and ids[call_id] > 1:
+            reason = f"two calls of the message have the id {call_id[:100]!r}"
         if reason is None and name not in names and normal_name(name) in names.values():
             similar = next(offered for offered in names if names[offered] == normal_name(name))
             reason = f"there is no tool {name[:100]!r}; the tool is called {similar!r}"
@@ -344,7 +344,7 @@ def _schema(tools: Sequence[Tool], calls: Sequence[ToolCall]) -> list[_Found]:
 
 
 def _results(messages: Sequence[Message], reply: Message, earlier: list[CallResult]) -> list[CallResult]:
-    """All attempts, with those of ``reply`` at the end."""
+    """The attempts so far, then the calls of ``reply``."""
     return earlier + [
         CallResult(message=len(messages), number=number, call=call, result=None, turn=_turn(messages))
         for number, call in enumerate(reply.tool_calls)

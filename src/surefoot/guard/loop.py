@@ -61,7 +61,7 @@ async def guarded_reply(
 
     The model samples again at most ``settings.resamples`` times, and sees the reason of a rejection at most
     ``settings.rejections`` times. Without ``review`` a call that would be held is rejected. ``caller`` and
-    ``conversation`` are those of :meth:`Guard.check`. The released calls are canonical, and redeemed.
+    ``conversation`` are those of :meth:`Guard.check`. The released calls are canonical and redeemed.
     """
     settings, run, decisions = guard.settings, tuple(messages), []
     resamples = rejections = draws = 0
@@ -101,7 +101,7 @@ async def _reviewed(
     """The decision after a person's; still ``hold`` if it did not come in time."""
     try:
         verdict, held = await review(run, reply, decision) if review else (Review(approved=False), None)
-    except BaseException:  # nobody has decided, and the call may be asked about again
+    except BaseException:  # there is no decision, and the call may be checked again
         guard.settle(decision, "reject")
         raise
     action: Action = "hold" if verdict is None else "release" if verdict.approved else "reject"

@@ -78,8 +78,8 @@ def replay_policy(policy: ToolPolicy, runs: Iterable[Trace]) -> PolicyReplay:
         replay.runs += 1
         results = list(call_results(run.messages))
         replay.calls += len(results)
-        found = verifier.check_calls(run.messages, run.tools, results, len(results), count)
-        for result, by_rules in zip(results, found, strict=True):
+        breaches_by_call = verifier.check_calls(run.messages, run.tools, results, len(results), count)
+        for result, by_rules in zip(results, breaches_by_call, strict=True):
             breaches = _unreadable(result.call) or by_rules
             broken = [breach.reason for breach in breaches if not breach.undecidable]
             if breaches:

@@ -151,17 +151,17 @@ class ToolCallVerifier:
         user = [message.content or "" for message in messages if message.role == "user"]
         earlier: list[CallResult] = []
         unanswered: list[CallResult] = []
-        """Calls of the message at hand, which has no results yet when it is judged."""
+        """Calls of the current message: it has no results yet when it is judged."""
         for number, result in enumerate(results):
             if unanswered and unanswered[0].message != result.message:
                 earlier[-len(unanswered) :] = results[number - len(unanswered) : number]
                 unanswered = []
             repeated = repeats.add(result) if "repeated-call" in self.rules else None
             if number >= begin:
-                found = [repeated] if repeated else []
+                reasons = [repeated] if repeated else []
                 if "schema" in self.rules and (wrong := _schema_error(tools, result.call)):
-                    found.insert(0, f"schema: {wrong}")
-                breaches = [Breach(reason) for reason in found]
+                    reasons.insert(0, f"schema: {wrong}")
+                breaches = [Breach(reason) for reason in reasons]
                 if "policy" in self.rules:
                     outcomes = list(judge_call(policy, result.call, earlier, user[: result.turn]))
                     breaches += _violations(policy, result.call, outcomes)
@@ -223,9 +223,9 @@ class _Repeats:
         return reason
 
     def _repeated(self, text: str, result: CallResult) -> str | None:
-        since = max((position for position, other in self._changes if other != text), default=-1)
+        barrier = max((position for position, other in self._changes if other != text), default=-1)
         for failures, (position, previous) in enumerate(reversed(self._equal.get(text, [])), 1):
-            if position < since or previous.turn != result.turn:
+            if position < barrier or previous.turn != result.turn:
                 return None
             if previous.result is None:
                 return "repeated-call: the same call has been made, and is not answered yet"

@@ -1,6 +1,6 @@
 """A tool policy: rules in CEL over the calls of a run, each satisfied, violated or undecidable.
 
-CEL is the Common Expression Language (https://cel.dev). An expression has no side effects and always ends.
+CEL is the Common Expression Language (https://cel.dev). An expression has no side effects and ends.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ class PolicyRule(BaseModel):
 
     @property
     def message(self) -> str:
-        """What the agent is told."""
+        """Message for the agent."""
         return self.reason or f"required: {self.require}"
 
 
@@ -235,7 +235,7 @@ class ToolPolicy(BaseModel):
     - ``call``: its ``name`` and ``turn`` (the number of user messages before it).
     - ``calls``: every attempt before it, in order, each with ``name``, ``args``, ``turn``, ``answered``,
       ``ok`` and ``result`` (as JSON, else text; ``null`` without an answer).
-    - ``user``: the user's messages; ``said``: the last one.
+    - ``user``: texts of the user's messages; ``last_user``: the last of them.
 
     And these functions: ``latest(tool, {arguments})`` is the result of the last answered call of a tool that
     has these arguments, ``null`` if there is none; if that call failed, the rule is violated, as it is where
@@ -339,7 +339,7 @@ def _evaluate(
         "call": lambda: {"name": call.name, "turn": len(user)},
         "calls": lambda: values.events(earlier),
         "user": lambda: values.read(list(user)),
-        "said": lambda: user[-1] if user else "",
+        "last_user": lambda: user[-1] if user else "",
     }
     try:
         variables = {name: read() for name, read in reading.items() if name in program.variables()}
@@ -436,7 +436,7 @@ class _Values:
 
     def _sum(self, values: Any) -> Any:
         if not isinstance(values, list) or not all(type(value) in (float, int) for value in values):
-            self.failed = "a term of the sum is no number"
+            self.failed = "a term of the sum is not a number"
             return None
         return float(sum((Decimal(repr(value)) for value in values), Decimal(0)))
 
@@ -450,17 +450,17 @@ class _Values:
         # readers of addresses disagree about these characters
         strange = host and (re.search(r"[\\\s\x00-\x1f]", url) or re.search(r"[^!-~]|[@%]", parts.netloc))
         if not host or strange or parts.scheme not in ("http", "https"):
-            self.refused = "it is no plain web address"
+            self.refused = "it is not a plain web address"
         return host
 
     def _path(self, text: Any) -> Any:
         if not isinstance(text, str) or not text.startswith("/") or re.search(r"[%\\\x00-\x1f]", text):
-            self.refused = "it is no plain absolute path"
+            self.refused = "it is not a plain absolute path"
             return None
         return "/" + posixpath.normpath(unicodedata.normalize("NFC", text)).lstrip("/")
 
 
-_VARIABLES: Final = frozenset({"args", "call", "calls", "user", "said"})
+_VARIABLES: Final = frozenset({"args", "call", "calls", "user", "last_user"})
 _FUNCTIONS: Final = frozenset(_Values("", (), 0).functions()) | {
     *("size", "contains", "startsWith", "endsWith", "matches", "has", "int", "double", "string", "bool"),
     *("timestamp", "duration", "getFullYear", "getMonth", "getDayOfMonth", "getDayOfWeek", "getHours"),
