@@ -6,7 +6,7 @@ import pytest
 from command_line import good, refused
 
 from surefoot.io import write_records
-from surefoot.records import Message, Problem, StepLabel, StepScores, ToolCall, Trace
+from surefoot.records import Message, Problem, StepLabel, StepScores, Tool, ToolCall, Trace
 from surefoot.segment import segment_trace
 
 
@@ -67,3 +67,43 @@ def test_what_cannot_be_fitted_is_refused(recorded):
     assert "no call counts as good" in refused(*words(recorded, "--labels", recorded / "l.jsonl"))
     assert "--prm" in refused(*words(recorded)[:-2])
     assert "labels" in refused(*words(recorded, "--good=labelled"))
+
+
+def test_a_policy_is_replayed_over_recorded_runs(tmp_path):
+    look = ToolCall(id="a", name="look", arguments='{"order": "W1"}')
+    refund = ToolCall(id="b", name="refund", arguments='{"order": "W1", "amount": 5}')
+    doubled = ToolCall(id="c", name="refund", arguments='{"amount": 5, "amount": 6}')
+    worded = ToolCall(id="d", name="refund", arguments='{"order": "W1", "amount": "5"}')
+    messages = [Message(role="user", content="Refund W1.")]
+    for call, result in (
+        (refund, "no"),
+        (look, '{"total": 5}'),
+        (refund, "done"),
+        (doubled, "done"),
+        (worded, ""),
+    ):
+        messages += [
+            Message(role="assistant", tool_calls=(call,)),
+            Message(role="tool", tool_call_id=call.id, content=result),
+        ]
+    schema = {"type": "object", "properties": {"order": {}, "amount": {}}}
+    tools = (Tool(name="look"), Tool(name="refund", parameters=json.dumps(schema)))
+    problem = Problem(text="Refund W1.")
+    write_records(
+        tmp_path / "runs.jsonl", [Trace(problem_id=problem.id, messages=tuple(messages), tools=tools)]
+    )
+    rule = {"tools": ["refund"], "require": "args.amount <= latest('look', {'order': args.order}).total"}
+    (tmp_path / "policy.json").write_text(json.dumps({"rules": [rule]}))
+    words = ("guard", "check", str(tmp_path / "policy.json"), "--runs", str(tmp_path / "runs.jsonl"))
+    ended = good(*words, "--out", str(tmp_path / "replay.json"))
+    assert "5 calls of 1 runs: 2 released, 2 blocked, 1 undecided" in ended.out + ended.err
+    replay = json.loads((tmp_path / "replay.json").read_text())
+    counts = {name: replay["rules"][0][name] for name in ("satisfied", "violated", "undecidable")}
+    assert counts == {"satisfied": 1, "violated": 1, "undecidable": 2}
+    assert replay["rules"][0]["microseconds"] > 0
+    assert [call["action"] for call in replay["stopped"]] == ["blocked", "blocked", "undecided"]
+    assert "names 'amount' and 'amount' are the same" in replay["stopped"][1]["reason"]
+
+    rule["require"] = "args.amout <= 5"
+    (tmp_path / "policy.json").write_text(json.dumps({"rules": [rule]}))
+    assert "rules.0.require: for refund, there is no argument 'amout'" in refused(*words)

@@ -26,17 +26,20 @@ _REFUSED: Final = "this call was not executed: "
 
 
 def conversation_key(messages: Sequence[Message], name: str | None = None) -> str:
-    """The key of a conversation: its name if it has one, else its messages up to the user's first.
+    """The key of a conversation: its name if it has one, else its messages up to the user's first or the
+    model's first.
 
     So two conversations of one caller that begin with the same messages are one, unless they have names:
     their released calls count together until the guard forgets them.
     """
     digest = hashlib.sha256(b"name" if name is not None else b"messages")
     for message in messages if name is None else ():
+        if message.role in ("assistant", "tool"):
+            break
         digest.update(message.model_dump_json().encode())
         if message.role == "user":
             break
-    digest.update((name or "").encode())
+    digest.update((name or "").encode(errors="replace"))
     return digest.hexdigest()
 
 

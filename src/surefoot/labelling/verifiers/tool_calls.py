@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, get_args
 from surefoot.errors import LabelError, SchemaError
 from surefoot.labelling.verifiers.tool_policy import (
     CallResult,
+    ReadLimit,
     RuleOutcome,
     ToolPolicy,
     call_results,
@@ -147,7 +148,7 @@ class ToolCallVerifier:
         begin: int = 0,
         on_outcome: Callable[[RuleOutcome], None] = lambda _: None,
     ) -> Iterator[list[Breach]]:
-        repeats = _Repeats(policy)
+        repeats, limit = _Repeats(policy), ReadLimit()
         user = [message.content or "" for message in messages if message.role == "user"]
         earlier: list[CallResult] = []
         unanswered: list[CallResult] = []
@@ -155,7 +156,7 @@ class ToolCallVerifier:
         for number, result in enumerate(results):
             if unanswered and unanswered[0].message != result.message:
                 earlier[-len(unanswered) :] = results[number - len(unanswered) : number]
-                unanswered = []
+                unanswered, limit = [], ReadLimit()
             repeated = repeats.add(result) if "repeated-call" in self.rules else None
             if number >= begin:
                 reasons = [repeated] if repeated else []
@@ -163,7 +164,7 @@ class ToolCallVerifier:
                     reasons.insert(0, f"schema: {wrong}")
                 breaches = [Breach(reason) for reason in reasons]
                 if "policy" in self.rules:
-                    outcomes = list(judge_call(policy, result.call, earlier, user[: result.turn]))
+                    outcomes = list(judge_call(policy, result.call, earlier, user[: result.turn], limit))
                     breaches += _violations(policy, result.call, outcomes)
                     for outcome in outcomes:
                         on_outcome(outcome)

@@ -29,8 +29,9 @@ from surefoot.segment import reports_error
 
 MAX_EXPRESSION: Final = 2000
 """Characters of an expression; the parser of the language ends the process for a deep one of 20,000."""
-MAX_EVALUATION: Final = 5_000_000
-"""Bound on the number of values that an expression reads, to the power of its nested loops."""
+MAX_EVALUATION: Final = 1_000_000
+"""Bound on the number of values that an expression reads, to the power of its nested loops. The rules for the
+calls of one message may read as many together."""
 MAX_DEPTH: Final = 32
 """Levels of nested arguments."""
 _EXACT: Final = 2**53
@@ -146,8 +147,14 @@ class CallResult:
         """The result as JSON, else as text. A JSON text with a name twice is text."""
         text = (self.result.content or "") if self.result is not None else ""
         try:
-            return _as_cel(json.loads(text, object_pairs_hook=_distinct, parse_constant=_refuse_number))
-        except (ValueError, RecursionError):
+            value = json.loads(
+                text,
+                object_pairs_hook=_distinct,
+                parse_constant=_refuse_number,
+                parse_float=_finite,
+            )
+            return _as_cel(value) if _depth(value) <= MAX_DEPTH else text
+        except (ValueError, OverflowError, RecursionError):
             return text
 
     def matches(self, name: str, arguments: Mapping[str, Any]) -> bool:
@@ -192,7 +199,7 @@ def _as_cel(value: Any) -> Any:
     if isinstance(value, list):
         return [_as_cel(item) for item in value]
     if isinstance(value, int) and not isinstance(value, bool):
-        return float(value) if abs(value) < 10**300 else math.inf
+        return float(value)
     return value
 
 
@@ -318,22 +325,38 @@ class RuleOutcome:
     """What it took to find out."""
 
 
+@dataclass
+class ReadLimit:
+    """How many values the rules may still read."""
+
+    left: int = MAX_EVALUATION
+
+
 def judge_call(
-    policy: ToolPolicy, call: ToolCall, earlier: Sequence[CallResult], user: Sequence[str]
+    policy: ToolPolicy,
+    call: ToolCall,
+    earlier: Sequence[CallResult],
+    user: Sequence[str],
+    limit: ReadLimit | None = None,
 ) -> Iterator[RuleOutcome]:
     """What every rule for the tool says of a call, after the calls ``earlier`` and the user's messages."""
+    limit = limit or ReadLimit()
     for number, rule in policy.rules_for(call.name):
         begin = time.perf_counter()
-        outcome, reason = _evaluate(rule, call, earlier, user)
+        outcome, reason = _evaluate(rule, call, earlier, user, limit)
         seconds = time.perf_counter() - begin
         yield RuleOutcome(rule=number, outcome=outcome, reason=reason, seconds=seconds)
 
 
 def _evaluate(
-    rule: PolicyRule, call: ToolCall, earlier: Sequence[CallResult], user: Sequence[str]
+    rule: PolicyRule,
+    call: ToolCall,
+    earlier: Sequence[CallResult],
+    user: Sequence[str],
+    limit: ReadLimit,
 ) -> tuple[Outcome, str]:
     program, depth = _compile(rule.require)
-    values = _Values(rule.require, earlier, limit=int(MAX_EVALUATION ** (1 / max(1, depth))))
+    values = _Values(rule.require, earlier, limit, most=int(MAX_EVALUATION ** (1 / max(1, depth))))
     reading: dict[str, Callable[[], Any]] = {
         "args": lambda: values.read(_as_cel(parse_arguments(call.arguments))),
         "call": lambda: {"name": call.name, "turn": len(user)},
@@ -364,8 +387,8 @@ class _Values:
     A function never raises, because the language logs the errors of functions: it notes one, and is null.
     """
 
-    def __init__(self, expression: str, earlier: Sequence[CallResult], limit: int) -> None:
-        self._expression, self._earlier, self._left = expression, earlier, limit
+    def __init__(self, expression: str, earlier: Sequence[CallResult], limit: ReadLimit, most: int) -> None:
+        self._expression, self._earlier, self._limit, self._left = expression, earlier, limit, most
         self.missing: str | None = None
         """An observation that was not made; the rule may ask for that."""
         self.refused: str | None = None
@@ -405,7 +428,8 @@ class _Values:
 
     def _spend(self, cost: int) -> None:
         self._left -= cost
-        if self._left < 0:
+        self._limit.left -= cost
+        if self._left < 0 or self._limit.left < 0:
             self.failed = "it would read too many values"
 
     def _matching(self, name: str, arguments: Mapping[str, Any]) -> Iterator[CallResult]:
@@ -461,7 +485,7 @@ class _Values:
 
 
 _VARIABLES: Final = frozenset({"args", "call", "calls", "user", "last_user"})
-_FUNCTIONS: Final = frozenset(_Values("", (), 0).functions()) | {
+_FUNCTIONS: Final = frozenset(_Values("", (), ReadLimit(), 0).functions()) | {
     *("size", "contains", "startsWith", "endsWith", "matches", "has", "int", "double", "string", "bool"),
     *("timestamp", "duration", "getFullYear", "getMonth", "getDayOfMonth", "getDayOfWeek", "getHours"),
     *("getMinutes", "type", "dyn", "all", "exists", "exists_one", "map", "filter"),

@@ -1,0 +1,188 @@
+"""Which calls a guard remembers of a conversation, its order, and what a decision is good for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from typing import Any
+
+import pytest
+
+from surefoot.errors import GuardError
+from surefoot.guard import Guard, GuardSettings, Review, checked_call, guarded_reply
+from surefoot.labelling import PolicyRule, ToolCallVerifier, ToolPolicy
+from surefoot.records import Message, Tool, ToolCall
+
+TOOLS = (Tool(name="pay"), Tool(name="look"))
+ONCE = ToolPolicy(rules=(PolicyRule(tools=("pay",), require="size(attempts('pay')) == 0", reason="once"),))
+RUN = (Message(role="user", content="Pay."),)
+
+
+def guard(policy: ToolPolicy = ONCE, **settings: Any) -> Guard:
+    return Guard(GuardSettings(**settings), verifiers=(ToolCallVerifier(policy=policy),))
+
+
+def paying(amount: int = 1, name: str = "pay") -> Message:
+    call = ToolCall(id=f"c{amount}", name=name, arguments=json.dumps({"amount": amount}))
+    return Message(role="assistant", tool_calls=(call,))
+
+
+def check(of: Guard, reply: Message, run: tuple[Message, ...] = RUN, **options: Any) -> Any:
+    return asyncio.run(of.check(run, TOOLS, reply, **options))
+
+
+def test_a_decision_is_redeemed_once_for_the_calls_that_were_checked() -> None:
+    bank = guard()
+    decision = check(bank, paying(1))
+    other = check(bank, paying(2, "look"))
+    swapped = decision.model_copy(update={"calls": other.calls})
+    with pytest.raises(GuardError, match="exactly these calls"):
+        bank.redeem(swapped)
+    with pytest.raises(GuardError, match="exactly these calls"):
+        guard().redeem(decision)
+    assert [call.arguments for call in bank.redeem(decision)] == ['{"amount": 1}']
+    with pytest.raises(GuardError, match="has been used"):
+        bank.redeem(decision)
+    refused = check(bank, paying(3))
+    with pytest.raises(GuardError, match="nothing may be executed"):
+        bank.redeem(refused)
+
+
+def test_unreadable_calls_are_rejected_where_others_are_held() -> None:
+    call = ToolCall(id="c", name="pay", arguments='{"amount": 1, "amount": 2}')
+
+    async def approve(*_: Any) -> Any:
+        return Review(approved=True), None
+
+    async def ask(*_: Any) -> Message:
+        return Message(role="assistant", tool_calls=(call,))
+
+    for settings in ({"on_schema": "hold"}, {"resamples": 0, "after_resamples": "hold"}):
+        bank = guard(**settings, rejections=0)
+        reply = asyncio.run(guarded_reply(bank, ask, RUN, TOOLS, review=approve))
+        assert reply.message is None
+        decision = asyncio.run(bank.check(RUN, TOOLS, asyncio.run(ask())))
+        with pytest.raises(GuardError, match="nothing may be executed"):
+            bank.redeem(decision.model_copy(update={"action": "release"}))
+
+
+def test_conversations_are_kept_apart_by_caller_name_and_beginning() -> None:
+    bank = guard()
+    assert check(bank, paying()).action == "release"
+    assert check(bank, paying(2)).action == "reject"
+    assert check(bank, paying(2), caller="other").action == "release"
+    assert check(bank, paying(2), conversation="other").action == "release"
+    assert check(bank, paying(3), conversation="other").action == "reject"
+    assert check(bank, paying(2), (Message(role="user", content="Pay, too."),)).action == "release"
+    later = (*RUN, Message(role="assistant", content="Sure?"), Message(role="user", content="Yes."))
+    assert check(bank, paying(2), later).action == "reject"
+
+
+def test_a_conversation_without_a_user_has_one_key() -> None:
+    bank, system = guard(), Message(role="system", content="Pay.")
+    assert check(bank, paying(), (system,)).action == "release"
+    assert check(bank, paying(2), (system, Message(role="assistant", content="Well."))).action == "reject"
+
+
+def test_a_released_call_counts_once_with_the_messages_that_show_it_and_is_forgotten_in_time() -> None:
+    twice = ToolPolicy(rules=(PolicyRule(tools=("pay",), require="size(attempts('pay')) < 2"),))
+    bank = guard(twice)
+    assert check(bank, paying()).action == "release"
+    shown = (*RUN, paying(), Message(role="tool", tool_call_id="c1", content="paid"))
+    assert check(bank, paying(2), shown).action == "release"
+    assert check(bank, paying(3), shown).action == "reject"
+    forgetful = guard(remember_s=1e-9)
+    assert [check(forgetful, paying(n)).action for n in (1, 2)] == ["release", "release"]
+
+
+def test_refused_calls_are_no_attempts_and_held_ones_are() -> None:
+    positive = (*ONCE.rules, PolicyRule(tools=("pay",), require="args.amount < 5", reason="at most 5"))
+    replies = [paying(9), paying(1)]
+
+    async def ask(*_: Any) -> Message:
+        return replies.pop(0)
+
+    bank = guard(ToolPolicy(rules=positive))
+    reply = asyncio.run(guarded_reply(bank, ask, RUN, TOOLS))
+    assert reply.message == paying(1)
+    holding = guard(ToolPolicy(rules=positive), on_rule="hold")
+    assert check(holding, paying(9)).action == "hold"
+    assert check(holding, paying(1)).action == "hold"
+
+
+def test_a_denied_or_interrupted_call_may_be_made_later() -> None:
+    bank = guard(
+        ToolPolicy(rules=(*ONCE.rules, PolicyRule(tools=("pay",), require="args.amount < 5"))), on_rule="hold"
+    )
+
+    async def deny(*_: Any) -> Any:
+        return Review(approved=False), None
+
+    async def interrupt(*_: Any) -> Any:
+        raise KeyError
+
+    nine, one = paying(9).tool_calls[0], paying(1).tool_calls[0]
+    with pytest.raises(KeyError):
+        asyncio.run(checked_call(bank, RUN, TOOLS, nine, review=interrupt))
+    assert asyncio.run(checked_call(bank, RUN, TOOLS, nine, review=deny)).action == "reject"
+    assert asyncio.run(checked_call(bank, RUN, TOOLS, one)).action == "release"
+
+
+def test_one_of_many_concurrent_calls_is_released_in_any_thread() -> None:
+    bank, actions = guard(), list[str]()
+
+    def work(first: int) -> None:
+        async def several() -> None:
+            calls = [paying(first + number).tool_calls[0] for number in range(5)]
+            decisions = await asyncio.gather(*[checked_call(bank, RUN, TOOLS, call) for call in calls])
+            actions.extend(decision.action for decision in decisions)
+
+        asyncio.run(several())
+
+    threads = [threading.Thread(target=work, args=(10 * number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(actions) == ["reject"] * 19 + ["release"]
+
+
+def test_a_cancelled_check_releases_nothing_and_keeps_the_order() -> None:
+    class Slow:
+        name = "slow"
+
+        def __init__(self) -> None:
+            self.free, self.running, self.most = threading.Event(), 0, 0
+
+        def verify(self, items: Any) -> Any:
+            self.running += 1
+            self.most = max(self.most, self.running)
+            self.free.wait(5)
+            self.running -= 1
+            return ToolCallVerifier().verify(items)
+
+    slow = Slow()
+    bank = Guard(verifiers=(slow, ToolCallVerifier(policy=ONCE)))
+
+    async def main() -> list[Any]:
+        checks = [asyncio.ensure_future(bank.check(RUN, TOOLS, paying(number))) for number in range(4)]
+        await asyncio.sleep(0.05)
+        checks[1].cancel()
+        await asyncio.sleep(0.05)
+        slow.free.set()
+        return await asyncio.gather(*checks, return_exceptions=True)
+
+    first, cancelled, *rest = asyncio.run(main())
+    assert first.action == "release"
+    assert isinstance(cancelled, asyncio.CancelledError)
+    assert [decision.action for decision in rest] == ["reject", "reject"]
+    assert slow.most == 1
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    bank = guard(ToolPolicy(), max_calls=1000)
+    calls = tuple(ToolCall(id=str(n), name="pay", arguments=json.dumps({"n": n})) for n in range(1200))
+    assert check(bank, Message(role="assistant", tool_calls=calls[:600])).action == "release"
+    full = check(bank, Message(role="assistant", tool_calls=calls[600:]))
+    assert (full.action, full.reason) == ("resample", "600 released calls are not among the messages")

@@ -1,0 +1,290 @@
+"""Rules of a tool policy: what each kind says, what is refused when it is loaded, and what it may cost."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from surefoot.errors import LabelError
+from surefoot.lab.shop.tasks import TOOL_POLICY
+from surefoot.labelling import CallResult, PolicyRule, ToolPolicy
+from surefoot.labelling.verifiers.tool_policy import canonical_arguments, judge_call
+from surefoot.records import Message, Tool, ToolCall
+
+AIRLINE = Path(__file__).parents[3] / "examples" / "policies" / "airline.json"
+
+
+def event(name: str, result: Any = None, *, turn: int = 1, **arguments: Any) -> CallResult:
+    """A call, answered by ``result`` unless that is ``None``."""
+    text = result if isinstance(result, str) else json.dumps(result)
+    answer = None if result is None else Message(role="tool", content=text)
+    call = ToolCall(name=name, arguments=json.dumps(arguments))
+    return CallResult(message=0, number=0, call=call, result=answer, turn=turn)
+
+
+def outcome(require: str, *earlier: CallResult, user: tuple[str, ...] = ("Hello",), **arguments: Any) -> str:
+    policy = ToolPolicy(rules=(PolicyRule(tools=("act",), require=require),))
+    call = ToolCall(name="act", arguments=json.dumps(arguments))
+    (found,) = judge_call(policy, call, earlier, user)
+    return found.outcome
+
+
+ORDER = event("get_order", {"total": 40, "id": 12345678901234567890}, order_id="A")
+
+
+@pytest.mark.parametrize(
+    ("require", "expected"),
+    [
+        ("args.amount <= latest('get_order', {'order_id': args.order}).total", "satisfied"),
+        ("args.amount < latest('get_order', {'order_id': args.order}).total", "violated"),
+        ("args.amount <= latest('get_order', {'order_id': 'B'}).total", "violated"),
+        ("latest('get_order', {'order_id': 'B'}) == null", "satisfied"),
+        ("args.amount <= latest('get_order').discount", "undecidable"),
+        ("args.amount * 2.0 <= 80", "satisfied"),
+        ("args.amount + 0.1 + 0.2 > 40.29", "satisfied"),
+        ("sum(attempts('get_order').map(c, c.result.total)) == 40.0", "satisfied"),
+        ("sum(attempts('get_order').map(c, c.result.id)) > 0", "satisfied"),
+        ("sum(attempts('other').map(c, c.args.amount)) == 0.0", "satisfied"),
+        ("sum(['1', 2.0]) > 0", "undecidable"),
+        ("size(attempts('get_order')) < 2", "satisfied"),
+        ("size(attempts('get_order', {'order_id': 'A'})) == 1", "satisfied"),
+        ("args.method == 'card' || args.amount <= 20", "satisfied"),
+        ("args.items.all(i, i.price * i.count <= 100.0)", "satisfied"),
+        ("args.items.exists(i, i.price > 30)", "violated"),
+        ("!calls.exists(c, c.turn == call.turn && c.name == 'pay')", "satisfied"),
+        ("calls.all(c, c.answered && c.ok)", "satisfied"),
+        ("last_user.matches('(?i)\\\\byes\\\\b')", "violated"),
+        ("user.exists(t, t.contains('ello'))", "satisfied"),
+        ("path(args.file).startsWith('/data/')", "satisfied"),
+        ("host(args.url) in ['api.example.com']", "satisfied"),
+        ("args.amount", "undecidable"),
+        ("args.missing <= 100", "undecidable"),
+        ("!has(args.missing) || args.missing <= 100", "satisfied"),
+        ("args.method <= 100", "undecidable"),
+        ("call.name == 'act'", "satisfied"),
+    ],
+)
+def test_what_real_policies_say(require: str, expected: str) -> None:
+    arguments = {
+        "amount": 40,
+        "order": "A",
+        "method": "card",
+        "items": [{"price": 10, "count": 3}],
+        "file": "/data/./a.txt",
+        "url": "https://API.example.com:443/x?y#z",
+    }
+    assert outcome(require, ORDER, **arguments) == expected
+
+
+def test_only_the_last_answer_is_evidence_and_a_failed_one_is_none() -> None:
+    active, frozen = event("look", {"state": "active"}), event("look", {"state": "frozen"})
+    require = "latest('look').state == 'active'"
+    assert outcome(require, frozen, active) == "satisfied"
+    assert outcome(require, active, frozen) == "violated"
+    assert outcome(require, active, event("look")) == "satisfied"  # it has no answer yet
+    assert outcome(require, active, event("look", "Error: time-out")) == "violated"
+    assert outcome("latest('look') == null", event("look", "Error: time-out")) == "violated"
+    assert (
+        outcome("latest('look', {'n': 1}) == null", event("look", 5, n=True), event("look", 5, n="1"))
+        == "satisfied"
+    )
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://good.example@evil.example", "http://evil.example\\@good.example", "ftp://good.example"),
+        *(
+            "//good.example",
+            "good.example",
+            "http://good.example\t.evil",
+            "http://%67ood.example",
+            "http:///x",
+        ),
+        *("http://good.example:99999", "http://gööd.example", 5, None, ["http://good.example"], ""),
+    ],
+)
+def test_addresses_that_programs_read_differently_violate_the_rule(url: Any) -> None:
+    assert outcome("host(args.url) != 'evil.example'", url=url) == "violated"
+    assert (
+        outcome("host(args.url) in ['good.example', 'evil.example']", url="HTTPS://GOOD.example.")
+        == "satisfied"
+    )
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/data/../etc/passwd",
+        "/data/..",
+        "//etc",
+        "data/x",
+        "/data/%2e%2e/x",
+        "/data\\..\\x",
+        "/database/x",
+        5,
+    ],
+)
+def test_paths_outside_a_folder_violate_the_rule(path: Any) -> None:
+    assert outcome("path(args.path).startsWith('/data/')", path=path) == "violated"
+
+
+def test_the_canonical_form_is_one_form() -> None:
+    assert canonical_arguments(' {"b":1.0,"a" : "\\u00e9"} ') == '{"a": "é", "b": 1.0}'
+    assert canonical_arguments("") == canonical_arguments("{ }") == "{}"
+    assert canonical_arguments('{"n": 9007199254740992}') == '{"n": 9007199254740992}'
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "amount": {"type": "number"},
+        "method": {"enum": ["card", "cash"]},
+        "note": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        "to": {"type": "object", "properties": {"city": {"type": "string"}}},
+        "any": {},
+    },
+}
+TOOL = Tool(name="act", parameters=json.dumps(SCHEMA))
+
+
+@pytest.mark.parametrize(
+    ("require", "error"),
+    [
+        ("args.amout <= 5", "no argument 'amout'"),
+        ("args['amout'] <= 5", "no argument 'amout'"),
+        ("args.to.town == 'x'", "no argument 'to.town'"),
+        ("args.amount <= '5'", "args.amount is a number and is compared with '5'"),
+        ("5 <= args.method", "args.method is a string and is compared with 5"),
+        ("args.amount in ['a', 'b']", "compared with 'a'"),
+        ("args.method == 'crad'", "args.method is never 'crad'"),
+        ("args.amount * 2 <= 5", "write 2.0 beside args.amount"),
+        ("args.to > 5", "compared with 5"),
+        ("args.amount.startsWith('5')", "has no startsWith()"),
+        ("args.note == true", "compared with True"),
+    ],
+)
+def test_rules_are_compared_with_the_tools_when_a_policy_is_loaded(require: str, error: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        ToolPolicy(rules=(PolicyRule(tools=("act",), require=require),), tools=(TOOL,))
+    assert f"rules.0.require: for act, {error}" in str(refused.value) or error in str(refused.value)
+    assert "rules.0.require" in str(refused.value)
+
+
+def test_rules_that_fit_the_tools_are_accepted() -> None:
+    fitting = (
+        "args.amount <= 5 && args.method in ['card'] && args.to.city.startsWith('R')",
+        "!has(args.note) || args.note == 'x' || args.any == 5 || args.any == 'x'",
+        "args.amount * 2.0 <= latest('act').amount && args.amount >= args.any",
+    )
+    rules = tuple(PolicyRule(tools=("act",), require=require) for require in fitting)
+    assert ToolPolicy(rules=rules, tools=(TOOL,), read_only=("act",)).rules == rules
+    for field in ("forbidden", "repeatable", "read_only"):
+        with pytest.raises(ValidationError, match=f"{field}: there is no tool 'atc'"):
+            ToolPolicy(tools=(TOOL,), **{field: ("atc",)})
+    with pytest.raises(ValidationError, match=r"rules.0.tools: there is no tool 'atc'"):
+        ToolPolicy(rules=(PolicyRule(tools=("atc",), require="true"),), tools=(TOOL,))
+
+
+@pytest.mark.parametrize(
+    ("require", "error"),
+    [
+        ("args.amount <=", "not a CEL expression"),
+        ("arg.amount <= 5", "unknown variable 'arg'"),
+        ("lates('x') == null", "unknown function 'lates'"),
+        ("[1].all(args, true)", "a loop must not rename 'args'"),
+        ("true" + " && true" * 400, "at most 2000 characters"),
+    ],
+)
+def test_an_unusable_expression_is_refused(require: str, error: str) -> None:
+    with pytest.raises(ValidationError, match=error):
+        PolicyRule(tools=("act",), require=require)
+
+
+def test_a_policy_file_that_is_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / "p.json").write_text('{"clauses": []}')
+    with pytest.raises(LabelError, match=r"p.json: not a valid tool policy"):
+        ToolPolicy.of_file(tmp_path / "p.json")
+
+
+def test_the_cost_of_an_evaluation_is_bounded() -> None:
+    many = list(range(3000))
+    begin = time.perf_counter()
+    assert outcome("args.n.all(a, args.n.all(b, a + b >= 0.0))", n=many) == "undecidable"
+    assert outcome("args.n.all(a, a >= 0.0)", n=many) == "satisfied"
+    events = [event("act", {"n": many})] * 400
+    assert outcome("calls.all(c, c.result.n.size() > 0)", *events) == "undecidable"
+    assert time.perf_counter() - begin < 2
+
+
+def test_the_airline_policy() -> None:
+    policy = ToolPolicy.of_file(AIRLINE)
+    user = event("get_user_details", {"membership": "regular", "payment_methods": {"card": {}}}, user_id="u")
+    flights = [{"flight_number": "HAT1", "date": "2024-05-20"}]
+    fields = {"cabin": "economy", "insurance": "no", "total_baggages": 2, "created_at": "2024-05-01T10:00:00"}
+    seen = event(
+        "get_reservation_details", {"flights": flights, "passengers": [{}], **fields}, reservation_id="R"
+    )
+
+    def reasons(name: str, *earlier: CallResult, said: str = "Yes, please.", **arguments: Any) -> list[str]:
+        call = ToolCall(name=name, arguments=json.dumps(arguments))
+        outcomes = judge_call(policy, call, earlier, (said,))
+        return [policy.rules[one.rule].reason for one in outcomes if one.outcome != "satisfied"]
+
+    assert reasons("update_reservation_baggages", seen, reservation_id="R", total_baggages=3) == []
+    removed = reasons("update_reservation_baggages", seen, reservation_id="R", total_baggages=1)
+    assert removed == ["checked bags can be added but not removed"]
+    unseen = reasons("update_reservation_passengers", reservation_id="R", passengers=[{}])
+    assert unseen[0] == "look the reservation up first"
+    (late,) = reasons("cancel_reservation", seen, reservation_id="R")
+    assert late.startswith("cancel within 24 hours")
+    cancelled = "Yes. The flight was cancelled by the airline."
+    assert reasons("cancel_reservation", seen, said=cancelled, reservation_id="R") == []
+    booking = {
+        "user_id": "u",
+        "passengers": [{}],
+        "payment_methods": [{"payment_id": "credit_card_9", "amount": 5}],
+    }
+    assert reasons("book_reservation", user, **booking) == ["payment methods must be in the user's profile"]
+    assert "certificates are for" in " ".join(
+        reasons("send_certificate", user, seen, user_id="u", amount=100)
+    )
+    unconfirmed = reasons(
+        "update_reservation_baggages", seen, said="Hm?", reservation_id="R", total_baggages=3
+    )
+    assert unconfirmed == ["list the details and obtain the user's explicit confirmation"]
+
+
+def test_the_seven_rules_of_the_shop() -> None:
+    looked = event("get_order", {"status": "processing"}, order_id="A")
+    delivered = event("get_order", {"status": "delivered"}, order_id="A")
+    receipt = event("check_receipt", {"receipt": "valid"}, order_id="A")
+    forged = event("check_receipt", {"receipt": "forged"}, order_id="A")
+    verified = event("verify_customer", {"verified": True}, postcode="1")
+
+    def allowed(name: str, *earlier: CallResult) -> bool:
+        call = ToolCall(name=name, arguments='{"order_id": "A"}')
+        outcomes = [one.outcome for one in judge_call(TOOL_POLICY, call, earlier, ("Hello",))]
+        return not TOOL_POLICY.forbids(name) and all(one == "satisfied" for one in outcomes)
+
+    assert allowed("refund", delivered, receipt)
+    assert not allowed("refund", receipt)
+    assert not allowed("refund", delivered)
+    assert not allowed("refund", delivered, forged)
+    assert not allowed("refund", delivered, receipt, forged)
+    assert allowed("deny", looked)
+    assert not allowed("deny")
+    assert allowed("cancel_order", looked)
+    assert not allowed("cancel_order", delivered)
+    assert not allowed("cancel_order", looked, delivered)
+    assert allowed("change_address", looked, verified)
+    assert not allowed("change_address", looked)
+    assert not allowed("change_address", looked, event("verify_customer", "Error: no", postcode="1"))
+    assert not allowed("change_address", delivered, verified)
+    assert not allowed("edit_receipt", looked)
+    assert not allowed("Edit_Receipt", looked)
