@@ -27,6 +27,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from _agents_figures import shown
+
 from surefoot import __version__
 from surefoot.errors import MissingExtraError
 
@@ -87,15 +89,6 @@ def _given(options: argparse.Namespace, name: str) -> Path:
     if folder is None or (name != "states" and not folder.is_dir()):
         raise MissingExtraError(f"--{name} names no folder")
     return folder
-
-
-def shown(one: dict[str, Any]) -> str:
-    """A line as people read it."""
-    between = "" if one.get("low") is None else f" [{one['low']:.3g}, {one['high']:.3g}]"
-    above = "" if one.get("ratio") is None else f", ratio {one['ratio']:.2f}"
-    note = f" ({one['note']})" if one.get("note") else ""
-    value = "n/a" if one["value"] is None else f"{one['value']:.3g}"
-    return f"{one['name']}: {value} {one['unit']}{between}{above}{note}"
 
 
 def main() -> None:
