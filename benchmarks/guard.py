@@ -46,11 +46,12 @@ from _agents_figures import figure, shown
 from _agents_guard import Counts, play
 
 from surefoot import __version__, run_sync
-from surefoot.formats import import_traces
+from surefoot.cli.runs import read_table
 from surefoot.guard import Guard
+from surefoot.guard.replay import replay_policy
 from surefoot.lab.shop import generate_tasks
 from surefoot.labelling import ToolCallVerifier, ToolPolicy
-from surefoot.records import Message, Tool, ToolCall
+from surefoot.records import Message, Tool, ToolCall, Trace
 from surefoot.stats import Interval, bootstrap_mean, bootstrap_totals, wilson_interval
 from surefoot.stats.bootstrap import group_sums
 
@@ -79,7 +80,9 @@ BANK_TOOLS: Final = tuple(Tool(name=name) for name in ("pay", "refund", "look", 
 
 
 def hostile_arguments(rng: random.Random) -> str:
-    """Arguments as a hostile model may write them."""
+    """Arguments as a hostile model may write them; half of them are ordinary, so that some are released."""
+    if rng.random() < 0.5:
+        return json.dumps({"amount": rng.choice((20, 60, 90.5, 100)), "to": rng.choice(("ann", "ben"))})
     amounts = [
         "50",
         "100",
@@ -148,7 +151,7 @@ def hostile_message(rng: random.Random, number: int) -> Message:
             name=rng.choice(names),
             arguments=hostile_arguments(rng),
         )
-        for at in range(rng.randint(1, 5))
+        for at in range(rng.choice((1, 1, 1, 2, 2, 3, 5)))
     )
     return Message(role="assistant", tool_calls=calls)
 
@@ -345,24 +348,11 @@ def tau_bench(options: argparse.Namespace) -> Figures:
     if options.tau_bench is None:
         raise LookupError("--tau-bench names no file of results")
     policy = ToolPolicy.of_file(POLICIES / "airline.json")
-    blocked = []
-    for trace in import_traces(options.tau_bench):
-        if trace.outcome is True:
-            blocked += run_sync(_blocked_calls(policy, trace.messages))
-    return [figure("tau_bench_policy_false_blocks", _share(blocked), f"% of {len(blocked)} calls")]
-
-
-async def _blocked_calls(policy: ToolPolicy, messages: tuple[Message, ...]) -> list[bool]:
-    guard = Guard(verifiers=(ToolCallVerifier(rules=("policy",), policy=policy),))
-    names = {call.name for message in messages for call in message.tool_calls}
-    tools = tuple(Tool(name=name) for name in sorted(names))
-    blocked = []
-    for index, message in enumerate(messages):
-        if message.tool_calls:
-            decision = await guard.check(messages[:index], tools, message)
-            blocked += [call.action != "release" for call in decision.calls]
-    guard.close()
-    return blocked
+    traces = [trace for trace in read_table(str(options.tau_bench), Trace) if trace.outcome is True]
+    replay = replay_policy(policy, traces)
+    blocked = wilson_interval(len(replay.stopped), replay.calls)
+    unit = f"% of {replay.calls} calls in {replay.runs} successful runs"
+    return [figure("tau_bench_policy_false_blocks", 100 * blocked, unit)]
 
 
 def latency(options: argparse.Namespace) -> Figures:

@@ -44,7 +44,7 @@ def parse_arguments(text: str) -> dict[str, Any]:
     """The arguments of a call, read so that no other JSON reader can read them differently.
 
     Raises ``ValueError`` for anything but an object, names that occur twice (also if they differ only in
-    Unicode form or case), NaN and infinity, integers beyond 2^53, characters that are not Unicode, and more
+    Unicode form, case, spaces or invisible characters), NaN and infinity, integers beyond 2^53, characters that are not Unicode, and more
     than ``MAX_DEPTH`` levels. A text without characters is an object without arguments.
     """
     try:
@@ -86,7 +86,7 @@ def normal_name(name: str) -> str:
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     names: dict[str, str] = {}
     for name, _ in pairs:
-        key = unicodedata.normalize("NFKC", name).casefold()
+        key = normal_name(name)
         if key in names:
             raise ValueError(f"the names {names[key][:100]!r} and {name[:100]!r} are the same")
         names[key] = name
