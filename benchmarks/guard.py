@@ -43,13 +43,14 @@ from typing import Any, Final
 import innocent_latency
 import numpy as np
 from _agents_figures import figure, shown
-from _agents_guard import Counts, play
+from _agents_guard import SETTINGS, Counts, play
+from numpy.typing import NDArray
 
 from surefoot import __version__, run_sync
 from surefoot.cli.runs import read_table
 from surefoot.guard import Guard
 from surefoot.guard.replay import replay_policy
-from surefoot.lab.shop import generate_tasks
+from surefoot.lab.shop import Shop, generate_tasks
 from surefoot.labelling import ToolCallVerifier, ToolPolicy
 from surefoot.records import Message, Tool, ToolCall, Trace
 from surefoot.stats import Interval, bootstrap_mean, bootstrap_totals, wilson_interval
@@ -239,34 +240,42 @@ def attacks(options: argparse.Namespace) -> Figures:
 
 
 def shop(options: argparse.Namespace) -> Figures:
-    """The same tasks with and without the rules."""
+    """The same tasks with and without the policy, whose violations are rejected or sampled again."""
+    policy = ToolPolicy.of_file(POLICIES / "shop.json")
+    policy.check_types(Shop.tools)
+    for setting in ("policy", "policy_resample"):
+        SETTINGS[setting] = lambda _, __: ToolCallVerifier(policy=policy)
     seeds = SHOP_SEEDS[:4] if options.quick else SHOP_SEEDS
-    counts = {"none": Counts(), "rules": Counts()}
+    counts = {setting: Counts() for setting in ("none", "policy", "policy_resample")}
     for seed in seeds:
         for problem in generate_tasks(25, seed=seed):
             for setting, count in counts.items():
                 run_sync(play(problem, seed, setting, count))
-    violated = np.array([counts["rules"].violated, counts["none"].violated], dtype=float).T
-    done = np.array([counts["rules"].done, counts["none"].done], dtype=float).T
+    without = counts.pop("none")
+    tasks = len(without.done)
+    share = 100 * wilson_interval(sum(without.violated), tasks)
+    figures = [figure("shop_violations_without_guard", share, f"% of {tasks} runs of {len(seeds)} seeds")]
+    for setting, count in counts.items():
+        end = setting.removeprefix("policy")
+        violated = np.array([count.violated, without.violated], dtype=float).T
+        [fewer] = bootstrap_totals([violated], _ratio, draws=10_000, rng=np.random.default_rng(0))
+        share = 100 * wilson_interval(sum(count.violated), tasks)
+        done = np.array(count.done, dtype=float) - np.array(without.done)
+        difference = bootstrap_mean(done, rng=np.random.default_rng(0))
+        blocks = wilson_interval(count.blocked_right, count.right)
+        figures += [
+            figure(f"violations_with_guard_over_without{end}", fewer, "ratio"),
+            figure(f"shop_violations_with_guard{end}", share, "% of runs"),
+            figure(f"shop_success_difference{end}", 100 * difference, "points"),
+            figure(f"shop_false_blocks{end}", 100 * blocks, "% of calls"),
+        ]
+    return figures
 
-    def ratio(totals: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return totals[:, 0, :1] / totals[:, 0, 1:]
 
-    [fewer] = bootstrap_totals([violated], ratio, draws=10_000, rng=np.random.default_rng(0))
-    difference = bootstrap_mean(done[:, 0] - done[:, 1], rng=np.random.default_rng(0))
-    rates = {
-        name: 100 * wilson_interval(sum(count.violated), len(count.violated))
-        for name, count in counts.items()
-    }
-    return [
-        figure(
-            "violations_with_guard_over_without", fewer, f"ratio, {len(violated)} tasks, {len(seeds)} seeds"
-        ),
-        figure("shop_violations_with_guard", rates["rules"], "% of runs"),
-        figure("shop_violations_without_guard", rates["none"], "% of runs"),
-        figure("shop_success_difference", 100 * difference, "points"),
-    ]
+def _ratio(totals: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Ratio [n, 1] of totals [n, 1, 2]."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return totals[:, 0, :1] / totals[:, 0, 1:]
 
 
 def agentdojo(options: argparse.Namespace) -> Figures:
@@ -337,9 +346,7 @@ def _share(values: list[bool]) -> Interval:
 def _over_injections(blocked: list[tuple[str, bool]]) -> Interval:
     """Share of sessions, with an interval over injections, whose sessions resemble each other."""
     totals = group_sums([[float(value), 1.0] for _, value in blocked], [name for name, _ in blocked])
-    [share] = bootstrap_totals(
-        [totals], lambda sums: sums[:, 0, :1] / sums[:, 0, 1:], draws=10_000, rng=np.random.default_rng(0)
-    )
+    [share] = bootstrap_totals([totals], _ratio, draws=10_000, rng=np.random.default_rng(0))
     return 100 * share
 
 
