@@ -44,8 +44,9 @@ def parse_arguments(text: str) -> dict[str, Any]:
     """The arguments of a call, read so that no other JSON reader can read them differently.
 
     Raises ``ValueError`` for anything but an object, names that occur twice (also if they differ only in
-    Unicode form, case, spaces or invisible characters), NaN and infinity, integers beyond 2^53, characters that are not Unicode, and more
-    than ``MAX_DEPTH`` levels. A text without characters is an object without arguments.
+    Unicode form, case, spaces or invisible characters), NaN and infinity, integers beyond 2^53, characters
+    that are not Unicode, and more than ``MAX_DEPTH`` levels. A text without characters is an object without
+    arguments.
     """
     try:
         value = json.loads(
