@@ -117,7 +117,6 @@ def main() -> None:
                 "problems": found.problems,
                 "candidates": found.traces,
                 "dropped": dict(found.dropped),
-                **found.settings,
             }
         for reason, count in checker.failures.items():
             print(f"{count} comparisons of answers failed: {reason}")

@@ -11,19 +11,17 @@ import numpy as np
 import pytest
 
 from surefoot.errors import LabelError
-from surefoot.evaluation.benchmarks.agent_baselines import (
-    MISSING,
-    RunTruth,
-    baselines,
-    cross_fit,
-    first_errors,
-)
 from surefoot.evaluation.benchmarks.agent_steps import (
+    MISSING,
     AgentEvaluation,
     AgentRun,
+    RunTruth,
     agent_runs,
     agent_section,
+    baselines,
+    cross_fit,
     evaluate_agent_steps,
+    first_errors,
 )
 from surefoot.evaluation.report import Report
 from surefoot.evaluation.splits import half_of
@@ -117,7 +115,7 @@ def test_baselines_by_hand():
         run("b", "+-", problem=IN_HALF[1][0], outcome=True),
         run("c", "+", problem=IN_HALF[1][1], outcome=None),
     ]
-    made = {one.name: one for one in baselines(truth_of(*runs))}
+    made = {one.system: one for one in baselines(truth_of(*runs))}
     expected = {
         "all good": "++++++",
         "last step wrong": "++-+--",
@@ -126,7 +124,7 @@ def test_baselines_by_hand():
     }
     for name, text in expected.items():
         np.testing.assert_array_equal(made[name].predicted, signs(text), err_msg=name)
-    assert [one.name for one in made.values() if one.uses_outcome] == [
+    assert [one.system for one in made.values() if one.uses_outcome] == [
         "last step wrong iff the run failed",
         "wrong from step k on iff the run failed",
     ]

@@ -65,6 +65,12 @@ def traces_like(table, problems=None):
     ]
 
 
+def totals(parts):
+    return Confusion(
+        **{name: sum(getattr(c, name) for c in parts.values()) for name in ("tp", "fp", "fn", "tn")}
+    )
+
+
 RULE = LabelRule(neutral="good")
 TRUTH = [[1, 1, -1, -1, -1], [1, 1, 1], [1, -1], [1, -1, 1], [1, 1], [-1, 1]]
 CLAIM = [[1, 1, -1, 1, -1], [1, 1, 1], [-1, 1], [1, 1, -1], [1, -1], [1, 1]]
@@ -94,7 +100,7 @@ def test_bad_steps_by_position(known):
     assert found.by_fifth[1] == Confusion(tn=2, fn=1)
     assert found.by_fifth[2] == Confusion(tp=1, fn=1, fp=1, tn=1)
     for by in (found.by_step, found.by_fifth):
-        assert sum(by.values(), Confusion()) == found.confusion
+        assert totals(by) == found.confusion
 
 
 def test_first_errors(known):
@@ -130,7 +136,7 @@ def test_one_kind_of_first_error_each(claim, fact, kind, offsets):
 def test_agreement_with_the_truth_is_a_pair_like_any_other(known):
     (pair,) = known.pairs
     assert (pair.first, pair.second) == ("claim", "truth")
-    assert pair.steps.raw == pytest.approx(known.sources[0].against_truth.noise.accuracy)
+    assert pair.steps.raw == pytest.approx(known.sources[0].against_truth.confusion.accuracy)
     assert pair.first_error.raw == pytest.approx(2 / 6)
     assert pair.kappa.value == pytest.approx(pair.steps.kappa)
     assert known.overall is None
@@ -159,8 +165,18 @@ def test_the_totals_are_those_of_label_noise(table, neutral):
     )
     found = audit.sources[0].against_truth
     expected = label_noise(*read)
-    assert repr(found.noise) == repr(expected)
-    assert sum(found.by_fifth.values(), Confusion()) == found.confusion
+    bad = found.confusion
+    assert repr([bad.precision, bad.recall, bad.f1, bad.accuracy, bad.steps]) == repr(
+        [
+            expected.precision_error,
+            expected.recall_error,
+            expected.f1_error,
+            expected.accuracy,
+            expected.steps,
+        ]
+    )
+    assert totals(found.by_fifth) == bad
+    assert found.first_error.dropped == expected.dropped_traces
     assert found.first_error.traces == expected.traces
     assert found.first_error.accuracy.value == pytest.approx(expected.first_error_accuracy, nan_ok=True)
     counts = audit.sources[0].counts
@@ -489,7 +505,7 @@ def test_real_judges_beside_people_on_agent_runs():
                     total += 1
                     right += (said[place] >= 0) == (fact >= 0)
         assert source.counts.used == total
-        assert source.against_truth.noise.accuracy == pytest.approx(right / total)
+        assert source.against_truth.confusion.accuracy == pytest.approx(right / total)
     assert audit.overall.graded_level == "ordinal"
 
 

@@ -96,7 +96,6 @@ class BestOfNResult(JSONResult):
     scorers: Mapping[str, ScorerCounts]
     unknown: Mapping[str, str]
     """Token counts that are unknown → reason."""
-    settings: Mapping[str, int]
 
     def curve(self, name: str) -> SelectorCurve:
         """The curve of this name. Raises ``KeyError``."""
@@ -131,8 +130,7 @@ def evaluate_best_of_n(
     counts = {}
     for name, records in scores.items():
         source = records if isinstance(records, StoredScores) else StoredScores(records)
-        facts = _ScoreFacts.of(source)
-        left_out = facts.left_out(rules)
+        scored, left_out = _left_out(source, rules)
         readings: list[Reading] = [
             (rule, how)
             for rule in dict.fromkeys(rules)
@@ -141,7 +139,7 @@ def evaluate_best_of_n(
         ]
         records_used, unscored, scorer_curves = study.scorer(name, source, readings)
         curves += scorer_curves
-        foreign = facts.traces - records_used
+        foreign = scored - records_used
         counts[name] = ScorerCounts(traces=total, unscored=unscored, foreign=foreign, left_out=left_out)
     return BestOfNResult(
         curves=tuple(curves),
@@ -151,7 +149,6 @@ def evaluate_best_of_n(
         dropped=dict(candidates.dropped),
         scorers=counts,
         unknown=study.unknown,
-        settings={"draws": draws, "bootstrap": bootstrap, "seed": seed},
     )
 
 
@@ -259,40 +256,25 @@ class _PoolCurves:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class _ScoreFacts:
-    """Properties of all records of a scorer."""
-
-    traces: int
-    single: bool
-    """Whether no record has more than one score."""
-    negative: bool
-    """Whether a score is below 0."""
-
-    @classmethod
-    def of(cls, source: Iterable[StepScores]) -> _ScoreFacts:
-        """Computed in one pass."""
-        with closing(Seen()) as seen:
-            traces, single, negative = 0, True, False
-            for record in source:
-                traces += not seen.times(record.trace_id)
-                single &= len(record.scores) <= 1
-                negative = negative or any(score is not None and score < 0 for score in record.scores)
-        return cls(traces=traces, single=single, negative=negative)
-
-    def left_out(self, rules: Sequence[ScoreRule]) -> dict[str, str]:
-        """Aggregations and rules that the scores do not allow, or that equal another one."""
-        reasons: dict[str, str] = {}
-        if self.single:
-            reasons |= dict.fromkeys(
-                ("min", "product", "mean", "sum"), "one score per trace: all aggregations are 'last'"
-            )
-        if self.negative:
-            reason = "scores below 0: map them to probabilities first"
-            # a negative vote counts against its answer, and a knockout's threshold is a probability
-            reasons["product"] = reason
-            reasons |= dict.fromkeys((rule for rule in rules if rule != "best_of_n"), reason)
-        return reasons
+def _left_out(source: Iterable[StepScores], rules: Sequence[ScoreRule]) -> tuple[int, dict[str, str]]:
+    """Scored traces; and the aggregations and rules that the scores do not allow, or that equal another."""
+    with closing(Seen()) as seen:
+        traces, single, negative = 0, True, False
+        for record in source:
+            traces += not seen.times(record.trace_id)
+            single &= len(record.scores) <= 1
+            negative = negative or any(score is not None and score < 0 for score in record.scores)
+    reasons: dict[str, str] = {}
+    if single:
+        reasons |= dict.fromkeys(
+            ("min", "product", "mean", "sum"), "one score per trace: all aggregations are 'last'"
+        )
+    if negative:
+        reason = "scores below 0: map them to probabilities first"
+        # a negative vote counts against its answer, and a knockout's threshold is a probability
+        reasons["product"] = reason
+        reasons |= dict.fromkeys((rule for rule in rules if rule != "best_of_n"), reason)
+    return traces, reasons
 
 
 def best_of_n_findings(result: BestOfNResult) -> list[str]:

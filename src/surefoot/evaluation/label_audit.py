@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
@@ -83,7 +83,6 @@ class LabelAudit(JSONResult):
     """All pairs of sources, and of a source with the truth, which comes last."""
     overall: OverallAgreement | None
     """``None`` with fewer than two sources."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 def audit_labels(
@@ -149,7 +148,6 @@ def audit_labels(
         truth=source(reference, None) if reference else None,
         pairs=tuple(compare.pair(first, second) for first, second in combinations(everyone, 2)),
         overall=compare.overall(list(sets.values())) if len(sets) > 1 else None,
-        settings={"bins": bins, "binning": binning, "draws": draws, "seed": seed},
     )
 
 
@@ -244,7 +242,7 @@ def label_section(audit: LabelAudit) -> Section:
     return Section(
         title="Label audit",
         about="The last label of a step that is good or bad counts. The positive class is the bad step, by "
-        f"the truth. Intervals are 95 %, from {audit.settings['draws']} bootstrap draws of problems. A "
+        "the truth. Intervals are 95 %, by bootstrap over problems. A "
         "value is the chance of a correct answer from a prefix, for one policy; it is measured as the "
         "chance that the step is correct, which is another quantity. If nearly all steps are good, kappa "
         "and alpha are low even for sources that nearly always agree; AC1 is not. None of them says which "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from array import array
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -14,16 +14,8 @@ from numpy.typing import NDArray
 from surefoot.errors import LabelError
 from surefoot.evaluation.benchmarks.first_errors import harmonic_mean
 from surefoot.evaluation.label_sets import LabelSet
-from surefoot.evaluation.step_layout import (
-    BAD,
-    GOOD,
-    UNREAD,
-    CodeArray,
-    FloatArray,
-    StepLayout,
-    as_numbers,
-)
-from surefoot.io.tables import Facts
+from surefoot.evaluation.step_layout import CodeArray, FloatArray, StepLayout, as_numbers
+from surefoot.labels import first_error
 from surefoot.stats.bootstrap import Bootstrap, group_sums
 from surefoot.stats.calibration import Binning, Reliability, reliability, reliability_by
 from surefoot.stats.intervals import UNKNOWN, Interval
@@ -74,16 +66,6 @@ class Confusion:
     def accuracy(self) -> float:
         return _share(self.tp + self.tn, self.steps)
 
-    @property
-    def of_good(self) -> Confusion:
-        """The same steps with the good step as the positive class."""
-        return Confusion(tp=self.tn, fp=self.fn, fn=self.fp, tn=self.tp)
-
-    def __add__(self, other: Confusion) -> Confusion:
-        return Confusion(
-            tp=self.tp + other.tp, fp=self.fp + other.fp, fn=self.fn + other.fn, tn=self.tn + other.tn
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class LabelNoise:
@@ -117,30 +99,26 @@ def label_noise(predicted: GoodSteps, truth: GoodSteps) -> LabelNoise:
     Raises ``LabelError`` if the traces or the steps of one trace differ in number.
     """
     _check(predicted, truth)
-    lengths = array("q", map(len, truth))
-    layout = StepLayout(Facts(str(number), size=length) for number, length in enumerate(lengths))
-    predicted_codes, true_codes = _codes(predicted), _codes(truth)
-    counts = Confusion.of(np.bincount(_pairs(predicted_codes, true_codes), minlength=_PAIRS))
-    return _noise(counts, layout, layout.first_errors(predicted_codes), layout.first_errors(true_codes))
-
-
-def _noise(counts: Confusion, layout: StepLayout, predicted: FloatArray, truth: FloatArray) -> LabelNoise:
-    """``counts`` of all steps; ``predicted`` and ``truth`` [traces] are first errors."""
-    usable = ~(np.isnan(predicted) | np.isnan(truth))
-    traces = int(usable.sum())
+    pairs = Counter(pair for rows in zip(predicted, truth, strict=True) for pair in zip(*rows, strict=True))
+    bad = Confusion(
+        tp=pairs[False, False], fp=pairs[False, True], fn=pairs[True, False], tn=pairs[True, True]
+    )
+    good = Confusion(tp=bad.tn, fp=bad.fn, fn=bad.fp, tn=bad.tp)
+    firsts = [(first_error(a), first_error(b)) for a, b in zip(predicted, truth, strict=True)]
+    known = [a == b for a, b in firsts if a is not None and b is not None]
     return LabelNoise(
-        precision_error=counts.precision,
-        recall_error=counts.recall,
-        f1_error=counts.f1,
-        precision_good=counts.of_good.precision,
-        recall_good=counts.of_good.recall,
-        f1_good=counts.of_good.f1,
-        accuracy=counts.accuracy,
-        first_error_accuracy=_share(int((predicted == truth)[usable].sum()), traces),
-        steps=counts.steps,
-        dropped=layout.steps - counts.steps,
-        traces=traces,
-        dropped_traces=layout.traces - traces,
+        precision_error=bad.precision,
+        recall_error=bad.recall,
+        f1_error=bad.f1,
+        precision_good=good.precision,
+        recall_good=good.recall,
+        f1_good=good.f1,
+        accuracy=bad.accuracy,
+        first_error_accuracy=_share(sum(known), len(known)),
+        steps=bad.steps,
+        dropped=pairs.total() - bad.steps,
+        traces=len(known),
+        dropped_traces=len(firsts) - len(known),
     )
 
 
@@ -151,12 +129,6 @@ _PAIRS = 5
 def _pairs(predicted: CodeArray, truth: CodeArray) -> CodeArray:
     """[steps]: 2 * predicted good + truly good, or 4 if one of them is unknown."""
     return np.where((predicted < 0) | (truth < 0), np.int8(_PAIRS - 1), 2 * predicted + truth)
-
-
-def _codes(good: GoodSteps) -> CodeArray:
-    """[steps] of all traces."""
-    codes = {True: GOOD, False: BAD, None: UNREAD}
-    return np.fromiter((codes[value] for row in good for value in row), dtype=np.int8)
 
 
 def _share(part: int, whole: int) -> float:
@@ -243,7 +215,6 @@ class AgainstTruth:
     """Agreement with the truth; the positive class is the bad step, intervals are 95 % over problems."""
 
     confusion: Confusion
-    noise: LabelNoise
     precision: Interval
     recall: Interval
     f1: Interval
@@ -279,7 +250,6 @@ def against_truth(
     by_step = map(Confusion.of, _counts_by(step, pairs, int(step.max()) + 1))
     return AgainstTruth(
         confusion=counts,
-        noise=_noise(counts, layout, predicted, true),
         precision=precision,
         recall=recall,
         f1=f1,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,7 +91,6 @@ class CalibrationAudit(JSONResult):
     fit_problems: int
     """Problems in the half that the maps are fitted on."""
     scorers: tuple[ScorerCalibration, ...]
-    settings: Mapping[str, Any]
 
 
 def audit_calibration(
@@ -127,7 +125,6 @@ def audit_calibration(
         },
         fit_problems=int(study.fits_problem.sum()),
         scorers=tuple(study.scorer(system, fits) for system in systems),
-        settings={"bins": bins, "binning": binning, "draws": draws, "seed": seed},
     )
 
 

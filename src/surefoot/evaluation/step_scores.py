@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
@@ -35,6 +35,8 @@ R = TypeVar("R", bound=Record)
 Progress = Callable[[str, int, int], None]
 """Receives the name of a source, the number of scored traces and the total."""
 
+NO_SCORES = score_rows(np.empty(0), StepLayout(()))
+NO_LABELS = good_rows(np.empty(0, dtype=np.int8), StepLayout(()))
 _PIECE = 32
 """Traces per shard, which is the work that a kill can lose."""
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -61,17 +63,17 @@ class System:
 
     name: str
     kind: Literal["scores", "labels"]
-    scores: StepRows[float]
-    """Empty for labels."""
-    good: StepRows[bool]
-    """Empty for scores."""
-    values: StepRows[float]
-    """The labels' values, which distinguish neutral from good steps; empty for scores."""
     recorded: BoolArray
     """[traces]: whether there is any record of the trace, with or without values."""
     counts: RecordCounts
     usage: Usage
     """Costs as stated in the records."""
+    scores: StepRows[float] = NO_SCORES
+    """Empty for labels."""
+    good: StepRows[bool] = NO_LABELS
+    """Empty for scores."""
+    values: StepRows[float] = NO_SCORES
+    """The labels' values, which distinguish neutral from good steps; empty for scores."""
 
     def summary(self) -> SystemCounts:
         """The system without its scores and labels."""
@@ -159,8 +161,6 @@ class _ScoreArrays:
             name=name,
             kind="scores",
             scores=score_rows(self._scores, self._layout),
-            good=good_rows(np.empty(0, dtype=np.int8), StepLayout(())),
-            values=score_rows(np.empty(0), StepLayout(())),
             recorded=self._recorded,
             counts=RecordCounts(
                 records=self._records,
@@ -176,20 +176,7 @@ def labelled_system(
     name: str, labels: Iterable[StepLabel], traces: Sequence[Trace], reading: LabelRule | None = None
 ) -> System:
     """Labels aligned with ``traces``; ``reading`` defines which are good. Raises as ``label_set``."""
-    [system] = _of_labels(name, labels, StepLayout.of(traces), reading)
-    return system
-
-
-def _of_labels(
-    name: str,
-    labels: Iterable[StepLabel],
-    layout: StepLayout,
-    reading: LabelRule | None,
-    *,
-    by_rater: bool = False,
-) -> list[System]:
-    sets = label_sets(name, labels, layout, lambda _: reading, by_rater=by_rater)
-    return [_of_label_set(labels) for labels in sets]
+    return _of_label_set(label_sets(name, labels, StepLayout.of(traces), lambda _: reading)[0])
 
 
 def _of_label_set(labels: LabelSet) -> System:
@@ -199,7 +186,6 @@ def _of_label_set(labels: LabelSet) -> System:
     return System(
         name=labels.name,
         kind="labels",
-        scores=score_rows(np.empty(0), StepLayout(())),
         good=labels.good,
         values=score_rows(labels.values, labels.layout),
         recorded=recorded,
@@ -303,33 +289,27 @@ def recorded_by_all(systems: Sequence[System], among: Sequence[int] | None = Non
 
 
 def _stored(name: str, path: str, layout: StepLayout, reading: LabelRule | None) -> list[System]:
-    from surefoot.formats.processbench import read_fover_scores
     from surefoot.io import ReadReport
 
-    report = ReadReport()
-    systems = _of_scores(name, _records(path, StepScores, report), layout)
-    if not systems:
+    for records_of in (_scores, _labels, _published_scores, _judgements, _predictions):
         report = ReadReport()
-        labels = _records(path, StepLabel, report)
-        if first := next(labels, None):
-            systems = _of_labels(name, chain([first], labels), layout, reading)
-    if not systems:
-        report = ReadReport()
-        published = (read_fover_scores(file, report=report) for file in files_of(path))
-        systems = _of_scores(name, chain.from_iterable(published), layout)
-    for judged in (_judgements, _predictions):
-        if not systems:
-            report = ReadReport()
-            labels = judged(path, report)
-            if first := next(labels, None):
-                systems = _of_labels(name, chain([first], labels), layout, reading, by_rater=True)
-    if not systems:
-        raise RecordError(
-            f"{path}: no StepScores, no StepLabel and no published scores or judgements; see "
-            "docs/reference/formats.md"
-        )
-    lines = report.bad_count
-    return [replace(system, counts=replace(system.counts, skipped_lines=lines)) for system in systems]
+        records = records_of(path, report)
+        first = next(records, None)
+        if first is None:
+            continue
+        records = chain([first], records)
+        if isinstance(first, StepScores):
+            systems = _of_scores(name, records, layout)
+        else:
+            by_rater = records_of in (_judgements, _predictions)
+            sets = label_sets(name, records, layout, lambda _: reading, by_rater=by_rater)
+            systems = [_of_label_set(labels) for labels in sets]
+        lines = report.bad_count
+        return [replace(system, counts=replace(system.counts, skipped_lines=lines)) for system in systems]
+    raise RecordError(
+        f"{path}: no StepScores, no StepLabel and no published scores or judgements; see "
+        "docs/reference/formats.md"
+    )
 
 
 def _of_scores(name: str, records: Iterable[StepScores], layout: StepLayout) -> list[System]:
@@ -343,14 +323,28 @@ def _of_scores(name: str, records: Iterable[StepScores], layout: StepLayout) -> 
     return [arrays.system(name if alone else f"{name}/{scorer}") for scorer, arrays in scorers.items()]
 
 
-def _judgements(path: str, report: ReadReport) -> Iterator[StepLabel]:
+def _scores(path: str, report: ReadReport) -> Iterator[Any]:
+    return _records(path, StepScores, report)
+
+
+def _labels(path: str, report: ReadReport) -> Iterator[Any]:
+    return _records(path, StepLabel, report)
+
+
+def _published_scores(path: str, report: ReadReport) -> Iterator[Any]:
+    from surefoot.formats.processbench import read_fover_scores
+
+    return chain.from_iterable(read_fover_scores(file, report=report) for file in files_of(path))
+
+
+def _judgements(path: str, report: ReadReport) -> Iterator[Any]:
     from surefoot.formats.agent_processbench import read_agent_judgements
 
     runs = read_agent_judgements(path, report=report)
     return (label for run in runs for labels in run.judges.values() for label in labels)
 
 
-def _predictions(path: str, report: ReadReport) -> Iterator[StepLabel]:
+def _predictions(path: str, report: ReadReport) -> Iterator[Any]:
     from surefoot.formats.agent_processbench import read_agent_predictions
 
     return chain.from_iterable(read_agent_predictions(path, report=report))

@@ -10,6 +10,7 @@ from .first_errors import best_threshold as best_threshold
 from .first_errors import first_error_below as first_error_below
 from .first_errors import harmonic_mean as harmonic_mean
 from .first_errors import processbench_f1 as processbench_f1
+from .prmbench import PRMBenchCase as PRMBenchCase
 from .prmbench import PRMBenchEvaluation as PRMBenchEvaluation
 from .prmbench import evaluate_prmbench as evaluate_prmbench
 from .prmbench import prmbench_cases as prmbench_cases
@@ -19,7 +20,6 @@ from .processbench import ProcessBenchScore as ProcessBenchScore
 from .processbench import evaluate_processbench as evaluate_processbench
 from .processbench import processbench_cases as processbench_cases
 from .processbench import processbench_section as processbench_section
-from .step_flags import PRMBenchCase as PRMBenchCase
 from .who_and_when import BlamedRun as BlamedRun
 from .who_and_when import BlameEvaluation as BlameEvaluation
 from .who_and_when import blamed_runs as blamed_runs

@@ -3,38 +3,42 @@
 Step accuracy is the share of labelled steps with the correct sign (−1, 0, +1). First-error accuracy is the
 share of runs whose first −1 is predicted at its step, or that have none and none is predicted. Missing
 predictions count as wrong.
+
+Baselines do not read the run. Some know a step's position only, others also whether the run failed, which a
+scorer that warns in time cannot know. Baselines with a parameter fit it on the other half of the problems.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import LabelError
-from surefoot.evaluation.benchmarks.agent_baselines import (
-    MISSING,
-    RunTruth,
-    SignArray,
-    baselines,
-    cross_fit,
-    first_errors,
-)
 from surefoot.evaluation.report import JSONResult, Plot, Section
 from surefoot.evaluation.run_metrics import MonitoredRun, RunMetrics, run_metrics
-from surefoot.evaluation.splits import AS_LABELLED, SPLIT
-from surefoot.evaluation.step_layout import BoolArray, FloatArray, StepLayout, optional
+from surefoot.evaluation.splits import AS_LABELLED, HALVES, SPLIT, half_of
+from surefoot.evaluation.step_layout import (
+    BAD,
+    GOOD,
+    UNREAD,
+    BoolArray,
+    FloatArray,
+    StepLayout,
+    optional,
+)
 from surefoot.evaluation.step_scores import System, SystemCounts
 from surefoot.formats.agent_processbench import JudgedRun
 from surefoot.io.tables import Facts
 from surefoot.protocols import LabelledTrace
-from surefoot.records import StepLabel
 from surefoot.stats.bootstrap import Bootstrap, group_sums
 from surefoot.stats.intervals import Interval
+
+SignArray = NDArray[np.int8]
 
 Unknown = Literal["wrong", "good"]
 """Meaning of an unlabelled step in a run that has labels: ``good`` is for rules that only report errors."""
@@ -44,8 +48,12 @@ ALL = "all"
 """All subsets pooled, as in the benchmark's average."""
 LOOPHOLE = "loophole"
 """Prefix of the evidence of a label that marks a loophole."""
+MISSING = 2
+"""In place of −1, 0 or +1: no prediction, or no label."""
 _CUTS = 256
 """Thresholds to try, at most."""
+_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+"""Lengths of runs that a baseline tries: fixed, so that subsets do not change each other's baselines."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +127,6 @@ class AgentEvaluation(JSONResult):
     """By subset and metric, the baseline without the outcome that the others are compared with."""
     systems: tuple[SystemCounts, ...]
     scores: tuple[AgentScore, ...]
-    settings: Mapping[str, Any]
 
 
 def agent_runs(items: Iterable[LabelledTrace | JudgedRun]) -> list[AgentRun]:
@@ -129,12 +136,27 @@ def agent_runs(items: Iterable[LabelledTrace | JudgedRun]) -> list[AgentRun]:
     """
     runs: dict[str, AgentRun] = {}
     for item in items:
-        run = _judged(item) if isinstance(item, JudgedRun) else _labelled(item)
-        if not run.signs:
-            raise LabelError(f"run {run.trace_id} has no steps; leave it out")
-        if run.trace_id in runs:
-            raise LabelError(f"run {run.trace_id} occurs twice in the data; give each file once")
-        runs[run.trace_id] = run
+        if isinstance(item, JudgedRun):
+            trace_id, problem_id, subset, steps = item.trace_id, item.problem_id, item.subset, item.steps
+            outcome = item.outcome
+        else:
+            trace_id, problem_id, steps = item.trace.id, item.trace.problem_id, len(item.trace.steps)
+            subset, outcome = item.problem.source or "unknown", item.trace.outcome
+        if not steps:
+            raise LabelError(f"run {trace_id} has no steps; leave it out")
+        if trace_id in runs:
+            raise LabelError(f"run {trace_id} occurs twice in the data; give each file once")
+        labels = [label for label in item.labels if label.kind == "correctness" and label.value is not None]
+        signs = {label.step: int(label.value or 0) for label in labels}
+        marked = {label.step for label in item.labels if (label.evidence.message or "").startswith(LOOPHOLE)}
+        runs[trace_id] = AgentRun(
+            trace_id=trace_id,
+            problem_id=problem_id,
+            subset=subset,
+            signs=tuple(signs.get(step) for step in range(steps)),
+            outcome=outcome,
+            loopholes=tuple(step in marked for step in range(steps)) if marked else (),
+        )
     return list(runs.values())
 
 
@@ -143,39 +165,123 @@ def agent_layout(runs: Iterable[AgentRun]) -> StepLayout:
     return StepLayout(run.facts for run in runs)
 
 
-def _labelled(item: LabelledTrace) -> AgentRun:
-    return AgentRun(
-        trace_id=item.trace.id,
-        problem_id=item.trace.problem_id,
-        subset=item.problem.source or "unknown",
-        signs=_signs(item.labels, len(item.trace.steps)),
-        outcome=item.trace.outcome,
-        loopholes=_loopholes(item.labels, len(item.trace.steps)),
-    )
+def first_errors(signs: SignArray, layout: StepLayout) -> FloatArray:
+    """[steps] → [runs]: the index of the first −1, −1 for none, NaN if a missing sign hides it."""
+    codes = np.where(signs == MISSING, UNREAD, np.where(signs == -1, BAD, GOOD)).astype(np.int8)
+    return layout.first_errors(codes)
 
 
-def _judged(item: JudgedRun) -> AgentRun:
-    return AgentRun(
-        trace_id=item.trace_id,
-        problem_id=item.problem_id,
-        subset=item.subset,
-        signs=_signs(item.labels, item.steps),
-        outcome=item.outcome,
-    )
+@dataclass(frozen=True, kw_only=True)
+class RunTruth:
+    """The runs of a benchmark with their labels, in flat arrays."""
+
+    layout: StepLayout
+    signs: SignArray
+    """[steps]: −1, 0, +1, or ``MISSING`` for a step without label."""
+    subset: NDArray[np.intp]
+    """[runs]: index of the run's subset."""
+    failed: NDArray[np.int8]
+    """[runs]: 1 failed, 0 succeeded, −1 not known."""
+
+    def hits(self, predicted: SignArray) -> NDArray[np.int64]:
+        """[runs, 4]: steps with the labelled sign, labelled steps, first error found, first errors known.
+
+        A step without prediction is wrong; so is a first error that such a step hides.
+        """
+        labelled = self.signs != MISSING
+        truth = first_errors(self.signs, self.layout)
+        hit = first_errors(predicted, self.layout) == truth
+        starts = self.layout.starts[:-1]
+        columns = [
+            np.add.reduceat((predicted == self.signs) & labelled, starts, dtype=np.int64),
+            np.add.reduceat(labelled, starts, dtype=np.int64),
+            hit.astype(np.int64),
+            (~np.isnan(truth)).astype(np.int64),
+        ]
+        return np.stack(columns, axis=1)
 
 
-def _signs(labels: Sequence[StepLabel], steps: int) -> tuple[int | None, ...]:
-    signs = {
-        label.step: int(label.value)
-        for label in labels
-        if label.kind == "correctness" and label.value is not None
+@dataclass(frozen=True, kw_only=True)
+class Predictions:
+    """Predicted signs of one system under one rule, or of a baseline, which does not read the run."""
+
+    system: str
+    kind: Kind = "floor"
+    rule: str
+    """How its threshold or parameter was chosen."""
+    predicted: SignArray
+    recorded: BoolArray
+    """[runs]: whether the source has a record of the run, with or without values."""
+    scores: FloatArray | None = None
+    """[steps]; NaN = none. If ``None``, the predictions are the scores."""
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    uses_outcome: bool = False
+    """Whether it knows if the run failed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossFit:
+    """The best predictions, chosen for each subset and half of the problems on the other half."""
+
+    predicted: SignArray
+    chosen: NDArray[np.intp]
+    """[subsets, halves]: index of the option."""
+
+
+def cross_fit(truth: RunTruth, options: Sequence[SignArray]) -> CrossFit | None:
+    """Choose by the sum of both accuracies, the first of equals. ``None`` if a subset lacks one half."""
+    halves = np.array([half_of(name) for name in truth.layout.problem_ids])[truth.layout.problem]
+    subsets = int(truth.subset.max()) + 1
+    chosen = np.zeros((subsets, HALVES), dtype=np.intp)
+    hits = np.stack([truth.hits(option) for option in options])
+    predicted = np.full(truth.layout.steps, MISSING, dtype=np.int8)
+    for subset in range(subsets):
+        for half in range(HALVES):
+            fitted_on = (truth.subset == subset) & (halves != half)
+            if not fitted_on.any():
+                return None
+            totals = hits[:, fitted_on].sum(axis=1)
+            with np.errstate(invalid="ignore"):
+                value = totals[:, 0] / totals[:, 1] + totals[:, 2] / totals[:, 3]
+            best = int(np.nanargmax(value)) if not np.isnan(value).all() else 0
+            chosen[subset, half] = best
+            steps = truth.layout.of_step((truth.subset == subset) & (halves == half))
+            predicted[steps] = options[best][steps]
+    return CrossFit(predicted=predicted, chosen=chosen)
+
+
+def baselines(truth: RunTruth) -> list[Predictions]:
+    """All baselines; those with a parameter are left out if it cannot be fitted."""
+    layout = truth.layout
+    step, length = layout.step_numbers(), layout.of_step(layout.lengths)
+    failed = layout.of_step(truth.failed == 1)
+    last = step == length - 1
+    starts = range(int(layout.lengths.max()) + 1)
+    rules = {
+        "all good": [last & False],
+        "last step wrong": [last],
+        "wrong from step k on": [step >= k for k in starts],
+        "wrong from step k on if longer than n": [
+            (step >= k) & (length > n) for n in _LENGTHS for k in starts if k <= n
+        ],
+        "last step wrong iff the run failed": [last & failed],
+        "wrong from step k on iff the run failed": [(step >= k) & failed for k in starts],
     }
-    return tuple(signs.get(step) for step in range(steps))
-
-
-def _loopholes(labels: Sequence[StepLabel], steps: int) -> tuple[bool, ...]:
-    marked = {label.step for label in labels if (label.evidence.message or "").startswith(LOOPHOLE)}
-    return tuple(step in marked for step in range(steps)) if marked else ()
+    fitted = []
+    for name, wrong_steps in rules.items():
+        options = [np.where(wrong, -1, 1).astype(np.int8) for wrong in wrong_steps]
+        fit = cross_fit(truth, options) if len(options) > 1 else None
+        if fit is not None or len(options) == 1:
+            fitted.append(
+                Predictions(
+                    system=name,
+                    rule="fitted on the other half" if fit else "fixed",
+                    predicted=fit.predicted if fit else options[0],
+                    recorded=np.ones(layout.traces, dtype=bool),
+                    uses_outcome=name.endswith("iff the run failed"),
+                )
+            )
+    return fitted
 
 
 def evaluate_agent_steps(
@@ -205,18 +311,8 @@ def evaluate_agent_steps(
         subset=np.array([names.index(run.subset) for run in runs], dtype=np.intp),
         failed=np.array([-1 if run.outcome is None else not run.outcome for run in runs], dtype=np.int8),
     )
-    entries = [
-        _Entry(
-            system=baseline.name,
-            kind="floor",
-            rule=baseline.rule,
-            uses_outcome=baseline.uses_outcome,
-            predicted=baseline.predicted,
-            recorded=np.ones(len(runs), dtype=bool),
-        )
-        for baseline in baselines(truth)
-    ]
-    entries += [entry for system in systems for entry in _entries(system, truth, names, rules, unknown)]
+    entries = baselines(truth)
+    entries += [entry for system in systems for entry in _predictions(system, truth, names, rules, unknown)]
     scores, best = _Evaluator(truth, runs, names, Bootstrap(draws=draws, seed=seed)).scores(entries)
     members = {name: [run for run in runs if run.subset == name] for name in names}
     return AgentEvaluation(
@@ -228,29 +324,12 @@ def evaluate_agent_steps(
         best_floor=best,
         systems=tuple(system.summary() for system in systems),
         scores=scores,
-        settings={"rules": list(rules), "unknown": unknown, "draws": draws, "seed": seed},
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Entry:
-    """Predictions of one system under one rule, or of one baseline."""
-
-    system: str
-    kind: Kind
-    rule: str
-    predicted: SignArray
-    recorded: BoolArray
-    """[runs]: whether the source has a record of the run, with or without values."""
-    scores: FloatArray | None = None
-    """[steps]; NaN = none. If ``None``, the predictions are the scores."""
-    thresholds: Mapping[str, float] | None = None
-    uses_outcome: bool = False
-
-
-def _entries(
+def _predictions(
     system: System, truth: RunTruth, names: Sequence[str], rules: Sequence[str | float], unknown: Unknown
-) -> list[_Entry]:
+) -> list[Predictions]:
     if system.kind == "labels":
         rows = zip(system.good, system.values, strict=True)
         signs = [
@@ -262,7 +341,7 @@ def _entries(
         if unknown == "good":
             predicted[(predicted == MISSING) & truth.layout.of_step(system.recorded)] = 1
         return [
-            _Entry(
+            Predictions(
                 system=system.name,
                 kind="labels",
                 rule=AS_LABELLED + (", unknown is good" if unknown == "good" else ""),
@@ -271,21 +350,19 @@ def _entries(
             )
         ]
     scores: FloatArray = system.scores.flat
-    entries = []
-    for rule in rules:
-        predicted, thresholds = _below(scores, rule, truth, names)
-        entries.append(
-            _Entry(
-                system=system.name,
-                kind="scores",
-                rule=str(rule),
-                predicted=predicted,
-                recorded=system.recorded,
-                scores=scores,
-                thresholds=thresholds,
-            )
+    return [
+        Predictions(
+            system=system.name,
+            kind="scores",
+            rule=str(rule),
+            predicted=predicted,
+            recorded=system.recorded,
+            scores=scores,
+            thresholds=thresholds,
         )
-    return entries
+        for rule in rules
+        for predicted, thresholds in (_below(scores, rule, truth, names),)
+    ]
 
 
 def _below(
@@ -334,7 +411,9 @@ class _Evaluator:
         if len(names) > 1:
             self._members[ALL] = np.ones(len(truth.subset), dtype=bool)
 
-    def scores(self, entries: Sequence[_Entry]) -> tuple[tuple[AgentScore, ...], dict[str, dict[str, str]]]:
+    def scores(
+        self, entries: Sequence[Predictions]
+    ) -> tuple[tuple[AgentScore, ...], dict[str, dict[str, str]]]:
         """One score for each entry, and the baselines that they are compared with."""
         hits = [self._truth.hits(entry.predicted) for entry in entries]
         blind = [at for at, entry in enumerate(entries) if entry.kind == "floor" and not entry.uses_outcome]
@@ -355,7 +434,7 @@ class _Evaluator:
                     system=entry.system,
                     kind=entry.kind,
                     rule=entry.rule,
-                    thresholds=dict(entry.thresholds or {}),
+                    thresholds=dict(entry.thresholds),
                     uses_outcome=entry.uses_outcome,
                     subsets=subsets,
                     monitoring=self._monitoring(entry, covered),
@@ -368,7 +447,7 @@ class _Evaluator:
 
     def _of(
         self,
-        entry: _Entry,
+        entry: Predictions,
         members: BoolArray,
         hits: NDArray[np.int64],
         baseline: Sequence[NDArray[np.int64]],
@@ -398,7 +477,7 @@ class _Evaluator:
         counted = members & ~np.isnan(truth)
         return float((filled == truth)[counted].mean()) if counted.any() else math.nan
 
-    def _monitoring(self, entry: _Entry, covered: BoolArray) -> RunMetrics:
+    def _monitoring(self, entry: Predictions, covered: BoolArray) -> RunMetrics:
         truth, layout = self._truth, self._truth.layout
         predicted = np.where(entry.predicted == MISSING, math.nan, entry.predicted)
         scores = predicted if entry.scores is None else entry.scores
@@ -447,8 +526,8 @@ def agent_section(result: AgentEvaluation, title: str) -> Section:
         f"and the outcome of {result.outcome_unknown} runs is unknown. Steps without a prediction count as "
         "wrong. Baselines do not read the run; those that use the outcome cannot warn in time. Your scorer "
         "has to beat the others. Parameters and thresholds are fitted for each subset on the other half of "
-        f"its problems, unless a rule is fixed. Intervals are 95 %, from {result.settings['draws']} "
-        "bootstrap draws of problems, each with all its runs.",
+        f"its problems, unless a rule is fixed. Intervals are 95 %, by bootstrap "
+        "over problems, each with all its runs.",
         results=result,
         plots=[
             Plot(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from surefoot.errors import LabelError
 from surefoot.evaluation.benchmarks.first_errors import (
@@ -60,7 +60,6 @@ class ProcessBenchEvaluation(JSONResult):
     """Traces of each subset."""
     systems: tuple[SystemCounts, ...]
     scores: tuple[ProcessBenchScore, ...]
-    settings: Mapping[str, Any]
 
 
 def processbench_cases(data: Mapping[str, Sequence[LabelledTrace]]) -> list[ProcessBenchCase]:
@@ -116,7 +115,6 @@ def evaluate_processbench(
         subsets={name: len(members) for name, members in evaluator.subsets.items()},
         systems=tuple(system.summary() for system in systems),
         scores=tuple(_score(evaluator, entry, firsts.get(entry.applied.rule, default)) for entry in entries),
-        settings={"rules": list(rules), "missing": missing, "draws": draws, "seed": seed},
     )
 
 
@@ -192,7 +190,7 @@ def processbench_section(result: ProcessBenchEvaluation) -> Section:
         "index of the first error) and on correct ones (none reported); a trace without a prediction "
         "counts as wrong. Rule 'split': the threshold was fitted on the other half of the problems. A "
         "subset's name: it was fitted on this subset, where the result is optimistic, and applied to all. "
-        f"Intervals are 95 %, from {result.settings['draws']} bootstrap draws of problems within each "
+        f"Intervals are 95 %, by bootstrap over problems within each "
         "subset, with fixed thresholds.",
         results=result,
         plots=[

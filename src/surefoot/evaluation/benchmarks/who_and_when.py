@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -84,7 +84,6 @@ class BlameEvaluation(JSONResult):
     """Runs in which the agent to blame is not the speaker of the step to blame."""
     systems: tuple[SystemCounts, ...]
     scores: tuple[BlameScore, ...]
-    settings: Mapping[str, Any]
 
 
 def blamed_runs(data: Mapping[str, Sequence[LabelledTrace]]) -> list[BlamedRun]:
@@ -153,7 +152,6 @@ def evaluate_who_and_when(
             )
             for name, kind, rows in hits
         ),
-        settings={"draws": draws, "seed": seed},
     )
 
 
@@ -240,8 +238,8 @@ def who_and_when_section(result: BlameEvaluation) -> Section:
         about=f"{sum(result.runs.values())} failed runs. A prediction is a step, and its agent is the "
         "speaker of that step; a run without a prediction counts as wrong. Baselines do not read the "
         f"messages. In {result.other_speaker} runs the agent to blame is not the speaker of the step to "
-        f"blame, so no prediction can get both right. Intervals are 95 %, from {result.settings['draws']} "
-        "bootstrap draws of problems.",
+        f"blame, so no prediction can get both right. Intervals are 95 %, by bootstrap "
+        "over problems.",
         results=result,
         plots=[
             Plot(

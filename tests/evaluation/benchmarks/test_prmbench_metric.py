@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.errors import LabelError
-from surefoot.evaluation.benchmarks.step_flags import (
+from surefoot.evaluation.benchmarks.prmbench import (
     best_flag_threshold,
     count_flags,
     f1,
