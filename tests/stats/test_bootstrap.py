@@ -7,8 +7,8 @@ from surefoot.stats.bootstrap import (
     bootstrap_mean,
     bootstrap_seeds,
     bootstrap_statistic,
+    group_numbers,
 )
-from surefoot.stats.groups import group_numbers
 from surefoot.stats.roc import roc_auc
 
 

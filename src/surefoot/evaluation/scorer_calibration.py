@@ -22,9 +22,8 @@ from surefoot.evaluation.step_layout import BoolArray, FloatArray, as_numbers
 from surefoot.evaluation.step_scores import System, SystemCounts
 from surefoot.models.kinds.calibrated import Calibration as Fitted
 from surefoot.models.kinds.calibrated import fit_calibration
-from surefoot.stats.bootstrap import Bootstrap
+from surefoot.stats.bootstrap import Bootstrap, group_numbers
 from surefoot.stats.calibration import MAP_KINDS, Binning, MapKind, Reliability, reliability, reliability_by
-from surefoot.stats.groups import group_numbers
 from surefoot.stats.intervals import Interval
 
 LAST_SHOWN = 9

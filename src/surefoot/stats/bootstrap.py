@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from surefoot.stats.groups import group_numbers
 from surefoot.stats.intervals import UNKNOWN, Interval
 
 FloatArray = NDArray[np.float64]
@@ -140,6 +139,20 @@ def bootstrap_totals(
     results = statistics(totals)
     values = statistics(np.stack([array.sum(axis=0) for array in arrays])[None])[0]
     return [_interval(float(value), results[:, k]) for k, value in enumerate(values)]
+
+
+def group_numbers(groups: Sequence[Hashable] | NDArray[np.generic]) -> NDArray[np.intp]:
+    """[items] → [items]: the number of each item's group, from 0 in the order of their first item.
+
+    An array makes no Python object for each item.
+    """
+    if isinstance(groups, np.ndarray):
+        _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
+        rank = np.empty(len(first), dtype=np.intp)
+        rank[np.argsort(first)] = np.arange(len(first))
+        return rank[inverse]
+    index: dict[Hashable, int] = {}
+    return np.array([index.setdefault(group, len(index)) for group in groups], dtype=np.intp)
 
 
 def group_sums(counts: ArrayLike, groups: Sequence[Hashable] | NDArray[np.integer]) -> FloatArray:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from surefoot.errors import LabelError, ScoreError
-from surefoot.stats.groups import group_numbers
+from surefoot.stats.bootstrap import group_numbers
 
 FloatArray = NDArray[np.float64]
 

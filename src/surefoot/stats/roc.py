@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from surefoot.errors import LabelError
-from surefoot.stats.groups import group_numbers
+from surefoot.stats.bootstrap import group_numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,31 +53,16 @@ def roc_auc_within(scores: ArrayLike, labels: ArrayLike, groups: Sequence[Hashab
         )
     usable = ~(np.isnan(score) | np.isnan(label))
     score, group, good = score[usable], group[usable], label[usable] == 1
-    positives = np.bincount(group[good], minlength=1).astype(float)
-    negatives = np.bincount(group[~good], minlength=len(positives)).astype(float)
-    positives = np.pad(positives, (0, len(negatives) - len(positives)))
-    pairs = float(positives @ negatives)
-    # a group of one class adds nothing: its rank sum is the least possible one, or zero
-    concordant = float(_rank_sum(score, group, good) - (positives * (positives + 1) / 2).sum())
+    _, rank = np.unique(score, return_inverse=True)
+    bad = np.sort((group * len(score) + rank)[~good])  # in order of the group, then of the score
+    first = group[good] * len(score)
+    start, stop = np.searchsorted(bad, first), np.searchsorted(bad, first + len(score))
+    low, high = (np.searchsorted(bad, first + rank[good], side) for side in ("left", "right"))
+    pairs = int((stop - start).sum())
     return Auc(
-        value=concordant / pairs if pairs else math.nan,
-        pairs=int(pairs),
-        positives=int(positives.sum()),
-        negatives=int(negatives.sum()),
+        value=float((low + high - 2 * start).sum()) / (2 * pairs) if pairs else math.nan,
+        pairs=pairs,
+        positives=int(good.sum()),
+        negatives=int((~good).sum()),
         dropped=int((~usable).sum()),
     )
-
-
-def _rank_sum(score: NDArray[np.float64], group: NDArray[np.intp], good: NDArray[np.bool_]) -> float:
-    """Sum over good steps of their rank (from 1, ties averaged) inside their group."""
-    if not len(score):
-        return 0.0
-    order = np.lexsort((score, group))
-    score, group, good = score[order], group[order], good[order]
-    new_group = np.r_[True, group[1:] != group[:-1]]
-    new_block = new_group | np.r_[True, score[1:] != score[:-1]]
-    starts = np.flatnonzero(new_block)
-    stops = np.r_[starts[1:], len(score)]
-    group_start = np.maximum.accumulate(np.where(new_group, np.arange(len(score)), 0))[starts]
-    rank = (starts + stops + 1) / 2 - group_start
-    return float(rank @ np.add.reduceat(good.astype(float), starts))
