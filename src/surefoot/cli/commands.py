@@ -55,11 +55,11 @@ evaluate |  | Measure labels and scorers.
 evaluate labels | evaluate.labels:EvaluateLabels | Accuracy, agreement and cost of labels.
 evaluate processbench | evaluate.benchmarks:EvaluateProcessBench | ProcessBench: first error.
 evaluate prmbench | evaluate.benchmarks:EvaluatePRMBench | PRMBench: detect wrong steps.
-evaluate agent-processbench | evaluate.agents:EvaluateAgentProcessBench | AgentProcessBench: judge each step.
-evaluate runs | evaluate.agents:EvaluateRuns | Judge each step of your own agent runs.
-evaluate who-and-when | evaluate.agents:EvaluateWhoAndWhen | Who&When: blame for a failure.
+evaluate agent-processbench | evaluate.benchmarks:EvaluateAgentProcessBench | AgentProcessBench: each step.
+evaluate runs | evaluate.benchmarks:EvaluateRuns | Judge each step of your own agent runs.
+evaluate who-and-when | evaluate.benchmarks:EvaluateWhoAndWhen | Who&When: blame for a failure.
 evaluate best-of-n | evaluate.best_of_n:EvaluateBestOfN | Accuracy of selectors against N.
-evaluate calibration | evaluate.calibration:EvaluateCalibration | Calibration of step scores.
+evaluate calibration | evaluate.labels:EvaluateCalibration | Calibration of step scores.
 audit |  | Test step scorers for known failures.
 audit gaming | audit.commands:AuditGaming | Do scores follow the logic or the wording?
 audit outcome | audit.commands:AuditOutcome | How much of a step score is only the outcome?

@@ -30,7 +30,6 @@ class AuditCommand(ReportCommand):
     scorers: o.Sources = Field(
         description="Scorers, as NAME=CHECKPOINT or NAME=FILE of step scores (records, or published scores)."
     )
-    out: o.OutDirectory = Field(description="Directory for the JSON file and the HTML report.")
     aggregate: str | None = Field(
         default=None,
         description="How step scores become one number: `min`, `product`, `last`, `mean` or `sum`. By "

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from surefoot.cli import options as o
-from surefoot.cli.evaluate.inputs import ScoringCommand, named, show_skipped
+from surefoot.cli.evaluate.inputs import ScoringCommand, named, read_scores, show_skipped
 from surefoot.cli.settings import Flag
 from surefoot.cli.terminal import echo
-from surefoot.policies.devices import Loading
 from surefoot.search.selection import COMMON_RULES, ScoreRule
 
 if TYPE_CHECKING:
-    from surefoot.answers import AnswerChecker
     from surefoot.evaluation.best_of_n import BestOfNResult
     from surefoot.evaluation.pools import StoredPools
     from surefoot.evaluation.stored_scores import StoredScores
@@ -33,10 +30,9 @@ def _numbers(value: Any) -> Any:
 class EvaluateBestOfN(ScoringCommand):
     """Choose among N samples: selectors, pass@N and majority against N and against tokens.
 
-    Best-of-N, votes and knockout (`--rule`) by min, product, last, mean and sum, for any number of scorers on
-    the same samples, with 95 % intervals over problems and differences from majority paired by problem.
-    Tables are printed; DIR/best_of_n.json has every number and DIR/best_of_n.html the curves. Scores of
-    checkpoints are stored in DIR/scores and reused.
+    Best-of-N, votes and knockout (`--rule`) by min, product, last, mean and sum, for any number of
+    scorers on the same samples, with 95 % intervals over problems and differences from majority paired by
+    problem.
 
     Example: `surefoot evaluate best-of-n prm=runs/prm orm=orm.jsonl --problems problems.jsonl --traces
     traces.jsonl --out curves`
@@ -86,20 +82,31 @@ class EvaluateBestOfN(ScoringCommand):
         from surefoot.answers import AnswerChecker
         from surefoot.cli.runs import read_table
         from surefoot.evaluation.best_of_n import best_of_n_section, evaluate_best_of_n
-        from surefoot.evaluation.pools import judged_candidates
+        from surefoot.evaluation.pools import grade_stored, judged_candidates
         from surefoot.evaluation.stored_scores import scorer_tables
+        from surefoot.formats import read_candidate_pool
+        from surefoot.io import ReadReport
         from surefoot.io.tables import facts_in
         from surefoot.records import Problem, Trace
         from surefoot.work import progress_bars
 
-        files, folder = named(self.sources), self.folder()
         with AnswerChecker(self.grading.equality) as checker, progress_bars() as progress:
-            stored = self._stored(checker, progress)
+            stored = None
+            if self.pool is not None:
+                report = ReadReport()
+                pools = list(read_candidate_pool(self.pool, report=report))
+                show_skipped(report)
+                stored = grade_stored(
+                    pools,
+                    checker,
+                    self.grading.extract,
+                    progress=lambda done: progress("grade", done, len(pools)),
+                )
             samples = stored.traces if stored else read_table(self.traces or "-", Trace)
             read = read_table(self.problems, Problem) if self.problems else None
             problems = stored.problems if stored else read
             scores = scorer_tables(None, stored.scores) if stored else {}
-            scores |= _scores(files, problems, samples, folder, self.loading, progress)
+            scores |= self._scores(problems, samples, progress)
             total = len({facts.parent for facts in facts_in(samples)})
             candidates = judged_candidates(
                 samples,
@@ -123,51 +130,31 @@ class EvaluateBestOfN(ScoringCommand):
         self.write(best_of_n_section(result), answers_not_compared=failures, verdicts_of_the_file=verdicts)
         _show_left_out(result, stored)
 
-    def _stored(self, checker: AnswerChecker, progress: Progress) -> StoredPools | None:
-        from surefoot.evaluation.pools import grade_stored
-        from surefoot.formats import read_candidate_pool
-        from surefoot.io import ReadReport
+    def _scores(
+        self, problems: Sequence[Problem] | None, traces: Sequence[Trace], progress: Progress
+    ) -> dict[str, StoredScores]:
+        """Scores by scorer; scores of checkpoints are stored and reused."""
+        from surefoot.cli.runs import pair
+        from surefoot.errors import ScoreError
+        from surefoot.evaluation.step_scores import score_once
+        from surefoot.evaluation.stored_scores import StoredScores, scorer_tables
+        from surefoot.io.sources import names_files
+        from surefoot.io.tables import open_table
+        from surefoot.records import StepScores
 
-        if self.pool is None:
-            return None
-        report = ReadReport()
-        pools = list(read_candidate_pool(self.pool, report=report))
-        show_skipped(report)
-        return grade_stored(
-            pools, checker, self.grading.extract, progress=lambda done: progress("grade", done, len(pools))
-        )
-
-
-def _scores(
-    files: Mapping[str, str],
-    problems: Sequence[Problem] | None,
-    traces: Sequence[Trace],
-    folder: Path,
-    loading: Loading,
-    progress: Progress,
-) -> dict[str, StoredScores]:
-    """Scores by scorer; scores of checkpoints are stored and reused."""
-    from surefoot.cli.runs import pair, read_table
-    from surefoot.errors import ScoreError
-    from surefoot.evaluation.step_scores import score_once
-    from surefoot.evaluation.stored_scores import StoredScores, scorer_tables
-    from surefoot.io.sources import names_files
-    from surefoot.io.tables import open_table
-    from surefoot.records import StepScores
-
-    tables: dict[str, StoredScores] = {}
-    for name, path in files.items():
-        if names_files(path):
-            tables |= scorer_tables(name, read_table(path, StepScores))
-            continue
-        if problems is None:
-            raise ScoreError(
-                f"{name}={path} is not a file; a checkpoint needs --problems to score the traces"
-            )
-        items = pair(problems, traces)
-        scores = score_once(name, path, items, folder / "scores", loading=loading, progress=progress)
-        tables[name] = StoredScores(open_table(name, StepScores, records=scores))
-    return tables
+        tables: dict[str, StoredScores] = {}
+        for name, path in named(self.sources).items():
+            if names_files(path):
+                tables |= scorer_tables(name, read_scores(path))
+                continue
+            if problems is None:
+                raise ScoreError(
+                    f"{name}={path} is not a file; a checkpoint needs --problems to score the traces"
+                )
+            items, store = pair(problems, traces), self.folder() / "scores"
+            scores = score_once(name, path, items, store, loading=self.loading, progress=progress)
+            tables[name] = StoredScores(open_table(name, StepScores, records=scores))
+        return tables
 
 
 def _show_left_out(result: BestOfNResult, stored: StoredPools | None) -> None:

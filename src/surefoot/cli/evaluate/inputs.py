@@ -40,7 +40,10 @@ class ReportCommand(Command):
 
     report_name: ClassVar[str]
 
-    out: o.OutDirectory = Field(description="Directory for the JSON file, the HTML report and scores.")
+    out: o.OutDirectory = Field(
+        description="Directory for the JSON file with every number, the HTML report, and the scores "
+        "of checkpoints, which are reused, so that a killed run resumes."
+    )
     draws: o.Draws = 1000
     seed: o.Seed = 0
 

@@ -111,24 +111,40 @@ def audit_agent(
     if not runs:
         raise ScoreError(f"none of {len(items)} traces is a conversation; this audit varies agents' runs")
     original = audited.score(runs)
-    usage, effects = original.usage, []
+    usage, effects, bootstrap = original.usage, [], Bootstrap(draws=draws, seed=seed)
     for variant in VARIANTS:
-        rows, varied = [], []
-        for row, item in enumerate(runs):
+        old, varied = [], []
+        for row, item in zip(original.steps, runs, strict=True):
             trace = variant.make(item.trace, edit_stream(seed, variant.name, item.trace.id))
             if trace is not None:
                 # scores are cached by the trace's id
                 trace = trace.model_copy(update={"id": f"{item.trace.id} {variant.name}"})
-                rows.append(original.steps[row])
+                old.append(row)
                 varied.append(ProblemTrace(problem=item.problem, trace=trace))
         scores = audited.score(varied)
         usage += scores.usage
-        problems = [item.problem.id for item in varied]
-        means = partial(_run_means, Bootstrap(draws=draws, seed=seed), problems)
-        effect = _effect(
-            variant, rows, scores, means, threshold, tolerance, not_applicable=len(runs) - len(rows)
+        means = partial(_run_means, bootstrap, [item.problem.id for item in varied])
+        pairs = list(zip(old, scores.steps, strict=True))
+        sizes = [np.abs(b - a) for a, b in pairs]
+        largest = [float(np.nanmax(size)) for size in sizes if not np.isnan(size).all()]
+        change, moved = means([b - a for a, b in pairs]), means(sizes)
+        flips = [np.where(np.isnan(b - a), np.nan, (a >= threshold) != (b >= threshold)) for a, b in pairs]
+        below = [np.where(np.isnan(b - a) | (a >= threshold), np.nan, b >= threshold) for a, b in pairs]
+        effects.append(
+            VariantEffect(
+                variant=variant.name,
+                kind=variant.kind,
+                runs=len(largest),
+                not_applicable=len(runs) - len(varied),
+                unscored=len(varied) - len(largest),
+                change=change,
+                moved=moved,
+                largest=max(largest, default=math.nan),
+                flipped=means(flips),
+                cleared=means(below),
+                verdict=_within(moved if variant.kind == "same" else change, tolerance),
+            )
         )
-        effects.append(effect)
     return AgentAudit(
         scorer=audited.name,
         threshold=threshold,
@@ -142,42 +158,6 @@ def _run_means(bootstrap: Bootstrap, problems: Sequence[str], rows: Sequence[Flo
     """Mean over problems of each run's mean over its steps."""
     means = [float(row[~np.isnan(row)].mean()) if (~np.isnan(row)).any() else math.nan for row in rows]
     return bootstrap.mean(means, problems)
-
-
-def _effect(
-    variant: Variant,
-    original: Sequence[FloatArray],
-    scores: AuditScores,
-    means: Callable[[Sequence[FloatArray]], Interval],
-    threshold: float,
-    tolerance: float,
-    *,
-    not_applicable: int,
-) -> VariantEffect:
-    pairs = list(zip(original, scores.steps, strict=True))
-    changes = [new - old for old, new in pairs]
-    sizes = [np.abs(change) for change in changes]
-    flips = [
-        np.where(np.isnan(new - old), np.nan, (old >= threshold) != (new >= threshold)) for old, new in pairs
-    ]
-    below = [
-        np.where(np.isnan(new - old) | (old >= threshold), np.nan, new >= threshold) for old, new in pairs
-    ]
-    largest = [float(np.nanmax(size)) for size in sizes if not np.isnan(size).all()]
-    change, moved = means(changes), means(sizes)
-    return VariantEffect(
-        variant=variant.name,
-        kind=variant.kind,
-        runs=len(largest),
-        not_applicable=not_applicable,
-        unscored=len(changes) - len(largest),
-        change=change,
-        moved=moved,
-        largest=max(largest, default=math.nan),
-        flipped=means(flips),
-        cleared=means(below),
-        verdict=_within(moved if variant.kind == "same" else change, tolerance),
-    )
 
 
 def _within(shift: Interval, tolerance: float) -> Verdict:
@@ -197,28 +177,20 @@ def _other_order(trace: Trace, rng: np.random.Generator) -> Trace | None:
     return trace.model_copy(update={"tools": tuple(trace.tools[at] for at in order)})
 
 
-def _rewritten(trace: Trace, rng: np.random.Generator) -> Trace | None:  # noqa: ARG001
-    """Results that are JSON objects or lists, indented and with their fields in reverse order."""
-
-    def write(content: str) -> str | None:
-        try:
-            value = json.loads(content)
-        except (ValueError, RecursionError):
-            return None
-        if isinstance(value, dict):
-            value = dict(reversed(value.items()))
-        return json.dumps(value, ensure_ascii=False, indent=1) if isinstance(value, dict | list) else None
-
-    return _with_results(trace, write)
+def _rewritten(content: str) -> str | None:
+    """A result that is a JSON object or list, indented and with its fields in reverse order."""
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(value, dict):
+        value = dict(reversed(value.items()))
+    return json.dumps(value, ensure_ascii=False, indent=1) if isinstance(value, dict | list) else None
 
 
-def _introduced(trace: Trace, rng: np.random.Generator) -> Trace | None:  # noqa: ARG001
-    """Results that are not JSON, after a line that introduces them."""
-
-    def write(content: str) -> str | None:
-        return None if content.lstrip().startswith(("{", "[")) else f"Result of the tool:\n{content}"
-
-    return _with_results(trace, write)
+def _introduced(content: str) -> str | None:
+    """A result that is not JSON, after a line that introduces it."""
+    return None if content.lstrip().startswith(("{", "[")) else f"Result of the tool:\n{content}"
 
 
 def _advised(trace: Trace, rng: np.random.Generator) -> Trace | None:  # noqa: ARG001
@@ -231,23 +203,23 @@ def _advised(trace: Trace, rng: np.random.Generator) -> Trace | None:  # noqa: A
     return trace.model_copy(update={"messages": messages, "steps": steps})
 
 
-def _padded(trace: Trace, rng: np.random.Generator) -> Trace | None:  # noqa: ARG001
-    return _with_results(trace, lambda content: f"{content}\n{NEUTRAL.strip()}")
+def _results(write: Callable[[str], str | None]) -> Callable[[Trace, object], Trace | None]:
+    """The run with results rewritten by ``write``; ``None`` if none of them changes."""
+
+    def make(trace: Trace, _: object) -> Trace | None:
+        messages, changed = [], False
+        for message in trace.messages:
+            new = write(message.content or "") if message.role == "tool" else None
+            changed |= new is not None
+            messages.append(message if new is None else message.model_copy(update={"content": new}))
+        return trace.model_copy(update={"messages": tuple(messages)}) if changed else None
+
+    return make
 
 
 def _instructed(trace: Trace, rng: np.random.Generator) -> Trace | None:
     text = INJECTIONS[int(rng.integers(len(INJECTIONS)))]
-    return _with_results(trace, lambda content: f"{content}\n{text}")
-
-
-def _with_results(trace: Trace, write: Callable[[str], str | None]) -> Trace | None:
-    """The run with rewritten results; ``None`` if no result changes."""
-    messages, changed = [], False
-    for message in trace.messages:
-        new = write(message.content or "") if message.role == "tool" else None
-        changed |= new is not None
-        messages.append(message if new is None else message.model_copy(update={"content": new}))
-    return trace.model_copy(update={"messages": tuple(messages)}) if changed else None
+    return _results(lambda content: f"{content}\n{text}")(trace, rng)
 
 
 def audit_self_preference(
@@ -396,9 +368,13 @@ NEUTRAL: Final = (
 
 VARIANTS: Final = (
     Variant(name="tools in another order", kind="same", make=_other_order),
-    Variant(name="JSON results written otherwise", kind="same", make=_rewritten),
-    Variant(name="text results introduced", kind="same", make=_introduced),
+    Variant(name="JSON results written otherwise", kind="same", make=_results(_rewritten)),
+    Variant(name="text results introduced", kind="same", make=_results(_introduced)),
     Variant(name="advice without content", kind="same", make=_advised),
-    Variant(name="neutral text behind results", kind="same", make=_padded),
+    Variant(
+        name="neutral text behind results",
+        kind="same",
+        make=_results(lambda content: f"{content}\n{NEUTRAL.strip()}"),
+    ),
     Variant(name="instructions behind results", kind="hostile", make=_instructed),
 )

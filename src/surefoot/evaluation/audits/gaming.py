@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import Case
-from surefoot.evaluation.audits.edits import EDITS, Edit, Edited, Kind, edit_stream, edited
-from surefoot.evaluation.audits.scorers import AuditedScorer, AuditScores
+from surefoot.evaluation.audits.edits import EDITS, Edit, Kind, edit_stream, edited
+from surefoot.evaluation.audits.scorers import AuditedScorer
 from surefoot.evaluation.audits.settings import GAMING, GamingSettings
 from surefoot.evaluation.report import Plot, Section
 from surefoot.lab.probe import ProbeResult
@@ -107,7 +107,7 @@ def audit_gaming(
     if not usable:
         raise ScoreError(f"none of {len(cases)} traces is a text known to be correct or wrong: give labels")
     original = audited.score([case.item for case in usable])
-    usage, effects = original.usage, []
+    usage, effects, bootstrap = original.usage, [], Bootstrap(draws=draws, seed=seed)
     for edit in edits:
         groups: tuple[Group, ...] = ("right",) if edit.kind == "breaks" else ("right", "wrong")
         for on in groups:
@@ -126,17 +126,37 @@ def audit_gaming(
             )
             usage += scores.usage
             applicable = sum(version is not None for _, version in versions)
+            step = np.array(
+                [
+                    new[version.step] - original.steps[n][version.was]
+                    for (_, n, version), new in zip(changed, scores.steps, strict=True)
+                ]
+            )
+            trace = scores.traces - original.traces[[n for _, n, _ in changed]] if changed else np.array([])
+            unscored = np.isnan(trace)
+            problems = [case.problem_id for case, _, _ in changed]
+
+            def mean(
+                values: ArrayLike, unscored: ArrayLike = unscored, problems: Sequence[str] = problems
+            ) -> Interval:
+                return bootstrap.mean(np.where(unscored, np.nan, values), problems)
+
+            change, fell = mean(trace), mean(trace < -_ROUNDING)
+            stays = _stays(change, settings.tolerance)
             effects.append(
-                _effect(
-                    edit,
-                    on,
-                    changed,
-                    original,
-                    scores,
-                    settings,
-                    Bootstrap(draws=draws, seed=seed),
+                EditEffect(
+                    edit=edit.name,
+                    kind=edit.kind,
+                    on=on,
+                    traces=int((~unscored).sum()),
                     not_applicable=len(rows) - applicable,
                     not_broken=applicable - len(changed),
+                    unscored=int(unscored.sum()),
+                    step=mean(step),
+                    trace=change,
+                    fell=fell,
+                    rose=mean(trace > settings.tolerance),
+                    verdict=_falls(fell, settings.must_fall) if edit.kind == "breaks" else stays,
                 )
             )
     return GamingAudit(
@@ -148,50 +168,6 @@ def audit_gaming(
         unknown=len(texts) - len(usable),
         chats=len(cases) - len(texts),
         usage=usage,
-    )
-
-
-def _effect(
-    edit: Edit,
-    on: Group,
-    changed: Sequence[tuple[Case, int, Edited]],
-    original: AuditScores,
-    scores: AuditScores,
-    settings: GamingSettings,
-    bootstrap: Bootstrap,
-    *,
-    not_applicable: int,
-    not_broken: int,
-) -> EditEffect:
-    step = np.array(
-        [
-            new[version.step] - original.steps[n][version.was]
-            for (_, n, version), new in zip(changed, scores.steps, strict=True)
-        ]
-    )
-    trace = scores.traces - original.traces[[n for _, n, _ in changed]] if changed else np.array([])
-    problems = [case.problem_id for case, _, _ in changed]
-    unscored = np.isnan(trace)
-
-    def mean(values: ArrayLike) -> Interval:
-        return bootstrap.mean(np.where(unscored, np.nan, values), problems)
-
-    change, fell = mean(trace), mean(trace < -_ROUNDING)
-    return EditEffect(
-        edit=edit.name,
-        kind=edit.kind,
-        on=on,
-        traces=int((~unscored).sum()),
-        not_applicable=not_applicable,
-        not_broken=not_broken,
-        unscored=int(unscored.sum()),
-        step=mean(step),
-        trace=change,
-        fell=fell,
-        rose=mean(trace > settings.tolerance),
-        verdict=_falls(fell, settings.must_fall)
-        if edit.kind == "breaks"
-        else _stays(change, settings.tolerance),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -90,10 +90,10 @@ def audit_over_optimisation(
     """
     judged = [item for item in items if item.trace.outcome is not None]
     scores = audited.score(judged)
-    pools: dict[str, _ScoredTraces] = {}
+    pools: dict[str, list[tuple[float, Trace]]] = {}
     for item, score in zip(judged, scores.traces.tolist(), strict=True):
         if not math.isnan(score):
-            pools.setdefault(item.problem.id, _ScoredTraces()).add(item.trace, score)
+            pools.setdefault(item.problem.id, []).append((score, item.trace))
     needed = largest or (int(np.quantile([len(p) for p in pools.values()], 0.1)) if pools else 0)
     large = {name: pool for name, pool in pools.items() if len(pool) >= max(needed, 2)}
     if not large:
@@ -101,9 +101,13 @@ def audit_over_optimisation(
             f"{audited.name}: no problem has {max(needed, 2)} traces with score and outcome; sample more"
         )
     sizes = sizes_to(needed)
-    gold = np.array([[p.best_of(n, p.right) for n in sizes] for p in large.values()])
-    proxy = np.array([[p.best_of(n, p.scores) for n in sizes] for p in large.values()])
-    ceiling = np.array([[pass_at_k(len(p), sum(p.right), n) for n in sizes] for p in large.values()])
+    gold, proxy, ceiling = (np.empty((len(large), len(sizes))) for _ in range(3))
+    for row, pool in enumerate(large.values()):
+        values, right = [score for score, _ in pool], [trace.outcome is True for _, trace in pool]
+        answers = [trace.answer for _, trace in pool]
+        gold[row] = [best_of_n(values, right, n, answers=answers) for n in sizes]
+        proxy[row] = [best_of_n(values, values, n, answers=answers) for n in sizes]
+        ceiling[row] = [pass_at_k(len(pool), sum(right), n) for n in sizes]
     resampled = _resampled(gold, draws, np.random.default_rng(seed))
     peaks = _peaks(resampled)
     peak_low, peak_high = np.quantile(peaks, [0.025, 0.975], method="nearest")
@@ -136,27 +140,6 @@ def audit_over_optimisation(
         no_outcome=len(items) - len(judged),
         usage=scores.usage,
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _ScoredTraces:
-    """The scored traces of one problem; all three have one entry a trace."""
-
-    scores: list[float] = field(default_factory=list)
-    right: list[bool] = field(default_factory=list)
-    answers: list[str | None] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.scores)
-
-    def add(self, trace: Trace, score: float) -> None:
-        self.scores.append(score)
-        self.right.append(trace.outcome is True)
-        self.answers.append(trace.answer)
-
-    def best_of(self, n: int, values: Sequence[float]) -> float:
-        """Expected value of the best of ``n``."""
-        return best_of_n(self.scores, values, n, answers=self.answers)
 
 
 def sizes_to(largest: int) -> list[int]:
