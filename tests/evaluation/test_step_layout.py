@@ -30,7 +30,8 @@ def test_arrays_say_what_lists_of_each_trace_say(table):
     codes = np.array([code for row in table for code in row], dtype=np.int8)
     good = [[MEANING[code] for code in row] for row in table]
     rows = good_rows(codes, layout)
-    assert (len(rows), list(rows), rows[1:]) == (len(table), good, good[1:])
+    assert (len(rows), list(rows)) == (len(table), good)
+    assert [rows[number] for number in range(-len(rows), len(rows))] == [*good, *good]
     expected = [math.nan if (error := first_error(row)) is None else error for row in good]
     np.testing.assert_array_equal(layout.first_errors(codes), expected)
     assert layout.step_numbers().tolist() == [step for row in table for step in range(len(row))]

@@ -14,7 +14,7 @@ from surefoot.errors import LabelError
 from surefoot.evaluation.label_sets import LabelCost, LabelCounts, LabelSet, label_sets
 from surefoot.evaluation.label_truth import AgainstTruth, against_truth
 from surefoot.evaluation.report import JSONResult, Plot, Section
-from surefoot.evaluation.step_layout import BAD, GOOD, CodeArray, FloatArray, StepLayout, as_numbers
+from surefoot.evaluation.step_layout import BAD, GOOD, FloatArray, StepLayout, as_numbers
 from surefoot.io.tables import facts_in
 from surefoot.labels import LabelRule
 from surefoot.records import StepLabel, Trace
@@ -122,7 +122,7 @@ def audit_labels(
     sets = {source.name: source for group in groups for source in group}
     reference = label_sets(TRUTH, truth, layout, rule)[0] if truth is not None else None
     _check_readings(readings or {}, [*sets, *([TRUTH] if reference else [])])
-    compare = _Comparison(layout, Bootstrap(draws=draws, seed=seed))
+    bootstrap = Bootstrap(draws=draws, seed=seed)
     everyone = [*sets.values(), *([reference] if reference else [])]
 
     def source(labels: LabelSet, against: AgainstTruth | None) -> Source:
@@ -146,69 +146,57 @@ def audit_labels(
         traces_without_steps=len(traces) - layout.traces,
         sources=tuple(source(labels, compared(labels)) for labels in sets.values()),
         truth=source(reference, None) if reference else None,
-        pairs=tuple(compare.pair(first, second) for first, second in combinations(everyone, 2)),
-        overall=compare.overall(list(sets.values())) if len(sets) > 1 else None,
+        pairs=tuple(_pair(layout, bootstrap, *two) for two in combinations(everyone, 2)),
+        overall=_overall(layout, bootstrap, list(sets.values())) if len(sets) > 1 else None,
     )
 
 
-class _Comparison:
-    """Agreement of label sets of one layout, with intervals over problems."""
+def _pair(layout: StepLayout, bootstrap: Bootstrap, first: LabelSet, second: LabelSet) -> PairAgreement:
+    """Kappa's interval comes from each problem's table of bad and good, [problems, 4]."""
+    both = (first.codes >= 0) & (second.codes >= 0)
+    problem = layout.of_step(layout.problem)[both].astype(np.int64)
+    cells = 4 * problem + 2 * first.codes[both] + second.codes[both]
+    tables = np.bincount(cells, minlength=4 * len(layout.problem_ids)).reshape(-1, 4)
+    return PairAgreement(
+        first=first.name,
+        second=second.name,
+        steps=agreement(_signs([first, second]), categories=SIGNS),
+        kappa=_interval(bootstrap, tables, lambda row: cohens_kappa(row.reshape(2, 2))),
+        first_error=agreement([layout.first_errors(source.codes) for source in (first, second)]),
+    )
 
-    def __init__(self, layout: StepLayout, bootstrap: Bootstrap) -> None:
-        self._layout, self._bootstrap = layout, bootstrap
 
-    def pair(self, first: LabelSet, second: LabelSet) -> PairAgreement:
-        return PairAgreement(
-            first=first.name,
-            second=second.name,
-            steps=agreement(_signs([first, second]), categories=SIGNS),
-            kappa=self._kappa(first.codes, second.codes),
-            first_error=agreement(self._first_errors([first, second])),
-        )
+def _overall(layout: StepLayout, bootstrap: Bootstrap, sets: Sequence[LabelSet]) -> OverallAgreement:
+    """Alpha's interval comes from each problem's bad labels, good labels and disagreement: [problems, 3]."""
+    votes = np.zeros((2, layout.steps), dtype=np.int32)
+    for source in sets:
+        for code in (BAD, GOOD):
+            votes[code] += source.codes == code
+    paired = votes.sum(axis=0) >= 2
+    bad, good = votes[:, paired]
+    problem = layout.of_step(layout.problem)[paired]
+    cells = (bad, good, 2 * bad * good / (bad + good - 1))
+    counts = [np.bincount(problem, weights=cell, minlength=len(layout.problem_ids)) for cell in cells]
+    level = _common_level(sets)
+    return OverallAgreement(
+        steps=agreement(_signs(sets), categories=SIGNS),
+        alpha=_interval(
+            bootstrap, np.stack(counts, axis=1), lambda row: alpha_of(row[:2], float(row[2]), SIGNS)
+        ),
+        first_error=agreement([layout.first_errors(source.codes) for source in sets]),
+        graded=agreement([source.values for source in sets], level=level) if level else None,
+        graded_level=level,
+    )
 
-    def overall(self, sets: Sequence[LabelSet]) -> OverallAgreement:
-        level = _common_level(sets)
-        return OverallAgreement(
-            steps=agreement(_signs(sets), categories=SIGNS),
-            alpha=self._alpha(sets),
-            first_error=agreement(self._first_errors(sets)),
-            graded=agreement([source.values for source in sets], level=level) if level else None,
-            graded_level=level,
-        )
 
-    def _first_errors(self, sets: Sequence[LabelSet]) -> list[FloatArray]:
-        return [self._layout.first_errors(source.codes) for source in sets]
-
-    def _kappa(self, first: CodeArray, second: CodeArray) -> Interval:
-        """From each problem's table of bad and good, [problems, 4]."""
-        both = (first >= 0) & (second >= 0)
-        problem = self._layout.of_step(self._layout.problem)[both].astype(np.int64)
-        tables = np.bincount(
-            4 * problem + 2 * first[both] + second[both], minlength=4 * len(self._layout.problem_ids)
-        )
-        return self._interval(tables.reshape(-1, 4), lambda row: cohens_kappa(row.reshape(2, 2)))
-
-    def _alpha(self, sets: Sequence[LabelSet]) -> Interval:
-        """From each problem's number of bad and good labels, and their disagreement: [problems, 3]."""
-        votes = np.zeros((2, self._layout.steps), dtype=np.int32)
-        for source in sets:
-            for code in (BAD, GOOD):
-                votes[code] += source.codes == code
-        paired = votes.sum(axis=0) >= 2
-        bad, good = votes[:, paired]
-        problem = self._layout.of_step(self._layout.problem)[paired]
-        cells = (bad, good, 2 * bad * good / (bad + good - 1))
-        counts = [
-            np.bincount(problem, weights=cell, minlength=len(self._layout.problem_ids)) for cell in cells
-        ]
-        return self._interval(np.stack(counts, axis=1), lambda row: alpha_of(row[:2], float(row[2]), SIGNS))
-
-    def _interval(self, counts: NDArray[Any], statistic: Callable[[FloatArray], float]) -> Interval:
-        """``statistic`` of the totals of ``counts`` [problems, C]."""
-        [interval] = self._bootstrap.totals(
-            [counts], lambda totals: np.array([[statistic(row)] for row in totals[:, 0]])
-        )
-        return interval
+def _interval(
+    bootstrap: Bootstrap, counts: NDArray[Any], statistic: Callable[[FloatArray], float]
+) -> Interval:
+    """``statistic`` of the totals of ``counts`` [problems, C]."""
+    [interval] = bootstrap.totals(
+        [counts], lambda totals: np.array([[statistic(row)] for row in totals[:, 0]])
+    )
+    return interval
 
 
 def _signs(sets: Sequence[LabelSet]) -> Iterator[FloatArray]:

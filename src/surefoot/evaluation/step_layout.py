@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,7 +102,7 @@ class StepLayout:
         return firsts
 
 
-class StepRows(Sequence[list[T | None]], Generic[T]):
+class StepRows(Generic[T]):
     """One list per trace with an entry for each step, created from a flat array on access."""
 
     def __init__(
@@ -115,15 +115,12 @@ class StepRows(Sequence[list[T | None]], Generic[T]):
     def __len__(self) -> int:
         return self._layout.traces
 
-    @overload
-    def __getitem__(self, at: int) -> list[T | None]: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[list[T | None]]: ...
-    def __getitem__(self, at: int | slice) -> list[T | None] | list[list[T | None]]:
-        if isinstance(at, slice):
-            return [self[number] for number in range(*at.indices(len(self)))]
-        start, stop = self._layout.span(range(len(self))[at])
+    def __getitem__(self, number: int) -> list[T | None]:
+        start, stop = self._layout.span(range(len(self))[number])
         return self._decode(self.flat[start:stop])
+
+    def __iter__(self) -> Iterator[list[T | None]]:
+        return (self[number] for number in range(len(self)))
 
 
 def optional(values: FloatArray) -> list[float | None]:

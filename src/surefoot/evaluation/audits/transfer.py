@@ -81,37 +81,35 @@ def audit_transfer(
         usage[train] = Usage()
         cut = threshold
         if threshold is None and train in halves:
-            tuning = audited.score([case.item for case in halves[train].tuning])
-            usage[train] += tuning.usage
-            cut = _fitted(halves[train].tuning, tuning)
-        for test, half in halves.items():
-            scores = audited.score([case.item for case in half.reported])
+            tuning, _ = halves[train]
+            scores = audited.score([case.item for case in tuning])
             usage[train] += scores.usage
-            cells.append(_cell(train, test, half.reported, scores, cut, bootstrap))
+            values, labels, _ = _first_errors(tuning, scores)
+            # F1 is undefined at every threshold if all are correct or all wrong
+            both = 0 < sum(label < 0 for label in labels) < len(labels)
+            cut = best_threshold(values, labels).threshold if both else None
+        for test, (_, reported) in halves.items():
+            scores = audited.score([case.item for case in reported])
+            usage[train] += scores.usage
+            cells.append(_cell(train, test, reported, scores, cut, bootstrap))
     return TransferAudit(
         cells=cells,
         trained=list(scorers),
         tested=list(sets),
-        tuned={name: len(half.tuning) for name, half in halves.items()},
+        tuned={name: len(tuning) for name, (tuning, _) in halves.items()},
         thresholds=f"given, {threshold:g}" if threshold is not None else "fitted on half of the own domain",
         usage=usage,
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Halves:
-    tuning: list[Case]
-    reported: list[Case]
-
-
-def _halves(name: str, cases: Sequence[Case], *, fit: bool) -> _Halves:
-    """Split by the hash of the problem, so that new problems do not change the halves."""
+def _halves(name: str, cases: Sequence[Case], *, fit: bool) -> tuple[list[Case], list[Case]]:
+    """Cases for fitting and for the report, by the hash of the problem: new problems don't change them."""
     labelled = [case for case in cases if any(good is not None for good in case.good)]
     if not labelled:
         raise ScoreError(f"set {name!r}: none of {len(cases)} traces has a labelled step")
     tuning = [case for case in labelled if fit and half_of(case.problem_id)]
     problems = {case.problem_id for case in tuning}
-    return _Halves(tuning=tuning, reported=[case for case in labelled if case.problem_id not in problems])
+    return tuning, [case for case in labelled if case.problem_id not in problems]
 
 
 def _first_errors(
@@ -122,13 +120,6 @@ def _first_errors(
     values = [[None if math.isnan(s) else float(s) for s in scores.steps[n]] for n in rows]
     labels = [-1 if (error := cases[n].first_error) is None else error for n in rows]
     return values, labels, [cases[n].problem_id for n in rows]
-
-
-def _fitted(cases: Sequence[Case], scores: AuditScores) -> float | None:
-    values, labels, _ = _first_errors(cases, scores)
-    if not 0 < sum(label < 0 for label in labels) < len(labels):
-        return None  # all correct or all wrong: F1 is undefined at every threshold
-    return best_threshold(values, labels).threshold
 
 
 def _cell(

@@ -7,7 +7,7 @@ F1s. A score below the threshold is an error; each result says how its threshold
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -105,32 +105,45 @@ def evaluate_processbench(
     used = recorded_by_all(systems) if missing == "leave-out" else list(range(len(cases)))
     evaluated = [cases[t] for t in used]
     evaluator = FirstErrorEvaluator(evaluated, draws=draws, seed=seed)
-    entries = [entry for system in systems for entry in _entries(system, used, evaluated, rules)]
-    firsts = {entry.applied.rule: entry for entry in entries if entry.system is systems[0]}
-    default = next(iter(firsts.values()))
+    scores: list[ProcessBenchScore] = []
+    first: dict[str, list[int | None]] = {}
+    for system in systems:
+        for applied, predicted, partial in _predictions(system, used, evaluated, rules):
+            if is_first := system is systems[0]:
+                first[applied.rule] = predicted
+            reference = first.get(applied.rule) or next(iter(first.values()))
+            scores.append(
+                ProcessBenchScore(
+                    system=system.name,
+                    kind=system.kind,
+                    rule=applied.rule,
+                    thresholds=dict(applied.values),
+                    fitted_on=applied.fitted_on,
+                    seen=applied.seen,
+                    average_f1=evaluator.average_f1(predicted),
+                    difference=None if is_first else evaluator.difference(predicted, reference),
+                    subsets={
+                        name: evaluator.evaluate(predicted, members)
+                        for name, members in evaluator.subsets.items()
+                    },
+                    parts=evaluator.parts(predicted),
+                    partial=partial,
+                )
+            )
     return ProcessBenchEvaluation(
         traces=len(evaluated),
         problems=len({case.trace.problem_id for case in evaluated}),
         left_out=len(cases) - len(evaluated),
         subsets={name: len(members) for name, members in evaluator.subsets.items()},
         systems=tuple(system.summary() for system in systems),
-        scores=tuple(_score(evaluator, entry, firsts.get(entry.applied.rule, default)) for entry in entries),
+        scores=tuple(scores),
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Entry:
-    """Predictions of one system under one rule."""
-
-    system: System
-    applied: Thresholds
-    predicted: list[int | None]
-    partial: int = 0
-
-
-def _entries(
+def _predictions(
     system: System, used: Sequence[int], cases: Sequence[ProcessBenchCase], rules: Sequence[str | float]
-) -> list[_Entry]:
+) -> Iterator[tuple[Thresholds, list[int | None], int]]:
+    """Under each rule the thresholds, the predicted first errors, and the number of partly scored traces."""
     scores = [] if system.kind == "labels" else [system.scores[t] for t in used]
     counts = [sum(score is not None for score in row) for row in scores]
     partial = sum(0 < count < len(row) for count, row in zip(counts, scores, strict=True))
@@ -138,36 +151,15 @@ def _entries(
     def fit(members: list[int]) -> float:
         return best_threshold([scores[t] for t in members], [cases[t].label for t in members]).threshold
 
-    entries = []
-    for applied in rules_of(
-        system, rules, [c.trace.problem_id for c in cases], [c.subset for c in cases], fit
-    ):
+    problems, subsets = [c.trace.problem_id for c in cases], [c.subset for c in cases]
+    for applied in rules_of(system, rules, problems, subsets, fit):
         predicted: list[int | None] = [
             first_error_below(row, threshold) if count else None
             for row, threshold, count in zip(scores, applied.of_trace, counts, strict=True)
         ]
         if system.kind == "labels":
             predicted = [first_error(system.good[t]) for t in used]
-        entries.append(_Entry(system=system, applied=applied, predicted=predicted, partial=partial))
-    return entries
-
-
-def _score(evaluator: FirstErrorEvaluator, entry: _Entry, reference: _Entry) -> ProcessBenchScore:
-    applied, predicted = entry.applied, entry.predicted
-    is_first = entry.system is reference.system
-    return ProcessBenchScore(
-        system=entry.system.name,
-        kind=entry.system.kind,
-        rule=applied.rule,
-        thresholds=dict(applied.values),
-        fitted_on=applied.fitted_on,
-        seen=applied.seen,
-        average_f1=evaluator.average_f1(predicted),
-        difference=None if is_first else evaluator.difference(predicted, reference.predicted),
-        subsets={name: evaluator.evaluate(predicted, members) for name, members in evaluator.subsets.items()},
-        parts=evaluator.parts(predicted),
-        partial=entry.partial,
-    )
+        yield applied, predicted, partial
 
 
 def _label(item: LabelledTrace) -> int:

@@ -94,29 +94,24 @@ def blamed_runs(data: Mapping[str, Sequence[LabelledTrace]]) -> list[BlamedRun]:
     runs: dict[str, BlamedRun] = {}
     for subset, items in data.items():
         for item in items:
-            run = _blamed_run(item, subset)
-            if run.trace_id in runs:
-                raise LabelError(f"run {run.trace_id} occurs twice in the data; give each file once")
-            runs[run.trace_id] = run
+            trace = item.trace
+            wrong = [label.step for label in item.labels if label.kind == "correctness" and label.value == -1]
+            names = [agent_name(trace.messages[s.message]) for s in trace.steps if s.message is not None]
+            speakers = tuple(None if name is None else name.casefold() for name in names)
+            if not wrong or not any(speakers):
+                raise LabelError(f"run {trace.id} has no step labelled −1, or no agent's; leave it out")
+            if trace.id in runs:
+                raise LabelError(f"run {trace.id} occurs twice in the data; give each file once")
+            named = trace.meta.get("who_and_when", {}).get("mistake_agent") or speakers[min(wrong)] or ""
+            runs[trace.id] = BlamedRun(
+                trace_id=trace.id,
+                problem_id=trace.problem_id,
+                subset=subset,
+                step=min(wrong),
+                agent=named.casefold(),
+                speakers=speakers,
+            )
     return list(runs.values())
-
-
-def _blamed_run(item: LabelledTrace, subset: str) -> BlamedRun:
-    trace = item.trace
-    wrong = [label.step for label in item.labels if label.kind == "correctness" and label.value == -1]
-    names = [agent_name(trace.messages[step.message]) for step in trace.steps if step.message is not None]
-    speakers = tuple(None if name is None else name.casefold() for name in names)
-    if not wrong or not any(speakers):
-        raise LabelError(f"run {trace.id} has no step labelled −1, or no agent's; leave it out")
-    named = trace.meta.get("who_and_when", {}).get("mistake_agent") or speakers[min(wrong)] or ""
-    return BlamedRun(
-        trace_id=trace.id,
-        problem_id=trace.problem_id,
-        subset=subset,
-        step=min(wrong),
-        agent=named.casefold(),
-        speakers=speakers,
-    )
 
 
 def evaluate_who_and_when(
