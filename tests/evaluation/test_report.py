@@ -1,11 +1,12 @@
 import re
+from dataclasses import dataclass
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 
-from surefoot.evaluation.plots import curve_figure
-from surefoot.evaluation.report import Report
+from surefoot.evaluation.plots import curve_figure, drawn
+from surefoot.evaluation.report import Plot, Report, Section
 from surefoot.stats.intervals import Interval
 
 VOID = {"meta", "br", "img", "hr", "link", "input"}
@@ -148,3 +149,102 @@ def test_curve_figure_needs_points(bad):
 def test_ragged_rows_raise():
     with pytest.raises(ValueError, match=r"rows\[1\] has 1 cells"):
         Report("t").table(["a", "b"], [[1, 2], [3]])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effect:
+    """The effect of one edit. Intervals are over problems."""
+
+    edit: str
+    change: Interval
+    traces: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scorer:
+    """One scorer."""
+
+    system: str
+    rule: str
+    left_out: int
+    effects: tuple[Effect, ...]
+    accuracy: dict[int, float]
+    by_step: dict[str, Effect]
+
+    @property
+    def name(self) -> str:
+        return f"{self.system}, {self.rule}"
+
+
+def interval(value):
+    return Interval(value=value, low=value - 0.1, high=value + 0.1)
+
+
+def scorers():
+    return [
+        Scorer(
+            system=name,
+            rule="min",
+            left_out=2,
+            effects=(Effect(edit="swap", change=interval(0.5), traces=3),),
+            accuracy={1: 0.25, 4: 0.5},
+            by_step={"0": Effect(edit="all", change=interval(float("nan")), traces=0)},
+        )
+        for name in ("a", "b")
+    ]
+
+
+def test_each_data_class_of_a_result_is_a_row_with_the_names_above_it():
+    rows = Section(title="t", about="", results={"audit": scorers(), "reasons": {"c": "no label"}}).rows()
+    assert list(rows) == ["audit", "audit.effects", "audit.accuracy", "audit.by_step", "reasons"]
+    assert [(row.keys, row.values) for row in rows["audit"]] == [
+        ({"name": "a, min"}, {"left_out": 2}),
+        ({"name": "b, min"}, {"left_out": 2}),
+    ]
+    [effect, _] = rows["audit.effects"]
+    assert effect.keys == {"name": "a, min", "edit": "swap"}
+    assert effect.values == {"change": interval(0.5), "traces": 3}
+    assert rows["audit.accuracy"][1].values == {"1": 0.25, "4": 0.5}
+    assert rows["audit.by_step"][0].keys == {"name": "a, min", "by_step": "0", "edit": "all"}
+    assert rows["reasons"][0].values == {"c": "no label"}
+
+
+def test_a_section_prints_the_tables_that_it_names_and_shows_all_on_the_page():
+    section = Section(
+        title="Audit",
+        about="Why.",
+        findings=["a wins."],
+        results={"audit": scorers()},
+        plots=[
+            Plot("audit.effects", "Dots", y=("change",)),
+            Plot("audit.accuracy", "Lines", where={"name": ("a, min",)}, log=True),
+            Plot("audit.nothing", "Absent", y=("change",)),
+        ],
+        printed=("audit.effects",),
+    )
+    report = Report("t").section(section)
+    title, about, finding, table = report.printed
+    assert (title, about, finding) == ("\nAudit", "Why.", "a wins.")
+    assert table.caption == "audit, effects: The effect of one edit. Intervals are over problems."
+    assert (list(table.headers), len(table.rows)) == (["name", "edit", "change", "traces"], 2)
+    page = report.html()
+    assert page.count("<svg") == 2
+    assert page.count("<table") == 4
+    assert "Lines" in page
+    assert "Absent" not in page
+
+
+def test_plots_draw_the_measures_of_the_rows():
+    rows = Section(title="t", about="", results={"audit": scorers()}).rows()
+    lines = drawn(Plot("audit.accuracy", "", log=True), rows["audit.accuracy"])
+    assert lines is not None
+    [axes] = lines.axes
+    assert [(line.get_label(), list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines] == [
+        ("a, min", [1, 4], [0.25, 0.5]),
+        ("b, min", [1, 4], [0.25, 0.5]),
+    ]
+    dots = drawn(Plot("audit.effects", "", y=("change",)), rows["audit.effects"])
+    assert dots is not None
+    [axes] = dots.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["swap"]
+    assert drawn(Plot("audit.effects", "", y=("change",)), []) is None

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -126,7 +125,10 @@ def evaluate_best_of_n(
     if chosen[0] < 1 or chosen[-1] > smallest:
         raise ScoreError(f"sizes must lie between 1 and {smallest}, the fewest candidates, not {chosen}")
     study = _PoolCurves(groups, chosen, draws=draws, bootstrap=bootstrap, seed=seed)
-    curves = [study.baseline(CEILING, "pass"), study.baseline(MAJORITY, "majority")]
+    curves = [
+        study.curve(CEILING, "pass", study.ceiling),
+        study.curve(MAJORITY, "majority", study.majority),
+    ]
     counts = {}
     for name, records in scores.items():
         source = records if isinstance(records, StoredScores) else StoredScores(records)
@@ -169,21 +171,9 @@ class _PoolCurves:
         self.unknown: dict[str, str] = {}
         self._verifier: dict[str, FloatArray] = {}
         unscored = [pool_of(group, {}, "min") for group in groups]
-        self._ceiling = expected_accuracy(unscored, "pass", sizes, seed=seed)
-        self._majority = expected_accuracy(unscored, "majority", sizes, seed=seed, draws=draws)
+        self.ceiling = expected_accuracy(unscored, "pass", sizes, seed=seed)
+        self.majority = expected_accuracy(unscored, "majority", sizes, seed=seed, draws=draws)
         self._policy = self._policy_tokens()
-
-    def baseline(self, name: str, rule: Literal["pass", "majority"]) -> SelectorCurve:
-        """A curve that needs no scores."""
-        return SelectorCurve(
-            name=name,
-            scorer=None,
-            rule=rule,
-            aggregation=None,
-            accuracy=self._intervals(self._ceiling if rule == "pass" else self._majority),
-            minus_majority={},
-            tokens=self._tokens(None),
-        )
 
     def scorer(
         self, scorer: str, source: StoredScores, readings: Sequence[Reading]
@@ -192,7 +182,9 @@ class _PoolCurves:
         accuracy = {reading: np.empty((len(self.groups), len(self.sizes))) for reading in readings}
         used = unscored = spent = 0
         tokens = np.zeros(len(self.groups))
-        for row, (group, rng) in enumerate(zip(self.groups, self._generators(), strict=True)):
+        # the same generator for each problem in every curve
+        generators = np.random.default_rng(self.seed).spawn(len(self.groups))
+        for row, (group, rng) in enumerate(zip(self.groups, generators, strict=True)):
             records = source.of(group.trace_ids)
             used += len(records)
             unscored += len(group) - sum(bool(complete_scores(record.scores)) for record in records.values())
@@ -207,15 +199,22 @@ class _PoolCurves:
             self._verifier[scorer] = tokens
         else:
             self.unknown[f"tokens of {scorer}"] = "its records lack 'usage.verifier_tokens'"
-        return used, unscored, [self._curve(scorer, *reading, accuracy[reading]) for reading in readings]
+        curves = [
+            self.curve(f"{scorer} {RULE_NAMES[rule]} {how}", rule, values, scorer, how)
+            for (rule, how), values in accuracy.items()
+        ]
+        return used, unscored, curves
 
-    def _generators(self) -> list[np.random.Generator]:
-        """One for each problem, the same for every curve."""
-        return np.random.default_rng(self.seed).spawn(len(self.groups))
-
-    def _curve(self, scorer: str, rule: ScoreRule, how: Aggregator, accuracy: FloatArray) -> SelectorCurve:
-        name = f"{scorer} {RULE_NAMES[rule]} {how}"
-        gap = accuracy - self._majority
+    def curve(
+        self,
+        name: str,
+        rule: Method,
+        accuracy: FloatArray,
+        scorer: str | None = None,
+        how: Aggregator | None = None,
+    ) -> SelectorCurve:
+        """From the accuracy of each problem, [problems, sizes]."""
+        gap = accuracy - self.majority
         gap[np.abs(gap) < _ROUNDING] = 0.0  # e.g. with one sample all selectors agree
         return SelectorCurve(
             name=name,
@@ -223,7 +222,7 @@ class _PoolCurves:
             rule=rule,
             aggregation=how,
             accuracy=self._intervals(accuracy),
-            minus_majority=self._intervals(gap),
+            minus_majority=self._intervals(gap) if scorer is not None else {},
             tokens=self._tokens(scorer),
         )
 

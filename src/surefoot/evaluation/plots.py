@@ -48,7 +48,8 @@ def drawn(plot: Plot, rows: Sequence[Measures]) -> Figure | None:
     lines: dict[str, list[Line]] = {}
     for row in rows:
         cells = row.keys | row.values
-        name = ", ".join(str(key) for at, key in row.keys.items() if at not in same and key is not None)
+        names = [str(key) for at, key in row.keys.items() if at not in same and key is not None]
+        name = ", ".join(names) or str(next(iter(row.keys.values())))
         points = [(cells[plot.x], [cells[y] for y in plot.y])] if plot.x else []
         if not plot.y:
             points = [(int(at), [value]) for at, value in row.values.items()]
