@@ -13,15 +13,8 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "train": ("accelerate", "peft"),
         "server": (
-            "alembic",
-            "fastapi",
-            "itsdangerous",
-            "latex2mathml",
-            "markdown_it",
-            "prometheus_client",
-            "python_multipart",
-            "sqlalchemy",
-            "uvicorn",
+            "alembic", "fastapi", "itsdangerous", "latex2mathml", "markdown_it", "prometheus_client",
+            "python_multipart", "sqlalchemy", "uvicorn",
         ),
         "postgres": ("psycopg",),
         "gguf": ("gguf",),
@@ -30,20 +23,13 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "openai-agents": ("agents",),
         "langgraph": ("langgraph",),
         "code": (
-            "tree_sitter",
-            "tree_sitter_bash",
-            "tree_sitter_c",
-            "tree_sitter_cpp",
-            "tree_sitter_go",
-            "tree_sitter_java",
-            "tree_sitter_javascript",
-            "tree_sitter_rust",
-            "tree_sitter_typescript",
+            "tree_sitter", "tree_sitter_bash", "tree_sitter_c", "tree_sitter_cpp", "tree_sitter_go",
+            "tree_sitter_java", "tree_sitter_javascript", "tree_sitter_rust", "tree_sitter_typescript",
         ),
         "trl": ("trl",),
         "data": ("datasets", "zstandard"),
     }
-)
+)  # fmt: skip
 """Names that are imported, by the extra of ``pyproject.toml`` that installs them."""
 
 

@@ -20,7 +20,7 @@ from surefoot.io.joins import join_traces
 from surefoot.io.tables import open_table
 from surefoot.records import Problem, StepScores, Trace
 from surefoot.segment import cut_trace
-from surefoot.work import FunctionJob, Here, Job, Opened, Pieces, Processes
+from surefoot.work import Here, Job, Opened, Pieces, Processes
 from surefoot.work.jobs import isolate_errors
 
 
@@ -139,7 +139,7 @@ HELD = """
 import time
 from pathlib import Path
 from surefoot.records import StepScores
-from surefoot.work import FunctionJob, Pieces, Processes
+from surefoot.work import Job, Pieces, Processes
 
 def work(items):
     Path(f"{items[0]}.begun").touch()
@@ -147,7 +147,7 @@ def work(items):
 
 if __name__ == "__main__":
     numbers = iter([0])
-    with Processes(2).start(FunctionJob(work=work, record=StepScores), Pieces(["a"], 1)) as run_pieces:
+    with Processes(2).start(Job(work=work, record=StepScores), Pieces(["a"], 1)) as run_pieces:
         list(run_pieces(lambda _: next(numbers, None)))
 """
 
@@ -196,7 +196,7 @@ def test_one_item_is_set_aside_and_what_concerns_all_is_raised(tmp_path):
     with pytest.raises(ValueError, match="no"):
         isolate_errors(job, work, items[1:2])
     with pytest.raises(ValueError, match="no"):
-        isolate_errors(FunctionJob(work=work, record=StepScores), work, items)
+        isolate_errors(Job(work=work, record=StepScores), work, items)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 8])

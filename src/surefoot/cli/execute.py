@@ -59,14 +59,14 @@ class Execute(Command):
         from surefoot.io import write_records
         from surefoot.records import Problem, StepScores, Trace
         from surefoot.sandbox import open_sandbox
-        from surefoot.work import FunctionJob, Pieces, map_resumable
+        from surefoot.work import Job, Pieces, map_resumable
 
         if self.scores and self.out == "-":
             raise LabelError("--scores is written from the file of traces; give --out a file, too")
         items = pair(read_table(self.problems, Problem), read_table(self.traces, Trace))
         counts: Counter[str] = Counter()
         with open_sandbox(self.sandbox) as sandbox:
-            job = FunctionJob(
+            job = Job(
                 record=Trace,
                 work=lambda piece: self._executed(sandbox, piece),
                 command="execute",

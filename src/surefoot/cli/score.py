@@ -19,7 +19,7 @@ from surefoot.errors import ScoreError
 from surefoot.policies.devices import Loading
 from surefoot.records import StepScores
 from surefoot.work.cost import Rates
-from surefoot.work.jobs import FunctionJob, Job, Opened
+from surefoot.work.jobs import Job, Opened
 
 if TYPE_CHECKING:
     from surefoot.models.scorer import CheckpointScorer
@@ -169,7 +169,7 @@ class Score(Command):
             size, in_flight = _PIECE, 1
             if isinstance(scorer, RemoteScorer):
                 size, in_flight = scorer.batch_size, scorer.concurrency
-            asking = FunctionJob(record=StepScores, work=ask, failure=_failure, **facts)
+            asking = Job(record=StepScores, work=ask, failure=_failure, **facts)
             outcome = map_pieces(self, asking, items, size, engine=Here(in_flight), on_record=summary.add)
         else:
             job = ScoreTraces(settings=self, **facts)

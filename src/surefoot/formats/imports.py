@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from surefoot.errors import RecordError
-from surefoot.formats.rows import Row, build_rows, raw_rows, write_rows
-from surefoot.io.atomic import write_json
+from surefoot.formats.rows import Row, build_rows, raw_rows
 from surefoot.io.files import ReadReport
 from surefoot.labels import LabelRule, binary_labels
 from surefoot.messages import StoreAttachment, message_fields, messages_of, tool_fields
@@ -211,14 +209,9 @@ class TraceResults:
         return "share of labelled steps that are good"
 
     @property
-    def summary_row(self) -> dict[str, Any]:
-        """The summary and its meaning, as written into other formats."""
-        return {"score": self.summary, "of": self.explanation}
-
-    @property
     def row(self) -> dict[str, Any]:
         """The summary and all steps, as written into other formats."""
-        return {**self.summary_row, "steps": self.steps}
+        return {"score": self.summary, "of": self.explanation, "steps": self.steps}
 
 
 def results_of(
@@ -270,13 +263,3 @@ def rows_with_results(
         yield row, matches
     for number, [result, *_] in by_row.items():
         check_origin(original, f"row {number}", None, result)
-
-
-def write_like_original(path: Path, rows: Iterable[Any]) -> None:
-    """Write the rows of an annotated copy: a single row in ``.json`` or ``.traj`` as one object."""
-    rows = iter(rows)
-    head = list(islice(rows, 2))
-    if len(head) == 1 and path.suffix in (".json", ".traj"):
-        write_json(path, head[0])
-    else:
-        write_rows(path, chain(head, rows))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,9 +28,9 @@ from surefoot.formats.imports import (
     row_note,
     rows_with_results,
     task_of,
-    write_like_original,
 )
-from surefoot.formats.rows import joined_trace, raw_rows
+from surefoot.formats.rows import joined_trace, raw_rows, write_rows
+from surefoot.io.atomic import write_json
 from surefoot.records import Message, Problem, Trace
 
 _GUESSES: Mapping[str, tuple[str, ...]] = {
@@ -81,7 +82,11 @@ def write_own_rows(original: Path, path: Path, results: Mapping[str, TraceResult
             if isinstance(row, Mapping):
                 yield {**row, RESULTS_KEY: column} if column else dict(row)
 
-    write_like_original(path, rows())
+    head = list(islice(copies := rows(), 2))
+    if len(head) == 1 and path.suffix in (".json", ".traj"):
+        write_json(path, head[0])
+    else:
+        write_rows(path, chain(head, copies))
     return len(results)
 
 

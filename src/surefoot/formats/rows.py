@@ -12,6 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import IO, Annotated, Any, Self, TypeVar
 
@@ -317,16 +318,12 @@ def joined_trace(
     **fields: Any,
 ) -> Trace:
     """A trace with the steps ``parts``; each separator belongs to the step before it."""
-    steps: list[Step] = []
-    end = 0
-    for number, part in enumerate(parts, start=1):
-        length = len(part) + (len(separator) if number < len(parts) else 0)
-        steps.append(Step(start=end, end=end + length))
-        end += length
+    inner, last = [len(part) + len(separator) for part in parts[:-1]], [len(part) for part in parts[-1:]]
+    ends = accumulate([*inner, *last], initial=0)
     return Trace(
         problem_id=problem.id,
         text=separator.join(parts),
-        steps=tuple(steps),
+        steps=tuple(Step(start=start, end=end) for start, end in pairwise(ends)),
         meta={**(meta or {}), SEPARATOR_KEY: separator},
         **fields,
     )

@@ -255,24 +255,9 @@ _SENTENCE_END = re.compile(r"""(?<![.!?…])[.!?…]+["'”’»)\]}*_]*(?=\s)|(
 _WORD_BEFORE = re.compile(r"[\w.]+\Z")
 _LIST_NUMBER = re.compile(r"[0-9]{1,3}|[a-zA-Z]|[ivxIVX]{1,4}")
 _ABBREVIATIONS = frozenset(
-    (
-        "e.g",
-        "i.e",
-        "cf",
-        "viz",
-        "vs",
-        "approx",
-        "resp",
-        "w.r.t",
-        "s.t",
-        "a.k.a",
-        "fig",
-        "figs",
-        "eq",
-        "eqs",
-        "thm",
-    )
-)
+    {"e.g", "i.e", "cf", "viz", "vs", "approx", "resp", "w.r.t", "s.t", "a.k.a", "fig", "figs", "eq", "eqs",
+     "thm"}
+)  # fmt: skip
 _TITLES = frozenset(("Dr", "Mr", "Mrs", "Ms", "Prof", "St"))
 _OFTEN_LAST = frozenset(("etc", "al", "ca", "inc", "ltd", "a.m", "p.m", "u.s", "u.k"))
 _BEFORE_NUMBER = frozenset(("no", "nos", "p", "pp", "vol", "sec", "ch", "prop", "def", "cor", "art"))

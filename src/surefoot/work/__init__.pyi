@@ -3,7 +3,6 @@ from .cost import predict_hours as predict_hours
 from .engines import Engine as Engine
 from .engines import Here as Here
 from .engines import Processes as Processes
-from .jobs import FunctionJob as FunctionJob
 from .jobs import Job as Job
 from .jobs import Opened as Opened
 from .jobs import PieceDone as PieceDone

@@ -49,7 +49,8 @@ class Opened:
 class Job(Generic[R]):
     """A kind of work, and everything that its results depend on apart from the items.
 
-    It is small enough to pickle: models and data are loaded where it is opened.
+    A subclass opens models and data where it runs, and is small enough to pickle. Without one, ``work`` and
+    the other functions are the job; it can be pickled only if they can.
     """
 
     record: type[R]
@@ -60,42 +61,26 @@ class Job(Generic[R]):
     """Files that the results depend on, by name; they are compared by content."""
     counts: Counter[str] = field(default_factory=Counter)
     """Sum of the counts of all processes, complete when the work ends."""
+    work: Work | None = None
+    during: Callable[[], AbstractAsyncContextManager[object]] = nullcontext
+    failure: Callable[[Sequence[R]], str | None] | None = None
+    tokens: Callable[[Sequence[R]], int] | None = None
 
     def open(self) -> AbstractContextManager[Opened]:
         """Load what the work needs, once per process."""
-        raise NotImplementedError
+        if self.work is None:
+            raise NotImplementedError
+        return nullcontext(Opened(work=self.work, during=self.during))
 
     def set_aside(self, item: Any, reason: str) -> Sequence[R] | None:
         """Records in place of an item that raises, so that the other items can continue; ``None`` = raise."""
 
     def failed(self, records: Sequence[R]) -> str | None:
         """The reason if every request of a piece failed, as when a server is down."""
-
-    def cost(self, records: Sequence[R]) -> int:  # noqa: ARG002
-        """Tokens that a piece cost."""
-        return 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class FunctionJob(Job[R]):
-    """A job made of functions. It can be pickled only if they can."""
-
-    work: Work
-    during: Callable[[], AbstractAsyncContextManager[object]] = nullcontext
-    failure: Callable[[Sequence[R]], str | None] | None = None
-    tokens: Callable[[Sequence[R]], int] | None = None
-
-    @contextmanager
-    def open(self) -> Iterator[Opened]:
-        """Nothing to load."""
-        yield Opened(work=self.work, during=self.during)
-
-    def failed(self, records: Sequence[R]) -> str | None:
-        """See :meth:`Job.failed`."""
         return self.failure(records) if self.failure else None
 
     def cost(self, records: Sequence[R]) -> int:
-        """See :meth:`Job.cost`."""
+        """Tokens that a piece cost."""
         return self.tokens(records) if self.tokens else 0
 
 

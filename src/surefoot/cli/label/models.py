@@ -169,7 +169,7 @@ class Critiques(ReviewCommand):
         """Write critiques, or predict their cost."""
         from surefoot.cli.runs import connections, map_pieces
         from surefoot.training.critiques import TraceCritiques, sample_critiques
-        from surefoot.work import FunctionJob
+        from surefoot.work import Job
 
         form = o.verifier_format(self.format)
         items = usable(
@@ -193,7 +193,7 @@ class Critiques(ReviewCommand):
         def failed(critiques: Sequence[TraceCritiques]) -> str | None:
             return None if any(record.texts for record in critiques) else critiques[-1].error
 
-        job = FunctionJob(
+        job = Job(
             record=TraceCritiques,
             work=work,
             during=connections(policy),

@@ -275,7 +275,7 @@ class Tree(RolloutSettings):
         from surefoot.cli.runs import connections, file_inputs, map_pieces, pair, read_table
         from surefoot.errors import LabelError
         from surefoot.records import Problem
-        from surefoot.work import FunctionJob
+        from surefoot.work import Job
 
         problems = read_table(self.problems, Problem)
         answered = [problem for problem in problems if problem.answer is not None]
@@ -300,7 +300,7 @@ class Tree(RolloutSettings):
             async def work(piece: Sequence[Problem]) -> list[GrownTree]:
                 return [_grown(labeller, grown) for grown in await labeller.grow(piece, seeds)]
 
-            job = FunctionJob(
+            job = Job(
                 record=GrownTree,
                 work=work,
                 during=connections(policy),

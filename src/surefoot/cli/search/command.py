@@ -147,7 +147,7 @@ class SearchCommand(SearchSettings):
         from surefoot.records import Problem
         from surefoot.search.method import SearchResult, run_search
         from surefoot.search.saved_tree import save_tree
-        from surefoot.work import FunctionJob, Pieces, map_resumable, progress_bars
+        from surefoot.work import Job, Pieces, map_resumable, progress_bars
 
         command, search, memory = f"search {self.command}", self.search(), parse_size(self.remember)
         problems = read_table(self.problems, Problem)
@@ -201,7 +201,7 @@ class SearchCommand(SearchSettings):
                     summary.add(results)
                 return results
 
-            job = FunctionJob(
+            job = Job(
                 record=SearchResult,
                 work=work,
                 tokens=lambda results: sum(result.usage.tokens for result in results),
