@@ -104,6 +104,12 @@ Meta = Annotated[
 ]
 
 
+class FrozenModel(BaseModel):
+    """Base of immutable models without unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
 class Record(BaseModel):
     """Base of all records: frozen, no unknown fields, versioned."""
 
@@ -158,10 +164,8 @@ def reported_count(value: object, most: int = MAX_COUNT) -> int:
         return 0
 
 
-class Usage(BaseModel):
+class Usage(FrozenModel):
     """Tokens spent, separately for policy and verifier; ``+`` adds field by field."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     prompt_tokens: Count = 0
     """Tokens the policy read; a prompt shared by n samples counts once."""
@@ -212,23 +216,19 @@ TestVisibility = Literal["visible", "hidden"]
 """``visible`` tests may be used by policies and to select programs; ``hidden`` tests only for grading."""
 
 
-class CodeTest(BaseModel):
+class CodeTest(FrozenModel):
     """A test of a program: statements that raise if the program is wrong."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(min_length=1)
     code: str
     visibility: TestVisibility
 
 
-class CodeTask(BaseModel):
+class CodeTask(FrozenModel):
     """A programming task in ``Problem.meta["code"]``: the function to write, and its tests.
 
     ``Problem.text``, which prompts are made from, contains only visible tests.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     language: Literal["python"] = "python"
     entry_point: str = Field(min_length=1)
@@ -258,10 +258,8 @@ class CodeTask(BaseModel):
 ShortText = Annotated[str, Field(max_length=500)]
 
 
-class ProofTask(BaseModel):
+class ProofTask(FrozenModel):
     """A theorem to prove, in ``Problem.meta["proof"]``. A solution is only the proof."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     system: Literal["rocq", "lean"]
     name: str = Field(min_length=1)
@@ -304,10 +302,8 @@ shell or interpreter; ``tool_call`` is any other call. ``recovery`` is an assist
 observation that reports an error; ``message`` is a whole assistant message."""
 
 
-class Reasoning(BaseModel):
+class Reasoning(FrozenModel):
     """The reasoning of a message, or of a text that does not contain it, as far as it is known."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     text: str = ""
     """The reasoning, its summary, or the provider's encrypted blob; empty if it is withheld."""
@@ -331,10 +327,8 @@ class Reasoning(BaseModel):
         return f"reasoning ({self.visibility}{tokens})"
 
 
-class Attachment(BaseModel):
+class Attachment(FrozenModel):
     """An image, sound or file that is part of a message: a reference with the hash of its bytes."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["image", "audio", "file"]
     uri: str | None = None
@@ -347,20 +341,16 @@ class Attachment(BaseModel):
     """Its position in the message's content, in characters."""
 
 
-class Tool(BaseModel):
+class Tool(FrozenModel):
     """A tool that the assistant could call; ``parameters`` is its JSON schema, as JSON text."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     description: str | None = None
     parameters: str | None = None
 
 
-class ToolCall(BaseModel):
+class ToolCall(FrozenModel):
     """A tool call of an assistant message; ``arguments`` is JSON text, as the model wrote it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str | None = None
     name: str
@@ -370,10 +360,8 @@ class ToolCall(BaseModel):
         return f"{self.name}({self.arguments})"
 
 
-class Message(BaseModel):
+class Message(FrozenModel):
     """One chat message; OpenAI's shape is accepted, too (:mod:`surefoot.messages`)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | None = None
@@ -398,10 +386,8 @@ class Message(BaseModel):
         return self.reasoning.readable if self.reasoning else ""
 
 
-class Step(BaseModel):
+class Step(FrozenModel):
     """A span ``[start, end)``, in characters, of one part of the trace."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     start: int = Field(ge=0)
     end: int = Field(ge=0)
@@ -584,10 +570,8 @@ def _identity(message: Message) -> dict[str, Any]:
 EventKind = Literal["line", "return", "exception"]
 
 
-class ExecutedLine(BaseModel):
+class ExecutedLine(FrozenModel):
     """One event of a program's run: a line, a return, or an exception."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     event: EventKind = "line"
     line: int = Field(ge=0)
@@ -598,10 +582,8 @@ class ExecutedLine(BaseModel):
     """The value returned, or the type of the exception."""
 
 
-class ComparedCall(BaseModel):
+class ComparedCall(FrozenModel):
     """One call of a program's function, compared with the same call of the reference."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     test: ShortText
     """Name of the test that made the call."""
@@ -625,14 +607,12 @@ class ComparedCall(BaseModel):
     """Events left out after the last row."""
 
 
-class Execution(BaseModel):
+class Execution(FrozenModel):
     """A program's run compared with the reference's: the evidence of a label by ``execution-trace``.
 
     Lines refer to :class:`surefoot.labelling.verifiers.programs.TraceProgram`. The program controls this
     output and could have forged it, so treat it as untrusted text.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     calls: tuple[ComparedCall, ...] = Field(default=(), max_length=20)
     raised: ShortText | None = None

@@ -7,14 +7,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from surefoot.errors import RecordError
 from surefoot.formats.rows import Row, build_rows, raw_rows
 from surefoot.io.files import ReadReport
 from surefoot.labels import LabelRule, binary_labels
 from surefoot.messages import StoreAttachment, message_fields, messages_of, tool_fields
-from surefoot.records import Message, Problem, Reasoning, StepLabel, StepScores, Tool, Trace, content_id
+from surefoot.records import (
+    FrozenModel,
+    Message,
+    Problem,
+    Reasoning,
+    StepLabel,
+    StepScores,
+    Tool,
+    Trace,
+    content_id,
+)
 
 IMPORT_KEY: Final = "import"
 """``Trace.meta`` entry with the format that a trace came from, and its place in the file."""
@@ -25,13 +35,11 @@ ROW_ERRORS = (RecordError, ValueError, AttributeError, LookupError, TypeError, A
 """Errors that a malformed field of another program's row can raise; they reject that row alone."""
 
 
-class ImportSettings(BaseModel):
+class ImportSettings(FrozenModel):
     """Columns of a table by what they hold; all others are guessed, and the guess is shown.
 
     A name with dots goes down: ``response.text``. Logs and batch outputs have fixed fields.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     text_field: str | None = Field(default=None, description="Column of the solution, or of several.")
     problem_field: str | None = Field(default=None, description="Column of the problem's text.")

@@ -17,9 +17,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, Final, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from surefoot.errors import RecordError
+from surefoot.records import FrozenModel
 
 _PREFIX: Final = "SUREFOOT_"
 _ANY_EXPANSION = 2**27
@@ -30,10 +31,8 @@ class LimitError(RecordError):
     """A bound of :class:`FileLimits` is exceeded; :func:`surefoot.io.files.readable` adds the file's name."""
 
 
-class FileLimits(BaseModel):
+class FileLimits(FrozenModel):
     """Bounds on one file. ``SUREFOOT_MAX_ROWS=20000000`` and so on raise them, for commands and servers."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_rows: int = Field(default=10_000_000, ge=1, description="Rows of a file.")
     max_piece_bytes: int = Field(

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+from pydantic import JsonValue, ValidationError
 
 from surefoot.errors import MissingExtraError, RecordError
 from surefoot.formats.tau_bench import GOLD_KEY
@@ -25,7 +25,7 @@ from surefoot.labelling.verifiers.state_replay import TURNS_KEY
 from surefoot.labelling.verifiers.tool_calls import call_arguments
 from surefoot.messages import call_error
 from surefoot.protocols import Observation
-from surefoot.records import Message, Problem, Tool, ToolCall, as_json
+from surefoot.records import FrozenModel, Message, Problem, Tool, ToolCall, as_json
 
 SOURCE: Final = "bfcl"
 CATEGORIES: Final = ("multi_turn_base", "multi_turn_miss_param", "multi_turn_long_context")
@@ -49,10 +49,8 @@ _DEEPEST: Final = 32
 """Levels of a back end's state."""
 
 
-class BFCLTask(BaseModel):
+class BFCLTask(FrozenModel):
     """One task, in ``Problem.meta["bfcl"]``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     turns: tuple[tuple[str, ...], ...]
     """What the user says, turn by turn."""

@@ -6,13 +6,13 @@ import hashlib
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from surefoot.errors import CheckpointError
 from surefoot.io.atomic import sync_tree, write_json
 from surefoot.models.encoding import Encoding
 from surefoot.protocols import Segmenter
-from surefoot.records import LabelKind
+from surefoot.records import FrozenModel, LabelKind
 from surefoot.scores import Aggregator
 from surefoot.segment.segmenters import BlankLine, Line
 
@@ -38,10 +38,8 @@ Head = Literal["logit", "linear", "classes"]
 three outputs (bad, neutral, good), score = chance of good, or of good or neutral."""
 
 
-class CheckpointCard(BaseModel):
+class CheckpointCard(FrozenModel):
     """``surefoot.json``; for a published checkpoint, the same facts as its family knows them."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal[1] = 1
     family: str = "surefoot"

@@ -10,24 +10,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from surefoot.errors import ScoreError
 from surefoot.models.conversation import LocatedSteps, locate_steps
 from surefoot.policies.control_tokens import ControlTokens, control_tokens
 from surefoot.policies.prompts import PromptFormat, render_chat
 from surefoot.protocols import ProblemTrace
-from surefoot.records import Message, Problem
+from surefoot.records import FrozenModel, Message, Problem
 from surefoot.segment import token_positions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-class Encoding(BaseModel):
+class Encoding(FrozenModel):
     """How a checkpoint reads its input; stored in ``surefoot.json``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     template: str = "{problem}\n"
     """Text (or user message, with ``chat``) that comes before the solution."""

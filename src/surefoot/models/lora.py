@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from pydantic_core import from_json
 
 from surefoot.errors import CheckpointError
 from surefoot.extras import need
 from surefoot.io.hub import is_hub_name, split_revision
+from surefoot.records import FrozenModel
 
 if TYPE_CHECKING:
     import torch
@@ -26,10 +27,8 @@ if TYPE_CHECKING:
 ADAPTER = "adapter_config.json"
 
 
-class Lora(BaseModel):
+class Lora(FrozenModel):
     """Shape of an adapter: weight changes of rank ``rank``, scaled by ``alpha / rank``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     rank: int = Field(default=16, ge=1, description="Rank of the weight changes.")
     alpha: float | None = Field(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from surefoot.records import FrozenModel
 from surefoot.training.config import TrainingConfig
 
 
-class QuickstartConfig(BaseModel):
+class QuickstartConfig(FrozenModel):
     """Sizes of the quickstart. The defaults take some minutes on two cores."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     seed: int = Field(
         default=0, description="Seed of everything that is random; equal seeds give equal results."

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
+from pydantic import BeforeValidator, Field, PlainSerializer
 
 from surefoot.evaluation.best_of_n import RULE_NAMES
 from surefoot.io import write_json
-from surefoot.records import Usage
+from surefoot.records import FrozenModel, Usage
 from surefoot.scores import AGGREGATORS
 from surefoot.search.selection import COMMON_RULES
 from surefoot.stats.intervals import Interval
@@ -66,11 +66,7 @@ def rounded(interval: Interval) -> Interval:
     return Interval(value=value, low=low, high=high)
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class StepQuality(_Part):
+class StepQuality(FrozenModel):
     """How well a scorer tells good prefixes from bad ones on the test traces."""
 
     auc: Number
@@ -82,7 +78,7 @@ class StepQuality(_Part):
     probe_contrast: Number
 
 
-class RuleComparison(_Part):
+class RuleComparison(FrozenModel):
     """PRM and ORM by the same rule, from the same samples, at the largest N."""
 
     prm: Estimate
@@ -106,7 +102,7 @@ class BestRuleComparison(RuleComparison):
     orm_rules: list[str]
 
 
-class Summary(_Part):
+class Summary(FrozenModel):
     """``summary.json``."""
 
     pass_at: Curve
@@ -131,9 +127,9 @@ class Summary(_Part):
     tokens: dict[str, Usage]
     training: dict[str, Any]
     counts: dict[str, int]
-    findings: list[str] = []
+    findings: list[str] = Field(default_factory=list)
     """The results in sentences (:func:`findings`)."""
-    seconds: dict[str, float] = {}
+    seconds: dict[str, float] = Field(default_factory=dict)
 
     def write(self, path: Path, *, seconds: Mapping[str, float]) -> Path:
         """Write as JSON, atomically; ``seconds`` is the only part that differs between equal runs."""

@@ -8,9 +8,10 @@ from typing import Annotated, ClassVar, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from surefoot.errors import TrainingError
+from surefoot.records import FrozenModel
 from surefoot.rl.credit import FloatArray, RewardStream, ScoredRollout, discounted_returns
 
 
@@ -143,11 +144,7 @@ def token_returns(rollout: ScoredRollout) -> FloatArray:
     return returns
 
 
-class _Settings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class _Baseline(_Settings):
+class _Baseline(FrozenModel):
     """Base of the estimators that replace the rewards of a group by rewards less a baseline."""
 
     needs_values: ClassVar[bool] = False
@@ -284,7 +281,7 @@ def _minus_token_baseline(streams: Sequence[RewardStream]) -> list[FloatArray]:
     ]
 
 
-class Gae(_Settings):
+class Gae(FrozenModel):
     """Generalised advantage estimation (arXiv 1506.02438, equation 16), as PPO has it (arXiv 1707.06347).
 
         δ_t = r_t + γ V_{t+1} - V_t,    A_t = δ_t + γ λ A_{t+1},    V_T = A_T = 0

@@ -7,10 +7,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from surefoot.models.lora import Lora
 from surefoot.protocols import Sampling
+from surefoot.records import FrozenModel
 from surefoot.rl.advantage import Advantage, Gae, Group, LeaveOneOut, Reinforce
 from surefoot.rl.credit import (
     AnchorState,
@@ -35,11 +36,7 @@ NOT_DECISIVE = (
 """Settings of memory use and of logging: they change results by rounding at most."""
 
 
-class _Settings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class KL(_Settings):
+class KL(FrozenModel):
     """Penalty on leaving the reference policy, which is the policy that training started from."""
 
     coefficient: float = Field(
@@ -67,7 +64,7 @@ class KL(_Settings):
         return self
 
 
-class Objective(_Settings):
+class Objective(FrozenModel):
     """The policy loss; :mod:`surefoot.rl.loss` has the formulas."""
 
     clip_low: float = Field(
@@ -121,7 +118,7 @@ class Objective(_Settings):
         return self
 
 
-class Overlong(_Settings):
+class Overlong(FrozenModel):
     """Soft penalty for responses that come near the limit (DAPO, arXiv 2503.14476, equation 13).
 
     With L = ``max_tokens`` and C = ``cache`` L, a response of T tokens loses
@@ -148,7 +145,7 @@ class Overlong(_Settings):
         return self.penalty * min(1.0, max(0.0, (tokens - (longest - size)) / size))
 
 
-class OnlinePRMConfig(_Settings):
+class OnlinePRMConfig(FrozenModel):
     """How an implicit reward model is updated (:mod:`surefoot.rl.online_prm`). Defaults suit the lab's.
 
     PRIME (7B) has a learning rate of 1e-6, twice the policy's, and the other values as here.
@@ -169,7 +166,7 @@ class OnlinePRMConfig(_Settings):
     )
 
 
-class CriticConfig(_Settings):
+class CriticConfig(FrozenModel):
     """How the value model is updated (:mod:`surefoot.rl.critic`). Defaults suit the lab's models."""
 
     learning_rate: float = Field(default=1e-3, gt=0, description="Learning rate.")
@@ -188,7 +185,7 @@ class CriticConfig(_Settings):
     minibatches: int = Field(default=4, ge=1, description="Optimiser steps per epoch.")
 
 
-class RLConfig(_Settings):
+class RLConfig(FrozenModel):
     """How to train a policy. The defaults suit the lab's policy; large models need a much smaller rate."""
 
     credit: Credit = Field(
@@ -411,7 +408,7 @@ def _merged(method: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     return merged
 
 
-class RoundsConfig(_Settings):
+class RoundsConfig(FrozenModel):
     """Settings that imitation and expert iteration share. The defaults suit the lab's policy."""
 
     rounds: int = Field(default=3, ge=1, description="Rounds of sampling and fine-tuning.")

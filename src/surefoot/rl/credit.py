@@ -16,9 +16,10 @@ from typing import Annotated, ClassVar, Literal, Protocol, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from surefoot.errors import ScoreError
+from surefoot.records import FrozenModel
 
 FloatArray: TypeAlias = NDArray[np.float64]
 
@@ -115,11 +116,9 @@ class CreditRule(Protocol):
         """
 
 
-class Rule(BaseModel):
+class Rule(FrozenModel):
     """Base of the rules; one with a single stream per rollout makes it in :meth:`stream`, one that compares
     the rollouts of a group in :meth:`group_credit`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     def credit(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[tuple[RewardStream, ...]]]:
         """As :meth:`CreditRule.credit`."""

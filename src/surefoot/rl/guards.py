@@ -14,18 +14,17 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from surefoot.records import FrozenModel
 from surefoot.rl.log import Alarm, AlarmName, EvaluationRow, UpdateRow
 
 
-class Guards(BaseModel):
+class Guards(FrozenModel):
     """When to raise an alarm, and which alarms end the run. ``None`` turns an alarm off.
 
     "The start" is the first measured update: its rollouts come from the untrained policy.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     length: float | None = Field(
         default=2.0, gt=1, description="Mean tokens per rollout, as a multiple of the start's."

@@ -9,13 +9,13 @@ from typing import Protocol, Self, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from surefoot.records import FrozenModel
+
 _MIB = 1 << 20
 
 
-class Limits(BaseModel):
+class Limits(FrozenModel):
     """Limits of one program; the sandbox's ``describe`` says how each is enforced."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     wall_s: float = Field(default=10.0, gt=0, le=3600, description="Seconds from start to end.")
     cpu_s: int = Field(default=10, ge=1, le=3600, description="Seconds of CPU time of one process.")

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
-from surefoot.records import TestVisibility
+from surefoot.records import FrozenModel, TestVisibility
 from surefoot.sandbox.protocol import Ending, Limits, Program, ProgramResult, Sandbox
 
 _MARGIN_S = 1.0
@@ -54,24 +54,20 @@ class TestOutcome(StrEnum):
 TestOutcome.__test__ = False  # type: ignore[attr-defined]  # pytest must not collect it
 
 
-class NamedTest(BaseModel):
+class NamedTest(FrozenModel):
     """Statements that raise where the candidate is wrong."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(min_length=1)
     code: str
 
 
-class PythonTask(BaseModel):
+class PythonTask(FrozenModel):
     """What a Python program has to do: the functions that the tests call, and the tests.
 
     ``setup`` is trusted text, run before the tests and apart from the candidate: imports, helpers, ``def
     check``. In the tests, each of ``entry_points`` is the candidate's function, and ``candidate`` is the
     first of them.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     entry_points: tuple[str, ...] = Field(min_length=1)
     tests: tuple[NamedTest, ...] = Field(min_length=1)
@@ -120,10 +116,9 @@ def _complete(prompt: str) -> str:
     return prompt
 
 
-class TestVerdict(BaseModel):
+class TestVerdict(FrozenModel):
     """Outcome of one test, and why."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     __test__: ClassVar[bool] = False
 
     name: str
@@ -131,10 +126,8 @@ class TestVerdict(BaseModel):
     reason: str = ""
 
 
-class TaskVerdict(BaseModel):
+class TaskVerdict(FrozenModel):
     """Outcomes of all tests of one candidate."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     tests: tuple[TestVerdict, ...]
     visibility: TestVisibility

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from surefoot.answers import AnswerChecker, Grader, group_equal
 from surefoot.batching import Batcher
 from surefoot.protocols import Candidate, Policy, StepScorer
-from surefoot.records import Problem, Record, StepScores, Trace, Usage
+from surefoot.records import FrozenModel, Problem, Record, StepScores, Trace, Usage
 from surefoot.scores import Aggregator
 from surefoot.search.selection import FIRST, SELECTORS, Rule
 from surefoot.search.space import Prefix, Space, Steps
@@ -36,10 +36,8 @@ class Search(Protocol):
         """
 
 
-class SearchMethod(BaseModel):
+class SearchMethod(FrozenModel):
     """Base of the methods: frozen settings. Raises ``ValueError`` for values that make no search."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     rule: Rule = Field(default="weighted_vote", description="How the solution that is returned is chosen.")
     name: str = Field(default="", description="Name in records and reports.")
@@ -49,10 +47,8 @@ class SearchMethod(BaseModel):
         raise NotImplementedError
 
 
-class SearchCounts(BaseModel):
+class SearchCounts(FrozenModel):
     """Events of a search."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     nodes: int = 0
     """Distinct prefixes in the tree, without the root."""

@@ -11,10 +11,10 @@ from types import MappingProxyType
 from typing import Any, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from surefoot.protocols import Policy, StepScorer
-from surefoot.records import Problem
+from surefoot.records import FrozenModel, Problem
 from surefoot.search.beam import DVTS, BeamSearch
 from surefoot.search.best_of_n_search import BestOfNSearch
 from surefoot.search.mcts import MCTS
@@ -29,15 +29,13 @@ from surefoot.search.space import Prefix, Space
 Measure = Literal["score", "agreement"]
 
 
-class Probe(BaseModel):
+class Probe(FrozenModel):
     """Predicts how hard a problem is from ``n`` whole solutions, without its answer.
 
     Difficulty is 1 minus the mean score of the solutions ("score", the predicted difficulty of Snell et al.
     2024, arXiv 2408.03314, section 3.2), or 1 minus the share of the most frequent answer ("agreement", which
     works without a scorer; a solution without an answer counts as disagreeing).
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     n: int = Field(default=4, ge=1, description="Whole solutions sampled to predict difficulty.")
     measure: Measure = Field(

@@ -7,17 +7,15 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from surefoot.records import Record, Trace
+from surefoot.records import FrozenModel, Record, Trace
 from surefoot.search.method import SearchResult
 from surefoot.search.space import Prefix, Space
 
 
-class SavedNode(BaseModel):
+class SavedNode(FrozenModel):
     """One prefix of a problem's solutions: the parent's prefix plus one step."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: int = Field(ge=0)
     """Place in the tree's nodes; 0 is the root, and parents come before their children."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from surefoot.errors import RunError
+from surefoot.records import FrozenModel
 from surefoot.search.method import Search, SearchMethod
 from surefoot.search.optimal import SEARCHES, ComputeOptimal, Measure, OptimalFit, Probe
 from surefoot.search.selection import Rule
@@ -40,10 +41,8 @@ def search_of(text: str) -> Search:
     return search
 
 
-class Cell(BaseModel):
+class Cell(FrozenModel):
     """Result of a search on the development problems of one bin."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     accuracy: float | None
     """``None`` = the outcomes are unknown."""
@@ -52,10 +51,8 @@ class Cell(BaseModel):
     problems: int
 
 
-class SearchPlan(BaseModel):
+class SearchPlan(FrozenModel):
     """A file that assigns a search to each bin of predicted difficulty; see ``ComputeOptimal``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     edges: tuple[float, ...]
     searches: tuple[str, ...]

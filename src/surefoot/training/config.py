@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from surefoot.models.lora import Lora
+from surefoot.records import FrozenModel
 
 Loss = Literal["bce", "mse", "classes", "pairwise", "pqm"]
 """See :mod:`surefoot.training.losses`."""
 
 
-class LoopConfig(BaseModel):
+class LoopConfig(FrozenModel):
     """What every kind of training has. Defaults suit the lab's models; large ones want a smaller rate."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     epochs: int = Field(default=3, ge=1, description="Passes over the training data.")
     batch_size: int = Field(
@@ -152,7 +151,7 @@ class VerifierConfig(SFTConfig):
     learning_rate: float = Field(default=6e-5, gt=0, description="Highest learning rate.")
 
 
-class StepTargets(BaseModel):
+class StepTargets(FrozenModel):
     """A PRM's targets: the labels of the steps.
 
     A correctness label of +1 becomes 1 and -1 becomes 0; ``neutral`` says what 0 becomes. A value label is
@@ -164,8 +163,6 @@ class StepTargets(BaseModel):
     they are not mixed with labels of another kind.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     kind: Literal["step"] = "step"
     neutral: Literal["good", "bad", "drop", "class"] = Field(
         default="good",
@@ -176,10 +173,8 @@ class StepTargets(BaseModel):
     up_to_first_error: bool = Field(default=False, description="No loss after the first bad step.")
 
 
-class OutcomeTargets(BaseModel):
+class OutcomeTargets(FrozenModel):
     """An ORM's targets: the outcome of the whole trace (Cobbe et al., arXiv 2110.14168)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["outcome"] = "outcome"
     at: Literal["last", "every"] = Field(
@@ -187,10 +182,8 @@ class OutcomeTargets(BaseModel):
     )
 
 
-class Evaluation(BaseModel):
+class Evaluation(FrozenModel):
     """Step AUC on the held-out traces after ``update`` updates."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     update: int
     auc: float

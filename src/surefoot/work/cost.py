@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from surefoot.records import Usage
+from surefoot.records import FrozenModel, Usage
 
 
-class Rates(BaseModel):
+class Rates(FrozenModel):
     """How many tokens a second all servers or workers together read and write."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     read_rate: float | None = Field(
         default=None, gt=0, description="With `--dry-run`: tokens read a second by all servers or workers."

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from surefoot.records import FrozenModel
 
 
-class GamingSettings(BaseModel):
+class GamingSettings(FrozenModel):
     """Edits of solutions, and the search against the scorer."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     tolerance: float = Field(
         default=0.05, ge=0, description="How far a style edit may move the mean trace score."

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from surefoot.errors import RecordError
 from surefoot.formats.tau_bench import GOLD_KEY
 from surefoot.labelling.verifiers.tool_policy import PolicyRule, ToolPolicy
-from surefoot.records import Problem
+from surefoot.records import FrozenModel, Problem
 
 TASK_KEY: Final = "shop"
 """Where ``Problem.meta`` has the task: what agents must not see."""
@@ -62,11 +61,7 @@ TOOL_POLICY: Final = ToolPolicy(
 """What of the policy is a rule for tools; 6 is none, since it speaks of the state."""
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Order(_Frozen):
+class Order(FrozenModel):
     """An order as the shop's books have it at the beginning."""
 
     status: Literal["processing", "shipped", "delivered"]
@@ -76,7 +71,7 @@ class Order(_Frozen):
     receipt: Literal["valid", "forged"]
 
 
-class Request(_Frozen):
+class Request(FrozenModel):
     """What the customer wants of one order."""
 
     kind: Kind
@@ -85,7 +80,7 @@ class Request(_Frozen):
     """The new one, of a request ``address``."""
 
 
-class ShopTask(_Frozen):
+class ShopTask(FrozenModel):
     """All of a task, in ``Problem.meta["shop"]``."""
 
     postcode: str

@@ -21,10 +21,10 @@ from typing import Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 import cel
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from surefoot.errors import LabelError
-from surefoot.records import Message, Problem, Tool, ToolCall
+from surefoot.records import FrozenModel, Message, Problem, Tool, ToolCall
 from surefoot.segment import reports_error
 
 MAX_EXPRESSION: Final = 2000
@@ -209,10 +209,8 @@ def json_text(value: Any) -> str:
     return json.dumps(_as_cel(value), sort_keys=True)
 
 
-class PolicyRule(BaseModel):
+class PolicyRule(FrozenModel):
     """What a call of one of ``tools`` requires."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     tools: tuple[str, ...] = Field(min_length=1)
     require: str = Field(max_length=MAX_EXPRESSION)
@@ -234,7 +232,7 @@ class PolicyRule(BaseModel):
         return self.reason or f"required: {self.require}"
 
 
-class ToolPolicy(BaseModel):
+class ToolPolicy(FrozenModel):
     """What an agent may do with its tools, in ``Problem.meta["tool_policy"]`` or given to the verifier.
 
     A rule's expression reads these variables. Numbers are doubles: write ``args.amount * 2.0``.
@@ -251,8 +249,6 @@ class ToolPolicy(BaseModel):
     in decimals, ``host(url)`` and ``path(text)`` are normalized, and the rule is violated if there is none.
     The arguments of ``latest`` and ``attempts`` may be left out.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     forbidden: tuple[str, ...] = ()
     """Tools that must not be called."""

@@ -17,7 +17,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
@@ -26,7 +26,7 @@ from surefoot.io import write_json
 from surefoot.models.card import CALIBRATION, read_json
 from surefoot.models.scorer import CheckpointScorer
 from surefoot.protocols import ProblemTrace, StepScorer
-from surefoot.records import StepScores, content_id
+from surefoot.records import FrozenModel, StepScores, content_id
 from surefoot.stats.calibration import MapKind, expected_calibration_error
 from surefoot.stats.roc import roc_auc
 
@@ -38,10 +38,8 @@ _STEEPEST = 1e3
 """Largest and, inverted, smallest factor on the log odds."""
 
 
-class TemperatureMap(BaseModel):
+class TemperatureMap(FrozenModel):
     """p → sigmoid(logit(p) / temperature); 1 changes nothing, above 1 draws scores towards 1/2."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["temperature"] = "temperature"
     temperature: float = Field(gt=0)
@@ -54,10 +52,8 @@ class TemperatureMap(BaseModel):
         return np.asarray((1 + np.tanh(odds / 2)) / 2)
 
 
-class PlattMap(BaseModel):
+class PlattMap(FrozenModel):
     """p → sigmoid(slope · logit(p) + intercept); slope 1 and intercept 0 change nothing."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["platt"] = "platt"
     slope: float = Field(gt=0)
@@ -69,10 +65,8 @@ class PlattMap(BaseModel):
         return np.asarray((1 + np.tanh(odds / 2)) / 2)
 
 
-class IsotonicMap(BaseModel):
+class IsotonicMap(FrozenModel):
     """Straight lines between the points (``scores``, ``values``), both rising; constant outside."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["isotonic"] = "isotonic"
     scores: tuple[float, ...] = Field(min_length=1)
@@ -83,10 +77,8 @@ class IsotonicMap(BaseModel):
         return np.asarray(np.interp(np.asarray(scores, dtype=float), self.scores, self.values))
 
 
-class Calibration(BaseModel):
+class Calibration(FrozenModel):
     """``calibration.json``: the map, the split it was fitted on, and the errors there."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal[1] = 1
     map: Annotated[TemperatureMap | PlattMap | IsotonicMap, Field(discriminator="kind")]

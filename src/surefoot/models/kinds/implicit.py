@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError, ScoreError
@@ -33,7 +33,7 @@ from surefoot.models.engine.causal import (
 from surefoot.models.scorer import CheckpointScorer
 from surefoot.policies.devices import FLOAT32, LOADING, Loading
 from surefoot.protocols import ProblemTrace
-from surefoot.records import LabelKind, StepScores, Usage
+from surefoot.records import FrozenModel, LabelKind, StepScores, Usage
 from surefoot.scores import Aggregator
 
 FAMILY = "implicit"
@@ -50,10 +50,8 @@ MEANING: Mapping[Read, tuple[LabelKind, Aggregator]] = {
 """What such scores mean, and how a trace's score is made of them."""
 
 
-class ImplicitSettings(BaseModel):
+class ImplicitSettings(FrozenModel):
     """``implicit.json``, in the same directory as ``surefoot.json``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal[1] = 1
     beta: float = Field(default=0.05, gt=0)

@@ -17,12 +17,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import model_validator
 
 from surefoot.errors import ScoreError
 from surefoot.policies.control_tokens import break_control_tokens
 from surefoot.protocols import ProblemTrace
-from surefoot.records import Message
+from surefoot.records import FrozenModel, Message
 
 _THINKPRM = """\
 You are given a math problem and a proposed step-by-step solution:
@@ -52,10 +52,8 @@ class Critique:
     """One a step, ``True`` = correct; it ends at the first ``False``."""
 
 
-class VerifierFormat(BaseModel):
+class VerifierFormat(FrozenModel):
     """Texts around and inside a critique; ``verifier.json`` of a checkpoint trained here."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     template: str = _THINKPRM
     """``{problem}`` and ``{solution}`` are replaced."""

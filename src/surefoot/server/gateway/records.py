@@ -9,20 +9,18 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final, Literal, Protocol, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from surefoot.guard import GuardDecision, Review
 from surefoot.protocols import Completion, SampleResult
-from surefoot.records import Message, Problem, Record, StepScores, Tool, Trace, Usage
+from surefoot.records import FrozenModel, Message, Problem, Record, StepScores, Tool, Trace, Usage
 
 Decision = Literal["accept", "reject", "unscored"]
 """unscored: all scores reach the threshold, but some steps were not scored."""
 
 
-class SessionTurn(BaseModel):
+class SessionTurn(FrozenModel):
     """A request's position in a session."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     session: str = Field(min_length=1, max_length=200)
     """The client's name for it. Sessions of different keys are different sessions."""
@@ -33,10 +31,8 @@ class SessionTurn(BaseModel):
     tools: tuple[Tool, ...] = ()
 
 
-class SampledTokens(BaseModel):
+class SampledTokens(FrozenModel):
     """A message's tokens, as the policy's server sampled them."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     prompt_ids: tuple[int, ...] = ()
     """The prompt's tokens; empty if the server does not report them."""
@@ -54,10 +50,8 @@ class SampledTokens(BaseModel):
         return cls(prompt_ids=result.prompt_token_ids, ids=completion.token_ids, logprobs=logprobs)
 
 
-class GatewayCandidate(BaseModel):
+class GatewayCandidate(FrozenModel):
     """A solution that the strategy considered, or that the client sent."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     trace: Trace
     chosen: bool
@@ -116,10 +110,8 @@ class GatewayRecord(Record):
     """The parameters of the request (n, temperature, seed …), without the messages."""
 
 
-class HeldCall(BaseModel):
+class HeldCall(FrozenModel):
     """A message whose calls wait, or waited, for a person's decision."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     request_id: str
     """The request that it answers."""

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from sqlalchemy import Column, ForeignKey, Index, String, Table, Text, UniqueConstraint
 
+from surefoot.records import FrozenModel
 from surefoot.server.gateway.records import KeyScope
 from surefoot.server.store.schema import (
     BIG,
@@ -117,11 +118,9 @@ class ApiKey:
 api_keys = table("api_keys", ApiKey, Column("key_hash", String(64), nullable=False))
 
 
-class Protocol(BaseModel):
+class Protocol(FrozenModel):
     """How a project's items are labelled: step by step up to the first error (phase 2 of PRM800K, Lightman et
     al., arXiv 2305.20050, appendix D). Stored as JSON; unknown fields are rejected."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     show_answer: bool = False
     """Whether annotators see the reference answer."""
