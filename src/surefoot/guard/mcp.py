@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import sys
+import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -71,6 +72,7 @@ class McpProxy:
         on_decision: Callable[[GuardDecision], None] = lambda _: None,
     ) -> None:
         self.guard, self.review, self.on_decision = guard, review, on_decision
+        self._session = uuid.uuid4().hex
         self._calls: list[_Call] = []
         self._pending: dict[str, _Call] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -173,7 +175,9 @@ class McpProxy:
         async with self._turn:
             try:
                 tools = await self._listed(params)
-                decision = await checked_call(self.guard, self._messages(), tools, call, review=self.review)
+                decision = await checked_call(
+                    self.guard, self._messages(), tools, call, review=self.review, conversation=self._session
+                )
                 self.on_decision(decision)
             except Exception as error:  # the client waits for an answer, whatever fails
                 _LOG.warning("the guard failed", exc_info=error)
@@ -182,7 +186,7 @@ class McpProxy:
             if decision.action != "release":
                 await self._refuse_call(message["id"], refusal_text(decision))
                 return
-            released = decision.calls[0].call
+            [released] = self.guard.redeem(decision)
             self._pending[key] = _Call(released)
             self._calls.append(self._pending[key])
             params = {**params, "name": released.name, "arguments": json.loads(released.arguments)}
