@@ -1,4 +1,4 @@
-"""Pieces done on a Ray cluster of two nodes, while workers are killed and a node goes; Ray Data."""
+"""Pieces done on a Ray cluster of two nodes, while workers are killed and a node goes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 import test_engines
 from test_engines import Lengths, items_of
-from test_ray_data import PROBLEMS, RESPONSES, expected
 
 from surefoot.errors import LabelError, RunError
 from surefoot.records import StepScores
-from surefoot.work import Opened, Pieces, RayEngine, ScoreSteps
+from surefoot.work import Opened, Pieces, RayEngine
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'surefoot[ray]'")
 from ray import cloudpickle  # noqa: E402
@@ -108,20 +107,3 @@ def test_a_job_that_cannot_be_done_ends(cluster, tmp_path, job, error, message):
     ):
         done.extend(run_pieces(lambda _: next(numbers, None)))
     assert all(piece.number != 1 for piece in done)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_scores_in_a_pipeline(cluster, prm):
-    ray.data.DataContext.get_current().enable_progress_bars = False
-    texts = zip(PROBLEMS, RESPONSES, strict=True)
-    rows = ray.data.from_items(
-        [{"problem": problem, "response": response, "id": n} for n, (problem, response) in enumerate(texts)]
-    )
-    kwargs = {"model": str(prm)}
-    scored = rows.map_batches(ScoreSteps, fn_constructor_kwargs=kwargs, batch_size=2, concurrency=1)
-    done = sorted(scored.take_all(), key=lambda row: row["id"])
-    assert [pytest.approx(row, abs=1e-6) for row in expected(prm)] == [
-        list(row["step_scores"]) for row in done
-    ]
-    assert ["".join(row["steps"]) for row in done] == RESPONSES

@@ -92,29 +92,6 @@ class BubblewrapSandbox:
                         self._box = None
             return [result for result in results if result is not None]
 
-    def describe(self) -> str:
-        """What is enforced here, and by what; one line each."""
-        who = (
-            "started by root: programs run as a user of their own" if _second_id() else "as an ordinary user"
-        )
-        return "\n".join(
-            [
-                f"bubblewrap {_version()}, {who}",
-                "files: empty root with /usr and the interpreter, read-only; working directory in memory",
-                "network: none (network namespace; sockets are refused by the filter of system calls)",
-                "other processes: not visible (PID, user and mount namespaces for each program)",
-                "rights: no capabilities, no new privileges",
-                "system calls: seccomp filter against namespaces, mounts, ptrace, bpf, io_uring, keys …",
-                "wall_s: the zygote kills the PID namespace",
-                "cpu_s: RLIMIT_CPU, for each process",
-                "memory_bytes: RLIMIT_AS for a process; all together by a look every 20 ms, no cgroup",
-                "processes: RLIMIT_NPROC in the program's own user namespace",
-                "open_files, file_bytes: RLIMIT_NOFILE, RLIMIT_FSIZE",
-                "disk_bytes: size of the tmpfs",
-                "output_bytes: the reader of the pipes, which kills the program",
-            ]
-        )
-
     def close(self) -> None:
         """End the box. The next ``run`` starts a new one."""
         with self._lock:
@@ -206,17 +183,8 @@ def _start_bubblewrap(
     """Root maps a second user into the box, for the programs: limits by user do not hold for root's own."""
     python = Path(sys.executable).resolve()
     command = [
-        *(
-            bwrap,
-            "--unshare-user",
-            "--unshare-all",
-            "--die-with-parent",
-            "--new-session",
-            "--cap-add",
-            "ALL",
-            "--hostname",
-            "box",
-        ),
+        *(bwrap, "--unshare-user", "--unshare-all", "--die-with-parent", "--new-session"),
+        *("--cap-add", "ALL", "--hostname", "box"),
         *("--ro-bind", "/usr", "/usr"),
         *_links_of_usr(),
         *(word for path in _interpreter(python) for word in _bound(path, path)),
@@ -300,11 +268,6 @@ def _bound(source: str, target: str) -> Iterator[str]:
 
 def _device(name: str) -> tuple[str, ...]:
     return "--dev-bind", f"/dev/{name}", f"/dev/{name}"
-
-
-def _version() -> str:
-    done = subprocess.run(["bwrap", "--version"], capture_output=True, text=True, check=False, timeout=10)  # noqa: S607
-    return done.stdout.split()[-1] if done.stdout else "of an unknown version"
 
 
 class _Run:

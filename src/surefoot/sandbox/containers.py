@@ -80,16 +80,8 @@ class ContainerSandbox:
             *(self.engine, "run", "--interactive", "--name", name, "--read-only", "--pull", "never"),
             *(word for flag in flags.items() for word in flag),
             *(word for pair in variables.items() for word in ("--env", "=".join(pair))),
-            *(
-                "--entrypoint",
-                "python3",
-                self.image,
-                "-S",
-                "-P",
-                "-m",
-                "inside.single",
-                limits.model_dump_json(),
-            ),
+            *("--entrypoint", "python3", self.image, "-S", "-P", "-m", "inside.single"),
+            limits.model_dump_json(),
         ]
 
     def run(self, programs: Sequence[Program]) -> list[ProgramResult]:
@@ -130,26 +122,6 @@ class ContainerSandbox:
         finally:
             _cli(self.engine, "rm", "--force", name)
             container.close()
-
-    def describe(self) -> str:
-        """What is enforced here, and by what; one line each."""
-        return "\n".join(
-            [
-                f"{self.engine}, image {self.image}, a fresh container for each program",
-                "files: the image, read-only; working directory in memory",
-                "network: none (network namespace; sockets are refused by the filter of system calls)",
-                "other processes: not visible (the container's PID namespace)",
-                "rights: an ordinary user, no capabilities, no new privileges",
-                "system calls: the engine's seccomp profile, and the sandbox's own filter",
-                "wall_s: the container is killed",
-                "cpu_s: RLIMIT_CPU, for each process",
-                "memory_bytes: the container's cgroup; RLIMIT_AS for each process",
-                "processes: the container's cgroup (pids)",
-                "open_files, file_bytes: RLIMIT_NOFILE, RLIMIT_FSIZE",
-                "disk_bytes: size of the tmpfs",
-                "output_bytes: the reader of the pipes, which kills the container",
-            ]
-        )
 
     def close(self) -> None:
         """No container stays after a call."""

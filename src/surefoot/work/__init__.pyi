@@ -10,8 +10,6 @@ from .jobs import Pieces as Pieces
 from .jobs import WorkerTask as WorkerTask
 from .progress import Progress as Progress
 from .progress import progress_bars as progress_bars
-from .ray_data import ScoreSteps as ScoreSteps
-from .ray_data import VerifySteps as VerifySteps
 from .ray_engine import RayEngine as RayEngine
 from .resumable import MapResult as MapResult
 from .resumable import map_resumable as map_resumable
