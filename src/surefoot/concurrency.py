@@ -1,14 +1,25 @@
-"""Runs coroutines from synchronous code."""
+"""Coroutines from synchronous code, and fair turns at what several clients share."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Coroutine
-from concurrent.futures import ThreadPoolExecutor
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 R = TypeVar("R")
+CALLER: ContextVar[str] = ContextVar("caller", default="")
+"""The client for whom the current task or thread works, such as ``key 3``; empty outside a server."""
+_MOST_KEYS = 10_000
+"""Keys whose use is remembered; the one that has been idle longest is forgotten first."""
+_SMOOTHING = 0.2
+"""Weight of the newest turn in a key's mean cost."""
 
 
 def run_sync(coroutine: Coroutine[Any, Any, R]) -> R:
@@ -23,3 +34,176 @@ def run_sync(coroutine: Coroutine[Any, Any, R]) -> R:
         return asyncio.run(coroutine)
     with ThreadPoolExecutor(max_workers=1) as pool:
         return pool.submit(contextvars.copy_context().run, asyncio.run, coroutine).result()
+
+
+@dataclass(eq=False)
+class Turn:
+    """A key's place in a :class:`FairQueue`."""
+
+    key: str
+    cost: float | None
+    used_before: float
+    quick: bool
+    """Whether it may have a quick slot; once it has a slot, whether it is one."""
+    granted: Future[None] = field(default_factory=Future)
+    """Done once the turn has a slot; cancelling it gives the turn up."""
+    began: float = 0.0
+    charged: float = 0.0
+
+
+@dataclass
+class _Share:
+    """What a key has used."""
+
+    finish: float = 0.0
+    """Virtual time at which its use so far ends."""
+    mean: float | None = None
+    """Smoothed cost of its turns, each counted as ``quick_cost`` at most; ``None`` before the first."""
+    turns: int = 0
+    """Slots that it has now."""
+
+
+class FairQueue:
+    """Hands ``slots`` to waiting turns, fairly by key and cost: start-time fair queueing (Goyal et al. 1996).
+
+    The next slot goes to the key that has used the least; one that was idle starts with what the others have
+    used by then. Of one key's turns, the one whose request has used the least comes first, then the oldest. A
+    turn costs what :meth:`leave` is told, else its seconds.
+
+    ``quick`` of the slots serve only keys whose recent turns cost less than ``quick_cost`` (8/10 of it, on
+    average), the cheapest first. A key without any turn so far gets one slot, a quick one if no other is
+    free. So short work does not wait for long work to end, however many ask for it. The empty key may use all
+    slots. Threads and event loops may share it.
+    """
+
+    def __init__(self, slots: int, *, quick: int = 0, quick_cost: float = 1e9) -> None:
+        self._free, self._free_quick, self._quick_cost = slots - quick, quick, quick_cost
+        self._waiting: list[Turn] = []
+        self._shares: dict[str, _Share] = {}
+        self._now = 0.0
+        """Virtual time: the start of the latest turn."""
+        self._lock = threading.Lock()
+
+    def enter(
+        self, key: str, *, cost: float | None = None, quick: bool = True, used_before: float = 0.0
+    ) -> Turn:
+        """A turn, which waits until it is ``granted``. ``quick=False``: it takes no quick slot."""
+        turn = Turn(key, cost, used_before, quick)
+        with self._lock:
+            self._waiting.append(turn)
+            self._hand_out()
+        return turn
+
+    def leave(self, turn: Turn, used: float | None = None) -> None:
+        """End a turn, which has cost ``used``, by default its ``cost`` or seconds; or give up waiting."""
+        with self._lock:
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+                return
+            if used is None:
+                used = time.monotonic() - turn.began if turn.cost is None else turn.cost
+            share = self._shares[turn.key] = self._shares.pop(turn.key)  # the newest last
+            share.finish += used - turn.charged
+            share.turns -= 1
+            capped = min(used, self._quick_cost)
+            share.mean = capped if share.mean is None else share.mean + _SMOOTHING * (capped - share.mean)
+            if len(self._shares) > _MOST_KEYS:
+                self._forget()
+            if turn.quick:
+                self._free_quick += 1
+            else:
+                self._free += 1
+            self._hand_out()
+
+    @contextmanager
+    def turn(self, key: str | None = None, *, cost: float | None = None) -> Iterator[Turn]:
+        """A turn in a thread, by default for :data:`CALLER`."""
+        turn = self.enter(CALLER.get() if key is None else key, cost=cost)
+        try:
+            turn.granted.result()
+            yield turn
+        finally:
+            self.leave(turn)
+
+    @asynccontextmanager
+    async def async_turn(self, key: str | None = None, *, cost: float | None = None) -> AsyncIterator[Turn]:
+        """A turn in an event loop, by default for :data:`CALLER`."""
+        turn = self.enter(CALLER.get() if key is None else key, cost=cost)
+        try:
+            if not turn.granted.done():
+                await asyncio.wrap_future(turn.granted)
+            yield turn
+        finally:
+            self.leave(turn)
+
+    async def run(
+        self,
+        threads: ThreadPoolExecutor,
+        work: Callable[[], R],
+        *,
+        key: str | None = None,
+        cost: float | None = None,
+        quick: bool = True,
+    ) -> R:
+        """What ``work`` returns, in a thread and in a turn, which ends with the work even if the caller is
+        cancelled; then work that has not begun is given up."""
+        turn = self.enter(CALLER.get() if key is None else key, cost=cost, quick=quick)
+        try:
+            if not turn.granted.done():
+                await asyncio.wrap_future(turn.granted)
+            future = threads.submit(contextvars.copy_context().run, work)
+        except BaseException:
+            self.leave(turn)
+            raise
+        future.add_done_callback(lambda _: self.leave(turn))
+        return await asyncio.wrap_future(future)
+
+    def _hand_out(self) -> None:
+        """Give free slots to waiting turns; the lock is held."""
+        while self._free_quick and (turns := [turn for turn in self._waiting if self._may_be_quick(turn)]):
+            self._free_quick -= 1
+            self._grant(min(turns, key=lambda turn: (self._mean(turn.key), turn.used_before)), quick=True)
+        while self._free and self._waiting:
+            self._free -= 1
+            self._grant(min(self._waiting, key=self._order), quick=False)
+
+    def _may_be_quick(self, turn: Turn) -> bool:
+        share = self._share(turn.key)
+        if share.mean is None and turn.key:
+            return turn.quick and not (share.turns or self._free)
+        return turn.quick and (not turn.key or self._mean(turn.key) < 0.8 * self._quick_cost)
+
+    def _mean(self, key: str) -> float:
+        """Mean cost of a key's turns; a new key comes after those known to be cheap."""
+        mean = self._share(key).mean
+        return self._quick_cost / 2 if mean is None else mean
+
+    def _order(self, turn: Turn) -> tuple[float, float, float]:
+        finish = self._share(turn.key).finish
+        return max(finish, self._now), finish, turn.used_before
+
+    def _grant(self, turn: Turn, *, quick: bool) -> None:
+        self._waiting.remove(turn)
+        share = self._shares.setdefault(turn.key, _Share())
+        turn.quick, turn.began = quick, time.monotonic()
+        start = max(share.finish, self._now)
+        turn.charged = share.mean or 0.0 if turn.cost is None else turn.cost
+        share.finish = start + turn.charged
+        share.turns += 1
+        if not quick:
+            self._now = start
+        if not turn.granted.set_running_or_notify_cancel():  # given up meanwhile: `leave` follows
+            return
+        turn.granted.set_result(None)
+
+    def _share(self, key: str) -> _Share:
+        return self._shares.get(key) or _NEW
+
+    def _forget(self) -> None:
+        """Forget the key that has been idle longest."""
+        idle = next((key for key, share in self._shares.items() if not share.turns), None)
+        if idle is not None:
+            del self._shares[idle]
+
+
+_NEW = _Share()

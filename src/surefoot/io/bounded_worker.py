@@ -20,6 +20,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -58,8 +59,8 @@ class Reply:
 class BoundedWorker:
     """A long-lived process for ``task``, started on first use and again when it has ended.
 
-    ``error`` is the class raised if the process cannot start. Threads must take turns; only :meth:`interrupt`
-    may be called from another one. It does not use ``multiprocessing``, whose spawned children import the
+    ``error`` is the class raised if the process cannot start. Threads that share it wait for each other, but
+    for :meth:`interrupt`. It does not use ``multiprocessing``, whose spawned children import the
     parent's ``__main__`` again and so fail under a REPL or a script read from standard input.
     """
 
@@ -70,6 +71,7 @@ class BoundedWorker:
         self._memory_mb = memory_mb
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = os.getpid()
+        self._lock = threading.RLock()
         self._answering: subprocess.Popen[bytes] | None = None
         self.isolation: tuple[str, ...] = ()
         """Resources that the process cannot access (``surefoot.io.isolation``), once it has started."""
@@ -79,51 +81,59 @@ class BoundedWorker:
 
         Raises ``error`` if the process cannot start (a missing library, or too little memory).
         """
-        seconds = self._timeout_s if timeout_s is None else timeout_s
-        self.start()
-        self._answering = self._process
-        try:
-            line = self._exchange(json.dumps([question, seconds]), seconds + _GRACE_S)
-        except BaseException:
-            self.close()  # the answer to this question would be taken for the next one's
-            raise
-        finally:
-            self._answering = None
-        if not line:
-            self.close()
-            return Reply(failure="timeout" if line is None else "crash")
-        reply = json.loads(line)
-        return Reply(answer=reply.get("answer"), failure=reply.get("failure"))
+        self._notice_fork()
+        with self._lock:
+            seconds = self._timeout_s if timeout_s is None else timeout_s
+            self.start()
+            self._answering = self._process
+            try:
+                line = self._exchange(json.dumps([question, seconds]), seconds + _GRACE_S)
+            except BaseException:
+                self.close()  # the answer to this question would be taken for the next one's
+                raise
+            finally:
+                self._answering = None
+            if not line:
+                self.close()
+                return Reply(failure="timeout" if line is None else "crash")
+            reply = json.loads(line)
+            return Reply(answer=reply.get("answer"), failure=reply.get("failure"))
 
     def start(self) -> None:
         """Start the process unless it runs. Raises as :meth:`ask` does."""
-        if self._owner != os.getpid():
-            self._process, self._owner = None, os.getpid()  # after a fork the pipes belong to the parent
-        if self._process is not None and self._process.poll() is not None:
-            self.close()  # it was killed while idle, for example for lack of memory
-        if self._process is not None:
-            return
-        self._process = subprocess.Popen(  # noqa: S603  (our own interpreter and module)
-            [sys.executable, "-P", "-m", "surefoot.io.bounded_worker", self._task, str(self._memory_mb)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
-            | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            start_new_session=True,  # a process group, so that its child is killed with it
-        )
-        line = self._exchange(None, _STARTUP_S)
-        state = json.loads(line) if line else {}
-        if not state.get("ready"):
-            self.close()
-            reason = state.get("failure", "it ended before it was ready")
-            raise self._error(
-                f"the process for {self._task} did not start: {reason}; check that the libraries it imports "
-                f"are installed and raise memory_mb={self._memory_mb}"
+        self._notice_fork()
+        with self._lock:
+            if self._process is not None and self._process.poll() is not None:
+                self.close()  # it was killed while idle, for example for lack of memory
+            if self._process is not None:
+                return
+            self._process = subprocess.Popen(  # noqa: S603  (our own interpreter and module)
+                [sys.executable, "-P", "-m", "surefoot.io.bounded_worker", self._task, str(self._memory_mb)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+                | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                start_new_session=True,  # a process group, so that its child is killed with it
             )
-        self.isolation = tuple(state["isolation"])
-        if missing := sorted({"files", "network"} - set(self.isolation)):
-            _LOG.warning("%s: this system cannot block its access to: %s", self._task, ", ".join(missing))
+            line = self._exchange(None, _STARTUP_S)
+            state = json.loads(line) if line else {}
+            if not state.get("ready"):
+                self.close()
+                reason = state.get("failure", "it ended before it was ready")
+                raise self._error(
+                    f"the process for {self._task} did not start: {reason}; check that the libraries it "
+                    f"imports are installed and raise memory_mb={self._memory_mb}"
+                )
+            self.isolation = tuple(state["isolation"])
+            if missing := sorted({"files", "network"} - set(self.isolation)):
+                _LOG.warning("%s: this system cannot block its access to: %s", self._task, ", ".join(missing))
+
+    def _notice_fork(self) -> None:
+        if (
+            self._owner != os.getpid()
+        ):  # the pipes belong to the parent, and one of its threads may have the lock
+            self._process, self._owner, self._lock = None, os.getpid(), threading.RLock()
 
     def interrupt(self) -> None:
         """End the question that is being answered, if any: its reply is the failure ``crash``."""
@@ -132,17 +142,19 @@ class BoundedWorker:
 
     def close(self) -> None:
         """Kill and reap the process, if it runs. Can be repeated."""
-        process, self._process = self._process, None
-        if process is None or self._owner != os.getpid():
-            return
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.kill()
-        for stream in (process.stdin, process.stdout):
-            if stream is not None:
-                with suppress(OSError):
-                    stream.close()
-        process.wait()
+        self._notice_fork()
+        with self._lock:
+            process, self._process = self._process, None
+            if process is None:
+                return
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    with suppress(OSError):
+                        stream.close()
+            process.wait()
 
     def _exchange(self, question: str | None, seconds: float) -> bytes | None:
         """Send ``question`` (if any) and read one line: empty = the process died, ``None`` = time is over."""

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from types import MappingProxyType
+from typing import ClassVar
 
 from surefoot.errors import LabelError
 from surefoot.policies.loading import class_named
@@ -29,6 +30,8 @@ class VerifierLabeller:
     """
 
     verifiers: tuple[StepVerifier, ...]
+    overlaps: ClassVar[bool] = True
+    """Verifiers may be called from several threads at once."""
 
     def __post_init__(self) -> None:
         if not self.verifiers:

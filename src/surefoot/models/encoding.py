@@ -52,6 +52,10 @@ class Encoding(FrozenModel):
         return PromptFormat(template=self.template, chat=self.chat, system=self.system)
 
 
+_CHARACTERS_PER_TOKEN = 16
+"""A text with more for each token of the context is not tokenized, which would take seconds."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class EncodedTrace:
     """Token ids of one trace, at most ``max_length``, with a read-out position per step."""
@@ -111,7 +115,8 @@ def encode_traces(
     In the problem and the trace, special tokens of the tokenizer and the encoding's marker are broken by a
     space (:mod:`surefoot.policies.control_tokens`). An agent's run that the model cannot be shown whole is
     refused with a reason: one with images or files, one of which the chat template hides a step, or any where
-    the tokenizer lacks a chat template.
+    the tokenizer lacks a chat template. So is a trace that is much too long for the context, before it is
+    tokenized.
 
     Raises:
         ScoreError: a tokenizer without offsets, or, for ``chat``, without chat template; a trace without
@@ -149,6 +154,15 @@ def encode_traces(
     return [encoded[number] for number in range(len(items))]
 
 
+def too_long(item: ProblemTrace, limit: int) -> str | None:
+    """Why a problem and its trace cannot fit a context of ``limit`` tokens, seen from their characters."""
+    size = len(item.problem.text) + len(item.trace.text or "")
+    size += sum(len(message.content or "") for message in item.trace.messages)
+    if size <= _CHARACTERS_PER_TOKEN * limit:
+        return None
+    return f"the text has {size} characters, too many for the model's context of {limit} tokens"
+
+
 def _mark(where: LocatedSteps, marker: str) -> LocatedSteps:
     """The text with ``marker`` after every step, which then ends with its marker."""
     pieces, spans, done = [], [], 0
@@ -168,6 +182,8 @@ def _locate(
         raise ScoreError(
             f"trace {item.trace.id} has no steps; segment it first (surefoot.segment.segment_trace)"
         )
+    if reason := too_long(item, encoding.max_length):
+        return reason
     if item.trace.text is None:
         if not tokenizer.chat_template:
             return "the trace is a conversation, and the model's tokenizer lacks a chat template"

@@ -139,6 +139,11 @@ class OpenAIPolicy:
         """The model's name on the server."""
         return self._model
 
+    @property
+    def concurrency(self) -> int:
+        """Calls to all servers that may be in flight at once."""
+        return self._servers.concurrency * len(self._servers.urls)
+
     def with_extra_body(self, extra_body: Mapping[str, Any]) -> OpenAIPolicy:
         """A copy of this policy that adds ``extra_body`` to every request.
 

@@ -21,12 +21,14 @@ import sysconfig
 import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from surefoot.concurrency import FairQueue
 from surefoot.errors import SandboxError
 from surefoot.sandbox.inside import box
 from surefoot.sandbox.protocol import Ending, Limits, Program, ProgramResult
@@ -37,7 +39,8 @@ _START_S = 30.0
 """Seconds that bubblewrap has to start."""
 _GRACE_S = 5.0
 """Seconds beyond a program's own wall time after which the box itself counts as dead."""
-_ATTEMPTS = 2
+_QUICK_S = 1.0
+"""Programs of a client that take longer on average leave half of the turns to others."""
 _PROGRAM_ID = 0x7FFE0000
 """User and group of programs where root starts them: limits by user do not hold for root's own."""
 _INSTALL = (
@@ -57,40 +60,43 @@ class BubblewrapSandbox:
         self.concurrency = concurrency or len(os.sched_getaffinity(0))
         self._box: _Box | None = _Box()
         self._lock = threading.Lock()
+        self._turns = FairQueue(self.concurrency, quick=self.concurrency // 2, quick_cost=_QUICK_S)
 
     def run(self, programs: Sequence[Program]) -> list[ProgramResult]:
-        """One result for each program, in order. What the box failed at is tried once more."""
+        """One result for each program, in order. What the box failed at is tried once more.
+
+        Threads may call it at once; programs of their clients take fair turns
+        (:data:`surefoot.concurrency.CALLER`).
+        """
+        with ThreadPoolExecutor(self.concurrency) as threads:
+            runs = [threads.submit(copy_context().run, self._run, program) for program in programs]
+            return [run.result() for run in runs]
+
+    def _run(self, program: Program) -> ProgramResult:
+        with self._turns.turn():
+            result = self._attempt(program)
+            return self._attempt(program) if result.ending is Ending.SANDBOX_FAILURE else result
+
+    def _attempt(self, program: Program) -> ProgramResult:
         with self._lock:
-            results: list[ProgramResult | None] = [None] * len(programs)
-            waiting = deque((at, 1) for at in range(len(programs)))
-            running: dict[_Run, tuple[int, int]] = {}
-            with selectors.DefaultSelector() as selector:
-                while waiting or running:
-                    if self._box is None:
-                        self._box = _Box()
-                    with contextlib.suppress(_BoxDiedError):
-                        while waiting and len(running) < self.concurrency:
-                            at, attempt = waiting.popleft()
-                            run = _Run(programs[at], selector)
-                            running[run] = at, attempt
-                            run.start(self._box)
-                        _wait(selector, running)
-                    lost = any(run.failed for run in running)
-                    for run in list(running):
-                        if lost:
-                            run.abandon()
-                        elif not run.done:
-                            continue
-                        at, attempt = running.pop(run)
-                        result = run.result()
-                        if result.ending is Ending.SANDBOX_FAILURE and attempt < _ATTEMPTS:
-                            waiting.append((at, attempt + 1))
-                        else:
-                            results[at] = result
-                    if lost:
+            if self._box is None:
+                self._box = _Box()
+            box = self._box
+        with selectors.DefaultSelector() as selector:
+            run = _Run(program, selector)
+            run.start(box)
+            while not (run.done or run.failed):
+                for key, _ in selector.select(max(0.0, run.deadline - time.monotonic())):
+                    key.data()
+                if time.monotonic() > run.deadline and not run.done:
+                    run.fail("the box did not end a program that was over its time")
+            if run.failed:
+                run.abandon()
+                with self._lock:
+                    if self._box is box:
                         self._box.kill()
                         self._box = None
-            return [result for result in results if result is not None]
+            return run.result()
 
     def close(self) -> None:
         """End the box. The next ``run`` starts a new one."""
@@ -110,16 +116,6 @@ class BubblewrapSandbox:
     def __del__(self) -> None:
         if (box := getattr(self, "_box", None)) is not None:
             box.kill()
-
-
-def _wait(selector: selectors.BaseSelector, running: dict[_Run, tuple[int, int]]) -> None:
-    """Move on what has something to say; note who is overdue."""
-    deadline = min(run.deadline for run in running)
-    for key, _ in selector.select(max(0.0, deadline - time.monotonic())):
-        key.data()
-    for run in running:
-        if time.monotonic() > run.deadline and not run.done:
-            run.fail("the box did not end a program that was over its time")
 
 
 class _BoxDiedError(Exception):

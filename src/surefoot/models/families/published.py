@@ -20,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError, ScoreError
 from surefoot.models.card import CheckpointCard
-from surefoot.models.encoding import EncodedTrace
+from surefoot.models.encoding import EncodedTrace, too_long
 from surefoot.models.engine.causal import load_causal
 from surefoot.models.families.checkpoint import Checkpoint
 from surefoot.models.scorer import CheckpointScorer, Scorer
@@ -175,8 +175,10 @@ def encode_texts(
     """What ``write`` makes of each question and its steps, cut at ``limit`` tokens; messages are refused."""
     encoded = []
     for item in items:
+        reason = too_long(item, limit)
         if item.trace.text is None:
             reason = "the model reads solutions that are text, not messages of an agent's run"
+        if reason is not None:
             encoded.append(EncodedTrace.unreadable(item, reason))
             continue
         written = write(*plain_texts(item, reserved, separators))

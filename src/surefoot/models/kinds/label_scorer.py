@@ -37,6 +37,8 @@ class LabelScorer:
             raise ScoreError(f"'neutral' is {neutral}; scores lie in [0, 1]")
         self.labeller, self.name, self.kind = labeller, name, kind
         self.neutral, self.unknown = neutral, unknown
+        self.overlaps = bool(getattr(labeller, "overlaps", False))
+        """Whether several threads may call it at once."""
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """One record an item, one score a step."""

@@ -33,8 +33,11 @@ class RemoteScorer(CheckpointScorer):
     its items are sent one by one, so that one bad item does not spoil the others. Traces that still fail have
     no scores, with the reason; ``failures`` counts them by kind.
 
-    At most ``concurrency`` requests of at most ``batch_size`` traces are in flight.
+    At most ``concurrency`` requests of at most ``batch_size`` traces are in flight for a call; several
+    threads may call it at once.
     """
+
+    overlaps = True
 
     def __init__(
         self,

@@ -18,6 +18,7 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from surefoot.concurrency import CALLER
 from surefoot.errors import ExpiredKeyError, ScopeError, StoreError
 from surefoot.server.gateway.connections import client_address
 from surefoot.server.gateway.errors import ApiError, printable, response_of
@@ -186,6 +187,7 @@ def guarded_route(
             async def handle(request: Request) -> Response:
                 key = None if public else await auth.check(request.headers, scope)
                 request.state.key, request.state.caller = key, caller_of(request, key)
+                CALLER.set(request.state.caller)
                 if request.method == "POST":
                     await require_shallow(request, settings.limits)
                 return await inner(request)

@@ -1,36 +1,34 @@
-"""Which requests run: slots, running work, disconnected clients, and threads for computations."""
+"""Which requests run: slots, running work, and disconnected clients."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Coroutine
 from typing import Any, Self, TypeVar
 
 from starlette.types import Receive
 
-from surefoot.io.worker_pool import FairTurns, WorkerTurn
+from surefoot.concurrency import CALLER, FairQueue, Turn
 from surefoot.server.gateway.errors import ApiError
 from surefoot.server.gateway.records import AuthorizedKey
 
 T = TypeVar("T")
-SMALL_BYTES = 32_000
-"""A body up to this size is cut into steps within some milliseconds, whatever its text."""
-_MOST_THREADS = 256
+Name = TypeVar("Name", int, str)
 _SMOOTHING = 0.1
 """Weight of the latest request in the mean duration of a request."""
 
 
 class Admission:
-    """At most ``running`` requests run and ``waiting`` more wait, in order of arrival; of these at most
-    ``per_key`` have the same key. More are refused."""
+    """At most ``running`` requests run, in fair turns of the clients, and ``waiting`` more wait; of these at
+    most ``per_key`` have the same key. More are refused, but for clients with less than an equal share."""
 
     def __init__(self, *, running: int, waiting: int, per_key: int | None = None) -> None:
         self.max_running, self.max_waiting, self.max_per_key = running, waiting, per_key
         self.admitted_by_key: Counter[int] = Counter()
-        self.free = asyncio.Semaphore(running)
+        self.admitted_by_caller: Counter[str] = Counter()
+        self.turns = FairQueue(running)
         self.admitted = 0
         """Requests that are worked on or wait."""
         self.running = 0
@@ -49,7 +47,10 @@ class Admission:
         """A slot to wait for. Raises :class:`ApiError` 429 if too many wait already, 503 while stopping."""
         if self.draining:
             raise ApiError(503, "the server is stopping", code="stopping", retry_after_s=5)
-        if self.admitted >= self.max_running + self.max_waiting:
+        most, caller = self.max_running + self.max_waiting, CALLER.get()
+        share = most // len(self.admitted_by_caller.keys() | {caller})
+        is_full = self.admitted >= most and self.admitted_by_caller[caller] >= share
+        if is_full or self.admitted >= 2 * most:
             wait_s = min(60.0, self.mean_s * (self.waiting + 1) / self.max_running)
             message = f"{self.running} requests are running and {self.waiting} wait; try again later"
             raise ApiError(429, message, code="overloaded", retry_after_s=wait_s)
@@ -65,10 +66,12 @@ class Slot:
     """A reservation; use it as an ``async with`` block, which waits for the slot, or close it unused."""
 
     def __init__(self, admission: Admission, key_id: int | None) -> None:
-        self._admission, self._key_id = admission, key_id
+        self._admission, self._key_id, self._caller = admission, key_id, CALLER.get()
         admission.admitted += 1
+        admission.admitted_by_caller[self._caller] += 1
         if key_id is not None:
             admission.admitted_by_key[key_id] += 1
+        self._turn: Turn | None = None
         self._started: float | None = None
         self._open = True
 
@@ -79,18 +82,20 @@ class Slot:
         self._open = False
         admission = self._admission
         admission.admitted -= 1
+        _subtract(admission.admitted_by_caller, self._caller)
         if self._key_id is not None:
-            admission.admitted_by_key[self._key_id] -= 1
-            if not admission.admitted_by_key[self._key_id]:
-                del admission.admitted_by_key[self._key_id]
+            _subtract(admission.admitted_by_key, self._key_id)
         if self._started is not None:
             admission.mean_s += _SMOOTHING * (time.monotonic() - self._started - admission.mean_s)
             admission.running -= 1
-            admission.free.release()
+        if self._turn is not None:
+            admission.turns.leave(self._turn)
 
     async def __aenter__(self) -> Self:
+        self._turn = self._admission.turns.enter(self._caller)
         try:
-            await self._admission.free.acquire()
+            if not self._turn.granted.done():
+                await asyncio.wrap_future(self._turn.granted)
         except BaseException:
             self.close()
             raise
@@ -100,6 +105,12 @@ class Slot:
 
     async def __aexit__(self, *_: object) -> None:
         self.close()
+
+
+def _subtract(counter: Counter[Name], name: Name) -> None:
+    counter[name] -= 1
+    if not counter[name]:
+        del counter[name]
 
 
 class Jobs:
@@ -142,39 +153,3 @@ async def cancel(*tasks: asyncio.Future[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-class Computation:
-    """Runs computations on clients' texts in threads, in fair turns of the callers.
-
-    Threads share one interpreter, so each computing thread slows the event loop down. Two compute at a time,
-    one of them only for small requests; see ``surefoot.io.worker_pool``.
-    """
-
-    def __init__(self) -> None:
-        self._turns = FairTurns(["small"], ["any"])
-        self._threads = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="surefoot-compute")
-
-    async def run(self, caller: str, size: int, work: Callable[[], T]) -> T:
-        """Run ``work`` for a request of ``size`` bytes. Cancelling ends the wait for a turn."""
-        turn = self._turns.enter(caller, quick=size <= SMALL_BYTES)
-        future = asyncio.get_running_loop().run_in_executor(self._threads, self._run, turn, work)
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            turn.ready.set()
-            future.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # not awaited
-            raise
-
-    def close(self) -> None:
-        """End the threads."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-    def _run(self, turn: WorkerTurn[str], work: Callable[[], T]) -> T:
-        if self._turns.wait(turn) is None:
-            raise asyncio.CancelledError
-        begin = time.monotonic()
-        try:
-            return work()
-        finally:
-            self._turns.leave(turn, time.monotonic() - begin)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from surefoot.answers import AnswerChecker, Grader
-from surefoot.batching import Batcher
+from surefoot.concurrency import FairQueue
 from surefoot.errors import StoreError, UnavailableError
 from surefoot.guard import Guard, GuardDecision, Review
 from surefoot.protocols import Policy, ProblemTrace, StepScorer, StepVerifier, TakesExtraBody
@@ -23,7 +24,6 @@ from surefoot.records import Message, StepScores, Usage
 from surefoot.scores import Aggregator
 from surefoot.server.gateway.admission import (
     Admission,
-    Computation,
     Jobs,
     Slot,
     cancel,
@@ -38,13 +38,15 @@ from surefoot.server.gateway.request_log import LogEntry, Recorder, log_unavaila
 from surefoot.server.gateway.responses import ResponseWriter
 from surefoot.server.gateway.schemas import StrategyOptions
 from surefoot.server.gateway.settings import GatewaySettings, ServerLimits, ToolGuard
-from surefoot.server.gateway.upstream import StaysConnected, UpstreamPolicy, UpstreamScorer
+from surefoot.server.gateway.upstream import FairBatcher, StaysConnected, UpstreamPolicy, UpstreamScorer
 
 T = TypeVar("T")
-MAX_SAMPLES = 1024
-"""Samples of a batch of the policy; one request may be larger."""
+SMALL_BYTES = 32_000
+"""A body up to this size is cut into steps within some milliseconds, whatever its text."""
 _PAIR_S = 2.0
 """Seconds of algebra for two answers."""
+_QUICK_CHECK_S = 0.1
+"""Checks of a client that take longer on average leave half of the turns to others."""
 _POLL_S = 0.25
 """Seconds between polls of the store of held calls, one poll for all waiting requests."""
 _LOG = logging.getLogger("surefoot.server")
@@ -85,7 +87,10 @@ class Gateway:
         self.metrics = Metrics(self.admission, self.monitor, self.checker.failures)
         self.recorder = Recorder(log, on_loss=self.metrics.log_failures.inc)
         self.jobs = Jobs()
-        self.computation = Computation()
+        self._texts = FairQueue(2, quick=1)
+        """Computations on clients' texts in threads, which slow the event loop down: two at a time, one of
+        them only for small requests."""
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="surefoot-compute")
         self._connections = AsyncExitStack()
         self.policy = UpstreamPolicy(policy)
         self.scorer = UpstreamScorer(scorer, on_failure=self.metrics.scorer_failures.inc) if scorer else None
@@ -94,19 +99,13 @@ class Gateway:
             message = "guard.threshold: this server has no reward model; leave it out, or give one"
             raise ApiError(400, message, param="guard", code="no_scorer")
         self.guard = (
-            Guard(tool_guard, verifiers=verifiers, scorer=self.scorer) if tool_guard.enabled else None
+            _FairGuard(tool_guard, verifiers=verifiers, scorer=self.scorer) if tool_guard.enabled else None
         )
         self.holds = (
             Holds(holds, tool_guard, self.metrics.count_review) if self.guard and holds is not None else None
         )
-        self.batcher = Batcher(
-            self.policy,
-            self.scorer,
-            overlap=self.settings.overlap,
-            gather_s=self.settings.gather_s,
-            max_samples=MAX_SAMPLES,
-            isolate_errors=True,
-            on_batch=self.metrics.batches.observe,
+        self.batcher = FairBatcher(
+            self.policy, self.scorer, self.settings, on_batch=self.metrics.batches.observe
         )
         self.generator = Generator(
             batcher=self.batcher,
@@ -159,12 +158,12 @@ class Gateway:
         except TimeoutError as error:
             raise self._too_late() from error
 
-    async def compute(self, caller: str, size: int, work: Callable[[], T]) -> T:
-        """Run ``work`` in a thread; see :class:`Computation`. Raises :class:`ApiError` 504 if it takes too
+    async def compute(self, size: int, work: Callable[[], T]) -> T:
+        """Run ``work`` on a body of ``size`` bytes in a thread. Raises :class:`ApiError` 504 if it takes too
         long."""
         try:
             async with asyncio.timeout(self.limits.timeout_s):
-                return await self.computation.run(caller, size, work)
+                return await self._texts.run(self._threads, work, quick=size <= SMALL_BYTES)
         except TimeoutError as error:
             raise self._too_late() from error
 
@@ -263,9 +262,23 @@ class Gateway:
             await self.holds.close()
         if self.guard is not None:
             self.guard.close()
-        self.computation.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.batcher.close()
         await self.recorder.close()
         await self._connections.aclose()
+
+
+class _FairGuard(Guard):
+    """A guard whose checks take fair turns of the clients."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._turns = FairQueue(4, quick=2, quick_cost=_QUICK_CHECK_S)
+
+    async def check(self, *args: Any, **options: Any) -> GuardDecision:
+        """See the base class."""
+        async with self._turns.async_turn():
+            return await super().check(*args, **options)
 
 
 class Holds:
@@ -278,6 +291,7 @@ class Holds:
         self._store, self._settings, self._on_review = store, settings, on_review
         self._waiting: dict[int, asyncio.Future[Review]] = {}
         self._polling: asyncio.Task[None] | None = None
+        self._abandoning: asyncio.Future[None] | None = None
 
     async def review(
         self,
@@ -316,6 +330,9 @@ class Holds:
                 review = await decided
         except TimeoutError:
             return None, str(number)
+        except asyncio.CancelledError:  # the client has disconnected, or the server stops
+            self._abandoning = asyncio.ensure_future(asyncio.to_thread(self._abandon, number))
+            raise
         finally:
             self._waiting.pop(number, None)
         self._on_review(review)
@@ -325,8 +342,16 @@ class Holds:
         """A held call of a key. Raises ``NotFoundError``, also for another key's call."""
         return await asyncio.to_thread(self._store.held, number, key_id=key_id)
 
+    def _abandon(self, number: int) -> None:
+        try:
+            self._store.abandon(number)
+        except StoreError as error:
+            _LOG.warning("held call %d has no client any more, which could not be stored: %s", number, error)
+
     async def close(self) -> None:
         """Stop polling."""
+        if self._abandoning is not None:
+            await self._abandoning
         if self._polling is not None:
             await cancel(self._polling)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +26,7 @@ from surefoot.server.gateway.errors import ApiError
 from surefoot.server.gateway.plan import Plan
 from surefoot.server.gateway.records import GatewayCandidate, SampledTokens
 from surefoot.server.gateway.request_session import RequestSession
-from surefoot.server.gateway.upstream import UpstreamPolicy, policy_failure
+from surefoot.server.gateway.upstream import FairBatcher, UpstreamPolicy, gather_all, policy_failure
 
 T = TypeVar("T")
 CONTENT_FILTER = "content_filter"
@@ -111,7 +110,7 @@ class Generator:
     """Writes answers with the policy and the scorer of ``batcher``. ``on_usage`` is called with all tokens,
     including the tokens of failed and cancelled work."""
 
-    batcher: Batcher
+    batcher: FairBatcher
     policy: UpstreamPolicy
     grader: Grader
     answer_s: float
@@ -217,7 +216,7 @@ class Generator:
         """A batcher whose policy receives the tools of a request."""
         if not isinstance(self.policy.policy, TakesExtraBody):
             raise ApiError(400, f"policy {self.policy.name!r} does not support tools", code="unsupported")
-        return Batcher(UpstreamPolicy(self.policy.policy.with_extra_body(plan.extra_body)), overlap=True)
+        return self.batcher.with_tools(UpstreamPolicy(self.policy.policy.with_extra_body(plan.extra_body)))
 
     async def _with_tools(self, plan: Plan, grader: Grader, review: ChoiceReviewer | None) -> list[Choice]:
         """Whole messages, checked; no text is shown before it is released."""
@@ -570,14 +569,3 @@ def _parsed(arguments: str) -> Any:
 def choice_seed(seed: int, number: int) -> int:
     """Seed of a choice: the request's for the first, a hash of both for the others."""
     return seed if number == 0 else int(content_id("choice seed", seed, number), 16) % 2**31
-
-
-async def gather_all(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Results in order; the first error ends the others and is raised."""
-    tasks = [asyncio.ensure_future(coroutine) for coroutine in work]
-    try:
-        return list(await asyncio.gather(*tasks))
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

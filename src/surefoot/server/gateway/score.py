@@ -186,7 +186,7 @@ def score_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
         if len(body.items) > gateway.limits.max_items:
             message = f"items: there are {len(body.items)}, at most {gateway.limits.max_items} here"
             raise ApiError(400, message, param="items")
-        caller, size = request.state.caller, len(await request.body())
+        size = len(await request.body())
 
         def response(items: Sequence[ProblemTrace], records: Sequence[StepScores]) -> Response:
             how = body.aggregation or gateway.aggregation
@@ -208,9 +208,9 @@ def score_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
             return Response(answer.model_dump_json(), media_type="application/json")
 
         async def work(slot: Slot) -> Response:
-            items = await gateway.compute(caller, size, lambda: [item.item() for item in body.items])
+            items = await gateway.compute(size, lambda: [item.item() for item in body.items])
             records = await gateway.run_in_slot(slot, lambda: gateway.score(items))
-            return await gateway.compute(caller, size, lambda: response(items, records))
+            return await gateway.compute(size, lambda: response(items, records))
 
         return await gateway.serve(request, work)
 
@@ -232,10 +232,10 @@ def score_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
             parameters=body.model_dump(mode="json", exclude_none=True, exclude=texts),
         )
         meter = UsageMeter()
-        caller, size = request.state.caller, len(await request.body())
+        size = len(await request.body())
 
         async def work(slot: Slot) -> VerifyResponse:
-            item = await gateway.compute(caller, size, body.item)
+            item = await gateway.compute(size, body.item)
             with gateway.failures_recorded(entry, meter):
                 return await gateway.run_in_slot(
                     slot, lambda: _verify(gateway, item, threshold, meter, entry)

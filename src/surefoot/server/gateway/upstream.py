@@ -5,20 +5,26 @@ Messages of servers behind the gateway may contain addresses, names or keys, so 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import threading
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, nullcontext
+from copy import copy
 from dataclasses import replace
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from surefoot.batching import Batcher
+from surefoot.concurrency import FairQueue
 from surefoot.errors import PolicyError
 from surefoot.printable import quoted
 from surefoot.protocols import Policy, ProblemTrace, SampleRequest, SampleResult, StepScorer, StreamsText
 from surefoot.records import StepScores
 from surefoot.scores import checked_scores
 from surefoot.server.gateway.errors import ApiError
+from surefoot.server.gateway.settings import GatewaySettings
 
 T = TypeVar("T")
 _LOG = logging.getLogger("surefoot.server")
@@ -76,7 +82,8 @@ class UpstreamPolicy:
 
 
 class UpstreamScorer:
-    """``scorer`` with reasons that clients may see; it never raises, and one thread at a time calls it.
+    """``scorer`` with reasons that clients may see; it never raises. One thread at a time calls it unless
+    it ``overlaps``.
 
     Where ``scorer`` raises for a batch, it is called trace by trace; the one at fault gets no scores, and the
     kind of the exception as the reason. ``on_failure`` is called for each. ``lock`` is held during a call.
@@ -84,7 +91,8 @@ class UpstreamScorer:
 
     def __init__(self, scorer: StepScorer, *, on_failure: Callable[[], None] | None = None) -> None:
         self.scorer, self._on_failure = scorer, on_failure
-        self.lock = threading.Lock()
+        self.overlaps = bool(getattr(scorer, "overlaps", False))
+        self.lock = nullcontext() if self.overlaps else threading.Lock()
         self.name: str = getattr(scorer, "name", type(scorer).__name__)
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
@@ -115,6 +123,125 @@ class UpstreamScorer:
             else record
             for record in records
         ]
+
+
+_MAX_SAMPLES = 1024
+"""Samples of a batch of the policy; one request may be larger."""
+_CHUNK_CHARACTERS = 16_000
+"""Characters of solutions that are scored in one turn; a single solution may be longer."""
+_BATCH_TURNS = 4
+"""Turns at a reward model in this process, which form one batch."""
+_SCORING_TURNS = 8
+"""Turns at a reward model that takes several calls at once, half of them quick."""
+_QUICK_S = 1.0
+_SAMPLING_TURNS = 64
+
+
+class FairBatcher(Batcher):
+    """Batches of many clients for one policy and one scorer, in fair turns of the clients.
+
+    A request takes one turn at the policy for each call, which costs the tokens that it may sample. It takes
+    one at the scorer for each chunk of its solutions, so that long requests do not delay short ones. A chunk
+    costs its characters, or its seconds where the scorer takes several calls at once.
+    """
+
+    def __init__(
+        self,
+        policy: UpstreamPolicy,
+        scorer: UpstreamScorer | None,
+        settings: GatewaySettings,
+        *,
+        on_batch: Callable[[int], None],
+    ) -> None:
+        super().__init__(
+            policy,
+            scorer,
+            overlap=settings.overlap,
+            gather_s=settings.gather_s,
+            max_samples=_MAX_SAMPLES,
+            isolate_errors=True,
+            on_batch=on_batch,
+        )
+        self._sampling = FairQueue(getattr(policy.policy, "concurrency", _SAMPLING_TURNS))
+        self._overlaps = scorer is not None and scorer.overlaps
+        self._scoring = FairQueue(_BATCH_TURNS)
+        if self._overlaps:
+            self._scoring = FairQueue(_SCORING_TURNS, quick=_SCORING_TURNS // 2, quick_cost=_QUICK_S)
+        self._threads = ThreadPoolExecutor(_SCORING_TURNS, thread_name_prefix="surefoot-score")
+
+    def with_tools(self, policy: UpstreamPolicy) -> FairBatcher:
+        """The same turns for another form of the policy, which receives tools."""
+        batcher = copy(self)
+        batcher.policy, batcher.overlap = policy, True
+        return batcher
+
+    async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
+        """See the base class."""
+        async with self._sampling.async_turn(cost=_tokens(requests)):
+            return await super().sample(requests)
+
+    async def stream(self, request: SampleRequest, on_text: Callable[[int, str], None]) -> SampleResult:
+        """See the base class."""
+        if not (self.overlap and isinstance(self.policy, StreamsText)):
+            [result] = await self.sample([request])
+            return result
+        async with self._sampling.async_turn(cost=_tokens([request])):
+            return await super().stream(request, on_text)
+
+    async def score(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
+        """See the base class."""
+        chunks = _chunks(items, 0 if self._overlaps else _CHUNK_CHARACTERS)
+        return [record for records in await gather_all(map(self._chunk, chunks)) for record in records]
+
+    async def _chunk(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
+        scorer = self.scorer
+        if self._overlaps and scorer is not None:
+            return await self._scoring.run(self._threads, lambda: scorer.score_traces(items))
+        async with self._scoring.async_turn(cost=sum(map(_characters, items))):
+            return await super().score(items)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _tokens(requests: Sequence[SampleRequest]) -> int:
+    return sum(request.n * request.sampling.max_tokens for request in requests)
+
+
+def _characters(item: ProblemTrace) -> int:
+    trace = item.trace
+    if trace.text is not None:
+        return len(item.problem.text) + len(trace.text)
+    return sum(len(message.content or "") + 100 for message in trace.messages)
+
+
+def _chunks(items: Sequence[ProblemTrace], characters: int) -> list[list[ProblemTrace]]:
+    """The items in pieces of at most so many characters, or of a single item."""
+    chunks: list[list[ProblemTrace]] = [[]]
+    room = characters
+    for item in items:
+        size = _characters(item)
+        if chunks[-1] and size > room:
+            chunks.append([])
+            room = characters
+        chunks[-1].append(item)
+        room -= size
+    return chunks
+
+
+async def gather_all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Results in order; the first error ends the others and is raised."""
+    coroutines = list(work)
+    if len(coroutines) == 1:
+        return [await coroutines[0]]
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 MAX_CHARACTERS = 500

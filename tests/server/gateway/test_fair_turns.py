@@ -1,0 +1,169 @@
+"""Fair turns in front of what clients share: texts, the reward model, the policy, slots."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from gateway_server import LineScorer, ask, served
+
+from surefoot.concurrency import CALLER, FairQueue
+from surefoot.policies.scripted import ScriptedPolicy
+from surefoot.protocols import ProblemTrace, SampleRequest, Sampling
+from surefoot.records import Problem, Step, StepScores, Trace
+from surefoot.server.gateway.admission import Admission
+from surefoot.server.gateway.errors import ApiError
+from surefoot.server.gateway.settings import GatewaySettings
+from surefoot.server.gateway.upstream import FairBatcher, UpstreamPolicy, UpstreamScorer
+
+
+def test_a_large_request_delays_neither_small_ones_nor_the_event_loop():
+    async def main():
+        queue, end = FairQueue(2, quick=1), threading.Event()
+        with ThreadPoolExecutor(2) as threads:
+
+            def run(key, work, quick=False):
+                return asyncio.ensure_future(queue.run(threads, work, key=key, quick=quick))
+
+            large = run("hostile", lambda: end.wait(20))
+            more = [run("hostile", lambda: None) for _ in range(3)]
+            small = run("innocent", lambda: threading.current_thread() is not threading.main_thread(), True)
+            assert await small
+            other, order = run("innocent", lambda: "second"), []
+            for name, task in (("hostile", more[0]), ("innocent", other)):
+                task.add_done_callback(lambda _, name=name: order.append(name))
+            await asyncio.sleep(0.05)  # what the large one has cost
+            end.set()
+            assert await large
+            assert await other == "second"
+            await asyncio.gather(*more)
+            assert order == ["innocent", "hostile"]
+
+    asyncio.run(main())
+
+
+class Scorer:
+    """Waits for ``gate``, and notes the callers of each batch."""
+
+    name = "s"
+
+    def __init__(self, *, overlaps=False):
+        self.overlaps, self.gate, self.batches, self.running = overlaps, threading.Event(), [], 0
+
+    def score_traces(self, items):
+        self.batches.append([item.problem.text for item in items])
+        if self.batches[-1][0] == "hostile":
+            assert self.gate.wait(20)
+        return [StepScores(trace_id=item.trace.id, scorer="s", scores=(0.5,)) for item in items]
+
+
+def item(caller, characters):
+    problem = Problem(text=caller)
+    trace = Trace(problem_id=problem.id, text="a" * characters, steps=(Step(start=0, end=characters),))
+    return ProblemTrace(problem=problem, trace=trace)
+
+
+def batcher(scorer, policy=None):
+    policy = UpstreamPolicy(policy or ScriptedPolicy(lambda *_: "x"))
+    settings = GatewaySettings(overlap=True)
+    return FairBatcher(policy, UpstreamScorer(scorer), settings, on_batch=lambda _: None)
+
+
+def as_caller(key, work):
+    token = CALLER.set(key)
+    task = asyncio.ensure_future(work)
+    CALLER.reset(token)
+    return task
+
+
+def test_a_flood_of_long_solutions_delays_a_short_one_by_one_batch():
+    async def main():
+        scorer = Scorer()
+        made = batcher(scorer)
+        flood = [as_caller("a", made.score([item("hostile", 9_000)] * 20)) for _ in range(12)]
+        await asyncio.sleep(0.02)
+        short = as_caller("b", made.score([item("innocent", 100)]))
+        await asyncio.sleep(0.02)
+        scorer.gate.set()
+        [record] = await short
+        seen = len(scorer.batches)
+        await asyncio.gather(*flood)
+        made.close()
+        assert record.scores == (0.5,)
+        assert "innocent" in scorer.batches[1]
+        assert seen <= 3
+        assert len(scorer.batches[0]) <= 4
+
+    asyncio.run(main())
+
+
+def test_slow_programs_of_one_client_leave_a_turn_for_another():
+    async def main():
+        scorer = Scorer(overlaps=True)
+        made = batcher(scorer)
+        flood = [as_caller("a", made.score([item("hostile", 10)])) for _ in range(30)]
+        await asyncio.sleep(0.02)
+        [record] = await asyncio.wait_for(as_caller("b", made.score([item("innocent", 10)])), 5)
+        assert record.scores == (0.5,)
+        scorer.gate.set()
+        await asyncio.gather(*flood)
+        made.close()
+
+    asyncio.run(main())
+
+
+def test_calls_of_the_policy_take_turns_by_their_tokens():
+    async def main():
+        order, gate = [], asyncio.Event()
+
+        class Policy(ScriptedPolicy):
+            concurrency = 1
+
+            async def sample(self, requests):
+                order.append(requests[0].prompt)
+                await gate.wait()
+                return await super().sample(requests)
+
+        made = batcher(None, Policy(lambda *_: "x"))
+        work = [
+            as_caller(key, made.sample([SampleRequest(prompt=key, sampling=Sampling(max_tokens=tokens))]))
+            for key, tokens in [("a", 900)] * 4 + [("b", 300)] * 4
+        ]
+        await asyncio.sleep(0.02)
+        gate.set()
+        await asyncio.gather(*work)
+        made.close()
+        assert order == ["a", "b", "b", "b", "a", "b", "a", "a"]
+
+    asyncio.run(main())
+
+
+def test_a_full_server_still_admits_a_client_with_less_than_its_share():
+    admission = Admission(running=2, waiting=2)
+    CALLER.set("hostile")
+    held = [admission.reserve() for _ in range(4)]
+    with pytest.raises(ApiError):
+        admission.reserve()
+    CALLER.set("innocent")
+    held += [admission.reserve(), admission.reserve()]
+    with pytest.raises(ApiError):
+        admission.reserve()
+    for slot in held:
+        slot.close()
+    assert not admission.admitted_by_caller
+    CALLER.set("")
+
+
+@pytest.mark.parametrize("field", ["solution", "trace"])
+def test_a_solution_has_a_bounded_number_of_steps(field):
+    text = "a\n" * 2001
+    body = {"problem": "p", "solution": text}
+    if field == "trace":
+        body = {"problem": "p", "trace": {"problem_id": "p", "text": text}}
+    with served(scorer=LineScorer()) as found:
+        status, answer = ask(f"{found.url}/score", json.dumps({"items": [body]}))
+        assert (status, answer["error"]["param"]) == (400, field)
+        assert "2001 steps, at most 2000" in answer["error"]["message"]
