@@ -28,7 +28,6 @@ from pathlib import Path
 
 from innocent_latency import Attacker, Site
 
-from surefoot.concurrency import CALLER
 from surefoot.policies import ScriptedPolicy
 from surefoot.protocols import Completion, SampleResult
 from surefoot.records import ToolCall, Usage
@@ -152,7 +151,7 @@ def serve(folder: Path) -> None:
     from transformers import AutoModel, AutoTokenizer
 
     from surefoot.lab import POLICY, TRUNK
-    from surefoot.labelling.verifiers.tool_calls import ToolCallVerifier
+    from surefoot.labelling import ToolCallVerifier
     from surefoot.models import CheckpointCard, Encoding, RewardModel, Scorer
 
     torch.set_num_threads(1)
@@ -228,8 +227,7 @@ def scenarios(only: list[str] | None, seconds: float) -> Iterator[tuple[Outcome,
                 )
 
                 def run(_: int) -> str:
-                    CALLER.set(key)
-                    return sandbox.run([program])[0].ending
+                    return str(sandbox.run([program], caller=key)[0].ending)
 
                 return run
 

@@ -256,6 +256,7 @@ def test_the_service_survives_what_may_befall_it(database: str, tmp_path: Path) 
             check_revocations(chaos)
             check_latency(chaos)
             check_resources(chaos, before)
+            check_reports(chaos)
             site.server.end()
         except BaseException:
             print(site.server.log.read_text(errors="replace")[-20_000:])
@@ -384,6 +385,19 @@ def check_resources(chaos: Chaos, before: Resources) -> None:
     print(f"before {before}\nafter  {now}")
     assert now.processes <= before.processes + MORE_PROCESSES
     assert now.memory < before.memory + MORE_MEMORY
+
+
+def check_reports(chaos: Chaos) -> None:
+    """What an upstream says of itself is bounded, and no text went where it redirects."""
+    assert chaos.site.upstream.stolen == []
+    for row in chaos.site.room.db.gateway.find(limit=1_000_000):
+        assert row.tokens < 1_000_000_000, row
+    for answer in chaos.load.answers:
+        if answer.route.endswith(("/verify", "/score")) and answer.status == 200:
+            for result in results_of(answer):
+                reason = result["unscored_reason"] or ""
+                assert len(reason) <= 500
+                assert "\x1b" not in reason
 
 
 def report(chaos: Chaos) -> None:

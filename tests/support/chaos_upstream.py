@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import random
@@ -9,10 +10,23 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 
 from openai_server import Body, OpenAIServer, Reply, chat, serve
 
-FAULTS = ("dead", "trickles", "garbage", "status 500", "status 429", "scores that are none", "huge bodies")
+FAULTS = (
+    *("dead", "trickles", "garbage", "status 500", "status 429", "scores that are none", "huge bodies"),
+    *("false counts", "false lengths", "long reasons", "endless streams", "gzip bombs", "redirects"),
+)
+LIE = 10**30
+REASON = "\x1b]0;owned\x07\x1b[2J" + "no score " * 550_000
+"""5 MB."""
+
+
+@cache
+def gzip_bomb() -> bytes:
+    """Some megabytes that unpack to 4.5 GB."""
+    return gzip.compress(bytes(45_000_000), 9) * 100
 
 
 class Upstream:
@@ -22,6 +36,9 @@ class Upstream:
         self.fault: str | None = None
         self.port = 0
         self._socket = ExitStack()
+        self.stolen: list[object] = []
+        """Bodies that a client sent to the address of a redirect."""
+        self.trap = self._socket.enter_context(serve(self._steal))
         self._changed = threading.Event()
 
     def open(self) -> None:
@@ -67,6 +84,25 @@ class Upstream:
                 return Reply(status=500, payload={"error": {"message": "Traceback: key sk-secret"}})
             case "status 429":
                 return Reply(status=429, payload={"error": "later"}, headers={"Retry-After": "1"})
+            case "false counts":
+                counts = {"prompt_tokens": LIE, "completion_tokens": LIE, "verifier_tokens": LIE}
+                return Reply(
+                    payload={**(_scores(body) if scoring else chat([written(body)])), "usage": counts}
+                )
+            case "false lengths":
+                texts = [written(body)] * 1000
+                return Reply(payload=_scores({"items": body["items"] * 1000}) if scoring else chat([*texts]))
+            case "long reasons" if scoring:
+                return Reply(payload=_unscored(body))
+            case "long reasons":
+                return Reply(status=400, payload={"error": {"message": REASON}})
+            case "endless streams":
+                return Reply(events=self._events())
+            case "gzip bombs":
+                headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+                return Reply(events=[gzip_bomb()], headers=headers, drop=True)
+            case "redirects":
+                return Reply(status=307, headers={"Location": f"{self.trap.url}/chat/completions"})
             case "huge bodies":
                 return Reply(events=self._endless(), headers={"Content-Type": "application/json"}, drop=True)
             case "scores that are none" if scoring:
@@ -77,6 +113,14 @@ class Upstream:
     def _trickle(self) -> Iterator[bytes]:
         while not self._changed.wait(0.05):
             yield b" "
+
+    def _steal(self, body: Body) -> Reply:
+        self.stolen.append(body)
+        return Reply(payload=_scores(body) if "items" in body else chat([written(body)]))
+
+    def _events(self) -> Iterator[bytes]:
+        while not self._changed.wait(0.01):
+            yield b'data: {"choices": []}\n\n'
 
     def _endless(self) -> Iterator[bytes]:
         piece = b" " * 1_000_000
@@ -94,6 +138,11 @@ def _scores(body: Body) -> Body:
         {"scores": [score_of(step) for step in item["steps"]], "unscored_reason": None}
         for item in body["items"]
     ]
+    return {"model": "fake", "results": results, "usage": {"verifier_tokens": 3}}
+
+
+def _unscored(body: Body) -> Body:
+    results = [{"scores": [None] * len(item["steps"]), "unscored_reason": REASON} for item in body["items"]]
     return {"model": "fake", "results": results, "usage": {"verifier_tokens": 3}}
 
 

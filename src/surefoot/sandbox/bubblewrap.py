@@ -23,12 +23,11 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from surefoot.concurrency import FairQueue
+from surefoot.concurrency import CALLER, FairQueue
 from surefoot.errors import SandboxError
 from surefoot.sandbox.inside import box
 from surefoot.sandbox.protocol import Ending, Limits, Program, ProgramResult
@@ -62,18 +61,18 @@ class BubblewrapSandbox:
         self._lock = threading.Lock()
         self._turns = FairQueue(self.concurrency, quick=self.concurrency // 2, quick_cost=_QUICK_S)
 
-    def run(self, programs: Sequence[Program]) -> list[ProgramResult]:
+    def run(self, programs: Sequence[Program], *, caller: str | None = None) -> list[ProgramResult]:
         """One result for each program, in order. What the box failed at is tried once more.
 
-        Threads may call it at once; programs of their clients take fair turns
-        (:data:`surefoot.concurrency.CALLER`).
+        Threads may call it at once; the programs of different callers take fair turns. ``caller`` defaults to
+        the client of the request that a server works on.
         """
+        key = CALLER.get() if caller is None else caller
         with ThreadPoolExecutor(self.concurrency) as threads:
-            runs = [threads.submit(copy_context().run, self._run, program) for program in programs]
-            return [run.result() for run in runs]
+            return list(threads.map(lambda program: self._run(program, key), programs))
 
-    def _run(self, program: Program) -> ProgramResult:
-        with self._turns.turn():
+    def _run(self, program: Program, caller: str) -> ProgramResult:
+        with self._turns.turn(caller):
             result = self._attempt(program)
             return self._attempt(program) if result.ending is Ending.SANDBOX_FAILURE else result
 

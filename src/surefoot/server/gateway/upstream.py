@@ -9,6 +9,7 @@ import asyncio
 import logging
 import re
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -94,11 +95,17 @@ class UpstreamScorer:
         self.overlaps = bool(getattr(scorer, "overlaps", False))
         self.lock = nullcontext() if self.overlaps else threading.Lock()
         self.name: str = getattr(scorer, "name", type(scorer).__name__)
+        self.speed = 0.0
+        """Characters of solutions that it has lately scored in a second."""
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """One record per item."""
         with self.lock:
-            return self._score(items)
+            begin = time.monotonic()
+            records = self._score(items)
+            speed = sum(map(_characters, items)) / max(time.monotonic() - begin, 1e-6)
+            self.speed += 0.2 * (speed - self.speed)
+            return records
 
     def _score(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         try:
@@ -127,8 +134,10 @@ class UpstreamScorer:
 
 _MAX_SAMPLES = 1024
 """Samples of a batch of the policy; one request may be larger."""
-_CHUNK_CHARACTERS = 16_000
-"""Characters of solutions that are scored in one turn; a single solution may be longer."""
+_CHUNK_S = 0.05
+"""Seconds of the reward model that one turn may take, if it is as fast as it was."""
+_LEAST_CHARACTERS, _MOST_CHARACTERS = 2000, 64_000
+"""Bounds of a turn's solutions; a single solution may be longer."""
 _BATCH_TURNS = 4
 """Turns at a reward model in this process, which form one batch."""
 _SCORING_TURNS = 8
@@ -190,8 +199,12 @@ class FairBatcher(Batcher):
 
     async def score(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """See the base class."""
-        chunks = _chunks(items, 0 if self._overlaps else _CHUNK_CHARACTERS)
+        chunks = _chunks(items, 0 if self._overlaps else self._chunk_characters())
         return [record for records in await gather_all(map(self._chunk, chunks)) for record in records]
+
+    def _chunk_characters(self) -> int:
+        speed = self.scorer.speed if isinstance(self.scorer, UpstreamScorer) else 0.0
+        return int(min(max(_CHUNK_S * speed, _LEAST_CHARACTERS), _MOST_CHARACTERS))
 
     async def _chunk(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         scorer = self.scorer
