@@ -12,11 +12,12 @@ from typing import Any
 
 import openai
 import pytest
-from gateway_server import Served, ask, served
+from gateway_server import Served, ask, served, wait_until
 from openai import OpenAI
 from openai_server import OpenAIServer, Reply, chat, pieces, serve
 from openai_streams import words
 
+from surefoot.errors import ConflictError
 from surefoot.labelling import PolicyRule, ToolCallVerifier, ToolPolicy
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.policies.scripted import ScriptedPolicy
@@ -254,6 +255,18 @@ def test_a_person_decides_while_the_client_waits(tmp_path: Any) -> None:
             _, text = ask(f"{gateway.root}/metrics")
     assert 'surefoot_guard_reviews_total{decision="approved"} 1.0' in text
     assert 'surefoot_guard_reviews_total{decision="denied"} 1.0' in text
+
+
+def test_a_call_whose_client_has_disconnected_cannot_be_decided(tmp_path: Any) -> None:
+    with (
+        open_database(tmp_path / "g.db") as db,
+        guarded(REFUND, guard=HOLDING, verifiers=RULES, holds=db.held_calls) as (_, client, _),
+    ):
+        with pytest.raises(openai.APITimeoutError):
+            client.with_options(timeout=0.5, max_retries=0).chat.completions.create(model="tiny", **ASKED)
+        wait_until(lambda: db.held_calls.count()["abandoned"] == 1)
+        with pytest.raises(ConflictError, match="has disconnected"):
+            db.held_calls.decide(1, None, approved=True)
 
 
 def test_a_client_that_does_not_wait_asks_later(tmp_path: Any) -> None:
