@@ -256,25 +256,14 @@ class CheckPolicy(Command):
             except ValueError as error:
                 raise RunError(f"{self.policy}: {error}") from error
         replay = replay_policy(policy, runs)
-        counts = {name: replay.count(name) for name in ("released", "blocked", "undecided")}
-        rows = [
-            {
-                "rule": number,
-                "tools": rule.tools,
-                "reason": rule.reason,
-                **{name: rule.outcomes[name] for name in ("satisfied", "violated", "undecidable")},
-                "microseconds": round(rule.microseconds, 1),
-            }
-            for number, rule in enumerate(replay.rules)
-        ]
         if self.out is not None:
-            stopped = [vars(call) for call in replay.stopped]
-            totals = {"runs": replay.runs, "calls": replay.calls, **counts}
-            write_json(self.out, {**totals, "rules": rows, "stopped": stopped})
-        summary = ", ".join(f"{count} {name}" for name, count in counts.items())
+            totals = {"runs": replay.runs, "calls": replay.calls, **replay.counts}
+            write_json(self.out, {**totals, "rules": replay.rules, "stopped": replay.stopped})
+        summary = ", ".join(f"{count} {name}" for name, count in replay.counts.items())
         echo(f"{replay.calls} calls of {replay.runs} runs: {summary}")
         headers = ("rule", "satisfied", "violated", "undecidable", "µs", "reason")
         columns = ("rule", "satisfied", "violated", "undecidable", "microseconds", "reason")
-        echo_table(None, headers, ([str(row[column]) for column in columns] for row in rows))
+        echo_table(None, headers, ([str(row[column]) for column in columns] for row in replay.rules))
         for call in replay.stopped[: self.shown]:
-            echo(f"{call.action}: {call.tool} {call.arguments[:200]}\n  {call.trace_id}: {call.reason}")
+            echo(f"{call['action']}: {call['tool']} {call['arguments'][:200]}")
+            echo(f"  {call['trace_id']}: {call['reason']}")

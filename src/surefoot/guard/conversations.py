@@ -64,13 +64,17 @@ class CallMemory:
     """Ids and texts of calls that were not released, by decision."""
     last: Future[None] | None = None
     """The check that came last."""
+    lock: Lock = field(default_factory=Lock)
+    """A person's decision may come while another message is judged, in another thread."""
 
     def results(self, messages: Sequence[Message], forget_s: float) -> list[CallResult]:
         """The attempts so far: calls of the messages, and calls released in the last ``forget_s`` seconds
         that the messages do not show. Calls that the guard refused do not count."""
         begin = time.monotonic() - forget_s
-        self.released = [released for released in self.released if released.at >= begin]
-        refused = Counter(call for calls in self.refused.values() for call in calls)
+        with self.lock:
+            self.released = [released for released in self.released if released.at >= begin]
+            pending = tuple(self.released)
+            refused = Counter(call for calls in self.refused.values() for call in calls)
         visible = Counter[str]()
         attempts = []
         for result in call_results(messages):
@@ -81,7 +85,7 @@ class CallMemory:
                 continue
             visible[text] += 1
             attempts.append(result)
-        for number, released in enumerate(self.released):
+        for number, released in enumerate(pending):
             if visible[released.text]:
                 visible[released.text] -= 1
             else:
@@ -90,22 +94,21 @@ class CallMemory:
                 )
         return attempts
 
-    def release(self, decision: str, calls: Sequence[ToolCall], turn: int) -> None:
-        """Count the calls as attempts."""
+    def note(self, decision: str, calls: Sequence[ToolCall], turn: int, *, released: bool) -> None:
+        """What became of the calls of a decision, in place of what was noted before. Refused calls beyond a
+        bound count as attempts."""
+        texts = [call_text(call) for call in calls]
         now = time.monotonic()
-        self.released += [
-            Released(decision=decision, at=now, text=call_text(call), turn=turn, call=call) for call in calls
-        ]
-
-    def withdraw(self, decision: str) -> None:
-        """Count the calls of a decision no longer."""
-        self.released = [released for released in self.released if released.decision != decision]
-        self.refused.pop(decision, None)
-
-    def refuse(self, decision: str, calls: Sequence[ToolCall]) -> None:
-        """Note calls that are never executed. Beyond a bound they count as attempts."""
-        if len(self.refused) < MAX_REMEMBERED:
-            self.refused[decision] = [(call.id, call_text(call)) for call in calls]
+        with self.lock:
+            self.released = [previous for previous in self.released if previous.decision != decision]
+            self.refused.pop(decision, None)
+            if released:
+                self.released += [
+                    Released(decision=decision, at=now, text=text, turn=turn, call=call)
+                    for call, text in zip(calls, texts, strict=True)
+                ]
+            elif len(self.refused) < MAX_REMEMBERED:
+                self.refused[decision] = [(call.id, text) for call, text in zip(calls, texts, strict=True)]
 
 
 class Conversations:

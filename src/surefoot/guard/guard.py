@@ -26,7 +26,13 @@ from surefoot.guard.records import (
     StageVerdict,
 )
 from surefoot.labelling.verifiers.tool_calls import ToolCallVerifier
-from surefoot.labelling.verifiers.tool_policy import CallResult, canonical_arguments, normal_name
+from surefoot.labelling.verifiers.tool_policy import (
+    CallResult,
+    Outcome,
+    canonical_arguments,
+    normal_name,
+    overall,
+)
 from surefoot.messages import call_error
 from surefoot.protocols import ProblemTrace, StepScorer, StepVerifier
 from surefoot.records import Message, Problem, Tool, ToolCall, Trace, Usage
@@ -105,7 +111,7 @@ class Guard:
                 usage=usage,
             )
             self._unused[decision.id] = _Outstanding(
-                conversation=remembered,
+                memory=remembered,
                 calls=tuple(call.call for call in calls),
                 turn=_turn(messages),
                 readable=all(call.readable for call in calls),
@@ -122,13 +128,10 @@ class Guard:
         one.
         """
         outstanding = self._outstanding(decision)
-        conversation, calls = outstanding.conversation, outstanding.calls
-        conversation.withdraw(decision.id)
-        if action in ("release", "hold") and outstanding.readable:
-            conversation.release(decision.id, calls, outstanding.turn)
-        else:
-            action = action if action == "resample" else "reject"
-            conversation.refuse(decision.id, calls)
+        if action in ("release", "hold") and not outstanding.readable:
+            action = "reject"
+        released = action in ("release", "hold")
+        outstanding.memory.note(decision.id, outstanding.calls, outstanding.turn, released=released)
         return decision.model_copy(update={"action": action, **fields})
 
     def redeem(self, decision: GuardDecision) -> tuple[ToolCall, ...]:
@@ -296,7 +299,7 @@ def _item(messages: Sequence[Message], tools: Sequence[Tool], reply: Message) ->
 class _Outstanding:
     """What a decision is bound to."""
 
-    conversation: CallMemory
+    memory: CallMemory
     calls: tuple[ToolCall, ...]
     turn: int
     readable: bool
@@ -354,12 +357,9 @@ def _results(messages: Sequence[Message], reply: Message, earlier: list[CallResu
 def _call_rules(
     verifier: ToolCallVerifier, item: ProblemTrace, results: Sequence[CallResult], new: int
 ) -> list[_Found]:
-    findings = []
-    for breaches in verifier.check_calls(item.trace.messages, item.trace.tools, results, new):
-        broken = [breach.reason for breach in breaches if not breach.undecidable]
-        reasons = "; ".join(broken or [breach.reason for breach in breaches])
-        findings.append(_Found("fail" if broken else "error" if breaches else "unknown", reasons))
-    return findings
+    found: dict[Outcome, Finding] = {"violated": "fail", "undecidable": "error", "satisfied": "unknown"}
+    verdicts = map(overall, verifier.check_calls(item.trace.messages, item.trace.tools, results, new))
+    return [_Found(found[outcome], reason) for outcome, reason in verdicts]
 
 
 def _rule(verifier: StepVerifier, item: ProblemTrace, steps: Sequence[int]) -> list[_Found]:

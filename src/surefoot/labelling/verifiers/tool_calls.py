@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, Final, Literal, get_args
@@ -21,6 +21,7 @@ from surefoot.labelling.verifiers.tool_policy import (
     call_results,
     json_text,
     judge_call,
+    overall,
 )
 from surefoot.messages import call_error
 from surefoot.protocols import ProblemTrace, Verdict
@@ -42,15 +43,6 @@ def call_arguments(call: ToolCall) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return parsed if isinstance(parsed, dict) else None
-
-
-@dataclass(frozen=True)
-class Breach:
-    """A rule that a call breaks."""
-
-    reason: str
-    undecidable: bool = False
-    """Whether the rule could not be decided."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,90 +89,72 @@ class ToolCallVerifier:
                 if name != "tools"
             }
         )
-        broken = self._broken_by_calls(trace, policy)
+        results = list(call_results(trace.messages))
+        judged = zip(results, self._outcomes(trace.messages, trace.tools, policy, results, 0), strict=True)
+        by_call = {(result.message, result.number): outcomes for result, outcomes in judged}
         verdicts = []
         for number, step in enumerate(trace.steps):
-            breaches: list[Breach] = []
+            outcomes: list[RuleOutcome] = []
             message = step.message
             if message is None:
                 verdicts.append(Verdict(value=None, reason="a text, not a run with tools"))
                 continue
             calls = range(len(trace.messages[message].tool_calls)) if step.call is None else [step.call]
             if step.part in ("message", "tool_call"):
-                breaches += [breach for call in calls for breach in broken.get((message, call), ())]
+                outcomes += [outcome for call in calls for outcome in by_call.get((message, call), ())]
             if step.part in ("message", "content") and not trace.messages[message].tool_calls:
-                breaches += map(Breach, self._broken_by_text(trace, message, trace.step_text(number)))
-            reasons = [breach.reason for breach in breaches if not breach.undecidable]
-            verdicts.append(
-                Verdict(value=-1, reason="; ".join(reasons))
-                if reasons
-                else Verdict(
-                    value=None, reason="; ".join(breach.reason for breach in breaches) or "breaks no rule"
-                )
-            )
+                outcomes += self._broken_by_text(trace, message, trace.step_text(number))
+            outcome, reason = overall(outcomes)
+            value: Literal[-1] | None = -1 if outcome == "violated" else None
+            verdicts.append(Verdict(value=value, reason=reason or "breaks no rule"))
         return verdicts
 
-    def _broken_by_calls(self, trace: Trace, policy: ToolPolicy) -> dict[tuple[int, int], list[Breach]]:
-        """Breaches by message and number of a call."""
-        results = list(call_results(trace.messages))
-        breaches = self._breaches(trace.messages, trace.tools, policy, results)
-        return {(result.message, result.number): next(breaches) for result in results}
-
     def check_calls(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Tool],
-        results: Sequence[CallResult],
-        new: int,
-        on_outcome: Callable[[RuleOutcome], None] = lambda _: None,
-    ) -> list[list[Breach]]:
-        """The breaches of the last ``new`` calls of ``results``, which may have calls that ``messages`` do
-        not show. The policy alone is the verifier's. ``on_outcome`` gets the outcome of each of its rules."""
-        begin = len(results) - new
-        return [*self._breaches(messages, tools, self.policy, results, begin, on_outcome)][begin:]
+        self, messages: Sequence[Message], tools: Sequence[Tool], results: Sequence[CallResult], new: int
+    ) -> list[list[RuleOutcome]]:
+        """What the rules say of the last ``new`` calls of ``results``, which may have calls that ``messages``
+        do not show. The policy is the verifier's alone."""
+        return list(self._outcomes(messages, tools, self.policy, results, len(results) - new))
 
-    def _breaches(
+    def _outcomes(
         self,
         messages: Sequence[Message],
         tools: Sequence[Tool],
         policy: ToolPolicy,
         results: Sequence[CallResult],
-        begin: int = 0,
-        on_outcome: Callable[[RuleOutcome], None] = lambda _: None,
-    ) -> Iterator[list[Breach]]:
+        begin: int,
+    ) -> Iterator[list[RuleOutcome]]:
+        """What the rules say of each call from number ``begin`` on."""
         repeats, limit = _Repeats(policy), ReadLimit()
         user = [message.content or "" for message in messages if message.role == "user"]
         earlier: list[CallResult] = []
-        unanswered: list[CallResult] = []
+        unanswered = 0
         """Calls of the current message: it has no results yet when it is judged."""
         for number, result in enumerate(results):
-            if unanswered and unanswered[0].message != result.message:
-                earlier[-len(unanswered) :] = results[number - len(unanswered) : number]
-                unanswered, limit = [], ReadLimit()
+            if number and results[number - 1].message != result.message:
+                earlier[number - unanswered :] = results[number - unanswered : number]
+                unanswered, limit = 0, ReadLimit()
             repeated = repeats.add(result) if "repeated-call" in self.rules else None
             if number >= begin:
                 reasons = [repeated] if repeated else []
                 if "schema" in self.rules and (wrong := _schema_error(tools, result.call)):
                     reasons.insert(0, f"schema: {wrong}")
-                breaches = [Breach(reason) for reason in reasons]
+                if "policy" in self.rules and policy.forbids(result.call.name):
+                    reasons.append(f"policy: {result.call.name} is forbidden")
+                outcomes = [RuleOutcome(outcome="violated", reason=reason) for reason in reasons]
                 if "policy" in self.rules:
-                    outcomes = list(judge_call(policy, result.call, earlier, user[: result.turn], limit))
-                    breaches += _violations(policy, result.call, outcomes)
-                    for outcome in outcomes:
-                        on_outcome(outcome)
-                yield breaches
-            else:
-                yield []
-            unanswered.append(replace(result, result=None))
-            earlier.append(unanswered[-1])
+                    outcomes += judge_call(policy, result.call, earlier, user[: result.turn], limit)
+                yield outcomes
+            earlier.append(replace(result, result=None))
+            unanswered += 1
 
-    def _broken_by_text(self, trace: Trace, message: int, text: str) -> list[str]:
+    def _broken_by_text(self, trace: Trace, message: int, text: str) -> list[RuleOutcome]:
         reasons = []
         if "ignored-error" in self.rules and message == len(trace.messages) - 1:
             reasons += _ignored_error(trace.messages, message)
         if "unsupported-claim" in self.rules:
             reasons += _unsupported(trace.messages[:message], text)
-        return reasons
+        return [RuleOutcome(outcome="violated", reason=reason) for reason in reasons]
 
 
 def _schema_error(tools: Sequence[Tool], call: ToolCall) -> str | None:
@@ -190,14 +164,6 @@ def _schema_error(tools: Sequence[Tool], call: ToolCall) -> str | None:
         return call_error(tools, call)
     except SchemaError:
         return None
-
-
-def _violations(policy: ToolPolicy, call: ToolCall, outcomes: Sequence[RuleOutcome]) -> Iterator[Breach]:
-    if policy.forbids(call.name):
-        yield Breach(f"policy: {call.name} is forbidden")
-    for outcome in outcomes:
-        if outcome.outcome != "satisfied":
-            yield Breach(f"policy: {outcome.reason}", undecidable=outcome.outcome == "undecidable")
 
 
 class _Repeats:

@@ -314,12 +314,21 @@ class ToolPolicy(FrozenModel):
 class RuleOutcome:
     """What one rule says of one call."""
 
-    rule: int
-    """Its number in the policy."""
     outcome: Outcome
     reason: str = ""
+    rule: int | None = None
+    """Its number in the policy; ``None`` for another rule."""
     seconds: float = 0.0
-    """What it took to find out."""
+    """Time of the evaluation."""
+
+
+def overall(outcomes: Sequence[RuleOutcome]) -> tuple[Outcome, str]:
+    """The worst outcome, violated before undecidable, with its reasons."""
+    worst: tuple[Outcome, ...] = ("violated", "undecidable")
+    for outcome in worst:
+        if reasons := [rule.reason for rule in outcomes if rule.outcome == outcome]:
+            return outcome, "; ".join(reasons)
+    return "satisfied", ""
 
 
 @dataclass
@@ -342,7 +351,7 @@ def judge_call(
         begin = time.perf_counter()
         outcome, reason = _evaluate(rule, call, earlier, user, limit)
         seconds = time.perf_counter() - begin
-        yield RuleOutcome(rule=number, outcome=outcome, reason=reason, seconds=seconds)
+        yield RuleOutcome(outcome=outcome, reason=f"policy: {reason}", rule=number, seconds=seconds)
 
 
 def _evaluate(
