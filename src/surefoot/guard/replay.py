@@ -37,7 +37,7 @@ def replay_policy(policy: ToolPolicy, runs: Iterable[Trace]) -> PolicyReplay:
     """Judge every call of recorded runs after the recorded calls before it, as a guard with this policy does:
     its arguments, its schema if the run lists the tools, repetitions, and the rules."""
     fields = {"satisfied": 0, "violated": 0, "undecidable": 0, "microseconds": 0.0}
-    rules = [
+    rules: list[dict[str, Any]] = [
         {"rule": number, "tools": rule.tools, "reason": rule.message, **fields}
         for number, rule in enumerate(policy.rules)
     ]
