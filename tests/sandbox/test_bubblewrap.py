@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from surefoot.errors import SandboxError
-from surefoot.sandbox import Ending, Limits, Program, ProgramResult, open_sandbox
+from surefoot.sandbox import Ending, Limits, Program, open_sandbox
 
 MIB = 1 << 20
 
@@ -140,10 +140,3 @@ def test_names_of_files_stay_in_the_working_directory():
     for name in ("/etc/x", "../x", "a/../../x", ""):
         with pytest.raises(ValueError, match="'files' has the name"):
             Program(argv=("true",), files={name: b""})
-
-
-def test_programs_and_results_survive_json():
-    program = python("x", peer=python("y"))
-    assert Program.model_validate_json(program.model_dump_json()) == program
-    result = ProgramResult(ending=Ending.EXITED, exit_code=0, stdout=b"\xff\0")
-    assert ProgramResult.model_validate_json(result.model_dump_json()) == result

@@ -49,7 +49,7 @@ def _segmenter(name: str) -> str:
 
 
 def _sandbox(name: str) -> str:
-    from surefoot.sandbox.opening import check_sandbox_name
+    from surefoot.sandbox.containers import check_sandbox_name
 
     try:
         check_sandbox_name(name)

@@ -1,4 +1,4 @@
-"""Programs in containers of Docker or Podman, a fresh one for each, by their command line."""
+"""Programs in containers of Docker or Podman, a fresh one for each; and every sandbox by its name."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import IO
 
 from surefoot.errors import SandboxError
+from surefoot.sandbox.bubblewrap import BubblewrapSandbox
 from surefoot.sandbox.inside import box, single
 from surefoot.sandbox.protocol import Ending, Limits, Program, ProgramResult
 
+_ENGINES = ("docker", "podman")
 IMAGE = "python:3.12-slim"
 """Image of the containers, with a Python of 3.11 or newer."""
 _INSIDE = Path(box.__file__).parent
@@ -259,3 +261,26 @@ def _cli(engine: str, *words: str) -> subprocess.CompletedProcess[str]:
         )
     except (OSError, subprocess.TimeoutExpired) as problem:
         return subprocess.CompletedProcess([engine, *words], 1, "", str(problem))
+
+
+def open_sandbox(
+    name: str = "bubblewrap", *, concurrency: int | None = None
+) -> BubblewrapSandbox | ContainerSandbox:
+    """Open the sandbox ``name``: ``bubblewrap``, ``docker`` or ``podman`` (``docker:IMAGE`` sets the image).
+
+    ``concurrency`` is the number of programs that run at once (default: one per core).
+
+    Raises:
+        SandboxError: unknown name, or programs cannot be isolated here; the message says what to install.
+    """
+    check_sandbox_name(name)
+    if name == "bubblewrap":
+        return BubblewrapSandbox(concurrency=concurrency)
+    engine, _, image = name.partition(":")
+    return ContainerSandbox(engine, image=image or IMAGE, concurrency=concurrency)
+
+
+def check_sandbox_name(name: str) -> None:
+    """Raise ``SandboxError`` if ``open_sandbox`` does not support ``name``. Opens nothing."""
+    if name != "bubblewrap" and name.partition(":")[0] not in _ENGINES:
+        raise SandboxError(f"unknown sandbox {name!r}; use 'bubblewrap', 'docker' or 'podman'")

@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Protocol, Self, runtime_checkable
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from surefoot.records import FrozenModel
 
@@ -36,17 +36,13 @@ class Limits(FrozenModel):
     )
 
 
-class Program(BaseModel):
+class Program(FrozenModel):
     """Files, and the command that runs them in an empty directory.
 
     ``("python", "main.py", …)`` runs a file of ``files`` in a warm interpreter; anything else is executed,
     with the names of ``/usr/bin``. With ``peer``, another isolated program, standard input
     and output of the two are joined crosswise, so that both speak to the outside by standard error alone.
     """
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64", strict=False
-    )
 
     argv: tuple[str, ...] = Field(min_length=1)
     files: dict[str, bytes] = Field(default_factory=dict, description="Relative name → content.")
@@ -90,12 +86,8 @@ class Ending(StrEnum):
     """The sandbox failed; the result says nothing about the program."""
 
 
-class ProgramResult(BaseModel):
+class ProgramResult(FrozenModel):
     """How one program ended, and its output. ``stdout`` is empty if the program had a peer."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64", strict=False
-    )
 
     ending: Ending
     exit_code: int | None = None
