@@ -40,16 +40,6 @@ def test_without_a_low_score_there_is_no_first_error() -> None:
     assert "first error" not in str(view)
 
 
-def test_notebooks_get_escaped_coloured_rows() -> None:
-    html = show(TRACE, scores(1.0, 0.0))._repr_html_()
-    assert "&lt;b&gt; = 2" in html
-    assert "<b> = 2" not in html
-    assert html.count("<tr") == 2
-    assert "hsl(120 " in html  # green for the best score, red for the worst
-    assert "hsl(0 " in html
-    assert html.index("first error") > html.index("&lt;b&gt;")
-
-
 def test_scores_of_another_trace_are_refused() -> None:
     with pytest.raises(ScoreError, match="1 scores of trace t do not fit the 2 steps"):
         show(TRACE, scores(0.5))

@@ -1,26 +1,18 @@
-"""Shows the steps of a trace with coloured scores and the first error."""
+"""Shows the steps of a trace with scores and the first error."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from html import escape
 
 from surefoot.printable import printable
 from surefoot.records import StepScores, Trace
 from surefoot.scores import require_fit
 from surefoot.segment import segment_trace
 
-_STYLE = (
-    "border-collapse:collapse;font:13px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;"
-    "background:#fff;color:#1b1f24"
-)
-_CELL = "padding:2px 10px;text-align:left;white-space:pre-wrap;border:0"
-_UNKNOWN = "#eaeef2"
-
 
 @dataclass(frozen=True, kw_only=True)
 class TraceView:
-    """Result of :func:`show`: text in a terminal, a coloured table in a notebook."""
+    """Result of :func:`show`; prints one step a line."""
 
     title: str
     steps: tuple[str, ...]
@@ -36,31 +28,9 @@ class TraceView:
 
     def _line(self, step: int) -> str:
         mark = "  ← first error" if step == self.first_error else ""
-        return f"{step:3}  {self._score(step)}{self.steps[step].strip()}{mark}"
-
-    def _score(self, step: int) -> str:
-        if not self.scores:
-            return ""
-        value = self.scores[step]
-        return "  n/a  " if value is None else f"{value:.3f}  "
-
-    def _repr_html_(self) -> str:
-        rows = "".join(self._row(step) for step in range(len(self.steps)))
-        title = f'<caption style="text-align:left;color:#57606a">{escape(self.title)}</caption>'
-        return f'<table style="{_STYLE}">{title}<tbody>{rows}</tbody></table>'
-
-    def _row(self, step: int) -> str:
         value = self.scores[step] if self.scores else None
-        # from red at 0 through yellow to green at 1, light enough for black text
-        colour = _UNKNOWN if value is None else f"hsl({120 * min(1.0, max(0.0, value)):.0f} 70% 85%)"
-        first = step == self.first_error
-        edge = f"border-left:5px solid {'#cf222e' if first else 'transparent'}"
-        mark = ' <b style="color:#cf222e">← first error</b>' if first else ""
-        return (
-            f'<tr style="background:{colour}"><td style="{_CELL};{edge}">{step}</td>'
-            f'<td style="{_CELL}">{self._score(step).strip()}</td>'
-            f'<td style="{_CELL}">{escape(self.steps[step].strip())}{mark}</td></tr>'
-        )
+        score = "" if not self.scores else "  n/a  " if value is None else f"{value:.3f}  "
+        return f"{step:3}  {score}{self.steps[step].strip()}{mark}"
 
 
 def show(solution: Trace | str, scores: StepScores | None = None, *, threshold: float = 0.5) -> TraceView:

@@ -31,8 +31,8 @@ from .scorer_calibration import CalibrationAudit as CalibrationAudit
 from .scorer_calibration import audit_calibration as audit_calibration
 from .scorer_calibration import calibration_section as calibration_section
 from .splits import half_of as half_of
+from .step_scores import StoredScores as StoredScores
 from .step_scores import System as System
 from .step_scores import labelled_system as labelled_system
 from .step_scores import open_systems as open_systems
 from .step_scores import scored_system as scored_system
-from .stored_scores import StoredScores as StoredScores

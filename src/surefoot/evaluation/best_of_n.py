@@ -23,7 +23,7 @@ from surefoot.evaluation.pools import (
     sizes_up_to,
 )
 from surefoot.evaluation.report import JSONResult, Plot, Section
-from surefoot.evaluation.stored_scores import StoredScores
+from surefoot.evaluation.step_scores import StoredScores
 from surefoot.io.tables import Seen
 from surefoot.records import StepScores
 from surefoot.scores import AGGREGATORS, Aggregator, complete_scores

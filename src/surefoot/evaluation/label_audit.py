@@ -116,12 +116,12 @@ def audit_labels(
     def rule(name: str) -> LabelRule:
         return (readings or {}).get(name, reading or LabelRule(neutral="good"))
 
-    if not by_rater:  # else the names are not known before the labels are read
-        _check_readings(readings or {}, [*sources, *([TRUTH] if truth is not None else [])])
     groups = (label_sets(name, rows, layout, rule, by_rater=by_rater) for name, rows in sources.items())
     sets = {source.name: source for group in groups for source in group}
     reference = label_sets(TRUTH, truth, layout, rule)[0] if truth is not None else None
-    _check_readings(readings or {}, [*sets, *([TRUTH] if reference else [])])
+    names = sorted([*sets, *([TRUTH] if reference else [])])
+    if foreign := sorted(set(readings or {}) - set(names)):
+        raise LabelError(f"a reading is given for {foreign[0]!r}; the names are {', '.join(names)}")
     bootstrap = Bootstrap(draws=draws, seed=seed)
     everyone = [*sets.values(), *([reference] if reference else [])]
 
@@ -217,11 +217,6 @@ def _check_ids(layout: StepLayout) -> None:
         twice = {first for first, _ in layout.repeated}
         first = next(name for name, number in layout.numbers.items() if number == min(twice))
         raise LabelError(f"{len(twice)} trace ids occur twice, first {first}; keep one trace of each id")
-
-
-def _check_readings(readings: Mapping[str, LabelRule], names: Sequence[str]) -> None:
-    if foreign := sorted(set(readings) - set(names)):
-        raise LabelError(f"a reading is given for {foreign[0]!r}; the names are {', '.join(sorted(names))}")
 
 
 def label_section(audit: LabelAudit) -> Section:

@@ -58,7 +58,7 @@ class AuditCommand(ReportCommand):
     def subjects(self, *, partial: bool = False) -> list[AuditedScorer]:
         """The scorers, in order; a file with several scorers gives one each, ``name/scorer``."""
         from surefoot.evaluation.audits import AuditedScorer, CachedScorer
-        from surefoot.evaluation.stored_scores import scorer_tables
+        from surefoot.evaluation.step_scores import scorer_tables
         from surefoot.io.sources import names_files
         from surefoot.models import load_prm
 

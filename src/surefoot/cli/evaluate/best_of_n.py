@@ -17,7 +17,7 @@ from surefoot.search.selection import COMMON_RULES, ScoreRule
 if TYPE_CHECKING:
     from surefoot.evaluation.best_of_n import BestOfNResult
     from surefoot.evaluation.pools import StoredPools
-    from surefoot.evaluation.stored_scores import StoredScores
+    from surefoot.evaluation.step_scores import StoredScores
     from surefoot.records import Problem, Trace
 
 Progress = Callable[[str, int, int], None]
@@ -83,7 +83,7 @@ class EvaluateBestOfN(ScoringCommand):
         from surefoot.cli.runs import read_table
         from surefoot.evaluation.best_of_n import best_of_n_section, evaluate_best_of_n
         from surefoot.evaluation.pools import grade_stored, judged_candidates
-        from surefoot.evaluation.stored_scores import scorer_tables
+        from surefoot.evaluation.step_scores import scorer_tables
         from surefoot.formats import read_candidate_pool
         from surefoot.io import ReadReport
         from surefoot.io.tables import facts_in
@@ -136,8 +136,7 @@ class EvaluateBestOfN(ScoringCommand):
         """Scores by scorer; scores of checkpoints are stored and reused."""
         from surefoot.cli.runs import pair
         from surefoot.errors import ScoreError
-        from surefoot.evaluation.step_scores import score_once
-        from surefoot.evaluation.stored_scores import StoredScores, scorer_tables
+        from surefoot.evaluation.step_scores import StoredScores, score_once, scorer_tables
         from surefoot.io.sources import names_files
         from surefoot.io.tables import open_table
         from surefoot.records import StepScores
