@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MAX_LINES = 20
 """Lines that a figure can hold and still be readable; the first are drawn."""
+_SHADED = 6
+"""With more lines the intervals would overlap, so only the tables show them."""
 
 Line = tuple[list[Any], list[Interval]]
 """x and y."""
@@ -28,7 +30,7 @@ Line = tuple[list[Any], list[Interval]]
 def curve_figure(
     curves: Mapping[str, Mapping[int, Interval]], *, xlabel: str = "samples (N)", ylabel: str = "accuracy"
 ) -> Figure:
-    """Accuracy against the number of samples on a log2 axis: one line per name, with a shaded interval.
+    """Accuracy against the number of samples on a log2 axis: one line per name, up to six with intervals.
 
     Raises ``ValueError`` if there is no curve, a curve is empty, or a size is below 1.
     """
@@ -78,7 +80,8 @@ def _lines(
         # ten colours, then the same ten with another marker
         colour, marker = f"C{number % 10}", "os"[number // 10]
         for (x, values), style, label in zip(lines, ("-", "--"), (wrapped(name), None), strict=False):
-            shade(axes, x, values, colour, alpha=0.12)
+            if len(curves) <= _SHADED:
+                shade(axes, x, values, colour, alpha=0.12)
             y = [value.value for value in values]
             axes.plot(x, y, style, marker=marker, markersize=3, label=label, color=colour)
     if log:
