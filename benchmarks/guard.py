@@ -21,7 +21,7 @@
   airline that the rules of ``examples/policies/airline.json`` block (``--tau-bench``: a file of its
   results).
 - ``latency``: ``innocent_p99_ratio``, the largest p99 of a client's requests next to one attack after
-  another, over its p99 alone (``innocent_latency.py``).
+  another, over its p99 alone (``fair.py``); ``innocent_p99`` is the largest p99 in seconds.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-import innocent_latency
+import fair
 import numpy as np
 from _agents_figures import figure, shown
 from _agents_guard import SETTINGS, Counts, play
@@ -364,10 +364,14 @@ def tau_bench(options: argparse.Namespace) -> Figures:
 
 def latency(options: argparse.Namespace) -> Figures:
     """An innocent client next to attacks."""
-    alone, *attacked = innocent_latency.main(["--quick"] if options.quick else [])
-    ratios = {outcome.name: outcome.percentile(99) / alone.percentile(99) for outcome in attacked}
-    worst = max(ratios, key=lambda name: ratios[name])
-    return [figure("innocent_p99_ratio", ratios[worst], f"of p99 alone, next to {worst}")]
+    rows = fair.main(["--quick"] if options.quick else [])
+    values = {str(row["name"]).removeprefix("innocent_"): float(str(row["value"])) for row in rows}
+    figures = []
+    for name, unit in (("p99_ratio", "of p99 alone"), ("p99", "s")):
+        largest = max((key for key in values if key.startswith(f"{name}, ")), key=lambda key: values[key])
+        attack = largest.partition(", ")[2]
+        figures.append(figure(f"innocent_{name}", values[largest], f"{unit}, next to {attack}"))
+    return figures
 
 
 PARTS: Final[dict[str, Callable[[argparse.Namespace], Figures]]] = {
