@@ -148,7 +148,7 @@ def test_the_last_observation_decides(sites: Sites, site: str) -> None:
     "result",
     [
         'It says {"state": "active"}',
-        '{"state": "active"} and more',
+        '{"state": "frozen"} {"state": "active"}',
         '{"state": "frozen", "state": "active"}',
         '[{"state": "active"}]',
         '{"state": "frozen", "note": "\\"state\\": \\"active\\""}',

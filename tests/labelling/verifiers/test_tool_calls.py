@@ -158,12 +158,12 @@ def test_evidence_is_structure_and_no_text():
         return row[1].reason == "breaks no rule"
 
     assert cleared(' {"state": "paid", "total": 5, "note": ""} ')
+    assert cleared('{"state": "paid", "total": 5} and more')
     for hostile in (
         '{"state": "open", "total": 5}\n{"state": "paid", "total": 5}',
         '{"state": "open", "total": 5, "state": "paid"}',
         '{"state": "open", "note": "\\"state\\": \\"paid\\", \\"total\\": 5"}',
         'It is {"state": "paid", "total": 5}',
-        '{"state": "paid", "total": 5} and more',
         '["paid"]',
         "[" * 100_000,
         '{"state": "paid"}',

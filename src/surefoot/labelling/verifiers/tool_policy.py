@@ -110,6 +110,11 @@ def _exact(text: str) -> int:
     return value
 
 
+_RESULTS: Final = json.JSONDecoder(
+    object_pairs_hook=_distinct, parse_constant=_refuse_number, parse_float=_finite
+)
+
+
 def _depth(value: Any) -> int:
     """Levels of nesting; Python's own limit of recursion is far above ``MAX_DEPTH``."""
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
@@ -145,16 +150,13 @@ class CallResult:
 
     @cached_property
     def value(self) -> Any:
-        """The result as JSON, else as text. A JSON text with a name twice is text."""
-        text = (self.result.content or "") if self.result is not None else ""
+        """The JSON object or list at the start of the result, since text after it may not be the tool's own;
+        else the result as JSON or text. A JSON text with a name twice is text."""
+        text = ((self.result.content or "") if self.result is not None else "").strip()
         try:
-            value = json.loads(
-                text,
-                object_pairs_hook=_distinct,
-                parse_constant=_refuse_number,
-                parse_float=_finite,
-            )
-            return _as_cel(value) if _depth(value) <= MAX_DEPTH else text
+            value, end = _RESULTS.raw_decode(text)
+            whole = isinstance(value, dict | list) or end == len(text)
+            return _as_cel(value) if whole and _depth(value) <= MAX_DEPTH else text
         except (ValueError, OverflowError, RecursionError):
             return text
 
@@ -240,7 +242,7 @@ class ToolPolicy(FrozenModel):
     - ``args``: arguments of the call. A missing one, or one of another type, makes the rule undecidable.
     - ``call``: its ``name`` and ``turn`` (the number of user messages before it).
     - ``calls``: every attempt before it, in order, each with ``name``, ``args``, ``turn``, ``answered``,
-      ``ok`` and ``result`` (as JSON, else text; ``null`` without an answer).
+      ``ok`` and ``result`` (JSON, else text; ``null`` without an answer).
     - ``user``: texts of the user's messages; ``last_user``: the last of them.
 
     And these functions: ``latest(tool, {arguments})`` is the result of the last answered call of a tool that
