@@ -48,8 +48,8 @@ from surefoot import run_sync
 from surefoot.lab import BFCL, read_bfcl
 from surefoot.labelling import (
     ExpertLabeller,
-    SameToolCalls,
     StateReplayVerifier,
+    StepMatch,
     ToolCallVerifier,
     VerifierLabeller,
 )
@@ -312,7 +312,7 @@ def sources(runs: Sequence[Played], golds: Sequence[Played]) -> dict[str, tuple[
         "replay_in_order": VerifierLabeller(verifiers=(in_order,)),
         "replay_rules": VerifierLabeller(verifiers=(replay, rules)),
         HEADLINE: VerifierLabeller(verifiers=(in_order, rules)),
-        "expert": ExpertLabeller(experts=experts, match=SameToolCalls(), disagreement="wrong"),
+        "expert": ExpertLabeller(experts=experts, match=StepMatch("tool-call"), disagreement="wrong"),
     }
     found: dict[str, tuple[Wrong, float]] = {}
     for name, labeller in labellers.items():

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import good, incomplete, refused, run
+from command_line import good, incomplete, refused
 from openai_server import Body, Reply, completion, serve
 
-from surefoot.cli.options import PolicySettings, PRMSettings
+from surefoot.cli.options import PolicySettings
 from surefoot.cli.search.command import GuidedSearch, SearchCommand, SearchSettings, StepSettings, parse_size
 from surefoot.cli.search.plan import read_plan
 from surefoot.errors import RunError
@@ -244,9 +244,7 @@ def test_what_makes_no_search_is_refused(method, given, said, search, tmp_path, 
 
 
 def test_only_majority_needs_no_reward_model(files):
-    ended = run("search", "beam", files / "p.jsonl")
-    assert ended.status == 2
-    assert "--prm" in ended.err
+    assert "give --prm or --verifier" in refused("search", "beam", files / "p.jsonl")
 
 
 def test_models_in_this_process_remember_what_they_read(files, lab_base, lab_items):
@@ -257,7 +255,7 @@ def test_models_in_this_process_remember_what_they_read(files, lab_base, lab_ite
         [again] = asyncio.run(one.sample([request]))
         assert (again.usage.prompt_tokens > 1) == bool(tokens)
         assert one.name == lab_base.name
-    scorer = remembering_scorer(PRMSettings(names=(str(files / "prm"),)).open(Loading()), MEMORY)
+    scorer = remembering_scorer(load_prm(files / "prm"), MEMORY)
     assert isinstance(scorer, IncrementalScorer)
     first = scorer.score_traces(lab_items)
     again = scorer.score_traces(lab_items)
@@ -269,9 +267,7 @@ def test_a_calibrated_model_remembers_too(files, lab_items, tmp_path):
     shutil.copytree(files / "prm", tmp_path / "prm")
     fitted = fit_calibration("isotonic", [0.2, 0.4, 0.6, 0.8], [0, 1, 0, 1], split="test", trace_ids=["a"])
     save_calibration(tmp_path / "prm", fitted)
-    scorer = remembering_scorer(
-        PRMSettings(names=(str(tmp_path / "prm"),), calibrated=True).open(Loading()), MEMORY
-    )
+    scorer = remembering_scorer(load_prm(tmp_path / "prm", calibrated=True), MEMORY)
     assert isinstance(scorer, CalibratedScorer)
     assert isinstance(scorer.scorer, IncrementalScorer)
     plain = load_prm(tmp_path / "prm", calibrated=True).score_traces(lab_items)
@@ -306,7 +302,7 @@ def test_memory_is_bounded_in_bytes(files, lab_base, lab_items):
     )
     # 2 layers x 2 heads of keys and values x (8 + 8) wide x 4 bytes = 256 a token
     assert policy._known.max_tokens == 100_000 // 256
-    plain = PRMSettings(names=(str(files / "prm"),)).open(Loading())
+    plain = load_prm(files / "prm")
     scorer = remembering_scorer(plain, 12_000)
     scorer.score_traces(lab_items)
     pool = scorer._cache.pool
@@ -428,4 +424,12 @@ def test_a_verifier_revises_and_one_that_knows_hidden_tests_is_refused(files, la
     good(*words, "--verifier", "arithmetic", "--out", tmp_path / "r.jsonl")
     assert len(results(tmp_path / "r.jsonl")) == 12
     assert "reveal hidden tests; use visible-tests" in refused(*words, "--verifier", "python-tests")
-    assert "give --verifier or --prm" in refused(*words)
+    assert "give --prm or --verifier" in refused(*words)
+
+
+def test_a_verifier_guides_a_search(files, lab_base, tmp_path):
+    words = ["search", "beam", files / "p.jsonl", "--policy", lab_base, *SHORT, "--verifier", "arithmetic"]
+    good(*words, "--width=2", "--expand=2", "--out", tmp_path / "r.jsonl")
+    assert {record.scorer for result in results(tmp_path / "r.jsonl") for record in result.scores} == {
+        "arithmetic"
+    }

@@ -7,11 +7,8 @@ from hypothesis import strategies as st
 
 from surefoot.errors import LabelError
 from surefoot.labelling.advantage import (
-    AFTER_PIT,
     advantage_labels,
     best_of_k,
-    first_pit,
-    pit_seeds,
     progress_labels,
     start_values,
 )
@@ -140,28 +137,6 @@ def test_start_values_are_success_rates_of_judged_traces():
         for number, (problem, outcome) in enumerate([("a", True), ("a", False), ("a", None), ("b", None)])
     ]
     assert start_values(traces) == {"a": 0.5}
-
-
-def test_the_first_pit():
-    assert first_pit(labelled([0.5, 0.0, 0.2, 0.0]).labels) == 1
-    assert first_pit(labelled([0.5, None]).labels) is None
-
-
-def test_pit_seeds_are_cut_after_the_pit_and_the_rest_is_counted():
-    fallen = labelled([0.75, 0.0, 0.0], outcome=False)
-    others = [
-        labelled([0.75, 0.0], outcome=True),
-        labelled([0.75, 0.5], outcome=False),
-        labelled([0.25, 0.0], outcome=False),
-    ]
-    seeds = pit_seeds([fallen, *others], start={PROBLEM.id: 0.25})
-    [item] = seeds.items
-    assert [label.value for label in item.labels] == [0.75, 0.0, None]
-    assert item.labels[2].reason == AFTER_PIT
-    assert sorted(seeds.dropped.values()) == [1, 1, 1]
-    assert pit_seeds(others[2:], start={PROBLEM.id: 0.5}).items  # the problem itself was a high state
-    [labels] = advantage_labels(seeds.items, start={PROBLEM.id: 0.25})
-    assert [label.value for label in labels] == [0.5, -0.75, None]
 
 
 def progress(values, start, threshold=0.8):

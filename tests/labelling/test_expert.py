@@ -19,11 +19,8 @@ from surefoot.errors import LabelError, SurefootError
 from surefoot.formats import read_gsm8k_solutions, read_processbench
 from surefoot.io import read_records, write_records
 from surefoot.labelling.expert import (
-    ExactText,
     ExpertLabeller,
-    SameNumbers,
-    SameToolCalls,
-    SimilarText,
+    StepMatch,
     expert_traces,
 )
 from surefoot.protocols import Labeller, ProblemTrace
@@ -57,7 +54,7 @@ def agent_trace(*turns, **fields):
 
 
 def labelled(trace, *experts, match=None, **settings):
-    labeller = ExpertLabeller(experts={PROBLEM.id: experts}, match=match or ExactText(), **settings)
+    labeller = ExpertLabeller(experts={PROBLEM.id: experts}, match=match or StepMatch(), **settings)
     assert isinstance(labeller, Labeller)
     (labels,) = asyncio.run(labeller.label([ProblemTrace(problem=PROBLEM, trace=trace)]))
     assert [label.step for label in labels] == list(range(len(trace.steps)))
@@ -123,27 +120,27 @@ def test_labels_follow_from_the_prefixes_that_experts_wrote(lines, paths):
 @pytest.mark.parametrize(
     ("rule", "left", "right", "same"),
     [
-        (ExactText(), "so  2 + 2\t= 4", " so 2 + 2 = 4", True),
-        (ExactText(), "so 2 + 2 = 4", "So 2 + 2 = 4", False),
-        (SameNumbers(), "She sold 48/2 = 24 clips.", "48 / 2 is 24", True),
-        (SameNumbers(), "$1,234.50 in all", "1234.5", True),
-        (SameNumbers(), "pays $.50", "0.5", True),
-        (SameNumbers(), "5-3 = 2", "5 - 3 = 2", True),
-        (SameNumbers(), "x = -3", "x = 3", False),
-        (SameNumbers(), "(2)-3", "2 3", True),
-        (SameNumbers(), "x2 = 4", "x = 4", True),
-        (SameNumbers(), "2 and 3", "3 and 2", False),
-        (SameNumbers(), "2 and 3", "2", False),
-        (SameNumbers(), "1,2345", "1 2345", True),
-        (SameNumbers(), "0.333", "0.334", False),
-        (SameNumbers(tolerance=0.01), "0.333", "0.334", True),
-        (SameNumbers(tolerance=0.01), "0", "0.001", False),
-        (SameNumbers(tolerance=0), "9007199254740993", "9007199254740992", False),
-        (SameNumbers(), "9" * 5000, "8" * 5000, False),
-        (SimilarText(), "a b c d e", "a b c d f", True),
-        (SimilarText(tolerance=0.19), "a b c d e", "a b c d f", False),
-        (SimilarText(), "a b c d e", "e d c b a", False),
-        (SimilarText(tolerance=0), "a  b", "a b", True),
+        (StepMatch(), "so  2 + 2\t= 4", " so 2 + 2 = 4", True),
+        (StepMatch(), "so 2 + 2 = 4", "So 2 + 2 = 4", False),
+        (StepMatch("numbers"), "She sold 48/2 = 24 clips.", "48 / 2 is 24", True),
+        (StepMatch("numbers"), "$1,234.50 in all", "1234.5", True),
+        (StepMatch("numbers"), "pays $.50", "0.5", True),
+        (StepMatch("numbers"), "5-3 = 2", "5 - 3 = 2", True),
+        (StepMatch("numbers"), "x = -3", "x = 3", False),
+        (StepMatch("numbers"), "(2)-3", "2 3", True),
+        (StepMatch("numbers"), "x2 = 4", "x = 4", True),
+        (StepMatch("numbers"), "2 and 3", "3 and 2", False),
+        (StepMatch("numbers"), "2 and 3", "2", False),
+        (StepMatch("numbers"), "1,2345", "1 2345", True),
+        (StepMatch("numbers"), "0.333", "0.334", False),
+        (StepMatch("numbers", 0.01), "0.333", "0.334", True),
+        (StepMatch("numbers", 0.01), "0", "0.001", False),
+        (StepMatch("numbers", 0), "9007199254740993", "9007199254740992", False),
+        (StepMatch("numbers"), "9" * 5000, "8" * 5000, False),
+        (StepMatch("tolerance"), "a b c d e", "a b c d f", True),
+        (StepMatch("tolerance", 0.19), "a b c d e", "a b c d f", False),
+        (StepMatch("tolerance"), "a b c d e", "e d c b a", False),
+        (StepMatch("tolerance", 0), "a  b", "a b", True),
     ],
 )  # fmt: skip
 def test_when_two_texts_are_the_same_step(rule, left, right, same):
@@ -175,14 +172,14 @@ def test_similarity_is_the_share_of_words_outside_the_longest_common_subsequence
     total = len(left) + len(right)
     apart = total - 2 * longest_common(tuple(left), tuple(right))
     expected = apart <= tenths / 10 * total
-    assert SimilarText(tolerance=tenths / 10).same(tuple(left), tuple(right)) is expected
+    assert StepMatch("tolerance", tenths / 10).same(tuple(left), tuple(right)) is expected
 
 
 def test_steps_with_nothing_to_compare_are_passed_over_on_both_sides():
     trace = text_trace("Let us see.", "2 + 3 = 5", "So:", "5 - 1 = 4")
     expert = text_trace("2 + 3 = 5 apples", "Then", "she eats", "5 - 1 = 4 of them")
     nothing = "the step has no number to compare"
-    assert said(labelled(trace, expert, match=SameNumbers())) == [nothing, 1, nothing, 1]
+    assert said(labelled(trace, expert, match=StepMatch("numbers"))) == [nothing, 1, nothing, 1]
 
 
 @pytest.mark.parametrize(
@@ -205,7 +202,7 @@ def test_steps_with_nothing_to_compare_are_passed_over_on_both_sides():
     ],
 )
 def test_tool_calls_are_the_same_if_their_arguments_are_the_same_data(left, right, same):
-    rule = SameToolCalls()
+    rule = StepMatch("tool-call")
     keys = [rule.key(agent_trace([("f", arguments)]), 0) for arguments in (left, right)]
     assert rule.same(*keys) is same
     assert not rule.same(keys[0], rule.key(agent_trace([("g", left)]), 0))
@@ -216,7 +213,7 @@ def test_an_agent_is_compared_by_its_tool_calls_whatever_it_says():
     talk = "the step calls no tool"
     trace = agent_trace("May I?", [("get", '{"id": 1}')], "Thanks.", [("pay", '{"sum": 5}')], [("end", "{}")])
     expert = agent_trace([("get", '{"id":1}')], "One moment.", [("pay", '{"sum": 6}')])
-    found = labelled(trace, expert, match=SameToolCalls(), disagreement="wrong")
+    found = labelled(trace, expert, match=StepMatch("tool-call"), disagreement="wrong")
     assert said(found) == [talk, 1, talk, -1, LEFT]
     assert found[3].evidence.message.endswith(f'step 2 of expert trace {expert.id}: pay({{"sum": 6}})')
 
@@ -226,13 +223,13 @@ def test_each_call_is_a_step_of_its_own():
     call = ToolCall(name="get", arguments="{}")
     message = Message(role="assistant", content=content, tool_calls=(call,))
     trace = segment_trace(Trace(problem_id=PROBLEM.id, messages=(message,)))
-    found = labelled(trace, agent_trace([("get", "{}")]), match=SameToolCalls())
+    found = labelled(trace, agent_trace([("get", "{}")]), match=StepMatch("tool-call"))
     assert said(found) == ["the step calls no tool", 1]
 
 
 def test_a_rule_that_does_not_see_the_step_refuses_the_trace():
     with pytest.raises(LabelError, match="'tool-call' reads chat traces"):
-        labelled(text_trace("a"), text_trace("b"), match=SameToolCalls())
+        labelled(text_trace("a"), text_trace("b"), match=StepMatch("tool-call"))
     with pytest.raises(LabelError, match="calls a tool, which text rules do not see"):
         labelled(agent_trace([("f", "{}")]), agent_trace("hm"))
     assert said(labelled(agent_trace("hm"), agent_trace(" hm "))) == [1]
@@ -240,15 +237,15 @@ def test_a_rule_that_does_not_see_the_step_refuses_the_trace():
 
 def test_settings_that_make_no_sense_are_refused():
     for tolerance in (-0.1, 1.0, float("nan")):
-        for rule in (SameNumbers, SimilarText, SameToolCalls):
+        for rule in ("numbers", "tolerance", "tool-call"):
             with pytest.raises(LabelError, match="tolerance is"):
-                rule(tolerance=tolerance)
+                StepMatch(rule, tolerance)
     with pytest.raises(LabelError, match="disagreement is 'bad'; choose unknown or wrong"):
-        ExpertLabeller(experts={}, match=ExactText(), disagreement="bad")
+        ExpertLabeller(experts={}, match=StepMatch(), disagreement="bad")
     with pytest.raises(LabelError, match="has no steps"):
-        ExpertLabeller(experts={"p": [Trace(problem_id="p", text="a")]}, match=ExactText())
+        ExpertLabeller(experts={"p": [Trace(problem_id="p", text="a")]}, match=StepMatch())
     with pytest.raises(LabelError, match=f"problem q, its 'problem_id' is {PROBLEM.id}"):
-        ExpertLabeller(experts={"q": [text_trace("a")]}, match=ExactText())
+        ExpertLabeller(experts={"q": [text_trace("a")]}, match=StepMatch())
 
 
 def test_traces_without_steps_or_with_a_wrong_outcome_are_no_experts():
@@ -318,7 +315,7 @@ def test_departures_from_the_reference_solution_are_mostly_right_steps():
         ]
         for row in rows
     }
-    labeller = ExpertLabeller(experts=experts, match=SameNumbers(), disagreement="wrong")
+    labeller = ExpertLabeller(experts=experts, match=StepMatch("numbers"), disagreement="wrong")
     items = [ProblemTrace(problem=row.problem, trace=row.trace) for row in rows]
     pairs = {(own, human): 0 for own in (1.0, -1.0, None) for human in (1.0, -1.0, None)}
     for row, labels in zip(rows, asyncio.run(labeller.label(items)), strict=True):
@@ -338,7 +335,7 @@ def test_successful_runs_of_an_agent_depart_from_one_another():
         traces = [tau_trace(run) for run in json.load(stream)]
     experts, left_out = expert_traces(traces)
     assert left_out == {"wrong outcome": 116}
-    labeller = ExpertLabeller(experts=experts, match=SameToolCalls(), disagreement="wrong")
+    labeller = ExpertLabeller(experts=experts, match=StepMatch("tool-call"), disagreement="wrong")
     items = [ProblemTrace(problem=Problem(id=trace.problem_id, text="task"), trace=trace) for trace in traces]
     found = {True: [0, 0, 0], False: [0, 0, 0]}
     for trace, labels in zip(traces, asyncio.run(labeller.label(items)), strict=True):

@@ -9,7 +9,7 @@ import pytest
 from surefoot import Problem, Trace, Usage
 from surefoot.errors import LabelError, SandboxError
 from surefoot.labelling import HardEstimate, MonteCarloLabeller
-from surefoot.labelling.verifiers.programs import ProgramGrader, step_rewards
+from surefoot.labelling.verifiers.programs import ProgramGrader
 from surefoot.protocols import Completion, ProblemTrace, SampleResult
 from surefoot.sandbox import open_sandbox
 from surefoot.segment import segment_trace, segmenter
@@ -62,24 +62,3 @@ def test_a_problem_without_hidden_tests_is_refused(sandbox):
     labeller = MonteCarloLabeller(policy=Finishes(), grader=ProgramGrader(sandbox))
     with pytest.raises(LabelError, match="no hidden tests"):
         asyncio.run(labeller.label([item]))
-
-
-@pytest.mark.parametrize(
-    ("text", "rewards"),
-    [
-        (
-            "    if a < 0:\n        return -1\n    if a == 0:\n        return 5\n    return 7\n",
-            [0, 0.5, 0, 0, 0.5],
-        ),
-        ("    return 7\n", [0.5]),
-        ("    open('test.py', 'w').write('pass')\n    import sys\n    sys.exit(0)\n", [0, 0, 0]),
-    ],
-)
-def test_rewards_add_up_to_the_share_of_tests_that_pass(sandbox, text, rewards):
-    tests = [
-        {"name": str(a), "code": f"assert candidate({a}) == {b}", "visibility": "hidden"}
-        for a, b in ((3, 7), (-3, -1))
-    ]
-    problem = Problem(id="g", text=PROMPT, meta={"code": CODE | {"tests": tests}})
-    trace = segment_trace(Trace(problem_id="g", text=text), segmenter("python"))
-    assert step_rewards(sandbox, ProblemTrace(problem=problem, trace=trace)) == rewards

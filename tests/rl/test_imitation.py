@@ -14,13 +14,14 @@ from surefoot.io import Run
 from surefoot.io.journal import Journal
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems, parse_problem, worked_solution
+from surefoot.labelling.expert import StepMatch
 from surefoot.models.lora import Lora
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.policies.traces import sample_traces
 from surefoot.protocols import ProblemTrace, SampleRequest, Sampling
 from surefoot.records import Problem, Trace
 from surefoot.rl.config import ImitationConfig, RoundsConfig
-from surefoot.rl.imitation import Expert, imitate, relabel, step_match
+from surefoot.rl.imitation import Expert, imitate, relabel
 from surefoot.rl.rollouts import Task
 from surefoot.rl.rounds import ProblemData, RoundRow
 from surefoot.segment import Line, segment_trace
@@ -143,7 +144,7 @@ def scripted(*replies: str, **more: object) -> Expert:
 def test_other_words_are_learned_but_no_error_where_the_rule_says_so() -> None:
     expert = scripted("uno 1\n", "dos 2\n", "tres 3\n", "")
     assert [d for _, d in decisions(relabelled(expert, [ITEM])[0].demonstrations)] == ["uno 1\n"]
-    [found] = relabelled(expert, [ITEM], match=step_match("numbers"))
+    [found] = relabelled(expert, [ITEM], match=StepMatch("numbers"))
     assert decisions(found.demonstrations) == [
         ("", "uno 1\n"),
         ("one 1\n", "dos 2\n"),

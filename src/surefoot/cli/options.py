@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from surefoot.answers import Grader
     from surefoot.labelling.verifier import VerifierLabeller
     from surefoot.models.kinds.verifier_format import VerifierFormat
-    from surefoot.models.scorer import CheckpointScorer
     from surefoot.protocols import Policy, StepScorer, StepVerifier
     from surefoot.work import Engine
 
@@ -297,40 +296,6 @@ class GradingSettings(SettingsGroup):
                 echo(f"{count} answers could not be compared: {reason}", err=True)
 
 
-class PRMSettings(SettingsGroup):
-    """The reward model of steps."""
-
-    names: Annotated[tuple[str, ...], Flag(name="--prm", short="-m")] = Field(
-        min_length=1,
-        description="Checkpoint directory, hub name (`owner/name@revision`) or URL of a reward model; "
-        "several are an ensemble.",
-    )
-    family: Family = None
-    tokenizer: Tokenizer = None
-    calibrated: Calibrated = False
-
-    def open(self, loading: Loading) -> CheckpointScorer:
-        """The reward model. Raises ``CheckpointError``."""
-        require_checkpoints(self.names)
-        from surefoot.models.loading import load_prm
-
-        names = one_or_all(self.names)
-        return load_prm(
-            names,
-            family=self.family,
-            tokenizer=self.tokenizer,
-            calibrated=self.calibrated,
-            loading=loading,
-        )
-
-    def files(self) -> dict[str, Path]:
-        """Files that identify it, for a run's manifest."""
-        require_checkpoints(self.names)
-        from surefoot.models.loading import identifying_files
-
-        return identifying_files(one_or_all(self.names))
-
-
 class JudgeSettings(SettingsGroup):
     """The judge of steps: a reward model, or verifiers that check by rule."""
 
@@ -355,15 +320,6 @@ class JudgeSettings(SettingsGroup):
             raise ValueError("'prm' and 'verifier' both judge steps; give one of them")
         return self
 
-    @property
-    def prm(self) -> PRMSettings | None:
-        """The reward model, if it is one."""
-        if not self.names:
-            return None
-        return PRMSettings(
-            names=self.names, family=self.family, tokenizer=self.tokenizer, calibrated=self.calibrated
-        )
-
     @contextmanager
     def open(self, loading: Loading) -> Iterator[StepScorer | None]:
         """The judge, if there is one. Raises ``CheckpointError``."""
@@ -372,12 +328,28 @@ class JudgeSettings(SettingsGroup):
 
             with open_verifiers(self.verifier, sandbox=self.sandbox) as labeller:
                 yield LabelScorer(labeller, name="+".join(self.verifier))
+        elif self.names:
+            require_checkpoints(self.names)
+            from surefoot.models.loading import load_prm
+
+            yield load_prm(
+                one_or_all(self.names),
+                family=self.family,
+                tokenizer=self.tokenizer,
+                calibrated=self.calibrated,
+                loading=loading,
+            )
         else:
-            yield self.prm.open(loading) if self.prm else None
+            yield None
 
     def files(self) -> dict[str, Path]:
         """Files that identify the reward model, for a run's manifest."""
-        return self.prm.files() if self.prm else {}
+        if not self.names:
+            return {}
+        require_checkpoints(self.names)
+        from surefoot.models.loading import identifying_files
+
+        return identifying_files(one_or_all(self.names))
 
 
 @contextmanager

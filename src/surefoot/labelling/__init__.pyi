@@ -1,6 +1,5 @@
 from .advantage import advantage_labels as advantage_labels
 from .advantage import best_of_k as best_of_k
-from .advantage import pit_seeds as pit_seeds
 from .advantage import progress_labels as progress_labels
 from .advantage import start_values as start_values
 from .behaviour import Behaviour as Behaviour
@@ -13,11 +12,7 @@ from .consensus import Weighted as Weighted
 from .consensus import combine_labels as combine_labels
 from .dry_run import CHARACTERS_PER_TOKEN as CHARACTERS_PER_TOKEN
 from .dry_run import predict as predict
-from .expert import ExactText as ExactText
 from .expert import ExpertLabeller as ExpertLabeller
-from .expert import SameNumbers as SameNumbers
-from .expert import SameToolCalls as SameToolCalls
-from .expert import SimilarText as SimilarText
 from .expert import StepMatch as StepMatch
 from .expert import expert_traces as expert_traces
 from .judge import JudgeLabeller as JudgeLabeller
@@ -43,7 +38,6 @@ from .verifiers.arithmetic import ArithmeticVerifier as ArithmeticVerifier
 from .verifiers.arithmetic import EquationCheck as EquationCheck
 from .verifiers.programs import ProgramGrader as ProgramGrader
 from .verifiers.programs import grade_traces as grade_traces
-from .verifiers.programs import step_rewards as step_rewards
 from .verifiers.state_replay import StateReplayVerifier as StateReplayVerifier
 from .verifiers.state_replay import gold_calls as gold_calls
 from .verifiers.tool_calls import ToolCallVerifier as ToolCallVerifier

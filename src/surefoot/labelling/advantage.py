@@ -12,23 +12,13 @@ samples of the base does, Q_BoK = 1 - (1 - Q)^K.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from surefoot.errors import LabelError
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Evidence, LabelKind, StepLabel, Trace, Usage
-
-AFTER_PIT = "after the first pit"
-
-
-@dataclass(frozen=True, kw_only=True)
-class PitSeeds:
-    """Traces for training, and counts of the other traces by reason."""
-
-    items: list[LabelledTrace]
-    dropped: Counter[str]
 
 
 def best_of_k(value: float, k: int) -> float:
@@ -93,48 +83,14 @@ def progress_labels(
     return [_progress(item, start.get(item.problem.id), threshold) for item in items]
 
 
-def first_pit(labels: Sequence[StepLabel]) -> int | None:
-    """Index of the first step of value 0, from which no rollout was correct; ``None`` without such a step."""
-    steps = [label.step for label in labels if label.kind == "value" and label.value == 0.0]
-    return min(steps, default=None)
-
-
-def pit_seeds(items: Sequence[LabelledTrace], *, start: Mapping[str, float], high: float = 0.5) -> PitSeeds:
-    """Wrong traces that fall from a state of value at least ``high`` into a pit, labelled up to the pit.
-
-    The paper seeds its data with such samples: they show the error, and later steps add nothing. Labels of
-    later steps lose their value, with a reason. All other traces are counted: not known to be wrong, without
-    a pit, or never ``high``.
-    """
-    seeds, dropped = [], Counter[str]()
-    for item in items:
-        pit = first_pit(item.labels)
-        if item.trace.outcome is not False:
-            dropped["traces that are not known to be wrong"] += 1
-            continue
-        if pit is None:
-            dropped["traces without a pit"] += 1
-            continue
-        earlier = [label.value for label in item.labels if label.kind == "value" and label.step < pit]
-        if not any(value is not None and value >= high for value in [start.get(item.problem.id), *earlier]):
-            dropped[f"traces without a value of {high:g} before the pit"] += 1
-            continue
-        labels = tuple(
-            label if label.step <= pit else label.model_copy(update={"value": None, "reason": AFTER_PIT})
-            for label in item.labels
-        )
-        seeds.append(LabelledTrace(problem=item.problem, trace=item.trace, labels=labels))
-    return PitSeeds(items=seeds, dropped=dropped)
-
-
 def _labels(item: LabelledTrace, start: float | None, best_of: int) -> list[StepLabel]:
     source = f"best-of-{best_of}-advantage" if best_of > 1 else "advantage"
     labels = []
     for change in _changes(item, start):
         advantage = message = None
-        if change.value_before is not None and change.value_after is not None:
-            advantage = best_of_k(change.value_after, best_of) - best_of_k(change.value_before, best_of)
-            message = f"value {change.value_after:g} after, {change.value_before:g} before"
+        if change.reason is None:
+            advantage = best_of_k(change.after, best_of) - best_of_k(change.before, best_of)
+            message = f"value {change.after:g} after, {change.before:g} before"
         labels.append(change.label("advantage", advantage, source=source, message=message))
     return labels
 
@@ -146,27 +102,25 @@ def _progress(item: LabelledTrace, start: float | None, threshold: float) -> lis
         good = message = None
         if failed is not None:
             good, message = -1.0, f"after step {failed}, from where no rollout was right"
-        elif change.value_after == 0:
+        elif change.after == 0:
             failed, good, message = step, -1.0, "value 0: no rollout was right"
-        elif change.value_before is not None and change.value_after is not None:
-            ratio = change.value_after / change.value_before if change.value_before else math.inf
+        elif change.reason is None:
+            ratio = change.after / change.before if change.before else math.inf
             # 0.24 / 0.3 is 0.8 whatever the rounding
             good = 1.0 if ratio > threshold or math.isclose(ratio, threshold) else -1.0
-            message = (
-                f"progress {ratio:g}: value {change.value_after:g} after, {change.value_before:g} before"
-            )
+            message = f"progress {ratio:g}: value {change.after:g} after, {change.before:g} before"
         labels.append(change.label("correctness", good, source="relative-progress", message=message))
     return labels
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Change:
-    """Values around one step; ``None`` if unknown."""
+    """Values around one step; NaN if unknown."""
 
     trace_id: str
     step: int
-    value_before: float | None
-    value_after: float | None
+    before: float
+    after: float
     reason: str | None
     """Why one of them is unknown."""
     of: StepLabel | None
@@ -174,11 +128,8 @@ class _Change:
 
     def label(self, kind: LabelKind, value: float | None, *, source: str, message: str | None) -> StepLabel:
         """A label with the evidence of the value after the step; it costs nothing."""
-        evidence = Evidence(message=message)
-        if self.of is not None:
-            evidence = self.of.evidence.model_copy(
-                update={"message": message, "interval": None, "usage": Usage(), "execution": None}
-            )
+        of = self.of.evidence if self.of is not None else Evidence()
+        changes = {"message": message, "interval": None, "usage": Usage(), "execution": None}
         return StepLabel(
             trace_id=self.trace_id,
             step=self.step,
@@ -186,7 +137,7 @@ class _Change:
             value=value,
             reason=self.reason if value is None else None,
             source=source + (f" of {self.of.source}" if self.of is not None else ""),
-            evidence=evidence,
+            evidence=of.model_copy(update=changes),
         )
 
 
@@ -195,48 +146,41 @@ def _changes(item: LabelledTrace, start: float | None) -> Iterator[_Change]:
     if start is not None and not 0 <= start <= 1:
         raise LabelError(f"start[{item.problem.id!r}] is {start}; a success rate lies in [0, 1]")
     values = _values(item)
-    value_before, why = start, "no value of the problem itself ('start')"
+    before, why = start, "no value of the problem itself ('start')"
     for step in range(len(item.trace.steps)):
         value = values.get(step)
-        value_after = None if value is None else value.value
-        reason = None
-        if value_after is None:
+        after = None if value is None else value.value
+        reason = None if before is not None else why
+        if after is None:
             reason = f"no value after the step: {value.reason if value else 'no label'}"
-        elif value_before is None:
-            reason = why
         yield _Change(
             trace_id=item.trace.id,
             step=step,
-            value_before=value_before,
-            value_after=value_after,
+            before=math.nan if before is None else before,
+            after=math.nan if after is None else after,
             reason=reason,
             of=value,
         )
-        value_before, why = value_after, "no value before the step"
+        before, why = after, "no value before the step"
 
 
 def _values(item: LabelledTrace) -> dict[int, StepLabel]:
     """The value label of each step that has one."""
     by_step: dict[int, StepLabel] = {}
-    for label in item.labels:
-        if label.kind != "value":
-            continue
+    for label in (label for label in item.labels if label.kind == "value"):
+        where = f"step {label.step} of trace {label.trace_id}"
         if label.step in by_step:
             raise LabelError(
-                f"step {label.step} of trace {label.trace_id} has two value labels "
-                f"({by_step[label.step].source}, {label.source}); give the labels of one prover"
+                f"{where} has two value labels ({by_step[label.step].source}, {label.source}); give the "
+                "labels of one prover"
             )
-        _require_share(label)
         by_step[label.step] = label
+        successes, trials = label.evidence.successes, label.evidence.trials
+        if label.value is None or successes is None or not trials:
+            continue
+        if abs(label.value - successes / trials) > 1e-6:
+            raise LabelError(
+                f"{where} has value {label.value:g} with {successes} of {trials} right: an advantage needs "
+                "the share itself; label with soft estimates"
+            )
     return by_step
-
-
-def _require_share(label: StepLabel) -> None:
-    successes, trials = label.evidence.successes, label.evidence.trials
-    if label.value is None or successes is None or not trials:
-        return
-    if abs(label.value - successes / trials) > 1e-6:
-        raise LabelError(
-            f"step {label.step} of trace {label.trace_id} has value {label.value:g} with {successes} of "
-            f"{trials} right: an advantage needs the share itself; label with soft estimates"
-        )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from typing import Any, Protocol
@@ -261,28 +261,29 @@ def _first_errors_differ(sources: SourceLabels, errors: Mapping[str, int | None]
     return ""
 
 
-class _Votes:
-    """The votes on one step."""
-
-    def __init__(self, labels: Mapping[str, BinaryLabel]) -> None:
-        self.good = [source for source, label in labels.items() if label.good]
-        self.bad = [source for source, label in labels.items() if label.good is False]
-        self.silent = {source: label.reason for source, label in labels.items() if label.good is None}
-        self.voting = len(self.good) + len(self.bad)
-        sides = {"good": self.good, "bad": self.bad, "no vote": self.silent}
-        self.message = "; ".join(f"{side}: {', '.join(names)}" for side, names in sides.items() if names)
-
-    def decision(self, good: bool) -> Decision:
-        agreeing = len(self.good if good else self.bad)
-        return Decision(good=good, agreeing=agreeing, voting=self.voting, message=self.message)
-
-    def undecided(self, reason: str) -> Decision:
-        return Decision(good=None, reason=reason, voting=self.voting, message=self.message)
-
-
-def _votes(sources: SourceLabels) -> list[_Votes]:
-    """The votes on each step."""
-    return [_Votes(dict(zip(sources, labels, strict=True))) for labels in zip(*sources.values(), strict=True)]
+def _by_step(
+    sources: SourceLabels, decide: Callable[[list[str], list[str], dict[str, str]], bool | str]
+) -> list[Decision]:
+    """Decide each step by ``decide``: from the names of the sources that call it good and bad, and the
+    reasons of the others, the verdict, or why there is none."""
+    decisions = []
+    for labels in zip(*sources.values(), strict=True):
+        votes = dict(zip(sources, labels, strict=True))
+        good = [source for source, label in votes.items() if label.good]
+        bad = [source for source, label in votes.items() if label.good is False]
+        silent = {source: label.reason for source, label in votes.items() if label.good is None}
+        verdict = decide(good, bad, silent)
+        sides = {"good": good, "bad": bad, "no vote": silent}
+        decisions.append(
+            Decision(
+                good=verdict if isinstance(verdict, bool) else None,
+                reason=verdict if isinstance(verdict, str) else "",
+                agreeing=len(good if verdict else bad),
+                voting=len(good) + len(bad),
+                message="; ".join(f"{side}: {', '.join(names)}" for side, names in sides.items() if names),
+            )
+        )
+    return decisions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,15 +293,14 @@ class Unanimous:
     name: str = "unanimous"
 
     def decide(self, sources: SourceLabels) -> list[Decision]:
-        return [self._decide(votes) for votes in _votes(sources)]
+        return _by_step(sources, self._decide)
 
-    def _decide(self, votes: _Votes) -> Decision:
-        if votes.good and votes.bad:
-            return votes.undecided("sources disagree")
-        if votes.silent:
-            reasons = (f"{source} ({reason})" for source, reason in votes.silent.items())
-            return votes.undecided(f"no vote of {', '.join(reasons)}")
-        return votes.decision(bool(votes.good))
+    def _decide(self, good: list[str], bad: list[str], silent: dict[str, str]) -> bool | str:
+        if good and bad:
+            return "sources disagree"
+        if silent:
+            return f"no vote of {', '.join(f'{source} ({reason})' for source, reason in silent.items())}"
+        return bool(good)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,18 +330,14 @@ class Weighted:
             raise LabelError(f"a weight is given for '{unknown[0]}', which is none of {', '.join(sources)}")
         # Fractions of the decimals as written: 0.1 + 0.2 against 0.3 is a tie in any order.
         weights = {source: Fraction(str(self.weights.get(source, 1.0))) for source in sources}
-        return [self._decide(votes, weights) for votes in _votes(sources)]
+        total = sum(weights.values())
 
-    def _decide(self, votes: _Votes, weights: Mapping[str, Fraction]) -> Decision:
-        lead = _total(votes.good, weights) - _total(votes.bad, weights)
-        if not votes.voting:
-            return votes.undecided("no source has a label for the step")
-        if lead == 0:
-            return votes.undecided("tie")
-        if abs(lead) < Fraction(str(self.margin)) * _total(weights, weights):
-            return votes.undecided("lead below the margin")
-        return votes.decision(lead > 0)
+        def decide(good: list[str], bad: list[str], _silent: dict[str, str]) -> bool | str:
+            lead = Fraction(sum(weights[source] for source in good) - sum(weights[source] for source in bad))
+            if not (good or bad):
+                return "no source has a label for the step"
+            if lead == 0:
+                return "tie"
+            return "lead below the margin" if abs(lead) < Fraction(str(self.margin)) * total else lead > 0
 
-
-def _total(sources: Iterable[str], weights: Mapping[str, Fraction]) -> Fraction:
-    return sum((weights[source] for source in sources), Fraction())
+        return _by_step(sources, decide)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal
 
 from surefoot.errors import LabelError
 from surefoot.maths import DIGITS
@@ -23,6 +22,85 @@ SOURCE = "expert"
 
 _EXCERPT = 200
 """Longest excerpt of an expert's step in a label's message, in characters."""
+
+
+MatchRule = Literal["exact", "numbers", "tolerance", "tool-call"]
+
+# Digits in a name (x2, a_1) are not a number; a sign counts only where it cannot be a minus between operands.
+# Digits of any script count.
+_NUMBER = re.compile(r"(?<![\w.])(?:(?<![)\]}])[-−])?" + DIGITS.replace("[0-9]", r"\d"))
+_TOLERANCES = {"exact": 0.0, "numbers": 1e-6, "tolerance": 0.2, "tool-call": 1e-9}
+
+
+@dataclass(frozen=True)
+class StepMatch:
+    """A rule for when two steps are the same.
+
+    - ``exact``: the same characters, apart from white space.
+    - ``numbers``: the same numbers in the same order, whatever the words: ``48 / 2 = 24`` is ``48/2 = 24
+      clips``. A number is digits with thousands commas, decimals and a sign; a fraction is two numbers,
+      ``50%`` is 50. Two numbers are the same if they differ by at most ``tolerance`` times the larger. List
+      numbers ("Step 2:") count too.
+    - ``tolerance``: nearly the same words. For steps of m and n words with a longest common subsequence of c
+      words, 1 − 2c / (m + n) is at most ``tolerance``. One wrong number in a long sentence stays below most
+      tolerances, so agreement by this rule only says that the expert used similar words.
+    - ``tool-call``: the same tools with equal arguments, for agent runs. Arguments are compared as JSON,
+      ignoring the order of keys; numbers may differ by ``tolerance`` times the larger. Arguments that are not
+      JSON are compared as text. Text is ignored: a path is a sequence of tool calls. The calls of one message
+      are compared in their order; they belong to the message's last step.
+
+    Raises ``LabelError`` for a tolerance outside [0, 1).
+    """
+
+    rule: MatchRule = "exact"
+    tolerance: float | None = None
+    """By default 1e-6 for numbers, 0.2 for words and 1e-9 for tool calls."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self._tolerance < 1:
+            raise LabelError(f"tolerance is {self.tolerance}; give a share of at least 0 and below 1")
+
+    @property
+    def _tolerance(self) -> float:
+        return _TOLERANCES[self.rule] if self.tolerance is None else self.tolerance
+
+    @property
+    def nothing(self) -> str:
+        """Why a step whose ``key`` is ``None`` has no label."""
+        if self.rule == "tool-call":
+            return "the step calls no tool"
+        return f"the step has no {'number' if self.rule == 'numbers' else 'text'} to compare"
+
+    def key(self, trace: Trace, step: int) -> tuple[Any, ...] | None:
+        """What to compare of a step; ``None`` = nothing, so the step is skipped on both sides.
+
+        Raises ``LabelError`` for a trace that the rule cannot read.
+        """
+        calls = trace.calls_of(step)
+        if self.rule == "tool-call":
+            if trace.text is not None:
+                raise LabelError(
+                    f"trace {trace.id} is a text; match 'tool-call' reads chat traces: "
+                    "choose exact, numbers or tolerance"
+                )
+            return tuple((call.name, _parse_arguments(call.arguments)) for call in calls) or None
+        if calls:
+            raise LabelError(
+                f"step {step} of trace {trace.id} calls a tool, which text rules do not see; "
+                "choose match 'tool-call'"
+            )
+        words = trace.step_text(step).split()
+        if self.rule == "numbers":
+            numbers = _NUMBER.findall(" ".join(words))
+            return tuple(Decimal(number.replace(",", "").replace("−", "-")) for number in numbers) or None
+        return tuple(words) or None
+
+    def same(self, left: tuple[Any, ...], right: tuple[Any, ...]) -> bool:
+        """Whether two steps are the same, by their keys. Symmetric."""
+        if self.rule == "tolerance":
+            total = len(left) + len(right)
+            return total - 2 * _common_words(left, right) <= self._tolerance * total
+        return _equal(left, right, self._tolerance)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +121,7 @@ class ExpertLabeller:
 
     experts: Mapping[str, Sequence[Trace]]
     """Expert traces by the id of their problem; see ``expert_traces``."""
-    match: StepMatch[Any]
+    match: StepMatch = StepMatch()
     disagreement: Disagreement = "unknown"
 
     def __post_init__(self) -> None:
@@ -105,13 +183,11 @@ class ExpertLabeller:
             successes=len(agreeing),
             trials=len(candidates),
             rater=", ".join(raters) or None,
-            message=f"{'the same' if agreeing else 'not'} as (match: {self.match.name}) step {expert_step} "
+            message=f"{'the same' if agreeing else 'not'} as (match: {self.match.rule}) step {expert_step} "
             f"of expert trace {expert.id}: {_excerpt(expert, expert_step)}",
         )
-        if agreeing:
-            return _label(trace, step, value=1.0, evidence=evidence)
-        if self.disagreement == "wrong":
-            return _label(trace, step, value=-1.0, evidence=evidence)
+        if agreeing or self.disagreement == "wrong":
+            return _label(trace, step, value=1.0 if agreeing else -1.0, evidence=evidence)
         reason = "no expert took this step, which does not prove an error"
         return _label(trace, step, reason=reason, evidence=evidence)
 
@@ -166,136 +242,6 @@ def _excerpt(trace: Trace, step: int) -> str:
     return text if len(text) <= _EXCERPT else text[: _EXCERPT - 1] + "…"
 
 
-K = TypeVar("K")
-
-
-class StepMatch(Protocol[K]):
-    """A rule for when two steps are the same: ``key`` extracts what to compare, ``same`` compares two
-    keys."""
-
-    @property
-    def name(self) -> str:
-        """Recorded in the labels."""
-
-    @property
-    def nothing(self) -> str:
-        """Why a step whose ``key`` is ``None`` has no label."""
-
-    def key(self, trace: Trace, step: int) -> K | None:
-        """What to compare of a step; ``None`` = nothing, so the step is skipped on both sides.
-
-        Raises ``LabelError`` for a trace that the rule cannot read.
-        """
-
-    def same(self, left: K, right: K) -> bool:
-        """Whether two steps are the same. Symmetric."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExactText:
-    """The same characters, apart from white space."""
-
-    name: str = "exact"
-    nothing: str = "the step has no text to compare"
-
-    def key(self, trace: Trace, step: int) -> str | None:
-        return " ".join(_words(trace, step)) or None
-
-    def same(self, left: str, right: str) -> bool:
-        return left == right
-
-
-# Digits in a name (x2, a_1) are not a number; a sign counts only where it cannot be a minus between operands.
-# Digits of any script count.
-_NUMBER = re.compile(r"(?<![\w.])(?:(?<![)\]}])[-−])?" + DIGITS.replace("[0-9]", r"\d"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class SameNumbers:
-    """The same numbers in the same order, whatever the words: ``48 / 2 = 24`` is ``48/2 = 24 clips``.
-
-    A number is digits with thousands commas, decimals and a sign; a fraction is two numbers, ``50%`` is 50.
-    Two numbers are the same if they differ by at most ``tolerance`` times the larger. List numbers ("Step
-    2:") count too. A step without any number is skipped.
-    """
-
-    tolerance: float = 1e-6
-    name: str = "numbers"
-    nothing: str = "the step has no number to compare"
-
-    def __post_init__(self) -> None:
-        _check_tolerance(self.tolerance)
-
-    def key(self, trace: Trace, step: int) -> tuple[Decimal, ...] | None:
-        numbers = _NUMBER.findall(" ".join(_words(trace, step)))
-        return tuple(Decimal(number.replace(",", "").replace("−", "-")) for number in numbers) or None
-
-    def same(self, left: tuple[Decimal, ...], right: tuple[Decimal, ...]) -> bool:
-        return _equal(left, right, self.tolerance)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SimilarText:
-    """Nearly the same words: the share of words that are not common to both is at most ``tolerance``.
-
-    For steps of m and n words with a longest common subsequence of c words, that share is 1 − 2c / (m + n).
-    One wrong number in a long sentence stays below most tolerances, so agreement by this rule only says that
-    the expert used similar words.
-    """
-
-    tolerance: float = 0.2
-    name: str = "tolerance"
-    nothing: str = "the step has no text to compare"
-
-    def __post_init__(self) -> None:
-        _check_tolerance(self.tolerance)
-
-    def key(self, trace: Trace, step: int) -> tuple[str, ...] | None:
-        return tuple(_words(trace, step)) or None
-
-    def same(self, left: tuple[str, ...], right: tuple[str, ...]) -> bool:
-        total = len(left) + len(right)
-        return total - 2 * _common_words(left, right) <= self.tolerance * total
-
-
-@dataclass(frozen=True, kw_only=True)
-class SameToolCalls:
-    """The same tools with equal arguments, for agent runs.
-
-    Arguments are compared as JSON, ignoring the order of keys; numbers may differ by ``tolerance`` times the
-    larger. Arguments that are not JSON are compared as text. Text is ignored, and messages without a call are
-    skipped: a path is a sequence of tool calls. The calls of one message are compared in their order; they
-    belong to the message's last step.
-    """
-
-    tolerance: float = 1e-9
-    name: str = "tool-call"
-    nothing: str = "the step calls no tool"
-
-    def __post_init__(self) -> None:
-        _check_tolerance(self.tolerance)
-
-    def key(self, trace: Trace, step: int) -> tuple[tuple[str, Any], ...] | None:
-        if trace.text is not None:
-            raise LabelError(
-                f"trace {trace.id} is a text; match 'tool-call' reads chat traces: "
-                "choose exact, numbers or tolerance"
-            )
-        return tuple((call.name, _parse_arguments(call.arguments)) for call in trace.calls_of(step)) or None
-
-    def same(self, left: tuple[tuple[str, Any], ...], right: tuple[tuple[str, Any], ...]) -> bool:
-        return _equal(left, right, self.tolerance)
-
-
-def _words(trace: Trace, step: int) -> list[str]:
-    if trace.calls_of(step):
-        raise LabelError(
-            f"step {step} of trace {trace.id} calls a tool, which text rules do not see; "
-            "choose match 'tool-call'"
-        )
-    return trace.step_text(step).split()
-
-
 def _common_words(left: tuple[str, ...], right: tuple[str, ...]) -> int:
     """Length of the longest common subsequence, bit-parallel (Hyyrö 2004): a row is one integer."""
     positions: dict[str, int] = {}
@@ -348,8 +294,3 @@ def _equal(left: Any, right: Any, tolerance: float) -> bool:
         elif not (_close(a, b, tolerance) if isinstance(a, Decimal) else a == b):
             return False
     return True
-
-
-def _check_tolerance(tolerance: float) -> None:
-    if not (math.isfinite(tolerance) and 0 <= tolerance < 1):
-        raise LabelError(f"tolerance is {tolerance}; give a share of at least 0 and below 1")

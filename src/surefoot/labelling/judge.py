@@ -79,12 +79,13 @@ class JudgeLabeller:
         requests = [self._request(item) if item.trace.steps else None for item in items]
         items_by_request = {request: item for request, item in zip(requests, items, strict=True) if request}
         results = await self.policy.sample(list(items_by_request))
-        ballots, costs = {}, {}
+        outcomes, costs = {}, {}
         for (request, item), result in zip(items_by_request.items(), results, strict=True):
-            ballots[request] = self._read(result, len(item.trace.steps))
-            costs[request] = _as_verifier(result.usage)
+            outcomes[request] = self._read(result, len(item.trace.steps))
+            # a judge's tokens, read and written, count as verification
+            costs[request] = Usage(verifier_tokens=result.usage.tokens, calls=result.usage.calls)
         return [
-            self._labels(item, ballots[request], costs.pop(request, Usage())) if request else []
+            self._labels(item, *outcomes[request], costs.pop(request, Usage())) if request else []
             for item, request in zip(items, requests, strict=True)
         ]
 
@@ -93,8 +94,8 @@ class JudgeLabeller:
             prompt=self.prompt.render(item), n=self.votes, seed=self.seed, sampling=self.sampling
         )
 
-    def _read(self, result: SampleResult, steps: int) -> _Votes:
-        """The valid votes of one request, and the reasons of invalid replies."""
+    def _read(self, result: SampleResult, steps: int) -> tuple[int, list[_Outcome]]:
+        """The number of valid votes in the replies to one request, and their result for each step."""
         votes: list[Vote] = []
         failed: Counter[str] = Counter()
         for completion in result.completions:
@@ -105,8 +106,11 @@ class JudgeLabeller:
         if missing := self.votes - len(result.completions):
             failed["request failed"] += missing
         self.failures.update(failed)
+        if votes:
+            return len(votes), _count(votes, steps)
         reasons = ", ".join(f"{count} {reason}" for reason, count in failed.most_common())
-        return _Votes(votes, f"no vote: {reasons}" + (f" ({result.error})" if result.error else ""))
+        reason = f"no vote: {reasons}" + (f" ({result.error})" if result.error else "")
+        return 0, [_Outcome(value=None, votes=0, reason=reason)] * steps
 
     def _vote(self, completion: Completion, steps: int) -> Vote:
         if completion.finish_reason == "length":
@@ -115,8 +119,9 @@ class JudgeLabeller:
             raise ReplyError("refused")
         return read_reply(completion.text, prompt=self.prompt, steps=steps)
 
-    def _labels(self, item: ProblemTrace, ballot: _Votes, usage: Usage) -> list[StepLabel]:
-        outcomes = ballot.outcomes(len(item.trace.steps))
+    def _labels(
+        self, item: ProblemTrace, trials: int, outcomes: list[_Outcome], usage: Usage
+    ) -> list[StepLabel]:
         return [
             StepLabel(
                 trace_id=item.trace.id,
@@ -127,7 +132,7 @@ class JudgeLabeller:
                 source=SOURCE,
                 evidence=Evidence(
                     successes=outcome.votes,
-                    trials=len(ballot.votes),
+                    trials=trials,
                     usage=usage if step == 0 else Usage(),
                     rater=f"{self.policy.name}#{self.prompt.version}",
                     message=outcome.critique,
@@ -147,21 +152,12 @@ class _Outcome:
     critique: str | None = None
 
 
-@dataclass(frozen=True)
-class _Votes:
-    votes: list[Vote]
-    unread: str
-    """Reason of the labels without any vote."""
-
-    def outcomes(self, steps: int) -> list[_Outcome]:
-        """One outcome a step."""
-        if not self.votes:
-            return [_Outcome(value=None, votes=0, reason=self.unread)] * steps
-        firsts = [vote for vote in self.votes if isinstance(vote, FirstErrorReply)]
-        if firsts:
-            return _up_to_first_error(firsts, steps)
-        verdicts = [vote.verdicts for vote in self.votes if isinstance(vote, StepVerdicts)]
-        return [_step([reply[step] for reply in verdicts]) for step in range(steps)]
+def _count(votes: list[Vote], steps: int) -> list[_Outcome]:
+    """The result of the votes for each step."""
+    if firsts := [vote for vote in votes if isinstance(vote, FirstErrorReply)]:
+        return _up_to_first_error(firsts, steps)
+    verdicts = [vote.verdicts for vote in votes if isinstance(vote, StepVerdicts)]
+    return [_step([reply[step] for reply in verdicts]) for step in range(steps)]
 
 
 def _step(votes: list[StepVerdict]) -> _Outcome:
@@ -201,11 +197,6 @@ def _leaders(votes: list[V]) -> tuple[list[V], int]:
     return [value for value, count in counts.items() if count == most], most
 
 
-def _as_verifier(usage: Usage) -> Usage:
-    """A judge's tokens, read and written, count as verification."""
-    return Usage(verifier_tokens=usage.tokens, calls=usage.calls)
-
-
 _FENCED = re.compile(r"```[a-zA-Z]*[ \t]*\n((?:(?!```).)*)```\Z", re.S)
 _BOXED = re.compile(r"\\boxed\s*\{([^{}]*)\}")
 _INDEX = re.compile(r"[-−]?[0-9]{1,9}")
@@ -234,8 +225,22 @@ class _Reply(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class StepVerdict(_Reply):
-    """One step; the critique comes first, so that the model reasons before its verdict."""
+class _Critique(_Reply):
+    """The critique comes first, so that the model reasons before its verdict."""
+
+    @property
+    def wrong(self) -> bool:
+        raise NotImplementedError
+
+    @property
+    def evidence(self) -> str:
+        """The message in a label's evidence."""
+        critique, failure = getattr(self, "critique"), getattr(self, "failure", None)  # noqa: B009
+        return f"{failure}: {critique}" if failure and self.wrong else str(critique)
+
+
+class StepVerdict(_Critique):
+    """One step."""
 
     step: int
     critique: Critique
@@ -245,11 +250,6 @@ class StepVerdict(_Reply):
     def wrong(self) -> bool:
         return self.verdict == "incorrect"
 
-    @property
-    def evidence(self) -> str:
-        """The message in a label's evidence."""
-        return self.critique
-
 
 class StepVerdicts(_Reply):
     """Reply in mode ``per-step``."""
@@ -257,7 +257,7 @@ class StepVerdicts(_Reply):
     verdicts: Sequence[StepVerdict]
 
 
-class FirstErrorReply(_Reply):
+class FirstErrorReply(_Critique):
     """Reply in mode ``first-error``; −1 = no step is wrong."""
 
     critique: Critique
@@ -267,31 +267,21 @@ class FirstErrorReply(_Reply):
     def wrong(self) -> bool:
         return self.first_error != -1
 
-    @property
-    def evidence(self) -> str:
-        """The message in a label's evidence."""
-        return self.critique
 
-
-class _NamesFailure(_Reply):
+class _NamesFailure(_Critique):
     """The kind of failure, or ``none``."""
 
     failure: Literal[AgentFailure, "none"]
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if getattr(self, "wrong") != (self.failure != "none"):  # noqa: B009  (a field of the other base class)
+        if self.wrong != (self.failure != "none"):
             raise ValueError("exactly the wrong steps have a failure")
         return self
 
 
 class NamedStepVerdict(_NamesFailure, StepVerdict):
     """One step, with the kind of its failure."""
-
-    @property
-    def evidence(self) -> str:
-        """Kind and critique."""
-        return f"{self.failure}: {self.critique}" if self.wrong else self.critique
 
 
 class NamedStepVerdicts(StepVerdicts):
@@ -302,11 +292,6 @@ class NamedStepVerdicts(StepVerdicts):
 
 class NamedFirstErrorReply(_NamesFailure, FirstErrorReply):
     """Reply in mode ``first-error`` that names the failure."""
-
-    @property
-    def evidence(self) -> str:
-        """Kind and critique."""
-        return f"{self.failure}: {self.critique}" if self.wrong else self.critique
 
 
 Vote: TypeAlias = StepVerdicts | FirstErrorReply

@@ -126,30 +126,21 @@ class SequentialTest(StoppingRule):
             )
 
     @property
-    def _success(self) -> float:
-        return math.log(self.p_good / self.p_bad)
-
-    @property
-    def _failure(self) -> float:
-        return math.log((1 - self.p_good) / (1 - self.p_bad))
-
-    @property
-    def _upper(self) -> float:
-        return math.log((1 - self.false_bad) / self.false_good)
-
-    @property
-    def _lower(self) -> float:
-        return math.log(self.false_bad / (1 - self.false_good))
+    def _gains(self) -> tuple[float, float]:
+        """Change of the log-likelihood ratio by a success, and by a failure."""
+        return math.log(self.p_good / self.p_bad), math.log((1 - self.p_good) / (1 - self.p_bad))
 
     def _ratio(self, successes: int, trials: int) -> float:
-        return successes * self._success + (trials - successes) * self._failure
+        success, failure = self._gains
+        return successes * success + (trials - successes) * failure
 
     def more(self, successes: int, trials: int, sampled: int) -> int:
-        ratio = self._ratio(successes, trials)
-        if not self._lower < ratio < self._upper:
+        ratio, (success, failure) = self._ratio(successes, trials), self._gains
+        upper = math.log((1 - self.false_bad) / self.false_good)
+        lower = math.log(self.false_bad / (1 - self.false_good))
+        if not lower < ratio < upper:
             return 0
-        to_good = math.ceil((self._upper - ratio) / self._success)
-        to_bad = math.ceil((self._lower - ratio) / self._failure)
+        to_good, to_bad = math.ceil((upper - ratio) / success), math.ceil((lower - ratio) / failure)
         return min(to_good, to_bad, max(self.max_rollouts - sampled, 0))
 
     def chance_of_good(self, value: float) -> float:

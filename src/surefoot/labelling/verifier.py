@@ -52,34 +52,24 @@ class VerifierLabeller:
         ]
 
     def _label(self, trace_id: str, step: int, verdicts: Sequence[Verdict]) -> StepLabel:
-        names = [verifier.name for verifier in self.verifiers]
-        deciding: tuple[float, str, Verdict] | None = None
-        for name, verdict in zip(names, verdicts, strict=True):
-            if verdict.value is not None and (deciding is None or verdict.value < deciding[0]):
-                deciding = (float(verdict.value), name, verdict)
-        source = "+".join(names)
-        execution = next((verdict.execution for verdict in verdicts if verdict.execution), None)
-        if deciding is None:
-            several = len(names) > 1
-            reasons = [
-                f"{n}: {v.reason}" if several else v.reason for n, v in zip(names, verdicts, strict=True)
-            ]
-            return StepLabel(
-                trace_id=trace_id,
-                step=step,
-                kind="correctness",
-                value=None,
-                reason="; ".join(reasons),
-                source=source,
-                evidence=Evidence(execution=execution),
-            )
+        by_name = list(zip([verifier.name for verifier in self.verifiers], verdicts, strict=True))
+        judged = [(name, verdict) for name, verdict in by_name if verdict.value is not None]
+        # the first of the lowest
+        rater, lowest = min(judged, key=lambda pair: pair[1].value or 0, default=(None, None))
+        several = len(by_name) > 1
+        reasons = (f"{name}: {verdict.reason}" if several else verdict.reason for name, verdict in by_name)
         return StepLabel(
             trace_id=trace_id,
             step=step,
             kind="correctness",
-            value=deciding[0],
-            source=source,
-            evidence=Evidence(rater=deciding[1], message=deciding[2].reason, execution=execution),
+            value=None if lowest is None else lowest.value,
+            reason="; ".join(reasons) if lowest is None else None,
+            source="+".join(name for name, _ in by_name),
+            evidence=Evidence(
+                rater=rater,
+                message=None if lowest is None else lowest.reason,
+                execution=next((verdict.execution for verdict in verdicts if verdict.execution), None),
+            ),
         )
 
 

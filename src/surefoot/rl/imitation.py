@@ -11,11 +11,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from surefoot.errors import TrainingError
 from surefoot.io import Run
-from surefoot.labelling.expert import ExactText, SameNumbers, SimilarText, StepMatch
+from surefoot.labelling.expert import StepMatch
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import (
@@ -105,7 +104,7 @@ class _Dagger:
             rollouts,
             segmenter=self.task.segmenter,
             after=self.config.after,
-            match=step_match(self.config.match),
+            match=StepMatch(self.config.match),
             seed=seed,
         )
         by_trace = {item.trace.id: entry for item, entry in zip(rollouts, relabelled, strict=True)}
@@ -146,7 +145,7 @@ async def relabel(
     *,
     segmenter: Segmenter,
     after: After = "until_error",
-    match: StepMatch[Any] | None = None,
+    match: StepMatch | None = None,
     seed: int = 0,
 ) -> list[ExpertDecisions]:
     """The expert's decisions in the states of text ``rollouts``; one record each, in order.
@@ -156,20 +155,12 @@ async def relabel(
     states: it is what the expert does there. A failure, or a truncated step, ends the relabelling of the
     rollout and is counted.
     """
-    decisions = [ExpertDecisions(item, after, match or ExactText()) for item in rollouts]
+    decisions = [ExpertDecisions(item, after, match or StepMatch()) for item in rollouts]
     while active := [entry for entry in decisions if not entry.done]:
         requests = [entry.request(expert, seed) for entry in active]
         for entry, result in zip(active, await expert.policy.sample(requests), strict=True):
             entry.receive(result, expert, segmenter)
     return decisions
-
-
-def step_match(name: str) -> StepMatch[Any]:
-    """The rule of that name, with its default tolerance."""
-    rules: dict[str, StepMatch[Any]] = {
-        rule.name: rule for rule in (ExactText(), SameNumbers(), SimilarText())
-    }
-    return rules[name]
 
 
 class ExpertDecisions:
@@ -178,7 +169,7 @@ class ExpertDecisions:
     A decision is the text of a step, or ``None`` to end here.
     """
 
-    def __init__(self, item: ProblemTrace, after: After, match: StepMatch[Any]) -> None:
+    def __init__(self, item: ProblemTrace, after: After, match: StepMatch) -> None:
         trace = item.trace
         if trace.text is None:
             raise TrainingError(f"trace {trace.id} is a chat; an expert can continue only texts")

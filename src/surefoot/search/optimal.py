@@ -145,11 +145,13 @@ class Trial:
     results: Sequence[SearchResult]
 
 
-@dataclass(frozen=True, kw_only=True)
-class BinResult:
+class BinResult(BaseModel):
     """Result of a search on the problems of one bin."""
 
-    accuracy: float
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    accuracy: float | None
+    """``None`` = the outcomes are unknown."""
     tokens: float
     """Mean tokens per problem, of policy, verifier and probe."""
     problems: int
@@ -228,7 +230,7 @@ def _edges(values: Sequence[float], bins: int) -> tuple[float, ...]:
 def _bin_result(results: Sequence[SearchResult], probing: float) -> BinResult:
     outcomes = [result.outcome for result in results if result.outcome is not None]
     return BinResult(
-        accuracy=sum(outcomes) / len(outcomes) if outcomes else math.nan,
+        accuracy=sum(outcomes) / len(outcomes) if outcomes else None,
         tokens=probing + sum(result.usage.tokens for result in results) / len(results),
         problems=len(outcomes),
     )
@@ -242,7 +244,7 @@ def _best(row: Mapping[str, BinResult], tokens: float, number: int, probing: flo
             f"bin {number}: no search with known outcomes is within {tokens:.0f} tokens per problem ({cost}; "
             f"the probe's {probing:.0f} included)"
         )
-    return min(within, key=lambda name: (-within[name].accuracy, within[name].tokens))
+    return min(within, key=lambda name: (-(within[name].accuracy or 0), within[name].tokens))
 
 
 SEARCHES: Mapping[str, type[SearchMethod]] = MappingProxyType(

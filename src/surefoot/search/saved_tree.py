@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Sequence
 from typing import Self
 
@@ -178,12 +177,14 @@ def shorten(text: str, columns: int) -> str:
     White space becomes single blanks; characters that do not print become ``�``. Wide characters, as of
     Chinese, take two columns.
     """
+    from rich.cells import cell_len, chop_cells
+
     clean = "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
-    if _columns(clean) <= columns:
+    if cell_len(clean) <= columns:
         return clean
     room = columns - 1
-    head = _fitting(clean, room - room // 3)
-    tail = _fitting(clean[::-1], room - _columns(head))[::-1]
+    head = chop_cells(clean, room - room // 3)[0]
+    tail = chop_cells(clean[::-1], room - cell_len(head))[0][::-1]
     return f"{head}…{tail}"
 
 
@@ -209,23 +210,3 @@ def _numbers(node: SavedNode, scored: bool) -> str:
     if node.seen > 1:
         parts.append(f"×{node.seen}")
     return " ".join(parts) + "  " if parts else ""
-
-
-def _columns(text: str) -> int:
-    return sum(_width(character) for character in text)
-
-
-def _width(character: str) -> int:
-    if unicodedata.combining(character):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
-
-
-def _fitting(text: str, columns: int) -> str:
-    """The longest beginning of so many columns."""
-    used = 0
-    for index, character in enumerate(text):
-        used += _width(character)
-        if used > columns:
-            return text[:index]
-    return text

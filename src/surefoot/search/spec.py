@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from surefoot.errors import RunError
 from surefoot.records import FrozenModel
 from surefoot.search.method import Search, SearchMethod
-from surefoot.search.optimal import SEARCHES, ComputeOptimal, Measure, OptimalFit, Probe
+from surefoot.search.optimal import SEARCHES, BinResult, ComputeOptimal, Measure, OptimalFit, Probe
 from surefoot.search.selection import Rule
 
 
@@ -41,16 +41,6 @@ def search_of(text: str) -> Search:
     return search
 
 
-class Cell(FrozenModel):
-    """Result of a search on the development problems of one bin."""
-
-    accuracy: float | None
-    """``None`` = the outcomes are unknown."""
-    tokens: float
-    """Mean tokens per problem, including the probe."""
-    problems: int
-
-
 class SearchPlan(FrozenModel):
     """A file that assigns a search to each bin of predicted difficulty; see ``ComputeOptimal``."""
 
@@ -60,7 +50,7 @@ class SearchPlan(FrozenModel):
     probe: int = 4
     measure: Measure = "score"
     rule: Rule = "weighted_vote"
-    bins: tuple[Mapping[str, Cell], ...] = ()
+    bins: tuple[Mapping[str, BinResult], ...] = ()
     """Results behind the choice; not needed to search."""
     unknown: int = 0
     """Development problems whose difficulty could not be predicted."""
@@ -74,17 +64,7 @@ class SearchPlan(FrozenModel):
             probe=fit.search.probe.n,
             measure=fit.search.probe.measure,
             rule=fit.search.rule,
-            bins=tuple(
-                {
-                    name: Cell(
-                        accuracy=result.accuracy if result.problems else None,
-                        tokens=result.tokens,
-                        problems=result.problems,
-                    )
-                    for name, result in row.items()
-                }
-                for row in fit.bins
-            ),
+            bins=fit.bins,
             unknown=fit.unknown,
         )
 

@@ -15,13 +15,13 @@ from surefoot.cli.label.command import LabelCommand, usable
 from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import echo
 from surefoot.errors import LabelError
+from surefoot.labelling.expert import Disagreement, MatchRule
 from surefoot.labelling.verifiers.tool_calls import TOOL_RULES, ToolRule
 from surefoot.labels import Neutral
 
 if TYPE_CHECKING:
     from surefoot.io.joins import LabelledTraces
     from surefoot.labelling.consensus import ConsensusRule
-    from surefoot.labelling.expert import StepMatch
     from surefoot.protocols import LabelledTrace, Labeller, ProblemTrace, StepVerifier
     from surefoot.records import StepLabel
 
@@ -108,7 +108,7 @@ class LabelExpert(LabelCommand):
     expert: Annotated[str, o.INPUT] = Field(
         description="File of the experts' traces with steps; there can be several per problem."
     )
-    match: Literal["exact", "numbers", "tolerance", "tool-call"] = Field(
+    match: MatchRule = Field(
         default="exact",
         description="When a step is an expert's: the same text, the same numbers, most of the same words, or "
         "the same tool calls.",
@@ -118,7 +118,7 @@ class LabelExpert(LabelCommand):
         description="Relative difference of numbers (numbers 1e-6, tool-call 1e-9), or share of words that "
         "may differ (tolerance 0.2).",
     )
-    disagreement: Literal["unknown", "wrong"] = Field(
+    disagreement: Disagreement = Field(
         default="unknown", description="Label of the first step that no expert took."
     )
 
@@ -138,27 +138,14 @@ class LabelExpert(LabelCommand):
     def labeller(self) -> Iterator[Labeller]:
         """The labeller. Unusable expert traces are reported on stderr."""
         from surefoot.cli.runs import read_table
-        from surefoot.labelling.expert import ExpertLabeller, expert_traces
+        from surefoot.labelling.expert import ExpertLabeller, StepMatch, expert_traces
         from surefoot.records import Trace
 
-        match = self._match()
         experts, left_out = expert_traces(read_table(self.expert, Trace))
         for reason, count in left_out.items():
             echo(f"{count} expert traces left out: {reason}", err=True)
+        match = StepMatch(self.match, self.tolerance)
         yield ExpertLabeller(experts=experts, match=match, disagreement=self.disagreement)
-
-    def _match(self) -> StepMatch[Any]:
-        from surefoot.labelling.expert import ExactText, SameNumbers, SameToolCalls, SimilarText
-
-        if self.match == "exact":
-            return ExactText()
-        rules: dict[str, type[SameNumbers | SimilarText | SameToolCalls]] = {
-            "numbers": SameNumbers,
-            "tolerance": SimilarText,
-            "tool-call": SameToolCalls,
-        }
-        rule = rules[self.match]
-        return rule() if self.tolerance is None else rule(tolerance=self.tolerance)
 
 
 class LabelConsensus(Command):

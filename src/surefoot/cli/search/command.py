@@ -6,11 +6,11 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag, OptionGroup
@@ -21,7 +21,6 @@ from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
 
 if TYPE_CHECKING:
-    from surefoot.cli.search.methods import ReviseJudge
     from surefoot.protocols import StepScorer
     from surefoot.records import Problem
     from surefoot.search.method import Search, SearchResult
@@ -101,10 +100,19 @@ class SearchSettings(Command):
         )
 
 
-class StepPRMSettings(o.PRMSettings):
-    """The reward model of steps, and how its scores become one number."""
+class SearchJudge(o.JudgeSettings):
+    """The reward model or verifier of steps, and how its scores become one number."""
 
     aggregate: o.Aggregate = None
+
+    @model_validator(mode="after")
+    def _is_given(self) -> Self:
+        if not (self.names or self.verifier):
+            raise ValueError("give --prm or --verifier, which scores the steps")
+        return self
+
+
+Judge = Annotated[SearchJudge, OptionGroup(title="Reward model or verifier", common=("names", "verifier"))]
 
 
 class SearchCommand(SearchSettings):
@@ -124,16 +132,12 @@ class SearchCommand(SearchSettings):
         method: Search = getattr(self, "method")  # noqa: B009  (each command declares its own)
         return method
 
-    @property
-    def reward(self) -> StepPRMSettings | ReviseJudge | None:
-        """The step scorer, if the method has one."""
-        return None
-
     @contextmanager
     def scorer(self) -> Iterator[StepScorer | None]:
-        """Open the step scorer."""
-        reward = self.reward
-        yield reward.open(self.loading) if isinstance(reward, StepPRMSettings) else None
+        """Open the step scorer, if the method has one."""
+        judge: SearchJudge | None = getattr(self, "judge", None)
+        with judge.open(self.loading) if judge else nullcontext() as scorer:
+            yield scorer
 
     def run(self) -> None:
         """Search all problems and print a summary.
@@ -143,15 +147,17 @@ class SearchCommand(SearchSettings):
         """
         import asyncio
 
-        from surefoot.cli.runs import file_inputs, read_table
+        from surefoot.cli.runs import file_inputs, map_pieces, read_table
+        from surefoot.io import read_records
         from surefoot.records import Problem
         from surefoot.search.method import SearchResult, run_search
         from surefoot.search.saved_tree import save_tree
-        from surefoot.work import Job, Pieces, map_resumable, progress_bars
+        from surefoot.work import Here, Job, progress_bars
 
+        judge: SearchJudge | None = getattr(self, "judge", None)
         command, search, memory = f"search {self.command}", self.search(), parse_size(self.remember)
         problems = read_table(self.problems, Problem)
-        inputs = file_inputs(problems=self.problems) | (self.reward.files() if self.reward else {})
+        inputs = file_inputs(problems=self.problems) | (judge.files() if judge else {})
         config = self.resolved() | {"search": repr(search)}
         from surefoot.search.caches import remembering_policy, remembering_scorer  # imports torch
 
@@ -182,7 +188,7 @@ class SearchCommand(SearchSettings):
                         remembering_policy(policy, memory),
                         remembering_scorer(scorer, memory) if scorer else None,
                         steps=self.how(scorer),
-                        aggregation=self.reward.aggregate if self.reward else None,
+                        aggregation=judge.aggregate if judge else None,
                         grader=grader,
                         seed=self.seed,
                         overlap=bool(self.policy.base_url),
@@ -209,16 +215,10 @@ class SearchCommand(SearchSettings):
                 config=config,
                 inputs=inputs,
             )
-            outcome = map_resumable(
-                job,
-                Pieces(problems, size),
-                self.out,
-                token_budget=self.token_budget,
-                progress=bar.pieces,
-                retry_failed=self.retry_failed,
-            )
+            # problems of a piece are searched concurrently, so that pieces are not
+            outcome = map_pieces(self, job, problems, size, engine=Here(), progress=bar.pieces)
         if self.out != "-":
-            summary.add_file(Path(self.out))
+            summary.add(read_records(Path(self.out), SearchResult))
         summary.show(command)
         outcome.require_complete()
 
@@ -257,12 +257,7 @@ class SearchCommand(SearchSettings):
 class GuidedSearch(SearchCommand):
     """A search guided by a step scorer."""
 
-    prm: Annotated[StepPRMSettings, OptionGroup(title="Reward model")]
-
-    @property
-    def reward(self) -> StepPRMSettings:
-        """The step scorer."""
-        return self.prm
+    judge: Judge
 
 
 class _Bar:
@@ -311,45 +306,33 @@ class SearchSummary:
                 self._outcomes.append(float(result.outcome))
                 self._solvable.append(float(any(trace.outcome for trace in result.candidates)))
 
-    def add_file(self, path: Path) -> None:
-        """Add the results of a file."""
-        from surefoot.io import read_records
-        from surefoot.search.method import SearchResult
-
-        self.add(read_records(path, SearchResult))
-
     def show(self, title: str) -> None:
         """Print the table."""
+        each = 1 / max(1, self._problems)
+        usage, counts = self._usage, self._counts
+        unjudged = self._problems - len(self._outcomes)
+        rows = {
+            "chosen answer is correct": _share(self._outcomes),
+            "a candidate is correct (pass@ candidates)": _share(self._solvable),
+            **({"problems of unknown outcome": str(unjudged)} if unjudged else {}),
+            "problems without a solution": str(self._without),
+            "candidates per problem": f"{self._candidates * each:.1f}",
+            "tokens per problem": f"{usage.tokens * each:.0f}",
+            "  read by the policy": f"{usage.prompt_tokens * each:.0f}",
+            "  written by the policy": f"{usage.completion_tokens * each:.0f}",
+            "  read or written by the verifier": f"{usage.verifier_tokens * each:.0f}",
+            "steps sampled": str(counts["sampled"]),
+            "  merged with equal steps": str(counts["merged"]),
+            "  capped": str(counts["capped"]),
+            "prefixes without a score": str(counts["unscored"]),
+            "failed requests": str(counts["failed"]),
+        }
         title = f"{title}: {self._problems} problems"
-        echo_table(title, ("", ""), self._rows(), err=True, show_headings=False)
+        echo_table(title, ("", ""), list(rows.items()), err=True, show_headings=False)
         for error, count in self._errors.most_common(5):
             echo(f"{count} problems with: {error}", err=True)
         if len(self._errors) > 5:
             echo(f"{len(self._errors) - 5} other errors, see 'error' in the results", err=True)
-
-    def _rows(self) -> list[tuple[str, str]]:
-        each = 1 / max(1, self._problems)
-        usage, counts = self._usage, self._counts
-        rows = [
-            ("chosen answer is correct", _share(self._outcomes)),
-            ("a candidate is correct (pass@ candidates)", _share(self._solvable)),
-        ]
-        if unjudged := self._problems - len(self._outcomes):
-            rows.append(("problems of unknown outcome", str(unjudged)))
-        return [
-            *rows,
-            ("problems without a solution", str(self._without)),
-            ("candidates per problem", f"{self._candidates * each:.1f}"),
-            ("tokens per problem", f"{usage.tokens * each:.0f}"),
-            ("  read by the policy", f"{usage.prompt_tokens * each:.0f}"),
-            ("  written by the policy", f"{usage.completion_tokens * each:.0f}"),
-            ("  read or written by the verifier", f"{usage.verifier_tokens * each:.0f}"),
-            ("steps sampled", str(counts["sampled"])),
-            ("  merged with equal steps", str(counts["merged"])),
-            ("  capped", str(counts["capped"])),
-            ("prefixes without a score", str(counts["unscored"])),
-            ("failed requests", str(counts["failed"])),
-        ]
 
 
 def _share(outcomes: list[float]) -> str:

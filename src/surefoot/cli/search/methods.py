@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from pydantic import Field, create_model, model_validator
+from pydantic import Field, create_model
 
-from surefoot.cli import options as o
 from surefoot.cli.search.command import GuidedSearch, SearchCommand
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo
@@ -96,13 +95,7 @@ class SearchMajority(SearchCommand):
     )
 
 
-class ReviseJudge(o.JudgeSettings):
-    """The verifier or reward model that finds wrong steps."""
-
-    aggregate: o.Aggregate = None
-
-
-class SearchRevise(SearchCommand):
+class SearchRevise(GuidedSearch):
     """Revise solutions: name the first wrong step and ask the policy to write the solution again.
 
     A verifier gives its reason: the equation that does not hold, or the visible test that fails. A reward
@@ -114,23 +107,11 @@ class SearchRevise(SearchCommand):
 
     command: ClassVar[str] = "revise"
     method: Annotated[Revise, METHOD] = Revise()
-    judge: Annotated[ReviseJudge, OptionGroup(title="Verifier or reward model")] = ReviseJudge()
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if not (self.judge.names or self.judge.verifier):
-            raise ValueError("give --verifier or --prm, which finds wrong steps")
-        return self
-
-    @property
-    def reward(self) -> ReviseJudge:
-        """The verifier or reward model."""
-        return self.judge
 
     @contextmanager
     def scorer(self) -> Iterator[StepScorer | None]:
         """Open the judge. Raises ``RunError`` for a verifier that reveals hidden tests."""
-        with self.judge.open(self.loading) as scorer:
+        with super().scorer() as scorer:
             for verifier in getattr(getattr(scorer, "labeller", None), "verifiers", ()):
                 if getattr(verifier, "visibility", "visible") == "hidden":
                     raise RunError(

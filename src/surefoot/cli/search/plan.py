@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field
 
 from surefoot.cli import options as o
-from surefoot.cli.search.command import GuidedSearch, SearchSettings, StepPRMSettings, parse_size
+from surefoot.cli.search.command import GuidedSearch, Judge, SearchSettings, parse_size
 from surefoot.cli.settings import Flag, OptionGroup
 from surefoot.cli.terminal import echo, echo_table
 from surefoot.errors import RunError
@@ -56,7 +56,7 @@ class FindPlan(SearchSettings):
     trials: Annotated[tuple[str, ...], Flag(argument=True, metavar="METHOD:SETTING=VALUE,…@FILE")] = Field(
         description="A search, and the file of its results on these problems."
     )
-    prm: Annotated[StepPRMSettings, OptionGroup(title="Reward model")]
+    judge: Judge
     tokens: float = Field(ge=1, description="Most tokens per problem: policy, verifier and probe.")
     out: Annotated[str, Flag(short="-o", output=True)] = Field(
         default="plan.json", description="JSON file to write."
@@ -79,16 +79,15 @@ class FindPlan(SearchSettings):
         memory = parse_size(self.remember)
         problems = read_table(self.problems, Problem)
         trials = _trials(self.trials, problems)
-        scorer = self.prm.open(self.loading)
-        with self.grading.open() as grader:
+        with self.judge.open(self.loading) as scorer, self.grading.open() as grader:
             probed = asyncio.run(
                 predict_difficulties(
                     self.probe,
                     problems,
                     remembering_policy(self.policy.open(chat=self.prompt.chat, loading=self.loading), memory),
-                    remembering_scorer(scorer, memory),
+                    remembering_scorer(scorer, memory) if scorer else None,
                     steps=self.how(scorer),
-                    aggregation=self.prm.aggregate,
+                    aggregation=self.judge.aggregate,
                     grader=grader,
                     seed=self.seed,
                     overlap=bool(self.policy.base_url),

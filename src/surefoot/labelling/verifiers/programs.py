@@ -11,7 +11,6 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -32,7 +31,7 @@ from surefoot.sandbox import (
     grade_python,
     open_sandbox,
 )
-from surefoot.segment.code import ProseAndCode, code_spans, parse, parses
+from surefoot.segment.code import ProseAndCode, code_spans, parse
 
 LIMITS = Limits(wall_s=5, cpu_s=5, output_bytes=8 << 20)
 """Default limits of one run."""
@@ -287,31 +286,6 @@ class ProgramGrader:
         ]
         verdicts = await asyncio.to_thread(grade_traces, self.sandbox, items)
         return [Grade(answer=None, outcome=verdict.passed if verdict else None) for verdict in verdicts]
-
-
-def step_rewards(sandbox: Sandbox, item: ProblemTrace) -> list[float | None]:
-    """Change in the share of passing hidden tests by each step; they add up to last minus first share.
-
-    The program is graded before the first step and after each step. A step after which it does not parse yet,
-    such as ``for x in y:``, changes nothing, unless it is the last. ``None``: the share before or after the
-    step is unknown.
-
-    Raises:
-        ValueError: the trace has messages instead of a text.
-        SandboxError: programs cannot be run.
-    """
-    trace = item.trace
-    prefixes = [trace.prefix(steps) for steps in range(len(trace.steps) + 1)]
-    complete = [text for text in prefixes[:-1] if parses(text)] + prefixes[-1:]
-    traces = [Trace(problem_id=item.problem.id, text=text) for text in complete]
-    verdicts = grade_traces(sandbox, [ProblemTrace(problem=item.problem, trace=trace) for trace in traces])
-    graded = {
-        text: verdict.fraction if verdict else None for text, verdict in zip(complete, verdicts, strict=True)
-    }
-    shares: list[float | None] = [graded.get(prefixes[0], 0.0)]
-    for text in prefixes[1:]:
-        shares.append(graded.get(text, shares[-1]))
-    return [None if first is None or second is None else second - first for first, second in pairwise(shares)]
 
 
 class ExecutionTraceVerifier(SandboxedVerifier):
