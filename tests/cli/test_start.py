@@ -57,6 +57,7 @@ def test_what_does_not_exist_is_reported_before_torch_is_imported(tmp_path, monk
         ("score", "nowhere.jsonl", "--problems", "nowhere.jsonl", "-m", "nowhere"),
         ("sample", "nowhere.jsonl"),
         ("search", "beam", "nowhere.jsonl", "--prm", "nowhere"),
+        ("rl", "nowhere.jsonl", "--out", "nowhere"),
         ("train", "orm", "nowhere.jsonl", "--problems", "nowhere.jsonl", "--out", "nowhere"),
     ):
         assert "torch" not in modules

@@ -154,22 +154,6 @@ def restating(request, sample):
     return f"step {len(set(lines))}\n"
 
 
-def test_a_beam_that_repeats_itself_goes_on():
-    def likes_repeats(prefix):
-        lines = prefix.splitlines()
-        return 0.99 if lines[-1] in lines[:-1] else 0.8
-
-    rounds = {}
-    for shun in (True, False):
-        policy = Watched(ScriptedPolicy(restating))
-        search = BeamSearch(width=1, expand=4, penalize_repeats=shun)
-        [result] = searched(search, [QUESTION], policy, HashScorer(likes_repeats), aggregation="last")
-        rounds[shun] = len(policy.rounds)
-        assert len(result.candidates) == 1
-    assert rounds[True] == 4
-    assert rounds[False] == STEPS.max_steps + 1  # bounded all the same
-
-
 def test_a_beam_that_can_only_repeat_is_stopped():
     policy = Watched(ScriptedPolicy(lambda request, sample: "again\n"))
     [result] = searched(BeamSearch(width=2, expand=2), [QUESTION], policy, HashScorer())

@@ -12,14 +12,22 @@ from surefoot.protocols import Candidate
 from surefoot.search import (
     SELECTORS,
     Pool,
+    RandomOrders,
     best_of_n,
     pass_at_k,
+    pool_curve,
     select_among,
     selection_curve,
-    vote_at_k,
 )
 
 METHODS = ("pass", *SELECTORS)
+
+
+def vote_at_k(answers, correct, weights, k, draws, rng):
+    """The expected vote of k samples of one pool: by majority, or weighted."""
+    pool = Pool(answers=answers, correct=correct, scores=[1.0] * len(answers) if weights is None else weights)
+    method = "majority" if weights is None else "weighted_vote"
+    return pool_curve(pool, method, [k], RandomOrders(len(correct), draws, rng))[0]
 
 
 def brute_force(method, answers, correct, scores, k, gate=None):
@@ -235,7 +243,7 @@ def test_votes_are_fast_enough_for_a_benchmark():
         (lambda rng: pass_at_k(3, 1, 4), "'k'"),
         (lambda rng: best_of_n([0.1, 0.2], [1], 1), "lengths differ"),
         (lambda rng: best_of_n([0.1, 0.2], [1, None], 1), "unjudged"),
-        (lambda rng: vote_at_k(["a", "b"], [1, 0], [0.1], 1, 10, rng), "'weights' has 1"),
+        (lambda rng: vote_at_k(["a", "b"], [1, 0], [0.1], 1, 10, rng), "'scores' has 1"),
         (lambda rng: vote_at_k(["a"] * 3, [1, 0, 0], None, 2, 0, rng), "'draws'"),
         (lambda rng: selection_curve([big_pool(0)], "best", [1], rng=rng), r"pools\[0\]: unknown method"),
         (lambda rng: selection_curve([big_pool(0)], "pass", [41], rng=rng), r"pools\[0\]: 'k'"),

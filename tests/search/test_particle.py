@@ -47,21 +47,10 @@ def test_certain_scores_have_finite_weights_and_missing_ones_none():
             log_weight(wrong)
 
 
-@given(scores=SCORES, count=st.integers(1, 20), seed=st.integers(0, 99))
-def test_systematic_copies_are_within_one_of_their_expectation(scores, count, seed):
-    weights = [log_weight(score) for score in scores]
-    chosen = resample(weights, count, np.random.default_rng(seed), "systematic")
-    copies = Counter(chosen)
-    assert len(chosen) == count
-    for k, probability in enumerate(normalised(weights)):
-        assert abs(copies[k] - count * probability) < 1 + 1e-6
-
-
-@pytest.mark.parametrize("how", ["multinomial", "systematic"])
-def test_resampling_is_unbiased(how):
+def test_resampling_is_unbiased():
     generator = np.random.default_rng(1)
     weights = [log_weight(score) for score in (0.2, 0.5, 0.8)]
-    draws = Counter(k for _ in range(2000) for k in resample(weights, 5, generator, how))
+    draws = Counter(k for _ in range(2000) for k in resample(weights, 5, generator))
     shares = np.asarray([draws[k] for k in range(3)]) / 10_000
     # three standard errors of a multinomial draw
     assert shares == pytest.approx(normalised(weights), abs=0.015)
@@ -73,11 +62,10 @@ def test_the_weightless_are_never_drawn():
     assert resample(weights, 200, generator) == [1] * 200
 
 
-@pytest.mark.parametrize("how", ["multinomial", "systematic"])
 @pytest.mark.parametrize("n", [1, 2, 7])
-def test_the_number_of_particles_is_kept(how, n):
+def test_the_number_of_particles_is_kept(n):
     policy = Watched(ScriptedPolicy(full_tree(3, 3)))
-    [result] = searched(ParticleFilter(n=n, resampling=how), [QUESTION], policy, HashScorer())
+    [result] = searched(ParticleFilter(n=n), [QUESTION], policy, HashScorer())
     assert [sum(request.n for request in requests) for requests in policy.rounds] == [n] * 4
     assert sum(result.weights) == n
 
@@ -179,8 +167,7 @@ def test_a_reference_longer_than_max_steps_is_kept():
     [
         ({"n": 0}, r"\bn\b"),
         ({"sweeps": 0}, "sweeps"),
-        ({"resampling": "residual"}, "'multinomial' or 'systematic'"),
-        ({"sweeps": 2, "resampling": "systematic"}, "multinomial"),
+        ({"sweeps": 2, "n": 1}, "above 1"),
         ({"sweeps": 2, "n": 1}, "'n' above 1"),
     ],
 )

@@ -31,7 +31,7 @@ ALL = [
     Rebase(n=8),
     Rebase(n=8, rounding="round"),
     ParticleFilter(n=6),
-    ParticleFilter(n=6, resampling="systematic", rule="first"),
+    ParticleFilter(n=6, rule="first"),
     ParticleFilter(n=4, sweeps=3, rule="first"),
     MCTS(paths=6, expand=3),
     MCTS(paths=6, expand=2, rollout=True),

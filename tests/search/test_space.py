@@ -18,7 +18,6 @@ from surefoot.errors import ScoreError
 from surefoot.protocols import Sampling
 from surefoot.records import StepScores
 from surefoot.search import BeamSearch, BestOfNSearch, Steps
-from surefoot.search.space import is_repetition
 
 
 def texts(rows):
@@ -220,14 +219,6 @@ def test_scores_that_do_not_fit_are_an_error(fault):
 
     with pytest.raises(ScoreError, match="do not fit the"):
         searched(BeamSearch(), problems(1), ScriptedPolicy(random_solver()), Wrong())
-
-
-def test_what_is_written_again():
-    async def work(space):
-        names = ["one\n", "two\n", "\n", "\n", " one \n"]
-        return [is_repetition(node) for node in space.tree.insert(names)]
-
-    assert in_space(work, ScriptedPolicy(random_solver())) == [False, False, False, True, True]
 
 
 def test_generators_follow_from_seed_and_problem():

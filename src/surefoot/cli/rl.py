@@ -150,12 +150,14 @@ class RL(Command):
     def run(self) -> None:
         """Train, evaluate and write the report."""
         from surefoot.cli.runs import file_inputs, one_writer
+
+        files = {"problems": self.problems, "held_out": self.held_out}
+        # before torch is imported, which takes seconds: a file may be missing
+        inputs = file_inputs(**{name: path for name, path in files.items() if path != "lab"})
         from surefoot.models.engine.causal import load_causal
         from surefoot.rl.loop import train_policy
         from surefoot.work import progress_bars
 
-        files = {"problems": self.problems, "held_out": self.held_out}
-        inputs = file_inputs(**{name: path for name, path in files.items() if path != "lab"})
         inputs |= self.judge.files()
         with (
             self.task() as task,

@@ -44,7 +44,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ByteSize, ConfigDict
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
@@ -386,6 +386,7 @@ def _word(kind: Any) -> tuple[Any, bool]:
         return _word(FieldInfo.from_annotation(get_args(kind)[0]).annotation)[0], True
     if get_origin(kind) is Literal or kind in (str, int, float, bool, Path):
         return kind, False
-    if get_origin(kind) in (Union, UnionType) and all(_word(part)[0] for part in get_args(kind)):
+    union = get_origin(kind) in (Union, UnionType) and all(_word(part)[0] for part in get_args(kind))
+    if union or kind is ByteSize:
         return str, False
     return None, False

@@ -9,7 +9,6 @@ from .estimators import best_of_n as best_of_n
 from .estimators import pass_at_k as pass_at_k
 from .estimators import pool_curve as pool_curve
 from .estimators import selection_curve as selection_curve
-from .estimators import vote_at_k as vote_at_k
 from .mcts import MCTS as MCTS
 from .method import Search as Search
 from .method import SearchCounts as SearchCounts

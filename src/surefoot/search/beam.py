@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from surefoot.protocols import Policy, StepScorer
 from surefoot.records import Problem
 from surefoot.search.method import SearchMethod, SearchResult, run_search
-from surefoot.search.space import Prefix, Space, is_open, is_repetition
+from surefoot.search.space import Prefix, Space, is_open
 
 
 class _RankedSearch(SearchMethod):
@@ -21,18 +21,11 @@ class _RankedSearch(SearchMethod):
         ge=0,
         description="Greedy steps written ahead of a prefix before it is scored.",
     )
-    penalize_repeats: bool = Field(
-        default=False, description="Rank a step that its solution already contains behind all others."
-    )
 
-    async def _ranks(self, space: Space, prefixes: Iterable[Prefix]) -> dict[Prefix, tuple[bool, float]]:
-        """The rank of each prefix; the lowest is the best."""
+    async def _values(self, space: Space, prefixes: Iterable[Prefix]) -> dict[Prefix, float]:
+        """The value of each prefix, after the steps ahead."""
         rivals = list(dict.fromkeys(prefixes))
-        values = await space.score_ahead(rivals, self.lookahead)
-        return {
-            prefix: (self.penalize_repeats and is_repetition(prefix), -value)
-            for prefix, value in zip(rivals, values, strict=True)
-        }
+        return dict(zip(rivals, await space.score_ahead(rivals, self.lookahead), strict=True))
 
 
 class BeamSearch(_RankedSearch):
@@ -51,10 +44,6 @@ class BeamSearch(_RankedSearch):
 
     With ``lookahead`` a prefix is ranked by the score after that many further steps, written greedily, as in
     the paper (the scored text contains them).
-
-    A scorer of correctness may prefer a step that repeats an earlier one, and the beam then makes no progress
-    until ``max_steps``. With ``penalize_repeats`` a step that its solution already contains, word for word,
-    ranks behind all others. This rule is not in the paper, and it hurts where correct solutions repeat lines.
 
     Where there is nothing to choose between, nothing is scored: a beam of one with one draw a step is plain
     sampling, scored at its end.
@@ -102,8 +91,8 @@ class BeamSearch(_RankedSearch):
         """The ``width`` best; the first of equals."""
         if len(prefixes) <= self.width:  # nothing to choose between
             return prefixes
-        ranks = await self._ranks(space, prefixes)
-        return sorted(prefixes, key=ranks.__getitem__)[: self.width]
+        values = await self._values(space, prefixes)
+        return sorted(prefixes, key=lambda prefix: -values[prefix])[: self.width]
 
 
 class DVTS(_RankedSearch):
@@ -117,7 +106,7 @@ class DVTS(_RankedSearch):
     40 rounds, and also ends a tree whose text contains a boxed answer; this search does not. ``expand`` 1 is
     plain sampling; a single tree is step-wise best-of-``expand``.
 
-    ``lookahead`` and ``penalize_repeats`` are as in :class:`BeamSearch`.
+    ``lookahead`` is as in :class:`BeamSearch`.
     """
 
     n: int = Field(default=16, ge=1, description="Draws per round, a multiple of `expand`.")
@@ -152,8 +141,8 @@ class DVTS(_RankedSearch):
     async def _best(self, space: Space, groups: list[list[Prefix]]) -> list[Prefix]:
         """The best of each group; the first of equals. All are scored together."""
         rivals = (prefix for group in groups if len(set(group)) > 1 for prefix in group)
-        ranks = await self._ranks(space, rivals)
-        return [min(group, key=lambda prefix: ranks.get(prefix, (False, 0.0))) for group in groups]
+        values = await self._values(space, rivals)
+        return [max(group, key=lambda prefix: values.get(prefix, 0.0)) for group in groups]
 
 
 async def beam_search(

@@ -104,31 +104,6 @@ def best_of_n(
     return float(np.add.reduceat(_chance_of_being_best(n, k), starts) @ block_mean)
 
 
-def vote_at_k(
-    answers: Sequence[str | None],
-    correct: ArrayLike,
-    weights: ArrayLike | None,
-    k: int,
-    draws: int,
-    rng: np.random.Generator,
-) -> float:
-    """Expected correctness of a vote among k samples taken without replacement from a pool of n.
-
-    ``weights`` ``None`` is the majority vote, otherwise scores of shape [n] for the weighted vote. If there
-    are no more than max(n, draws) subsets (always so for k = 1, n - 1 and n), all of them are used and the
-    result is exact; otherwise ``draws`` random subsets, whose noise can lift a vote slightly above the exact
-    ``pass_at_k``. Lightman et al. 2023 use 400 draws. Raises ``ValueError`` for unequal lengths, k outside
-    [1, n] or draws < 1.
-    """
-    right = _correct(correct)
-    values = None if weights is None else _scores(weights)
-    lengths = {"answers": len(answers), "correct": len(right)}
-    _check_lengths(**lengths, **({} if values is None else {"weights": len(values)}))
-    _check_size(len(right), k)
-    ballot = _Ballot.of(answers, right, values)
-    return _mean_over_subsets(ballot, k, RandomOrders(len(right), draws, rng))
-
-
 def selection_curve(
     pools: Sequence[Pool],
     method: Method,

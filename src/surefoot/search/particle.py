@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Literal, Self
+from typing import Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -14,10 +14,6 @@ from surefoot.errors import ScoreError
 from surefoot.search.method import SearchMethod
 from surefoot.search.selection import FIRST, Rule
 from surefoot.search.space import Prefix, Space
-
-Resampling = Literal["multinomial", "systematic"]
-"""multinomial: independent draws; systematic: one random number for all, and the copies of a particle differ
-from their expectation by less than one."""
 
 MARGIN = 1e-6
 """Scores nearer than this to 0 or 1 count as this near: no particle's weight is infinite."""
@@ -42,7 +38,6 @@ class ParticleFilter(SearchMethod):
     """
 
     n: int = Field(default=16, ge=1, description="Particles.")
-    resampling: Resampling = Field(default="multinomial", description="How particles are resampled.")
     sweeps: int = Field(default=1, ge=1, description="More than one = particle Gibbs.")
     rule: Rule = Field(
         default="best_of_n",
@@ -52,8 +47,8 @@ class ParticleFilter(SearchMethod):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.sweeps > 1 and (self.n == 1 or self.resampling != "multinomial"):
-            raise ValueError("more than one of 'sweeps' needs 'n' above 1 and 'resampling' multinomial")
+        if self.sweeps > 1 and self.n == 1:
+            raise ValueError("more than one of 'sweeps' needs 'n' above 1")
         return self
 
     async def explore(self, space: Space) -> list[Prefix]:
@@ -94,7 +89,7 @@ class ParticleFilter(SearchMethod):
                 particles = particles[:1] * self.n
             else:
                 weights = [log_weight(value) for value in await space.score(particles)]
-                chosen = resample(weights, self.n - len(fixed), generator, self.resampling)
+                chosen = resample(weights, self.n - len(fixed), generator)
                 particles = fixed + [particles[k] for k in chosen]
         return [particle for particle in particles if particle is not space.root]
 
@@ -121,18 +116,10 @@ def normalised(log_weights: Sequence[float]) -> np.ndarray[tuple[int], np.dtype[
     return np.asarray(weights / weights.sum())
 
 
-def resample(
-    log_weights: Sequence[float],
-    count: int,
-    generator: np.random.Generator,
-    how: Resampling = "multinomial",
-) -> list[int]:
+def resample(log_weights: Sequence[float], count: int, generator: np.random.Generator) -> list[int]:
     """``count`` indices of particles, sampled with replacement in proportion to their weights."""
     bounds = np.cumsum(normalised(log_weights))
-    if how == "systematic":
-        points = (generator.random() + np.arange(count)) / count
-    else:
-        points = generator.random(count)
+    points = generator.random(count)
     # the last bound may miss 1 by rounding; "right", so that weight 0 is never chosen
     indices = np.searchsorted(bounds, points * bounds[-1], side="right")
     return [int(k) for k in np.minimum(indices, len(log_weights) - 1)]

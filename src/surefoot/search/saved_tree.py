@@ -183,8 +183,9 @@ def shorten(text: str, columns: int) -> str:
     if cell_len(clean) <= columns:
         return clean
     room = columns - 1
-    head = chop_cells(clean, room - room // 3)[0]
-    tail = chop_cells(clean[::-1], room - cell_len(head))[0][::-1]
+    head = chop_cells(clean, room - room // 3)[0] if room else ""
+    rest = room - cell_len(head)
+    tail = chop_cells(clean[::-1], rest)[0][::-1] if rest else ""
     return f"{head}…{tail}"
 
 

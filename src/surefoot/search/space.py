@@ -368,20 +368,6 @@ class Space:
         return leaf
 
 
-def is_repetition(prefix: Prefix) -> bool:
-    """Whether the last step repeats an earlier step of the solution, word for word.
-
-    A blank line repeats only a blank line right before it.
-    """
-    words = prefix.text.split()
-    parent = prefix.parent
-    if parent is None or not prefix.text:
-        return False
-    if not words:
-        return bool(parent.text) and not parent.text.strip()
-    return any(node.text.split() == words for node in parent.path())
-
-
 def is_open(prefix: Prefix) -> bool:
     """Whether the solution is unfinished here."""
     return prefix.data.finish is None

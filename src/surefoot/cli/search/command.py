@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,12 +9,12 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import ByteSize, Field, model_validator
 
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo, echo_table
-from surefoot.errors import PolicyError, RecordError, RunError
+from surefoot.errors import PolicyError, RecordError
 from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
@@ -29,22 +28,6 @@ if TYPE_CHECKING:
 
 _PIECE = 4
 """Problems per piece, as a multiple of those searched at once: the next starts as soon as one ends."""
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]i?)?B?", re.ASCII | re.IGNORECASE)
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-
-
-def parse_size(text: str) -> int:
-    """Bytes: ``2GB`` (powers of 1000), ``1.5GiB`` (of 1024), ``0``. Raises ``RunError`` for anything else."""
-    match = _SIZE.fullmatch(text.strip())
-    if not match:
-        raise RunError(f"--remember is {text!r}; give a size such as 500MB, 2GB or 1.5GiB, or 0 for none")
-    number, unit = match[1], (match[2] or "").lower()
-    return int(float(number) * (1024 if unit.endswith("i") else 1000) ** _POWERS[unit.removesuffix("i")])
-
-
-def _size(text: str) -> str:
-    parse_size(text)
-    return text
 
 
 class StepSettings(o.SettingsGroup):
@@ -79,8 +62,8 @@ class SearchSettings(Command):
     steps: StepSettings = StepSettings()
     grading: o.GradingSettings = o.GradingSettings()
     loading: o.Models = Loading()
-    remember: Annotated[str, AfterValidator(_size)] = Field(
-        default="2GB",
+    remember: ByteSize = Field(
+        default="2GB",  # type: ignore[assignment]  # pydantic reads it
         description="Memory for the keys and values of texts that were read, for policy and reward model "
         "each, if they run in this process: 500MB, 2GB, 1.5GiB; 0 = no cache.",
     )
@@ -155,7 +138,7 @@ class SearchCommand(SearchSettings):
         from surefoot.work import Here, Job, progress_bars
 
         judge: SearchJudge | None = getattr(self, "judge", None)
-        command, search, memory = f"search {self.command}", self.search(), parse_size(self.remember)
+        command, search, memory = f"search {self.command}", self.search(), self.remember
         problems = read_table(self.problems, Problem)
         inputs = file_inputs(problems=self.problems) | (judge.files() if judge else {})
         config = self.resolved() | {"search": repr(search)}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field
 
 from surefoot.cli import options as o
-from surefoot.cli.search.command import GuidedSearch, Judge, SearchSettings, parse_size
+from surefoot.cli.search.command import GuidedSearch, Judge, SearchSettings
 from surefoot.cli.settings import Flag, OptionGroup
 from surefoot.cli.terminal import echo, echo_table
 from surefoot.errors import RunError
@@ -76,7 +76,7 @@ class FindPlan(SearchSettings):
         from surefoot.search import fit_optimal, predict_difficulties
         from surefoot.search.caches import remembering_policy, remembering_scorer
 
-        memory = parse_size(self.remember)
+        memory = self.remember
         problems = read_table(self.problems, Problem)
         trials = _trials(self.trials, problems)
         with self.judge.open(self.loading) as scorer, self.grading.open() as grader:
@@ -84,7 +84,9 @@ class FindPlan(SearchSettings):
                 predict_difficulties(
                     self.probe,
                     problems,
-                    remembering_policy(self.policy.open(chat=self.prompt.chat, loading=self.loading), memory),
+                    remembering_policy(
+                        self.policy.open(chat=self.prompt.chat, loading=self.loading), self.remember
+                    ),
                     remembering_scorer(scorer, memory) if scorer else None,
                     steps=self.how(scorer),
                     aggregation=self.judge.aggregate,

@@ -144,27 +144,26 @@ def _modular(node: Expression, point: dict[str, int]) -> int:
                 raise NotRationalError("a root or a large power")
             base = _modular(node.parts[0], point)
             return pow(_inverse(base) if exponent < 0 else base, abs(int(exponent)), _PRIME)
-    parts = [_modular(part, point) for part in node.parts]
-    match node.kind:
-        case "+" | "mix":
-            return sum(parts) % _PRIME
-        case "-":
-            return (parts[0] - parts[1]) % _PRIME
-        case "*":
-            return parts[0] * parts[1] % _PRIME
-        case "/":
-            return parts[0] * _inverse(parts[1]) % _PRIME
-        case "neg":
-            return -parts[0] % _PRIME
-        case "%":
-            return parts[0] * _inverse(100) % _PRIME
-    raise NotRationalError(node.kind)
+    if node.kind not in _MODULAR:
+        raise NotRationalError(node.kind)
+    return _MODULAR[node.kind](*(_modular(part, point) for part in node.parts)) % _PRIME
 
 
 def _inverse(number: int) -> int:
     if number % _PRIME == 0:
         raise ZeroDivisionError
     return pow(number, -1, _PRIME)
+
+
+_MODULAR: dict[str, Callable[..., int]] = {
+    "+": lambda a, b: a + b,
+    "mix": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "/": lambda a, b: a * _inverse(b),
+    "neg": lambda a: -a,
+    "%": lambda a: a * _inverse(100),
+}
 
 
 def _power(base: Fraction, exponent: Fraction) -> Fraction:
