@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from _simulated_costs import predict
 
 from surefoot import __version__
 from surefoot.answers import AnswerChecker, Grader
@@ -33,7 +34,6 @@ from surefoot.labelling import (
     SequentialTest,
     SoftEstimate,
     TreeSettings,
-    predict,
 )
 from surefoot.labels import first_error
 from surefoot.policies import PromptFormat, TransformersPolicy, sample_traces
@@ -64,7 +64,7 @@ class Outcome:
     """Share of a problem's traces whose first error is the true one."""
     seconds: float
     predicted: int | None = None
-    """Tokens that the dry run foresaw."""
+    """Tokens that the simulation foresaw."""
 
     @property
     def tokens(self) -> np.ndarray:
@@ -285,7 +285,7 @@ def figure(name: str, interval: Interval, unit: str) -> dict[str, object]:
 def table(runs: list[dict[str, Outcome]]) -> None:
     """Means over the seeds; first-error accuracy of each seed beside."""
     head = f"{'labeller':28} {'tok/label':>9} {'written':>8} {'labels':>7} {'tok/prefix':>10}"
-    print(f"{head} {'first error':>24} {'dry run':>8} {'seconds':>8}")
+    print(f"{head} {'first error':>24} {'foreseen':>8} {'seconds':>8}")
     for name in runs[0]:
         all_of = [run[name] for run in runs]
         tokens, written, labels, distinct = (

@@ -3,7 +3,7 @@
     python benchmarks/on_paper.py [--read-rate 40000] [--write-rate 6000] [--price-hour 2.5] [--json FILE]
 
 Nothing is labelled. For each data set 400 made-up solutions with its mean numbers are labelled by the
-package's own labellers on simulated completions (``surefoot label mc --dry-run``), and the tokens multiplied.
+package's own labellers on simulated completions, and the tokens multiplied.
 The rates of a GPU and its price are inputs, not measurements; processor time and bytes were measured
 (docs/results/scale.md). The tables are Markdown.
 """
@@ -17,14 +17,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from _simulated_costs import CHARACTERS_PER_TOKEN, predict
+
 from surefoot import Problem, Trace, Usage, __version__
 from surefoot.answers import Grader
 from surefoot.labelling import (
-    CHARACTERS_PER_TOKEN,
     HardEstimate,
     MonteCarloLabeller,
     SoftEstimate,
-    predict,
 )
 from surefoot.policies import PromptFormat
 from surefoot.protocols import Labeller, Policy, ProblemTrace

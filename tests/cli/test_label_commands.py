@@ -211,7 +211,7 @@ def test_a_dry_run_asks_nobody(data, tmp_path):
     with serve(answer) as running:
         ended = good(*words(data, running.url, tmp_path / "l.jsonl", "--dry-run"))
         assert running.seen == []
-        assert ended.out.startswith("about ")
+        assert ended.out.startswith("at most ")
         assert not (tmp_path / "l.jsonl").exists()
 
 
@@ -269,8 +269,12 @@ def test_trees_are_grown_resumed_and_taken_apart(data, tmp_path):
     assert all(pair.better_value > pair.worse_value for pair in pairs)
 
 
-def test_a_dry_run_of_trees_needs_traces(data, tmp_path):
+def test_a_dry_run_of_trees_takes_lengths_from_traces(data, tmp_path):
     command = ["label", "tree", data / "p.jsonl", "--out", tmp_path / "x", "--dry-run", *GRADING]
-    assert "give some with --traces" in refused(*command)
+    bound = "at most 540 prefixes of 8 rollouts each"  # 60 problems, 2 searches of at most 4 probes, the root
+    without = good(*command, "--search-limit=2")
+    assert without.out.startswith(bound)
+    assert "at most 129,600 written, in 540 requests" in without.out
     ended = good(*command, "--traces", data / "t.jsonl", "--search-limit=2")
-    assert ended.out.startswith("about ")
+    assert ended.out.startswith(bound)
+    assert ended.out != without.out

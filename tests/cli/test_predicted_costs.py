@@ -79,8 +79,11 @@ def test_rollouts_are_predicted(files):
     said = good(
         *("label", "mc", traces, "--problems", problems, "--dry-run", "--read-rate=1000", "--write-rate=10")
     )
-    assert "requests for 40 labels" in said.out
-    assert said.out.splitlines()[-1].endswith(" hours")
+    assert said.out.splitlines() == [
+        "at most 20 prefixes of 8 rollouts each: about 400 tokens read (3.5 characters each), at most 1,600 "
+        "written, in 20 requests",
+        "0.04 hours",
+    ]
 
 
 @pytest.mark.slow

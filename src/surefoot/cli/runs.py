@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
 
+CHARACTERS_PER_TOKEN = 3.5
+"""For texts without token counts."""
+
 
 def print_table(table: Table) -> None:
     """Print a table of a report."""
@@ -267,8 +270,6 @@ def predict_usage(
 
     ``prompts`` is the number of times that an item's prompt is read, by default once per reply.
     """
-    from surefoot.labelling.dry_run import CHARACTERS_PER_TOKEN
-
     stride = max(1, len(items) // 1000)
     lengths = [len(text_of(items[at])) for at in range(0, len(items), stride)]
     calls = len(items) * (replies if prompts is None else prompts)
@@ -281,20 +282,13 @@ def predict_usage(
 
 def say_prediction(what: str, usage: Usage, rates: Rates) -> None:
     """Show the tokens of ``what``, and the hours if the rates were given."""
-    from surefoot.labelling.dry_run import CHARACTERS_PER_TOKEN
+    from surefoot.work.cost import predict_hours
 
     written = f", at most {usage.completion_tokens:,} written" if usage.completion_tokens else ""
     echo(
         f"{what}: about {usage.prompt_tokens:,} tokens read ({CHARACTERS_PER_TOKEN} characters each)"
         f"{written}, in {usage.calls:,} requests"
     )
-    say_hours(usage, rates)
-
-
-def say_hours(usage: Usage, rates: Rates) -> None:
-    """Show the hours, if the rates were given."""
-    from surefoot.work.cost import predict_hours
-
     hours = predict_hours(usage, rates)
     if hours is not None:
         echo(f"{hours:,.2f} hours")

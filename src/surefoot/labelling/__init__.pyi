@@ -10,8 +10,6 @@ from .consensus import SameFirstError as SameFirstError
 from .consensus import Unanimous as Unanimous
 from .consensus import Weighted as Weighted
 from .consensus import combine_labels as combine_labels
-from .dry_run import CHARACTERS_PER_TOKEN as CHARACTERS_PER_TOKEN
-from .dry_run import predict as predict
 from .expert import ExpertLabeller as ExpertLabeller
 from .expert import StepMatch as StepMatch
 from .expert import expert_traces as expert_traces

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -46,18 +47,27 @@ class RolloutSettings(Command):
     dry_run: o.DryRun = False
     rates: o.CostRates = Rates()
 
-    def make_labeller(self, policy: Policy, grader: Any) -> Any:
-        """The labeller of these settings."""
-        raise NotImplementedError
+    def say_rollouts(
+        self, items: Sequence[ProblemTrace], problems: Sequence[Problem], prefixes: int, rollouts: int
+    ) -> None:
+        """Show the most that ``rollouts`` from each of the ``prefixes`` cost, from the lengths of ``items``.
 
-    def predict(self, items: Sequence[ProblemTrace]) -> None:
-        """Print the predicted cost of labelling ``items``."""
-        from surefoot.cli.runs import say_hours
-        from surefoot.labelling.dry_run import predict
+        A prefix and its rollout share a trace; without traces, a rollout has as many tokens as it may have.
+        """
+        from surefoot.cli.runs import CHARACTERS_PER_TOKEN, say_prediction
 
-        prediction = predict(items, self.make_labeller, prompt=self.prompt, seed=self.seed)
-        echo(prediction.summary())
-        say_hours(prediction.usage, self.rates)
+        half = self.sampling.max_tokens / 2
+        if some := items[:: max(1, len(items) // 1000)]:
+            traces = [item.trace for item in some]
+            lengths = [t.usage.completion_tokens or len(t.text or "") / CHARACTERS_PER_TOKEN for t in traces]
+            half = fmean(lengths) / 2
+        texts = fmean(len(problem.text) for problem in problems[:1000]) / CHARACTERS_PER_TOKEN
+        usage = Usage(
+            prompt_tokens=round(prefixes * (texts + half)),
+            completion_tokens=round(prefixes * rollouts * half),
+            calls=prefixes,
+        )
+        say_prediction(f"at most {prefixes:,} prefixes of {rollouts} rollouts each", usage, self.rates)
 
     def open_policy(self) -> Policy:
         """The policy that completes prefixes."""
@@ -162,8 +172,6 @@ class MonteCarlo(RolloutSettings, LabelCommand):
                 "'environment' takes --estimate soft, --order every and no other --grader, and no 'dry_run'"
             )
         o.check_agent(self.environment, self.policy)
-        if self.dry_run and self.grader == "tests":
-            raise ValueError("'dry_run' predicts for --grader answer alone; it cannot guess which tests pass")
         if self.sandbox != "bubblewrap" and self.grader != "tests":
             raise ValueError("'sandbox' is where --grader tests runs programs; --grader answer runs none")
         return self
@@ -179,6 +187,14 @@ class MonteCarlo(RolloutSettings, LabelCommand):
         if self.grader == "answer":
             return with_answer(items)
         return usable(items, lambda item: has_hidden_tests(item.problem), "their problem has no hidden tests")
+
+    def predict(self, items: Sequence[ProblemTrace]) -> None:
+        """Show the most that rollouts from all prefixes cost; the end of a trace needs none."""
+        prefixes = [max(len(item.trace.steps) - 1, 0) for item in items]
+        if self.order == "bisect":
+            prefixes = [count.bit_length() for count in prefixes]
+        problems = [item.problem for item in items[:1000]]
+        self.say_rollouts(items, problems, sum(prefixes), self.estimate.rollouts)
 
     @contextmanager
     def labeller(self) -> Iterator[Labeller]:
@@ -198,15 +214,15 @@ class MonteCarlo(RolloutSettings, LabelCommand):
             return
         if self.grader == "answer":
             with self.grading.open() as grader:
-                yield self.make_labeller(self.open_policy(), grader)
+                yield self._labeller(self.open_policy(), grader)
             return
         from surefoot.labelling.verifiers.programs import ProgramGrader
         from surefoot.sandbox import open_sandbox
 
         with open_sandbox(self.sandbox) as sandbox:
-            yield self.make_labeller(self.open_policy(), ProgramGrader(sandbox))
+            yield self._labeller(self.open_policy(), ProgramGrader(sandbox))
 
-    def make_labeller(self, policy: Policy, grader: ProblemGrader) -> MonteCarloLabeller:
+    def _labeller(self, policy: Policy, grader: ProblemGrader) -> MonteCarloLabeller:
         from surefoot.labelling.monte_carlo import MonteCarloLabeller
 
         return MonteCarloLabeller(
@@ -273,7 +289,6 @@ class Tree(RolloutSettings):
     def run(self) -> None:
         """Grow trees, or predict the cost."""
         from surefoot.cli.runs import connections, file_inputs, map_pieces, pair, read_table
-        from surefoot.errors import LabelError
         from surefoot.records import Problem
         from surefoot.work import Job
 
@@ -283,11 +298,8 @@ class Tree(RolloutSettings):
             echo(f"{len(problems) - len(answered)} problems skipped: they have no 'answer'", err=True)
         items = pair(answered, read_table(self.traces, Trace)) if self.traces is not None else []
         if self.dry_run:
-            if not items:
-                raise LabelError(
-                    "--dry-run reads lengths and success rates from traces; give some with --traces"
-                )
-            self.predict(items)
+            searched = self.tree.search_limit * (self.tree.pieces - 1).bit_length()
+            self.say_rollouts(items, answered, len(answered) * (1 + searched), self.tree.rollouts)
             return
         policy = self.open_policy()
         seeds: dict[str, list[Trace]] = {}
@@ -295,7 +307,7 @@ class Tree(RolloutSettings):
             seeds.setdefault(item.problem.id, []).append(item.trace)
         self.out.mkdir(parents=True, exist_ok=True)
         with self.grading.open() as grader:
-            labeller = self.make_labeller(policy, grader)
+            labeller = self._labeller(policy, grader)
 
             async def work(piece: Sequence[Problem]) -> list[GrownTree]:
                 return [_grown(labeller, grown) for grown in await labeller.grow(piece, seeds)]
@@ -314,7 +326,7 @@ class Tree(RolloutSettings):
         _split(self.out)
         outcome.require_complete()
 
-    def make_labeller(self, policy: Policy, grader: Grader) -> OmegaPRMLabeller:
+    def _labeller(self, policy: Policy, grader: Grader) -> OmegaPRMLabeller:
         from surefoot.labelling.omegaprm import OmegaPRMLabeller
         from surefoot.segment import segmenter
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from pathlib import Path
 
 import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+from _simulated_costs import predict
 
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import LabelError
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, generate_problems
-from surefoot.labelling.dry_run import predict
 from surefoot.labelling.monte_carlo import MonteCarloLabeller
 from surefoot.labelling.omegaprm import OmegaPRMLabeller
 from surefoot.labelling.omegaprm_tree import TreeSettings

@@ -16,8 +16,7 @@ import numpy as np
 
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import LabelError
-from surefoot.io.joins import Joined
-from surefoot.policies.prompts import PromptFormat
+from surefoot.policies import PromptFormat
 from surefoot.protocols import Completion, Labeller, Policy, ProblemTrace, SampleRequest, SampleResult
 from surefoot.records import Problem, Usage, content_id
 
@@ -99,7 +98,7 @@ def _subset(items: Sequence[ProblemTrace], at_most: int) -> list[ProblemTrace]:
     """Evenly spread groups of consecutive traces of a problem, about ``at_most`` traces in all."""
     if len(items) <= at_most:
         return list(items)
-    ids = items.problem_ids() if isinstance(items, Joined) else (item.problem.id for item in items)
+    ids = (item.problem.id for item in items)
     ends = array("Q", accumulate(sum(1 for _ in stretch) for _, stretch in groupby(ids)))
     stride = len(items) / at_most
     chosen = (int(number * stride) for number in range(int(len(ends) / stride) or 1))
