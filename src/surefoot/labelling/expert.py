@@ -156,40 +156,46 @@ class ExpertLabeller:
         labels: list[StepLabel] = []
         matched = 0
         for step in range(len(trace.steps)):
+            value, evidence = None, Evidence()
             key = None if ended else self.match.key(trace, step)
-            if key is None:
-                labels.append(_label(trace, step, reason=ended or self.match.nothing))
-                continue
-            candidates = [path for path in on_path if matched < len(path.steps)]
-            if not candidates:
-                ended = "after the end of the expert's path"
-                labels.append(_label(trace, step, reason=ended))
-                continue
-            on_path = [path for path in candidates if self.match.same(key, path.steps[matched][1])]
-            if not on_path:
-                ended = "after leaving the expert's path"
-            labels.append(self._compare(trace, step, candidates, on_path, matched))
-            matched += 1
+            reason = ended or self.match.nothing
+            if key is not None:
+                candidates = [path for path in on_path if matched < len(path.steps)]
+                if candidates:
+                    on_path = [path for path in candidates if self.match.same(key, path.steps[matched][1])]
+                    evidence = self._evidence(candidates, on_path, matched)
+                    if on_path or self.disagreement == "wrong":
+                        value = 1.0 if on_path else -1.0
+                    reason = "no expert took this step, which does not prove an error"
+                    ended = "" if on_path else "after leaving the expert's path"
+                    matched += 1
+                else:
+                    ended = reason = "after the end of the expert's path"
+            labels.append(
+                StepLabel(
+                    trace_id=trace.id,
+                    step=step,
+                    kind="correctness",
+                    value=value,
+                    reason=reason if value is None else None,
+                    source=SOURCE,
+                    evidence=evidence,
+                )
+            )
         return labels
 
-    def _compare(
-        self, trace: Trace, step: int, candidates: list[_Path], agreeing: list[_Path], number: int
-    ) -> StepLabel:
-        """The label of a step that ``agreeing`` of the ``candidates`` take as their step ``number``."""
+    def _evidence(self, candidates: list[_Path], agreeing: list[_Path], number: int) -> Evidence:
+        """``agreeing`` of the ``candidates`` take a step as their step ``number``."""
         paths = agreeing or candidates
-        expert, expert_step = paths[0].trace, paths[0].steps[number][0]
+        expert, step = paths[0].trace, paths[0].steps[number][0]
         raters = sorted({path.trace.policy for path in paths if path.trace.policy})
-        evidence = Evidence(
+        return Evidence(
             successes=len(agreeing),
             trials=len(candidates),
             rater=", ".join(raters) or None,
-            message=f"{'the same' if agreeing else 'not'} as (match: {self.match.rule}) step {expert_step} "
-            f"of expert trace {expert.id}: {_excerpt(expert, expert_step)}",
+            message=f"{'the same' if agreeing else 'not'} as (match: {self.match.rule}) step {step} "
+            f"of expert trace {expert.id}: {_excerpt(expert, step)}",
         )
-        if agreeing or self.disagreement == "wrong":
-            return _label(trace, step, value=1.0 if agreeing else -1.0, evidence=evidence)
-        reason = "no expert took this step, which does not prove an error"
-        return _label(trace, step, reason=reason, evidence=evidence)
 
 
 def expert_traces(traces: Iterable[Trace]) -> tuple[dict[str, list[Trace]], Counter[str]]:
@@ -215,25 +221,6 @@ class _Path:
 
     trace: Trace
     steps: list[tuple[int, Any]]
-
-
-def _label(
-    trace: Trace,
-    step: int,
-    *,
-    value: float | None = None,
-    reason: str | None = None,
-    evidence: Evidence | None = None,
-) -> StepLabel:
-    return StepLabel(
-        trace_id=trace.id,
-        step=step,
-        kind="correctness",
-        value=value,
-        reason=reason,
-        source=SOURCE,
-        evidence=evidence or Evidence(),
-    )
 
 
 def _excerpt(trace: Trace, step: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Literal, Self
@@ -93,15 +93,17 @@ class ArithmeticVerifier:
         """
         if len(text) > MAX_CHARS:
             return []
-        equations = find_equations(text)
-        if not equations:
-            return []
-        checks = [self._check(equation) for equation in equations]
-        if any(check.state == "fails" for check in checks):
-            context = _context_doubt(text, problem)
-            if context:
-                checks = [_unless(check, context) for check in checks]
-        return checks
+        checks = [self._check(equation) for equation in find_equations(text)]
+        failed = any(check.state == "fails" for check in checks)
+        context = _context_doubt(text, problem) if failed else None
+        if context is None:
+            return checks
+        return [
+            replace(check, state="unchecked", reason=f"{check.reason}, but {context}")
+            if check.state == "fails"
+            else check
+            for check in checks
+        ]
 
     def close(self) -> None:
         """Stop the process for algebra. Can be repeated; a later check starts another."""
@@ -151,29 +153,22 @@ class ArithmeticVerifier:
         names = symbols(left) | symbols(right)
         if names - {"pi"} and not may_differ_by_a_constant(left, right):
             return "unchecked", "an equation to solve or a definition"
-        relation, values = self._algebra(_Trees(left, right))
+        relation, values = self._algebra(left, right)
         if relation == "identity":
             return "holds", "equal for all values" if names - {"pi"} else "equal"
         if values is not None:
             return _compare_values(equation, *values)
         if relation == "never":
             return "fails", "true for no value"
-        return "unchecked", relation if relation.startswith(
-            "algebra"
-        ) else "an equation to solve or a definition"
+        failed = relation.startswith("algebra")
+        return "unchecked", relation if failed else "an equation to solve or a definition"
 
-    def _ask(self, trees: _Trees) -> tuple[str, tuple[Fraction, Fraction] | None]:
-        reply = self._worker.ask({"left": as_json(trees.left), "right": as_json(trees.right)})
+    def _ask(self, left: Expression, right: Expression) -> tuple[str, tuple[Fraction, Fraction] | None]:
+        reply = self._worker.ask({"left": as_json(left), "right": as_json(right)})
         if reply.failure:
             return f"algebra failed: {reply.failure}", None
         values = reply.answer.get("values")
         return reply.answer["relation"], (Fraction(values[0]), Fraction(values[1])) if values else None
-
-
-@dataclass(frozen=True)
-class _Trees:
-    left: Expression
-    right: Expression
 
 
 def _compare_numbers(equation: Equation, left: Expression, right: Expression) -> tuple[EquationState, str]:
@@ -199,14 +194,16 @@ def _compare_values(equation: Equation, x: Fraction, y: Fraction) -> tuple[Equat
     """Compare roots and pi by their decimals."""
     if _rounds(equation.left, x, y) or _rounds(equation.right, y, x):
         return "rounded", "equal when rounded to the digits shown"
-    if "pi" in (symbols(equation.left.tree) if equation.left.tree else set()) ^ (
-        symbols(equation.right.tree) if equation.right.tree else set()
-    ):
+    if ("pi" in _names(equation.left)) != ("pi" in _names(equation.right)):
         return "unchecked", "an approximation of pi, or degrees"
     difference = f"{_shown(x)}, not {_shown(y)}"
     if _nearly(equation.left, x, y) or _nearly(equation.right, y, x):
         return "unchecked", f"{difference}, but it may be rounded"
     return "fails", difference
+
+
+def _names(side: Side) -> set[str]:
+    return symbols(side.tree) if side.tree else set()
 
 
 _PLAIN, _BY_UNIT, _AS_FACTOR = Notation(), Notation(percent=Fraction(1)), Notation(mixed=False)
@@ -292,9 +289,3 @@ def _context_doubt(text: str, problem: str) -> str | None:
     if match := _OWN_OPERATION.search(problem):
         return f"the problem may define its own operation ({match.group()!r})"
     return None
-
-
-def _unless(check: EquationCheck, context: str) -> EquationCheck:
-    if check.state != "fails":
-        return check
-    return EquationCheck(text=check.text, state="unchecked", reason=f"{check.reason}, but {context}")
