@@ -26,6 +26,8 @@ class LabelCommand(Command):
     command: ClassVar[str]
     size: ClassVar[int] = 50
     """Traces in a piece of work."""
+    files: ClassVar[tuple[str, ...]] = ("problems", "traces")
+    """Settings that name files which the labels depend on."""
 
     traces: o.TracesArgument
     problems: o.Problems
@@ -46,7 +48,7 @@ class LabelCommand(Command):
         """Files that the labels depend on."""
         from surefoot.cli.runs import file_inputs
 
-        return file_inputs(problems=self.problems, traces=self.traces)
+        return file_inputs(**{name: getattr(self, name) for name in self.files})
 
     def predict(self, items: Sequence[ProblemTrace]) -> None:
         """Show what ``--dry-run`` predicts for ``items``."""

@@ -37,6 +37,7 @@ class Verify(LabelCommand):
 
     command: ClassVar[str] = "label verify"
     size: ClassVar[int] = 500
+    files: ClassVar[tuple[str, ...]] = ("problems", "traces", "tool_policy")
 
     verifier: tuple[str, ...] = Field(
         min_length=1,
@@ -68,12 +69,6 @@ class Verify(LabelCommand):
             raise ValueError("'environment' and 'gold_order' belong to --verifier state-replay")
         return self
 
-    def inputs(self) -> dict[str, Path]:
-        """Files that the labels depend on."""
-        from surefoot.cli.runs import file_inputs
-
-        return super().inputs() | file_inputs(tool_policy=self.tool_policy)
-
     def labeller(self) -> AbstractContextManager[Labeller]:
         """The verifiers."""
         with_settings: dict[str, StepVerifier] = {}
@@ -104,6 +99,7 @@ class LabelExpert(LabelCommand):
     """
 
     command: ClassVar[str] = "label expert"
+    files: ClassVar[tuple[str, ...]] = ("problems", "traces", "expert")
 
     expert: Annotated[str, o.INPUT] = Field(
         description="File of the experts' traces with steps; there can be several per problem."
@@ -127,12 +123,6 @@ class LabelExpert(LabelCommand):
         if self.match == "exact" and self.tolerance is not None:
             raise ValueError("'match' exact takes no --tolerance; choose numbers, tolerance or tool-call")
         return self
-
-    def inputs(self) -> dict[str, Path]:
-        """Files that the labels depend on."""
-        from surefoot.cli.runs import file_inputs
-
-        return super().inputs() | file_inputs(expert=self.expert)
 
     @contextmanager
     def labeller(self) -> Iterator[Labeller]:
@@ -246,6 +236,7 @@ class ValueCommand(LabelCommand):
     """Labels that are computed from value labels."""
 
     size: ClassVar[int] = 1000
+    files: ClassVar[tuple[str, ...]] = ("problems", "traces", "labels")
 
     labels: Annotated[str, o.INPUT] = Field(
         description="File of value labels, by soft estimates (`surefoot label mc`)."
@@ -277,12 +268,6 @@ class ValueCommand(LabelCommand):
                 f"{self.labels}: no label of kind 'value' for these traces; make some with label mc"
             )
         return valued
-
-    def inputs(self) -> dict[str, Path]:
-        """Files that the labels depend on."""
-        from surefoot.cli.runs import file_inputs
-
-        return super().inputs() | file_inputs(labels=self.labels)
 
     def resolved(self) -> dict[str, Any]:
         """The settings, with the success rates."""
