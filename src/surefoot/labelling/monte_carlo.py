@@ -148,29 +148,8 @@ class _TraceProgress:
         """Labels in the order of the steps; ``charged`` holds the tallies whose cost is already in a
         label."""
         decided = self._known()
-        last_good, first_bad = _bounds(decided)
-        labels = []
-        for depth in range(1, self.count + 1):
-            if depth > self.open:
-                labels.append(self._ending(depth))
-                continue
-            tally = self.tallies[depth]
-            usage = Usage() if id(tally) in charged else tally.usage
-            charged.add(id(tally))
-            if depth in decided:
-                labels.append(self._from_tally(depth, tally, usage))
-            else:
-                labels.append(self._deduced(depth, last_good, first_bad, usage))
-        return labels
-
-    def _deduced(self, depth: int, last_good: int, first_bad: int | None, usage: Usage) -> StepLabel:
-        if depth < last_good:
-            return self._label(depth, 1.0, message=f"deduced: step {last_good - 1} is good", usage=usage)
-        if first_bad is None or depth < first_bad:
-            return self._label(depth, None, reason="not reached: an earlier estimate failed", usage=usage)
-        if self.labeller.after_error == "wrong":
-            return self._label(depth, 0.0, message=f"{AFTER_FIRST_ERROR}, step {first_bad - 1}", usage=usage)
-        return self._label(depth, None, reason=AFTER_FIRST_ERROR, usage=usage)
+        bounds = _bounds(decided)
+        return [self._label(depth, decided, bounds, charged) for depth in range(1, self.count + 1)]
 
     def _known(self) -> dict[int, bool | None]:
         """Whether each decided depth is good; ``None`` = its rollouts failed. Includes the end if
@@ -185,48 +164,53 @@ class _TraceProgress:
             decided[self.count] = self.outcome
         return decided
 
-    def _from_tally(self, depth: int, tally: PrefixRollouts, usage: Usage) -> StepLabel:
-        rule = self.labeller.rule
-        reason = tally.unknown(rule)
-        borrowed = tally.borrowed_trials
-        return self._label(
-            depth,
-            rule.value(tally.successes, tally.trials) if reason is None else None,
-            reason=reason,
-            message=f"{borrowed} of the trials were sampled from another prefix" if borrowed else None,
-            successes=tally.successes,
-            trials=tally.trials,
-            usage=usage,
-        )
-
-    def _ending(self, depth: int) -> StepLabel:
-        if self.outcome is None:
-            return self._label(depth, None, reason="the trace's own answer could not be compared", trials=0)
-        return self._label(depth, float(self.outcome), successes=int(self.outcome), trials=1)
-
     def _label(
         self,
         depth: int,
-        value: float | None,
-        *,
-        reason: str | None = None,
-        message: str | None = None,
-        successes: int = 0,
-        trials: int | None = None,
-        usage: Usage | None = None,
+        decided: Mapping[int, bool | None],
+        bounds: tuple[int, int | None],
+        charged: set[int],
     ) -> StepLabel:
+        rule, (last_good, first_bad) = self.labeller.rule, bounds
+        value: float | None = None
+        reason: str | None = None
+        message: str | None = None
+        successes = trials = None
+        usage = Usage()
+        if depth > self.open:
+            value = None if self.outcome is None else float(self.outcome)
+            successes, trials = int(self.outcome or False), int(self.outcome is not None)
+            reason = None if trials else "the trace's own answer could not be compared"
+        else:
+            tally = self.tallies[depth]
+            usage = Usage() if id(tally) in charged else tally.usage
+            charged.add(id(tally))
+            if depth in decided:
+                successes, trials = tally.successes, tally.trials
+                reason = tally.unknown(rule)
+                value = rule.value(successes, trials) if reason is None else None
+                if tally.borrowed_trials:
+                    message = f"{tally.borrowed_trials} of the trials were sampled from another prefix"
+            elif depth < last_good:
+                value, message = 1.0, f"deduced: step {last_good - 1} is good"
+            elif first_bad is None or depth < first_bad:
+                reason = "not reached: an earlier estimate failed"
+            elif self.labeller.after_error == "wrong":
+                value, message = 0.0, f"{AFTER_FIRST_ERROR}, step {first_bad - 1}"
+            else:
+                reason = AFTER_FIRST_ERROR
         return StepLabel(
             trace_id=self.item.trace.id,
             step=depth - 1,
             kind="value",
             value=value,
             reason=reason,
-            source=f"monte-carlo-{self.labeller.rule.name}",
+            source=f"monte-carlo-{rule.name}",
             evidence=Evidence(
-                successes=None if trials is None else successes,
+                successes=successes,
                 trials=trials,
-                interval=wilson_interval(successes, trials).bounds if trials else None,
-                usage=usage or Usage(),
+                interval=wilson_interval(successes or 0, trials).bounds if trials else None,
+                usage=usage,
                 rater=self.labeller.policy.name,
                 message=message,
             ),
