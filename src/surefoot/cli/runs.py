@@ -216,7 +216,10 @@ def one_writer(
 
 
 def file_inputs(**sources: str | None) -> dict[str, Path]:
-    """The files that options name, each shard with its own name; standard input is left out."""
+    """The files that options name, each shard with its own name; standard input is left out.
+
+    Raises ``OSError`` for a file that does not exist.
+    """
     from surefoot.io.sources import files_of
 
     inputs: dict[str, Path] = {}
@@ -224,6 +227,8 @@ def file_inputs(**sources: str | None) -> dict[str, Path]:
         if source is None or source == "-":
             continue
         files = files_of(source)
+        for file in files:
+            file.stat()
         inputs |= {name: files[0]} if len(files) == 1 else {f"{name}/{file.name}": file for file in files}
     return inputs
 
