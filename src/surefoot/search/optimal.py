@@ -145,10 +145,8 @@ class Trial:
     results: Sequence[SearchResult]
 
 
-class BinResult(BaseModel):
+class BinResult(FrozenModel):
     """Result of a search on the problems of one bin."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     accuracy: float | None
     """``None`` = the outcomes are unknown."""
