@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surefoot.concurrency import FairQueue, Turn, run_sync
+from surefoot.concurrency import FairQueue, FairTurn, run_sync
 
 
 async def double(value: int) -> int:
@@ -42,7 +42,7 @@ def test_exceptions_reach_the_caller_either_way() -> None:
         asyncio.run(cell())
 
 
-def granted(turns: list[Turn]) -> Turn:
+def granted(turns: list[FairTurn]) -> FairTurn:
     [running] = [turn for turn in turns if turn.granted.done()]
     return running
 
@@ -75,7 +75,7 @@ def test_keys_that_always_wait_get_equal_shares_whatever_their_turns_cost(
     queue = FairQueue(slots)
     cost_of = [itertools.cycle(row) for row in costs]
     used = [0.0] * len(costs)
-    waiting: list[tuple[Turn, float]] = []
+    waiting: list[tuple[FairTurn, float]] = []
 
     def ask(key: int) -> None:
         cost = next(cost_of[key])

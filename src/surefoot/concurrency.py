@@ -37,7 +37,7 @@ def run_sync(coroutine: Coroutine[Any, Any, R]) -> R:
 
 
 @dataclass(eq=False)
-class Turn:
+class FairTurn:
     """A key's place in a :class:`FairQueue`."""
 
     key: str
@@ -68,7 +68,7 @@ class FairQueue:
 
     The next slot goes to the key that has used the least; one that was idle starts with what the others have
     used by then. Of one key's turns, the one whose request has used the least comes first, then the oldest. A
-    turn costs what :meth:`leave` is told, else its seconds.
+    turn costs the value given to :meth:`leave`, else its seconds.
 
     ``quick`` of the slots serve only keys whose recent turns cost less than ``quick_cost`` (8/10 of it, on
     average), the cheapest first. A key without any turn so far gets one slot, a quick one if no other is
@@ -78,7 +78,7 @@ class FairQueue:
 
     def __init__(self, slots: int, *, quick: int = 0, quick_cost: float = 1e9) -> None:
         self._free, self._free_quick, self._quick_cost = slots - quick, quick, quick_cost
-        self._waiting: list[Turn] = []
+        self._waiting: list[FairTurn] = []
         self._shares: dict[str, _Share] = {}
         self._now = 0.0
         """Virtual time: the start of the latest turn."""
@@ -86,15 +86,15 @@ class FairQueue:
 
     def enter(
         self, key: str, *, cost: float | None = None, quick: bool = True, used_before: float = 0.0
-    ) -> Turn:
-        """A turn, which waits until it is ``granted``. ``quick=False``: it takes no quick slot."""
-        turn = Turn(key, cost, used_before, quick)
+    ) -> FairTurn:
+        """A turn, which waits until it is ``granted``. With ``quick=False`` it never takes a quick slot."""
+        turn = FairTurn(key, cost, used_before, quick)
         with self._lock:
             self._waiting.append(turn)
             self._hand_out()
         return turn
 
-    def leave(self, turn: Turn, used: float | None = None) -> None:
+    def leave(self, turn: FairTurn, used: float | None = None) -> None:
         """End a turn, which has cost ``used``, by default its ``cost`` or seconds; or give up waiting."""
         with self._lock:
             if turn in self._waiting:
@@ -116,7 +116,7 @@ class FairQueue:
             self._hand_out()
 
     @contextmanager
-    def turn(self, key: str | None = None, *, cost: float | None = None) -> Iterator[Turn]:
+    def turn(self, key: str | None = None, *, cost: float | None = None) -> Iterator[FairTurn]:
         """A turn in a thread, by default for :data:`CALLER`."""
         turn = self.enter(CALLER.get() if key is None else key, cost=cost)
         try:
@@ -126,7 +126,9 @@ class FairQueue:
             self.leave(turn)
 
     @asynccontextmanager
-    async def async_turn(self, key: str | None = None, *, cost: float | None = None) -> AsyncIterator[Turn]:
+    async def async_turn(
+        self, key: str | None = None, *, cost: float | None = None
+    ) -> AsyncIterator[FairTurn]:
         """A turn in an event loop, by default for :data:`CALLER`."""
         turn = self.enter(CALLER.get() if key is None else key, cost=cost)
         try:
@@ -167,7 +169,7 @@ class FairQueue:
             self._free -= 1
             self._grant(min(self._waiting, key=self._order), quick=False)
 
-    def _may_be_quick(self, turn: Turn) -> bool:
+    def _may_be_quick(self, turn: FairTurn) -> bool:
         share = self._share(turn.key)
         if share.mean is None and turn.key:
             return turn.quick and not (share.turns or self._free)
@@ -178,11 +180,11 @@ class FairQueue:
         mean = self._share(key).mean
         return self._quick_cost / 2 if mean is None else mean
 
-    def _order(self, turn: Turn) -> tuple[float, float, float]:
+    def _order(self, turn: FairTurn) -> tuple[float, float, float]:
         finish = self._share(turn.key).finish
         return max(finish, self._now), finish, turn.used_before
 
-    def _grant(self, turn: Turn, *, quick: bool) -> None:
+    def _grant(self, turn: FairTurn, *, quick: bool) -> None:
         self._waiting.remove(turn)
         share = self._shares.setdefault(turn.key, _Share())
         turn.quick, turn.began = quick, time.monotonic()

@@ -104,7 +104,7 @@ class ResponseChoice(BaseModel):
 
 
 _UNSEEN_TOKENS = 65_536
-"""Tokens of a prompt beyond one per byte that was sent: a chat template's, or those of linked images."""
+"""Tokens of a prompt beyond one per byte that was sent: from the chat template, or from linked images."""
 
 
 def limited_prompt(tokens: int, body: Mapping[str, Any]) -> int:

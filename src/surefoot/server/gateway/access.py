@@ -172,7 +172,7 @@ def guarded_route(
 ) -> type[APIRoute]:
     """A route class that checks the key and its ``scope`` first, then the size and nesting of the body.
 
-    ``request.state.key`` is the key or ``None``, and ``request.state.caller`` identifies the client.
+    ``request.state.key`` is the key or ``None``, and ``CALLER`` identifies the client.
     ``public`` routes work without a key; ``scope=None`` accepts every key of a role that may use the gateway.
     """
 
@@ -186,8 +186,8 @@ def guarded_route(
 
             async def handle(request: Request) -> Response:
                 key = None if public else await auth.check(request.headers, scope)
-                request.state.key, request.state.caller = key, caller_of(request, key)
-                CALLER.set(request.state.caller)
+                request.state.key = key
+                CALLER.set(caller_of(request, key))
                 if request.method == "POST":
                     await require_shallow(request, settings.limits)
                 return await inner(request)

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 from starlette.types import Receive
 
-from surefoot.concurrency import CALLER, FairQueue, Turn
+from surefoot.concurrency import CALLER, FairQueue, FairTurn
 from surefoot.server.gateway.errors import ApiError
 from surefoot.server.gateway.records import AuthorizedKey
 
@@ -71,7 +71,7 @@ class Slot:
         admission.admitted_by_caller[self._caller] += 1
         if key_id is not None:
             admission.admitted_by_key[key_id] += 1
-        self._turn: Turn | None = None
+        self._turn: FairTurn | None = None
         self._started: float | None = None
         self._open = True
 

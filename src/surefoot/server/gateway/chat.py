@@ -97,7 +97,6 @@ async def _respond(
     name = session_name(request.headers, body.metadata) if plan.messages else None
     plan = replace(
         plan,
-        caller=request.state.caller,
         logprobs=name is not None and gateway.settings.record_logprobs,
         session=name,
     )

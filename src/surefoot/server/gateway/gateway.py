@@ -346,7 +346,9 @@ class Holds:
         try:
             self._store.abandon(number)
         except StoreError as error:
-            _LOG.warning("held call %d has no client any more, which could not be stored: %s", number, error)
+            _LOG.warning(
+                "the client of held call %d has disconnected; storing that failed: %s", number, error
+            )
 
     async def close(self) -> None:
         """Stop polling."""

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from surefoot.answers import AnswerChecker, Grader, Solution, group_equal
 from surefoot.batching import Batcher
+from surefoot.concurrency import CALLER
 from surefoot.errors import PolicyError, ScoreError
 from surefoot.guard import Guard, GuardDecision, GuardedReply, Review, guarded_reply
 from surefoot.guard.loop import Reviewer
@@ -127,7 +128,7 @@ class Generator:
         Raises :class:`ApiError`.
         """
         try:
-            checker = self.grader.checker.limited(self.answer_s, caller=plan.caller)
+            checker = self.grader.checker.limited(self.answer_s, caller=CALLER.get())
             grader = replace(self.grader, checker=checker)
             if plan.tools and (plan.strategy.search is not None or self.guard is not None):
                 choices = await self._with_tools(plan, grader, review)
@@ -421,7 +422,7 @@ class _ToolReplies:
                 self.plan.messages,
                 self.plan.tools,
                 review=review,
-                caller=self.plan.caller,
+                caller=CALLER.get(),
                 conversation=self.plan.session,
             )
             if reply.message is not None:

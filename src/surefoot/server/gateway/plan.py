@@ -149,8 +149,6 @@ class Plan:
     """The client's name of the conversation; with one, the tokens of whole messages are recorded."""
     aggregation: Aggregator = "min"
     abstain_below: float | None = None
-    caller: str = ""
-    """Identifies the client, so that clients share workers fairly."""
     meter: UsageMeter = field(default_factory=UsageMeter)
 
 
