@@ -202,7 +202,7 @@ def _as_cel(value: Any) -> Any:
     if isinstance(value, list):
         return [_as_cel(item) for item in value]
     if isinstance(value, int) and not isinstance(value, bool):
-        return float(value) if abs(value) < 10**300 else math.copysign(math.inf, value)
+        return float(value) if abs(value) < 10**300 else math.inf if value > 0 else -math.inf
     return value
 
 
