@@ -46,7 +46,6 @@ CONSUMERS = {
     "search/method.py": "test_a_refuted_candidate_is_chosen_only_among_refuted_ones",
     "search/space.py": "test_an_answer_that_breaks_its_comparison_is_wrong",
     "server/gateway/generation.py": "test_a_refuted_candidate_is_chosen_only_among_refuted_ones",
-    "server/pages/candidates.py": "test_an_unscored_candidate_is_never_better_than_a_failed_one",
 }
 """Files that read verdicts, grades or votes, with a test of the rule that they follow."""
 
