@@ -169,6 +169,7 @@ class Scorer:
     left_out: int
     effects: tuple[Effect, ...]
     accuracy: dict[int, float]
+    tokens: dict[int, float]
     by_step: dict[str, Effect]
 
     @property
@@ -188,6 +189,7 @@ def scorers():
             left_out=2,
             effects=(Effect(edit="swap", change=interval(0.5), traces=3),),
             accuracy={1: 0.25, 4: 0.5},
+            tokens={1: 10.0, 4: 40.0},
             by_step={"0": Effect(edit="all", change=interval(float("nan")), traces=0)},
         )
         for name in ("a", "b")
@@ -196,7 +198,14 @@ def scorers():
 
 def test_each_data_class_of_a_result_is_a_row_with_the_names_above_it():
     rows = Section(title="t", about="", results={"audit": scorers(), "reasons": {"c": "no label"}}).rows()
-    assert list(rows) == ["audit", "audit.effects", "audit.accuracy", "audit.by_step", "reasons"]
+    assert list(rows) == [
+        "audit",
+        "audit.effects",
+        "audit.accuracy",
+        "audit.tokens",
+        "audit.by_step",
+        "reasons",
+    ]
     assert [(row.keys, row.values) for row in rows["audit"]] == [
         ({"name": "a, min"}, {"left_out": 2}),
         ({"name": "b, min"}, {"left_out": 2}),
@@ -229,22 +238,25 @@ def test_a_section_prints_the_tables_that_it_names_and_shows_all_on_the_page():
     assert (list(table.headers), len(table.rows)) == (["name", "edit", "change", "traces"], 2)
     page = report.html()
     assert page.count("<svg") == 2
-    assert page.count("<table") == 4
+    assert page.count("<table") == 5
     assert "Lines" in page
     assert "Absent" not in page
 
 
 def test_plots_draw_the_measures_of_the_rows():
     rows = Section(title="t", about="", results={"audit": scorers()}).rows()
-    lines = drawn(Plot("audit.accuracy", "", log=True), rows["audit.accuracy"])
+    lines = drawn(Plot("audit.accuracy", "", log=True), rows)
     assert lines is not None
     [axes] = lines.axes
     assert [(line.get_label(), list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines] == [
         ("a, min", [1, 4], [0.25, 0.5]),
         ("b, min", [1, 4], [0.25, 0.5]),
     ]
-    dots = drawn(Plot("audit.effects", "", y=("change",)), rows["audit.effects"])
+    paired = drawn(Plot("audit.accuracy", "", x="audit.tokens"), rows)
+    assert paired is not None
+    assert [list(line.get_xdata()) for line in paired.axes[0].lines] == [[10.0, 40.0], [10.0, 40.0]]
+    dots = drawn(Plot("audit.effects", "", y=("change",)), rows)
     assert dots is not None
     [axes] = dots.axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["swap"]
-    assert drawn(Plot("audit.effects", "", y=("change",)), []) is None
+    assert drawn(Plot("audit.effects", "", y=("change",)), {}) is None

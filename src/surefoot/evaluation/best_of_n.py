@@ -319,14 +319,21 @@ def best_of_n_section(result: BestOfNResult) -> Section:
     plots = []
     for scorer in result.scorers:
         names = [curve.name for curve in result.curves if curve.scorer in (None, scorer)]
-        captions = {
-            "accuracy": f"Accuracy against N, {scorer}",
-            "minus_majority": f"{scorer} less majority, paired by problem; below 0 majority is better",
-            "tokens": f"Mean tokens per problem against N, {scorer}",
-        }
+        where = {"name": names}
         plots += [
-            Plot(f"curves.{measure}", caption, where={"name": names}, log=True)
-            for measure, caption in captions.items()
+            Plot("curves.accuracy", f"Accuracy against N, {scorer}", where=where, log=True),
+            Plot(
+                "curves.minus_majority",
+                f"{scorer} less majority, paired by problem; below 0 majority is better",
+                where=where,
+                log=True,
+            ),
+            Plot(
+                "curves.accuracy",
+                f"Accuracy against mean tokens per problem, {scorer}",
+                x="curves.tokens",
+                where=where,
+            ),
         ]
     return Section(
         title="Best-of-N: accuracy against samples and tokens",

@@ -41,9 +41,14 @@ def curve_figure(
     return _lines(lines, xlabel, ylabel, log=True)
 
 
-def drawn(plot: Plot, rows: Sequence[Measures]) -> Figure | None:
+def drawn(plot: Plot, tables: Mapping[str, Sequence[Measures]]) -> Figure | None:
     """The figure of the rows that ``plot`` names; ``None`` if there is nothing to draw."""
-    rows = [row for row in rows if all(row.keys[key] in some for key, some in plot.where.items())]
+    across = {tuple(row.keys.values()): row.values for row in tables.get(plot.x, ())}
+    rows = [
+        row
+        for row in tables.get(plot.rows, ())
+        if all(row.keys[key] in some for key, some in plot.where.items())
+    ]
     same = {plot.x, *(key for key, some in plot.where.items() if len(some) == 1)}
     if plot.y and not plot.x:
         return _dots(rows, plot.y[0]) if rows else None
@@ -52,14 +57,16 @@ def drawn(plot: Plot, rows: Sequence[Measures]) -> Figure | None:
         cells = row.keys | row.values
         names = [str(key) for at, key in row.keys.items() if at not in same and key is not None]
         name = ", ".join(names) or str(next(iter(row.keys.values())))
-        points = [(cells[plot.x], [cells[y] for y in plot.y])] if plot.x else []
-        if not plot.y:
-            points = [(int(at), [value]) for at, value in row.values.items()]
+        if plot.y:
+            points = [(cells[plot.x], [cells[y] for y in plot.y])]
+        else:
+            x_of = across.get(tuple(row.keys.values()), {}) if plot.x else {at: int(at) for at in row.values}
+            points = [(x_of[at], [value]) for at, value in row.values.items() if at in x_of]
         for x, values in points:
             for line, value in zip(lines.setdefault(name, [([], []) for _ in values]), values, strict=True):
                 line[0].append(x)
                 line[1].append(_interval(value))
-    xlabel = plot.x.replace("_", " ") or "N"
+    xlabel = plot.x.rpartition(".")[2].replace("_", " ") or "N"
     ylabel = ", ".join(plot.y or [plot.rows.rpartition(".")[2]]).replace("_", " ")
     return _lines(lines, xlabel, ylabel, log=plot.log, diagonal=plot.diagonal) if lines else None
 

@@ -85,7 +85,7 @@ class Plot:
     y: Sequence[str] = ()
     """Measures, of which lines dash the second. By default all of a row against their names (such as N)."""
     x: str = ""
-    """Key or measure."""
+    """Key or measure; without ``y``, the path of rows with as many measures, such as tokens by N."""
     where: Mapping[str, Collection[str]] = field(default_factory=dict)
     """Values of keys of the rows to draw; all by default."""
     log: bool = False
@@ -245,7 +245,7 @@ class Report:
             self.printed.append(paragraph)
         rows = section.rows()
         for plot in section.plots:
-            if figure := drawn(plot, rows.get(plot.rows, ())):
+            if figure := drawn(plot, rows):
                 self.figure(figure, plot.caption)
         for path, of_path in rows.items():
             table = _table(path, of_path)
