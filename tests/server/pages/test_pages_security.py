@@ -270,6 +270,7 @@ def test_static_files_are_what_they_are_declared_to_be(room: Room) -> None:
     answer = room.browser().get("/static/pages.js")
     assert answer.status_code == 200
     assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
 
 
 def test_keys_open_no_more_than_their_role(room: Room) -> None:

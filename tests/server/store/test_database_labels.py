@@ -144,12 +144,10 @@ def test_matrix_disagreement_and_decision(lab: Lab) -> None:
     rate(lab, 0, lab.next(0), [None], "unfinished", finish=False)
     item, trace = lab.items[0], lab.traces[0].id
     cells = lab.db.reviews.cells(lab.id)
-    assert [(c.annotator, c.step, c.value, c.steps, c.control) for c in cells] == [
-        *((lab.people[0].pseudonym, step, value, 3, False) for step, value in enumerate([1, 1, -1])),
-        *((lab.people[1].pseudonym, step, value, 3, False) for step, value in enumerate([1, -1])),
+    assert [(c.annotator, c.step, c.value, c.role) for c in cells] == [
+        *((lab.people[0].pseudonym, step, value, "normal") for step, value in enumerate([1, 1, -1])),
+        *((lab.people[1].pseudonym, step, value, "normal") for step, value in enumerate([1, -1])),
     ]
-    assert len(lab.db.reviews.cells(lab.id, unfinished=True)) == 6
-    assert lab.db.reviews.ratings(lab.id, unfinished=True).unknown == 1
     made = lab.db.reviews.ratings(lab.id)
     assert made.raters == tuple(sorted(person.pseudonym for person in lab.people[:2]))
     own = made.raters.index(lab.people[1].pseudonym)
@@ -183,7 +181,7 @@ def test_controls_stay_out_of_the_export(lab: Lab) -> None:
     rate(lab, 0, control, [1], "k")
     (cell,) = lab.db.reviews.cells(lab.id)
     assert lab.db.reviews.cells(lab.id, known=True) == [cell]
-    assert (cell.control, cell.known, cell.value, cell.chosen_by) == (True, -1, 1, "control")
+    assert (cell.role, cell.known, cell.value) == ("control", -1, 1)
     assert lab.db.reviews.cells(lab.id, known=False) == []
     assert lab.db.reviews.ratings(lab.id).matrix.shape == (0, 0)
     assert list(lab.db.export.labels(lab.id)) == []
@@ -204,7 +202,6 @@ def test_nothing_crosses_from_project_to_project(db: Database) -> None:
     for ask in (
         lambda: db.items.get(wrong, item),
         lambda: db.labels.item(wrong, item, user),
-        lambda: db.items.set_active(wrong, item, False),
         lambda: db.items.set_priorities(wrong, "uncertainty", {item: 1.0}),
         lambda: db.assignments.skip(wrong, item, user, "x"),
         lambda: db.labels.submit(wrong, item, user, [LabelInput(step=0, value=1)], "w"),

@@ -32,10 +32,7 @@ from surefoot.server.pages import (
     agreement,
     annotate,
     files,
-    flags,
-    held,
     projects,
-    queue,
     request_log,
     session,
     traces,
@@ -46,8 +43,8 @@ from surefoot.server.pages.settings import PageSettings
 from surefoot.server.store.database import Database
 
 _MODULES = (
-    *(session, projects, annotate, queue, agreement, adjudicate, flags, files),
-    *(traces, request_log, held),
+    *(session, projects, annotate, agreement, adjudicate, files),
+    *(traces, request_log),
 )
 _LOG = logging.getLogger("surefoot.server")
 _STATUS: dict[type[Exception], int] = {
@@ -78,11 +75,12 @@ _TITLES = {
 
 
 class _StaticFiles(StaticFiles):
-    """Static files with ``nosniff``, so that browsers respect their declared type."""
+    """Static files that keep their declared type, and run nothing if a browser opens them by themselves."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         response = await super().get_response(path, scope)
-        response.headers["X-Content-Type-Options"] = HEADERS["X-Content-Type-Options"]
+        for name in ("Content-Security-Policy", "X-Content-Type-Options"):
+            response.headers[name] = HEADERS[name]
         return response
 
 

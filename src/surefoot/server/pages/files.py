@@ -25,7 +25,7 @@ from surefoot.io import ReadReport, read_records
 from surefoot.io.limits import lower_limits
 from surefoot.records import Record, StepLabel
 from surefoot.server.pages.access import AdminPlace, ReaderPlace, pages_of
-from surefoot.server.pages.forms import Form, UploadForm
+from surefoot.server.pages.forms import LABEL_VALUES, Form, UploadForm
 from surefoot.server.pages.render import HEADERS, show, twin
 from surefoot.server.store.database import Database
 from surefoot.server.store.labelling import KnownAnswer, NewItem
@@ -126,14 +126,11 @@ def _make_items(db: Database, project_id: int, make: _Make, known: list[StepLabe
     return len(db.items.add(project_id, items))
 
 
-_SIGNS: dict[float | None, Literal[-1, 0, 1]] = {-1.0: -1, 0.0: 0, 1.0: 1}
-
-
 def known_answers(labels: Iterable[StepLabel]) -> dict[str, tuple[KnownAnswer, ...]]:
     """Known answers by trace. Raises ``StoreError`` for labels that cannot be answers."""
     by_trace: dict[str, list[KnownAnswer]] = defaultdict(list)
     for label in labels:
-        value = _SIGNS.get(label.value)
+        value = next((sign for sign in LABEL_VALUES if sign == label.value), None)
         if label.kind != "correctness" or value is None:
             where = f"step {label.step} of trace '{label.trace_id}'"
             raise StoreError(f"the known answer of {where} must be a correctness label of -1, 0 or 1")

@@ -27,7 +27,7 @@ MAX_FIELDS = 400
 """Fields of one form."""
 _MOST_FILES = 16
 _MILLISECONDS = 24 * 3600 * 1000
-_VALUES: tuple[Literal[-1, 0, 1], ...] = (-1, 0, 1)
+LABEL_VALUES: tuple[Literal[-1, 0, 1], ...] = (-1, 0, 1)
 _WHOLE = re.compile(r"[+-]?[0-9]{1,15}")
 
 
@@ -104,7 +104,7 @@ class Form:
     def value(self, name: str) -> Literal[-1, 0, 1]:
         """A label: -1, 0 or 1."""
         number = self.whole(name)
-        for value in _VALUES:
+        for value in LABEL_VALUES:
             if value == number:
                 return value
         raise StoreError(f"'{name}' must be -1, 0 or 1, not {number}")

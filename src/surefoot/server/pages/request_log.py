@@ -1,9 +1,9 @@
-"""The gateway's request log: requests with their candidates and search trees, and import into a project."""
+"""The gateway's requests: their candidates and search trees, import into a project, and held tool calls."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final, get_args
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request
@@ -13,11 +13,12 @@ from surefoot.errors import NotFoundError, StoreError
 from surefoot.records import StepScores, Trace
 from surefoot.search.saved_tree import SavedTree
 from surefoot.segment import segment_trace
-from surefoot.server.gateway.records import GatewayCandidate
+from surefoot.server.gateway.records import GatewayCandidate, HeldCall
 from surefoot.server.pages.access import SiteAdmin, SiteReader, enter, pages_of
 from surefoot.server.pages.forms import CheckedForm, query_of
-from surefoot.server.pages.render import next_page, show, twin
+from surefoot.server.pages.render import done, next_page, show, twin
 from surefoot.server.pages.traces import strip, whole_text
+from surefoot.server.store.held_calls import HeldRow, HeldState
 
 router = APIRouter()
 _NAMES = ("model", "strategy", "policy", "scorer", "session")
@@ -26,6 +27,10 @@ _MOST = 500
 """Requests imported at once."""
 _NODES = 4_000
 """Nodes per page; of a larger tree only the first are shown, and the page says so."""
+HELD_STATES: Final[tuple[HeldState, ...]] = get_args(HeldState)
+_PER_PAGE: Final = 20
+_SHOWN: Final = 6
+"""Latest messages of the run that are shown."""
 
 
 @twin(router, "/requests")
@@ -198,3 +203,60 @@ def _same_steps(trace: Trace, other: Trace | None) -> bool:
         other.messages,
         other.steps,
     )
+
+
+@twin(router, "/held")
+def held_list(request: Request, visitor: SiteReader) -> Response:
+    """Held calls, newest first: ``?state=waiting|approved|denied|abandoned|all``."""
+    calls = pages_of(request).db.held_calls
+    query = query_of(request)
+    state = query.choice("state", (*HELD_STATES, "all"), default="waiting")
+    before = query.natural("before") or None
+    rows = calls.find(
+        state=next((known for known in HELD_STATES if known == state), None),
+        before=before,
+        limit=_PER_PAGE + 1,
+    )
+    data = {
+        "state": state,
+        "counts": calls.count(),
+        "calls": [_shown(row, calls.get(row.id)[0]) for row in rows[:_PER_PAGE]],
+        "next": next_page(f"state={state}", before=rows[_PER_PAGE - 1].id) if len(rows) > _PER_PAGE else None,
+    }
+    return show(
+        request,
+        visitor,
+        "held.html",
+        data,
+        extra={"query": f"state={state}", "states": (*HELD_STATES, "all")},
+    )
+
+
+@router.post("/held/{number:number}")
+def decide_held(request: Request, visitor: SiteAdmin, number: int, form: CheckedForm) -> Response:
+    """Approve or deny a call; the comment goes to the model if it is denied."""
+    db = pages_of(request).db
+    decision = form.choice("decision", ("approve", "deny"))
+    comment = form.optional("comment", most=2000) or ""
+    approved = decision == "approve"
+    db.held_calls.decide(number, visitor.user_id, approved=approved, comment=comment)
+    db.projects.audit(f"held call {'approved' if approved else 'denied'}", visitor.user_id, held=number)
+    return done(request, "/held", {"held": number, "approved": approved})
+
+
+def _shown(row: HeldRow, held: HeldCall) -> dict[str, Any]:
+    return {
+        **vars(row),
+        "request_id": held.request_id,
+        "reason": held.decision.reason,
+        "before": len(held.run[:-_SHOWN]),
+        "run": [
+            {
+                "role": message.role,
+                "text": "\n".join(filter(None, (message.content, *map(str, message.tool_calls)))),
+            }
+            for message in held.run[-_SHOWN:]
+        ],
+        "text": held.reply.content,
+        "calls": held.decision.calls,
+    }

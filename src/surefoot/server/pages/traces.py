@@ -1,4 +1,9 @@
-"""Traces: the list with its filters, and one trace with the scores and labels of every source."""
+"""Traces: the list with its filters, and one trace with the scores and labels of every source.
+
+Nothing is run here: the run of a program is the evidence of a label (:class:`surefoot.records.Execution`). It
+holds calls of hidden tests, and the reference's values, so it is for those who may see the reference answer:
+administrators and viewers of the project.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +16,23 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from surefoot.errors import ScoreError
+from surefoot.labelling.verifiers.programs import TraceProgram, reference_program
 from surefoot.labels import LabelRule
-from surefoot.records import StepLabel, StepScores, Trace
+from surefoot.printable import printable
+from surefoot.records import (
+    CodeTask,
+    ComparedCall,
+    ExecutedLine,
+    Execution,
+    Problem,
+    StepLabel,
+    StepScores,
+    Trace,
+)
 from surefoot.scores import AGGREGATORS, aggregate
 from surefoot.segment import trace_blocks
 from surefoot.server.pages.access import ReaderPlace, pages_of
 from surefoot.server.pages.forms import query_of
-from surefoot.server.pages.program import program_view
 from surefoot.server.pages.render import next_page, show, twin
 from surefoot.server.store.database import Database
 from surefoot.server.store.labelling import Adjudication, StoredLabel
@@ -29,6 +44,8 @@ BUCKETS: Final = 10
 """Colours of scores: they also differ in brightness, and the number is always there."""
 
 _OUTCOMES = ("correct", "wrong")
+_WIDTH, _CHARACTERS = 300, 100_000
+"""Most characters of a line, and of a program whose run is shown."""
 
 
 @twin(router, "/projects/{project_id:number}/traces")
@@ -269,3 +286,97 @@ def _bucket(share: float) -> int:
     if share != share:
         return 0
     return min(BUCKETS - 1, max(0, int(share * BUCKETS)))
+
+
+def program_view(
+    problem: Problem, trace: Trace, labels: Sequence[StoredLabel], number: int
+) -> dict[str, Any] | None:
+    """What the page shows; ``number``: the call chosen, from 1; 0: the first that differs.
+
+    ``None`` if the trace is not a program, or is too long.
+    """
+    try:
+        task = CodeTask.of(problem)
+    except ValueError:
+        return None  # without a valid task it is shown as an ordinary trace
+    if task is None or trace.text is None or len(trace.text) + len(task.prompt) > _CHARACTERS:
+        return None
+    program = TraceProgram.of(trace, task)
+    lines, reference = _program_lines(program.text), _program_lines(reference_program(task))
+    label = next((label for label in reversed(labels) if label.record.evidence.execution), None)
+    execution = label.record.evidence.execution if label else None
+    call = _chosen(execution, number)
+    return {
+        "source": label.record.source if label else None,
+        "raised": printable(execution.raised) if execution and execution.raised else None,
+        "calls": [_summary(call, at) for at, call in enumerate(execution.calls, start=1)]
+        if execution
+        else [],
+        "call": call
+        and {
+            **_summary(call, execution.calls.index(call) + 1 if execution else 0),
+            "rows": [_run_row(row, other, program, lines, reference) for row, other in call.rows],
+            "first": call.first,
+            "before": call.before,
+            "after": call.after,
+            "compared": any(other for _, other in call.rows),
+        },
+    }
+
+
+def _program_lines(text: str) -> list[str]:
+    """Lines as Python counts them, with what changes the direction of writing escaped."""
+    return [printable(line[:_WIDTH]) for line in text.removesuffix("\n").split("\n")]
+
+
+def _chosen(execution: Execution | None, number: int) -> ComparedCall | None:
+    if execution is None or not execution.calls:
+        return None
+    if 0 < number <= len(execution.calls):
+        return execution.calls[number - 1]
+    return next((call for call in execution.calls if call.first is not None), execution.calls[0])
+
+
+def _summary(call: ComparedCall, number: int) -> dict[str, Any]:
+    return {
+        "number": number,
+        "test": printable(call.test),
+        "visibility": call.visibility,
+        "call": printable(call.call),
+        "result": _said(call.result, call.raised),
+        "reference": _said(call.reference_result, call.reference_raised),
+    }
+
+
+def _said(result: str | None, raised: str | None) -> str:
+    if raised is not None:
+        return f"raised {printable(raised)}"
+    return "cut off" if result is None else f"returned {printable(result)}"
+
+
+def _run_row(
+    own: ExecutedLine | None,
+    other: ExecutedLine | None,
+    program: TraceProgram,
+    lines: Sequence[str],
+    reference: Sequence[str],
+) -> dict[str, Any]:
+    mine, theirs = dict(own.changed) if own else {}, dict(other.changed) if other else {}
+    return {
+        "step": program.step(own.line) if own else None,
+        "own": own and _side(own, lines, theirs if other else mine),
+        "reference": other and _side(other, reference, mine if own else theirs),
+    }
+
+
+def _side(one: ExecutedLine, lines: Sequence[str], opposite: dict[str, str]) -> dict[str, Any]:
+    return {
+        "line": one.line,
+        "event": one.event,
+        "text": lines[one.line - 1].strip() if 0 < one.line <= len(lines) else "",
+        "value": printable(one.said),
+        "changed": [
+            {"name": printable(name), "value": printable(value), "differs": opposite.get(name) != value}
+            for name, value in one.changed
+        ],
+    }

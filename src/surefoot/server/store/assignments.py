@@ -147,9 +147,7 @@ def open_to(project: Project, user_id: int, role: str, at: datetime) -> Select[i
     over = exists().where(
         _A.item_id == t.items.c.id, _A.user_id == user_id, _A.state.in_(["done", "skipped"])
     )
-    query = select(t.items.c.id).where(
-        t.items.c.project_id == project.id, t.items.c.active.is_(True), t.items.c.role == role, ~over
-    )
+    query = select(t.items.c.id).where(t.items.c.project_id == project.id, t.items.c.role == role, ~over)
     if role != "normal":
         return query  # items with known answers go to everybody
     occupied = select(func.count()).where(_A.item_id == t.items.c.id, occupies(at)).scalar_subquery()
@@ -239,9 +237,7 @@ def passed_screening(connection: Connection, project: Project, user_id: int) -> 
     """Whether the user labelled enough known steps correctly; a step without a label is not correct."""
     if project.protocol.screening_pass == 0:
         return True
-    items = (
-        (t.items.c.project_id == project.id) & (t.items.c.role == "screening") & t.items.c.active.is_(True)
-    )
+    items = (t.items.c.project_id == project.id) & (t.items.c.role == "screening")
     expected = {
         (item_id, answer.step): answer.value
         for item_id, answers in connection.execute(select(t.items.c.id, t.items.c.known).where(items))
@@ -259,9 +255,9 @@ def passed_screening(connection: Connection, project: Project, user_id: int) -> 
 def progress_of(
     connection: Connection, project: Project, at: datetime, users: Collection[int] | None = None
 ) -> Progress:
-    """Counts over active normal items; per annotator of ``users`` (by default all) over all items."""
+    """Counts over normal items; per annotator of ``users`` (by default all) over all items."""
     per_item = project.protocol.annotators
-    normal = and_(t.items.c.project_id == project.id, t.items.c.role == "normal", t.items.c.active.is_(True))
+    normal = and_(t.items.c.project_id == project.id, t.items.c.role == "normal")
     items = connection.scalar(select(func.count()).where(normal)) or 0
     finished = (
         select(_A.item_id, func.count().label("done"))

@@ -15,6 +15,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    Select,
     Table,
     Text,
     delete,
@@ -141,41 +142,33 @@ class RequestLog(Repository):
 
     def get(self, request_id: str) -> GatewayRecord:
         """The whole record. Raises ``NotFoundError``."""
-        g, c = gateway_requests.c, gateway_candidates.c
-        with self._connections.read() as connection:
-            payload = connection.scalar(select(g.payload).where(g.id == request_id))
-            if payload is None:
-                raise NotFoundError(f"request '{request_id}' does not exist")
-            query = select(c.payload).where(c.request_id == request_id).order_by(c.position)
-            candidates = [GatewayCandidate.model_validate_json(row) for row in connection.scalars(query)]
-        record = GatewayRecord.model_validate_json(payload)
-        return record.model_copy(update={"candidates": tuple(candidates)})
+        g = gateway_requests.c
+        records = self._records(select(g.id, g.payload).where(g.id == request_id))
+        if not records:
+            raise NotFoundError(f"request '{request_id}' does not exist")
+        return records[0]
 
     def session(self, name: str, *, key_id: int | None, limit: int = 1000) -> list[GatewayRecord]:
         """The latest turns of a session that this key (``None``: nobody's) had recorded, oldest first; other
         keys' sessions of the same name are others."""
-        g, c = gateway_requests.c, gateway_candidates.c
-        turns = (
-            select(g.id, g.created, g.payload)
-            .where(g.session == name, g.key_id == key_id)
-            .order_by(g.created.desc(), g.id.desc())
-            .limit(limit)
-        )
+        g = gateway_requests.c
+        turns = select(g.id, g.payload).where(g.session == name, g.key_id == key_id)
+        return self._records(turns.order_by(g.created.desc(), g.id.desc()).limit(limit))[::-1]
+
+    def _records(self, query: Select[tuple[str, str]]) -> list[GatewayRecord]:
+        """Whole records from a query for ids and payloads."""
+        c = gateway_candidates.c
         with self._connections.read() as connection:
-            rows = connection.execute(turns).all()[::-1]
-            query = (
-                select(c.request_id, c.payload)
-                .where(c.request_id.in_(row.id for row in rows))
-                .order_by(c.request_id, c.position)
-            )
-            candidates: dict[str, list[GatewayCandidate]] = {}
-            for request_id, payload in connection.execute(query):
-                candidates.setdefault(request_id, []).append(GatewayCandidate.model_validate_json(payload))
+            payloads = {row.id: row.payload for row in connection.execute(query)}
+            of_records = select(c.request_id, c.payload).where(c.request_id.in_(payloads))
+            candidates: dict[str, list[GatewayCandidate]] = {request_id: [] for request_id in payloads}
+            for request_id, payload in connection.execute(of_records.order_by(c.request_id, c.position)):
+                candidates[request_id].append(GatewayCandidate.model_validate_json(payload))
         return [
-            GatewayRecord.model_validate_json(row.payload).model_copy(
-                update={"candidates": tuple(candidates.get(row.id, ()))}
+            GatewayRecord.model_validate_json(payload).model_copy(
+                update={"candidates": tuple(candidates[request_id])}
             )
-            for row in rows
+            for request_id, payload in payloads.items()
         ]
 
     def sessions(

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import get_args
 
-from sqlalchemy import Connection, Select, delete, exists, insert, select, update
+from sqlalchemy import Connection, Select, delete, exists, insert, select
 
 from surefoot.errors import NotFoundError, StoreError
 from surefoot.records import Trace
@@ -66,12 +66,11 @@ class Items(Repository):
         project_id: int,
         *,
         role: ItemRole | None = None,
-        active: bool | None = None,
         after: int = 0,
         limit: int = 100,
     ) -> list[Item]:
         """Items in the order they were added, starting after ``after``. Not for annotators."""
-        conditions = matching(t.items, project_id=project_id, role=role, active=active)
+        conditions = matching(t.items, project_id=project_id, role=role)
         query = select(t.items).where(t.items.c.id > after, *conditions).order_by(t.items.c.id).limit(limit)
         with self._connections.read() as connection:
             project_in(connection, project_id)
@@ -83,13 +82,6 @@ class Items(Repository):
         while page := self.list(project_id, role=role, after=last_id, limit=500):
             yield from page
             last_id = page[-1].id
-
-    def set_active(self, project_id: int, item_id: int, active: bool) -> None:
-        """Take an item out of the queue or put it back; its labels stay. Raises ``NotFoundError``."""
-        where = (t.items.c.project_id == project_id) & (t.items.c.id == item_id)
-        with self._connections.write() as connection:
-            if not connection.execute(update(t.items).where(where).values(active=active)).rowcount:
-                raise NotFoundError(f"project {project_id} does not have item {item_id}")
 
     def set_priorities(self, project_id: int, policy: QueuePolicy, values: Mapping[int, float]) -> None:
         """Replace the priorities of ``policy``: the highest comes first, items without one last.
@@ -137,7 +129,6 @@ class Items(Repository):
             "role": item.role,
             "known": item.known,
             "digest": digest,
-            "active": True,
             "created": self._connections.clock(),
         }
         return int(connection.execute(insert(t.items).values(row).returning(t.items.c.id)).scalar_one())

@@ -115,7 +115,6 @@ class Item:
     trace_id: str
     role: ItemRole
     known: tuple[KnownAnswer, ...]
-    active: bool
     created: datetime
 
 
@@ -306,26 +305,14 @@ comments = table(
 class MatrixCell:
     """One rating: a unit is (trace_id, step), a rater is ``annotator``."""
 
-    label_id: int
     item_id: int
     trace_id: str
     step: int
-    steps: int
-    """Steps of the trace, for figures by position."""
-    user_id: int
     annotator: str
     value: int | None
-    created: datetime
     role: ItemRole
-    chosen_by: ChosenBy
-    milliseconds: int | None
     known: int | None
     """The correct label, for control and screening items."""
-
-    @property
-    def control(self) -> bool:
-        """Whether the item has known answers."""
-        return self.role != "normal"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -337,7 +324,6 @@ class Disagreement:
     step: int
     values: tuple[tuple[str, int | None], ...]
     """(pseudonym, value), by pseudonym."""
-    label_ids: tuple[int, ...]
     adjudication: Adjudication | None
 
 
@@ -381,7 +367,7 @@ class AnnotatorProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Progress of a project. ``needed`` = active normal items times annotators per item."""
+    """Progress of a project. ``needed`` = normal items times annotators per item."""
 
     items: int
     complete: int

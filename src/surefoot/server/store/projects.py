@@ -61,15 +61,13 @@ class Projects(Repository):
 
         Raises ``ConflictError`` if it has changed since, or the name is taken.
         """
-        values: dict[str, Any] = {"version": version + 1}
-        if name is not None:
-            values["name"] = checked_name("name", name)
-        if instructions is not None:
-            values["instructions"] = checked_text("instructions", instructions)
-        if protocol is not None:
-            values["protocol"] = protocol
-        if archived is not None:
-            values["archived"] = archived
+        changes = {
+            "name": None if name is None else checked_name("name", name),
+            "instructions": None if instructions is None else checked_text("instructions", instructions),
+            "protocol": protocol,
+            "archived": archived,
+        }
+        values = {column: value for column, value in changes.items() if value is not None}
         with self._connections.write() as connection:
             current = locked_project(connection, project_id)
             if current.version != version:
@@ -78,7 +76,9 @@ class Projects(Repository):
                 )
             if name is not None:
                 _refuse_taken(connection, name, project_id)
-            changed = update(t.projects).where(t.projects.c.id == project_id).values(values)
+            changed = (
+                update(t.projects).where(t.projects.c.id == project_id).values(**values, version=version + 1)
+            )
             connection.execute(changed)
             return project_in(connection, project_id)
 

@@ -40,23 +40,18 @@ class Ratings:
     """[units]: a number for each trace, the same for all its steps."""
     steps: NDArray[np.int64]
     """[units]"""
-    unknown: int
-    """Labels without a value ("cannot tell"), which are NaN in the matrix."""
 
 
 class Reviews(Repository):
     """Repository of disagreements and adjudications. Not for annotators."""
 
-    def ratings(self, project_id: int, *, unfinished: bool = False) -> Ratings:
-        """The ratings that count, of items without known answers, as an array for agreement.
-
-        ``unfinished``: include items that their annotator has not finished. Some 150 bytes a rating.
-        """
+    def ratings(self, project_id: int) -> Ratings:
+        """The ratings that count, of items without known answers, as an array; some 150 bytes a rating."""
         label = t.labels.c
         columns = (label.item_id, label.trace_id, label.step, members.c.pseudonym, label.value)
         with self._connections.read() as connection:
             project_in(connection, project_id)
-            query = _ratings(project_id, unfinished=unfinished).where(t.items.c.role == "normal")
+            query = _ratings(project_id).where(t.items.c.role == "normal")
             # in one query: paging would repeat the joins for each page
             rows = connection.execute(
                 query.with_only_columns(*columns), execution_options={"yield_per": _ROWS_AT_ONCE}
@@ -77,29 +72,20 @@ class Reviews(Repository):
         row_of = np.array([order.index(name) for name in names], dtype=np.int64)
         matrix = np.full((len(order), units.shape[1]), math.nan)
         matrix[row_of[np.array(raters)], unit_of.reshape(-1)] = values
-        return Ratings(
-            matrix=matrix,
-            raters=tuple(order),
-            traces=units[1],
-            steps=units[2],
-            unknown=sum(map(math.isnan, values)),
-        )
+        return Ratings(matrix=matrix, raters=tuple(order), traces=units[1], steps=units[2])
 
-    def cells(
-        self, project_id: int, *, known: bool | None = None, unfinished: bool = False
-    ) -> list[MatrixCell]:
+    def cells(self, project_id: int, *, known: bool | None = None) -> list[MatrixCell]:
         """The ratings that count, in the order they were submitted.
 
-        ``known``: only items with known answers, or only those without; ``unfinished``: include items that
-        their annotator has not finished.
+        ``known``: only those of items with known answers, or only those of others.
         """
+        query = _ratings(project_id)
+        if known is not None:
+            normal = t.items.c.role == "normal"
+            query = query.where(~normal if known else normal)
         with self._connections.read() as connection:
             project_in(connection, project_id)
-            query = _ratings(project_id, unfinished=unfinished)
-            if known is not None:
-                normal = t.items.c.role == "normal"
-                query = query.where(~normal if known else normal)
-            return _cells(connection, project_id, query)
+            return _cells(connection, query)
 
     def disagreements(
         self, project_id: int, *, item_id: int | None = None, adjudicated: bool = False
@@ -111,13 +97,13 @@ class Reviews(Repository):
         with self._connections.read() as connection:
             project_in(connection, project_id)
             of_item = () if item_id is None else (t.labels.c.item_id == item_id,)
-            rating = _ratings(project_id, unfinished=False).where(t.items.c.role == "normal", *of_item)
+            rating = _ratings(project_id).where(t.items.c.role == "normal", *of_item)
             label = t.labels.c
             value = func.coalesce(label.value, _CANNOT_TELL)
             position = (label.item_id, label.step)
             disputed = rating.with_only_columns(*position).group_by(*position)
             disputed = disputed.having(func.min(value) != func.max(value))
-            cells = _cells(connection, project_id, rating.where(tuple_(*position).in_(disputed)))
+            cells = _cells(connection, rating.where(tuple_(*position).in_(disputed)))
             decided = decisions(connection, project_id)
         by_position: dict[Place, list[MatrixCell]] = {}
         for cell in cells:
@@ -128,7 +114,6 @@ class Reviews(Repository):
                 trace_id=group[0].trace_id,
                 step=position[1],
                 values=tuple(sorted((cell.annotator, cell.value) for cell in group)),
-                label_ids=tuple(cell.label_id for cell in sorted(group, key=lambda c: c.annotator)),
                 adjudication=decided.get(position),
             )
             for position, group in sorted(by_position.items())
@@ -189,51 +174,30 @@ class Reviews(Repository):
             return [decision for _, decision in sorted(decisions(connection, project_id).items())]
 
 
-def _ratings(project_id: int, *, unfinished: bool) -> Select[Any]:
-    """Query for the annotators' labels that count."""
+def _ratings(project_id: int) -> Select[Any]:
+    """Query for the labels that count of annotators who have finished the item."""
     label, member, assignment = t.labels.c, members.c, t.assignments.c
-    same_trace = and_(t.traces.c.project_id == label.project_id, t.traces.c.id == label.trace_id)
     same_user = and_(member.user_id == label.user_id, member.project_id == label.project_id)
     same_item = and_(assignment.item_id == label.item_id, assignment.user_id == label.user_id)
-    query = (
+    return (
         select(
-            *(
-                label.id.label("label_id"),
-                label.item_id,
-                label.trace_id,
-                label.step,
-                label.user_id,
-                label.value,
-            ),
-            *(label.created, label.chosen_by, label.milliseconds, member.pseudonym.label("annotator")),
-            *(t.items.c.role, t.traces.c.steps),
+            *(label.item_id, label.trace_id, label.step, label.value),
+            *(member.pseudonym.label("annotator"), t.items.c.role, t.items.c.known),
         )
         .join_from(t.labels, t.items, t.items.c.id == label.item_id)
         .join(members, same_user)
         .join(t.assignments, same_item)
-        .join(t.traces, same_trace)
-        .where(label.project_id == project_id, label.is_current, label.user_id.is_not(None))
+        .where(label.project_id == project_id, label.is_current, assignment.state == "done")
     )
-    if not unfinished:
-        query = query.where(assignment.state == "done")
-    return query
 
 
-def _cells(connection: Connection, project_id: int, query: Select[Any]) -> list[MatrixCell]:
-    """The labels of ``_ratings`` in the order they were submitted, with the known answers."""
-    with_answers = select(t.items.c.id, t.items.c.known).where(
-        t.items.c.project_id == project_id, t.items.c.role.in_(["control", "screening"])
-    )
-    expected = {
-        (item_id, answer.step): answer.value
-        for item_id, answers in connection.execute(with_answers)
-        for answer in answers
-    }
+def _cells(connection: Connection, query: Select[Any]) -> list[MatrixCell]:
+    """The labels of ``_ratings`` in the order they were submitted."""
     cells = []
-    for row in connection.execute(query.order_by(t.labels.c.id)):
-        value = None if row.value is None else int(row.value)
-        answer = expected.get((row.item_id, row.step))
-        cells.append(as_data(MatrixCell, row._mapping, value=value, known=answer))
+    for row in connection.execute(query.order_by(t.labels.c.id)).mappings():
+        value = None if row["value"] is None else int(row["value"])
+        known = next((answer.value for answer in row["known"] if answer.step == row["step"]), None)
+        cells.append(as_data(MatrixCell, row, value=value, known=known))
     return cells
 
 
