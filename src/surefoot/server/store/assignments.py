@@ -7,23 +7,21 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime, timedelta
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    RowMapping,
     Select,
     and_,
     exists,
     func,
-    insert,
     or_,
     select,
     update,
 )
 
-from surefoot.errors import ConflictError, ForbiddenError, StoreError
+from surefoot.errors import ConflictError, ForbiddenError
 from surefoot.server.store import labelling as t
 from surefoot.server.store.accounts import Project, members
 from surefoot.server.store.engine import Repository
@@ -37,7 +35,7 @@ from surefoot.server.store.labelling import (
     Progress,
 )
 from surefoot.server.store.projects import locked_project, project_in, pseudonym_in
-from surefoot.server.store.schema import as_data, checked_text, rows_of
+from surefoot.server.store.schema import checked_text, inserted, rows_of
 
 _A = t.assignments.c
 
@@ -55,30 +53,23 @@ class Assignments(Repository):
             pseudonym_in(connection, project_id, user_id)
             if project.archived:
                 return Offer(assignment=None, why="empty")
-            users_leases = (_A.project_id == project_id) & (_A.user_id == user_id)
-            live = users_leases & (_A.state == "leased") & (_A.leased_until > at)
-            query = select(t.assignments).where(live).order_by(_A.id).limit(1)
-            row = connection.execute(query).mappings().one_or_none()
-            if row is not None:
-                row = lease(connection, project, row["item_id"], user_id, row["chosen_by"], at)
-                return Offer(assignment=as_data(Assignment, row), why="resumed")
-            selected = self._select(connection, project, user_id, rng, at)
-            if isinstance(selected, str):
-                return Offer(assignment=None, why=selected)
-            row = lease(connection, project, selected[0], user_id, selected[1], at)
-            return Offer(assignment=as_data(Assignment, row), why="leased")
-
-    def _select(
-        self, connection: Connection, project: Project, user_id: int, rng: random.Random, at: datetime
-    ) -> tuple[int, ChosenBy] | Literal["screening", "empty"]:
-        """The item and what selected it; otherwise why there is none."""
-        screening = open_to(project, user_id, "screening", at).order_by(t.items.c.id).limit(1)
-        item_id = connection.scalar(screening)
-        if item_id is not None:
-            return item_id, "screening"
-        if not passed_screening(connection, project, user_id):
-            return "screening"
-        return choose(connection, project, user_id, rng, at) or "empty"
+            live = (_A.user_id == user_id) & (_A.state == "leased") & (_A.leased_until > at)
+            query = select(t.assignments).where(_A.project_id == project_id, live).order_by(_A.id).limit(1)
+            for held in rows_of(connection, Assignment, query):
+                renewal = lease(connection, project, held.item_id, user_id, held.chosen_by, at)
+                return Offer(assignment=renewal, why="resumed")
+            screening = open_to(project, user_id, "screening", at).order_by(t.items.c.id).limit(1)
+            item_id = connection.scalar(screening)
+            if item_id is None and not passed_screening(connection, project, user_id):
+                return Offer(assignment=None, why="screening")
+            chosen: tuple[int, ChosenBy] | None = (
+                choose(connection, project, user_id, rng, at) if item_id is None else (item_id, "screening")
+            )
+            if chosen is None:
+                return Offer(assignment=None, why="empty")
+            return Offer(
+                assignment=lease(connection, project, chosen[0], user_id, chosen[1], at), why="leased"
+            )
 
     def skip(self, project_id: int, item_id: int, user_id: int, reason: str) -> Assignment:
         """Leave the item to another annotator; the user never gets it again.
@@ -89,9 +80,8 @@ class Assignments(Repository):
         with self._connections.write() as connection:
             project, at = locked_project(connection, project_id), self._connections.clock()
             pseudonym_in(connection, project_id, user_id)
-            row = renewed(connection, project, item_in(connection, project_id, item_id), user_id, at)
-            changed = change(connection, row["id"], state="skipped", reason=reason, finished=at)
-            return as_data(Assignment, changed)
+            own = renewed(connection, project, item_in(connection, project_id, item_id), user_id, at)
+            return change(connection, own.id, state="skipped", reason=reason, finished=at)
 
     def of_user(self, project_id: int, user_id: int, limit: int = 100) -> list[Assignment]:
         """The user's assignments, newest first."""
@@ -161,39 +151,29 @@ def occupies(at: datetime) -> ColumnElement[bool]:
 
 def lease(
     connection: Connection, project: Project, item_id: int, user_id: int, by: ChosenBy, at: datetime
-) -> RowMapping:
+) -> Assignment:
     """Lease the item to the user, who had it before at most on a lease that expired."""
     until = at + timedelta(seconds=project.protocol.lease_seconds)
-    assignment = (_A.item_id == item_id) & (_A.user_id == user_id)
+    own = (_A.item_id == item_id) & (_A.user_id == user_id)
     # chosen_by stays as it was: labels of the earlier lease carry it
-    renewed = update(t.assignments).where(assignment).values(leased_until=until, state="leased")
-    row = connection.execute(renewed.returning(t.assignments)).mappings().one_or_none()
-    if row is not None:
-        return row
-    new = {
-        "project_id": project.id,
-        "item_id": item_id,
-        "user_id": user_id,
-        "state": "leased",
-        "chosen_by": by,
-        "leased_until": until,
-        "created": at,
-    }
-    query = insert(t.assignments).values(new).returning(t.assignments)
-    return connection.execute(query).mappings().one()
+    renewal = update(t.assignments).where(own).values(leased_until=until, state="leased")
+    for assignment in rows_of(connection, Assignment, renewal.returning(t.assignments)):
+        return assignment
+    return inserted(
+        connection,
+        Assignment,
+        t.assignments,
+        project_id=project.id,
+        item_id=item_id,
+        user_id=user_id,
+        state="leased",
+        chosen_by=by,
+        leased_until=until,
+        created=at,
+    )
 
 
-def refuse_full(connection: Connection, project: Project, item: Item, user_id: int, at: datetime) -> None:
-    """Raise ``ConflictError`` if others occupy all places of the item."""
-    if item.role != "normal":
-        return
-    other_holders = (_A.item_id == item.id) & (_A.user_id != user_id) & occupies(at)
-    count = connection.scalar(select(func.count()).where(other_holders)) or 0
-    if count >= project.protocol.annotators:
-        raise ConflictError(f"item {item.id} is with {count} others, as many as the protocol asks for")
-
-
-def renewed(connection: Connection, project: Project, item: Item, user_id: int, at: datetime) -> RowMapping:
+def renewed(connection: Connection, project: Project, item: Item, user_id: int, at: datetime) -> Assignment:
     """The user's lease of the item, renewed; an expired one is renewed while there is room.
 
     Raises ``ForbiddenError`` if the item was never assigned to them, ``ConflictError`` if it is finished or
@@ -201,36 +181,29 @@ def renewed(connection: Connection, project: Project, item: Item, user_id: int, 
     """
     if project.archived:
         raise ConflictError("the project is archived and does not accept labels")
-    row = assignment_row(connection, item.id, user_id)
-    if row["state"] != "leased":
-        raise ConflictError(f"item {item.id} is {row['state']} for this user; undo to reopen it")
-    if row["leased_until"] <= at:
-        refuse_full(connection, project, item, user_id, at)
-    return lease(connection, project, item.id, user_id, row["chosen_by"], at)
+    own = assignment_of(connection, item.id, user_id)
+    if own.state != "leased":
+        raise ConflictError(f"item {item.id} is {own.state} for this user; undo to reopen it")
+    if own.leased_until <= at and item.role == "normal":
+        other_holders = (_A.item_id == item.id) & (_A.user_id != user_id) & occupies(at)
+        count = connection.scalar(select(func.count()).where(other_holders)) or 0
+        if count >= project.protocol.annotators:
+            raise ConflictError(f"item {item.id} is with {count} others, as many as the protocol asks for")
+    return lease(connection, project, item.id, user_id, own.chosen_by, at)
 
 
-def assignment_row(connection: Connection, item_id: int, user_id: int) -> RowMapping:
+def assignment_of(connection: Connection, item_id: int, user_id: int) -> Assignment:
     """The user's assignment of the item. Raises ``ForbiddenError`` if there is none."""
     query = select(t.assignments).where(_A.item_id == item_id, _A.user_id == user_id)
-    row = connection.execute(query).mappings().one_or_none()
-    if row is None:
-        raise ForbiddenError(f"item {item_id} was not assigned to user {user_id}; ask for the next one")
-    return row
+    for assignment in rows_of(connection, Assignment, query):
+        return assignment
+    raise ForbiddenError(f"item {item_id} was not assigned to user {user_id}; ask for the next one")
 
 
-def change(connection: Connection, assignment_id: int, **values: Any) -> RowMapping:
+def change(connection: Connection, assignment_id: int, **values: Any) -> Assignment:
     """Update an assignment and return it."""
-    query = update(t.assignments).where(_A.id == assignment_id).values(values)
-    return connection.execute(query.returning(t.assignments)).mappings().one()
-
-
-def finish_assignment(
-    connection: Connection, assignment_id: int, milliseconds: int | None, at: datetime
-) -> None:
-    """Finish a leased assignment, in the caller's transaction."""
-    if milliseconds is not None and milliseconds < 0:
-        raise StoreError(f"'milliseconds' is {milliseconds}; it cannot be negative")
-    change(connection, assignment_id, state="done", finished=at, milliseconds=milliseconds)
+    query = update(t.assignments).where(_A.id == assignment_id).values(values).returning(t.assignments)
+    return rows_of(connection, Assignment, query)[0]
 
 
 def passed_screening(connection: Connection, project: Project, user_id: int) -> bool:

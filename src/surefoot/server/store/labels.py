@@ -15,7 +15,7 @@ from surefoot.errors import ConflictError, NotFoundError, StoreError
 from surefoot.records import Evidence, Problem, StepLabel, Trace
 from surefoot.server.store import labelling as t
 from surefoot.server.store.accounts import Project
-from surefoot.server.store.assignments import assignment_row, change, finish_assignment, lease, renewed
+from surefoot.server.store.assignments import assignment_of, change, lease, renewed
 from surefoot.server.store.engine import Repository, insert_new
 from surefoot.server.store.items import check_step, item_in
 from surefoot.server.store.labelling import (
@@ -72,6 +72,8 @@ class Labels(Repository):
         digest = digest_of(item_id, [asdict(label) for label in labels], finish, milliseconds)
         if not labels:
             raise StoreError("'labels' is empty; send at least one")
+        if milliseconds is not None and milliseconds < 0:
+            raise StoreError(f"'milliseconds' is {milliseconds}; it cannot be negative")
         with self._connections.write() as connection:
             project = locked_project(connection, project_id)
             pseudonym = pseudonym_in(connection, project_id, user_id)
@@ -90,12 +92,13 @@ class Labels(Repository):
             sent = {**sender, "key": key, "digest": digest, "finished": finish}
             query = insert(t.submissions).values(sent).returning(t.submissions.c.id)
             submission: int = connection.execute(query).scalar_one()
-            fixed = {**sender, "submission_id": submission, "chosen_by": assignment["chosen_by"]}
+            fixed = {**sender, "submission_id": submission, "chosen_by": assignment.chosen_by}
             rows = [_label_row(fixed, item.trace_id, pseudonym, label) for label in labels]
             connection.execute(insert(t.labels), rows)
             refresh_current(connection, item_id, user_id)
             if finish:
-                finish_assignment(connection, assignment["id"], milliseconds, at)
+                done = {"state": "done", "finished": at, "milliseconds": milliseconds}
+                change(connection, assignment.id, **done)
             return _response(connection, submission, finished=finish, repeated=False)
 
     def undo(self, project_id: int, item_id: int, user_id: int, key: str) -> Submission:
@@ -112,11 +115,11 @@ class Labels(Repository):
             if earlier is not None:
                 return earlier
             item = item_in(connection, project_id, item_id)
-            row = assignment_row(connection, item_id, user_id)
-            if row["state"] == "done":
-                change(connection, row["id"], state="leased", finished=None, milliseconds=None)
+            own = assignment_of(connection, item_id, user_id)
+            if own.state == "done":
+                change(connection, own.id, state="leased", finished=None, milliseconds=None)
                 # it occupies one of the item's places, so no other annotator can have leased it meanwhile
-                lease(connection, project, item_id, user_id, row["chosen_by"], at)
+                lease(connection, project, item_id, user_id, own.chosen_by, at)
             else:
                 renewed(connection, project, item, user_id, at)
             retracted = _latest(connection, item_id, user_id)
@@ -135,7 +138,7 @@ class Labels(Repository):
             show = project_in(connection, project_id).protocol.show_answer
             item = item_in(connection, project_id, item_id)
             pseudonym_in(connection, project_id, user_id)
-            row = assignment_row(connection, item_id, user_id)
+            own = assignment_of(connection, item_id, user_id)
             problem = record_in(connection, t.problems, Problem, project_id, item.problem_id)
             trace = record_in(connection, t.traces, Trace, project_id, item.trace_id)
             own_labels = (t.labels.c.item_id == item_id) & (t.labels.c.user_id == user_id)
@@ -148,8 +151,8 @@ class Labels(Repository):
                 update={"answer": problem.answer if show else None, "meta": {}, "source": None}
             ),
             trace=trace.model_copy(update=hidden if show else {**hidden, "outcome": None}),
-            state=row["state"],
-            leased_until=row["leased_until"],
+            state=own.state,
+            leased_until=own.leased_until,
             labels=tuple(replace(label, chosen_by=None, role=None) for label in labels),
             last=last,
         )
