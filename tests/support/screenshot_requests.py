@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from datetime import timedelta
 
 from held_calls import held_call
 from inspection_site import NOON, add_request
 
-from surefoot.records import Problem, StepScores, Trace, now
+from surefoot.records import Problem, StepScores, Trace
 from surefoot.search.saved_tree import SavedTree
 from surefoot.server import Database, GatewayCandidate
 
 
 def add_requests(db: Database, problem: Problem, traces: list[Trace], tree: SavedTree) -> None:
-    """Requests with candidates and a tree, one that failed, some of the plain policy, two days of others."""
+    """Requests with candidates and a tree, one that failed, and some of the plain policy."""
     rows = ((0.91, True, None), (0.34, False, None), (0.12, False, "step 3 below 0.5"))
     scores = ((0.98, 0.95, 0.93, 0.92, 0.91), (0.97, 0.9, 0.34, 0.4, 0.36), (0.12, 0.3, 0.28))
     candidates = tuple(
@@ -53,35 +52,8 @@ def add_requests(db: Database, problem: Problem, traces: list[Trace], tree: Save
             latency_ms=800.0 + 311 * number,
             **{**({"strategy": "best-of-4"} if number % 2 else plain), **failed},
         )
-    for hour in range(48):
-        _hour(db, hour)
     for order in ("W17", "W18"):
         db.held_calls.hold(
             held_call(arguments=f'{{"order": "{order}"}}', request_id="chatcmpl-shown-1"), most=9
         )
     db.held_calls.decide(1, None, approved=True, comment="A known customer.")
-
-
-def _hour(db: Database, hour: int) -> None:
-    """Figures that go with the time of the day; for six hours the scores are lower."""
-    asked = 60 + 40 * math.sin(hour / 24 * 2 * math.pi)
-    score = 0.78 + 0.02 * math.cos(hour) - 0.2 * (30 <= hour < 36)
-    add_request(
-        db,
-        f"chatcmpl-hour-{hour}",
-        created=now() - timedelta(hours=48 - hour),
-        tally={
-            "answered": round(asked),
-            "failed": hour % 7,
-            "scores": 100,
-            "score_sum": 100 * score,
-            "accepted": round(80 * score),
-            "accepted_of": 100,
-            "abstained": hour % 3,
-            "abstained_of": 100,
-            "unparsed": 2,
-            "unparsed_of": 100,
-            "unscored": 0,
-            "unscored_of": 100,
-        },
-    )

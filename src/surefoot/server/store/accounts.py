@@ -16,7 +16,6 @@ from sqlalchemy import Column, ForeignKey, Index, String, Table, Text, UniqueCon
 from surefoot.records import FrozenModel
 from surefoot.server.gateway.records import KeyScope
 from surefoot.server.store.schema import (
-    BIG,
     METADATA,
     Count,
     Mark,
@@ -39,20 +38,13 @@ class User:
 
     id: RowId
     name: str
-    roles: Annotated[frozenset[Role], Mark.COMPUTED]
+    roles: frozenset[Role]
     active: bool
     created: datetime
 
 
 # `folded` is the name without differences of case and width: no two users may share it
 users = table("users", User, Column("folded", Text, nullable=False, unique=True), Column("password", Text))
-
-user_roles = Table(
-    "user_roles",
-    METADATA,
-    Column("user_id", BIG, ForeignKey("users.id", ondelete="CASCADE"), primary_key=True),
-    Column("role", String(16), primary_key=True),
-)
 
 
 @dataclass(frozen=True, kw_only=True)

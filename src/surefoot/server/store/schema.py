@@ -96,7 +96,10 @@ class Json(TypeDecorator[Any]):
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:  # noqa: ARG002
         """To JSON text. Raises ``StoreError`` for what JSON cannot hold."""
-        return None if value is None else json_text(_adapter(self.kind).dump_python(value))
+        try:
+            return None if value is None else json_text(_adapter(self.kind).dump_python(value, mode="json"))
+        except PydanticSerializationError as error:
+            raise StoreError(f"not JSON: {error}") from error
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> Any:  # noqa: ARG002
         """The value, validated."""

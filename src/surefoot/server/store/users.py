@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, get_args
 
-from sqlalchemy import Connection, delete, func, insert, select, text, update
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, text, update
 
 from surefoot.errors import ConflictError, NotFoundError, StoreError
 from surefoot.server.store import accounts as t
 from surefoot.server.store.accounts import Role, Session, User
 from surefoot.server.store.engine import Connections, Repository
-from surefoot.server.store.schema import as_data, checked_name, inserted, storable
+from surefoot.server.store.schema import as_data, checked_name, inserted, one_of, rows_of, storable
 
 DEFAULT_ROLES: tuple[Role, ...] = ("annotator",)
 DEFAULT_COST: Final = 14
@@ -55,11 +55,8 @@ class Users(Repository):
             owner = connection.scalar(select(t.users.c.name).where(t.users.c.folded == folded))
             if owner is not None:
                 raise ConflictError(f"the name '{owner}' is taken; choose another")
-            row = {"name": name, "folded": folded, "password": hashed, "active": True}
-            new = insert(t.users).values(**row, created=self._connections.clock()).returning(t.users.c.id)
-            user_id = connection.execute(new).scalar_one()
-            _write_roles(connection, user_id, roles)
-            return _user(connection, t.users.c.id == user_id)
+            row = {"name": name, "folded": folded, "password": hashed, "roles": roles, "active": True}
+            return inserted(connection, User, t.users, **row, created=self._connections.clock())
 
     def get(self, user_id: int) -> User:
         """Raises ``NotFoundError``."""
@@ -74,11 +71,7 @@ class Users(Repository):
     def list(self) -> list[User]:
         """All users by name, inactive ones too."""
         with self._connections.read() as connection:
-            roles: dict[int, set[Role]] = {}
-            for user_id, role in connection.execute(select(t.user_roles)):
-                roles.setdefault(user_id, set()).add(role)
-            rows = connection.execute(select(t.users).order_by(t.users.c.name)).mappings()
-            return [as_data(User, row, roles=frozenset(roles.get(row["id"], ()))) for row in rows]
+            return rows_of(connection, User, select(t.users).order_by(t.users.c.name))
 
     def set_password(self, user_id: int, password: str | None) -> None:
         """Change or (``None``) remove the password, and end the user's sessions."""
@@ -90,13 +83,8 @@ class Users(Repository):
 
     def set_roles(self, user_id: int, roles: Collection[Role]) -> User:
         """Replace the roles, and end the user's sessions."""
-        checked = checked_roles(roles)
-        with self._connections.write() as connection:
-            _user(connection, t.users.c.id == user_id)
-            connection.execute(delete(t.user_roles).where(t.user_roles.c.user_id == user_id))
-            _write_roles(connection, user_id, checked)
-            connection.execute(delete(t.sessions).where(t.sessions.c.user_id == user_id))
-            return _user(connection, t.users.c.id == user_id)
+        self._change(user_id, roles=checked_roles(roles))
+        return self.get(user_id)
 
     def sign_in(self, name: str, password: str) -> User | None:
         """The user, or ``None``; a wrong name and a wrong password look and take the same."""
@@ -193,18 +181,8 @@ def checked_roles(roles: Collection[Role]) -> frozenset[Role]:
     return frozenset(roles)
 
 
-def _write_roles(connection: Connection, user_id: int, roles: Collection[Role]) -> None:
-    if roles:
-        rows = [{"user_id": user_id, "role": role} for role in sorted(roles)]
-        connection.execute(insert(t.user_roles), rows)
-
-
-def _user(connection: Connection, where: Any) -> User:
-    row = connection.execute(select(t.users).where(where)).mappings().one_or_none()
-    if row is None:
-        raise NotFoundError("the user does not exist")
-    roles = connection.scalars(select(t.user_roles.c.role).where(t.user_roles.c.user_id == row["id"]))
-    return as_data(User, row, roles=frozenset(roles))
+def _user(connection: Connection, where: ColumnElement[bool]) -> User:
+    return one_of(connection, User, select(t.users).where(where), "the user does not exist")
 
 
 def password_hash(password: str, cost: int = DEFAULT_COST) -> str:
