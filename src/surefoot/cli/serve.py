@@ -337,7 +337,7 @@ class AddUser(Command):
 
 
 class Prune(Command):
-    """Delete old answers of the gateway, with all their candidates, and held calls; the hourly figures stay.
+    """Delete old answers of the gateway, with all their candidates, and held calls.
 
     Example: `surefoot serve prune --older-than 90`
     """
