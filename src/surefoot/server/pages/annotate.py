@@ -6,14 +6,14 @@ influence the label. The view of an item is built from ``AnnotatorItem`` alone: 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from surefoot.errors import ForbiddenError, NotFoundError, StoreError
-from surefoot.records import ToolCall, Trace
+from surefoot.records import Trace
 from surefoot.segment import trace_blocks
 from surefoot.server.pages.access import AnnotatorPlace, MemberPlace, Place, pages_of
 from surefoot.server.pages.forms import CheckedForm, Form, new_key
@@ -191,7 +191,7 @@ def _blocks(trace: Trace, visible: int, labels: Mapping[int, StoredLabel]) -> It
     for block in trace_blocks(trace):
         if visible < 0 and block.step is not None:
             return
-        content = {"role": block.role, "kind": block.kind, "calls": _calls(block.calls)}
+        content = {"role": block.role, "kind": block.kind, "calls": block.calls}
         if block.step is None:
             yield {"type": "message", "text": block.text, **content}
         else:
@@ -207,7 +207,3 @@ def _blocks(trace: Trace, visible: int, labels: Mapping[int, StoredLabel]) -> It
             }
             if block.step == visible:
                 return
-
-
-def _calls(calls: Sequence[ToolCall]) -> list[dict[str, str]]:
-    return [{"name": call.name, "arguments": call.arguments} for call in calls]

@@ -20,6 +20,7 @@ from starlette.formparsers import MultiPartException
 from surefoot.errors import NotFoundError, StoreError
 from surefoot.server.pages.access import SignedIn, pages_of
 from surefoot.server.store.accounts import Protocol
+from surefoot.server.store.schema import checked_text
 
 S = TypeVar("S", bound=str)
 
@@ -50,11 +51,7 @@ class Form:
         value = value.replace("\r\n", "\n").strip()
         if len(value) > most:
             raise StoreError(f"'{name}' has {len(value)} characters; the limit is {most}")
-        if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
-            raise StoreError(
-                f"'{name}' contains a character that cannot be stored (NUL or half a surrogate pair)"
-            )
-        return value
+        return checked_text(name, value)
 
     def optional(self, name: str, *, most: int = 20_000) -> str | None:
         """A text field; ``None`` if it is empty or absent."""

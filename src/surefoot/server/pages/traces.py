@@ -163,7 +163,7 @@ def _parts(trace: Trace, groups: list[dict[str, Any]], strips: list[dict[str, An
                 "step": block.step,
                 "type": block.kind,
                 **content,
-                "calls": [{"name": call.name, "text": call.arguments} for call in block.calls],
+                "calls": block.calls,
                 "labels": _of_step(groups, block.step),
                 "scores": [{"scorer": strip["scorer"], **strip["cells"][block.step]} for strip in strips],
             }

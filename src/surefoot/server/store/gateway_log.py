@@ -188,32 +188,19 @@ class RequestLog(Repository):
     def find(
         self,
         *,
-        strategy: str | None = None,
-        model: str | None = None,
-        policy: str | None = None,
-        scorer: str | None = None,
-        key_id: int | None = None,
-        project_id: int | None = None,
-        session: str | None = None,
-        failed: bool | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
         before: str | None = None,
         limit: int = 100,
+        **equal: str | int | None,
     ) -> list[GatewayRow]:
-        """Requests, newest first, those that follow the request ``before``."""
+        """Requests, newest first, those that follow the request ``before``.
+
+        ``equal``: values that fields of the row must have (``model``, ``strategy``, ``failed`` …); ``None`` =
+        any.
+        """
         g = gateway_requests.c
-        conditions = matching(
-            gateway_requests,
-            strategy=strategy,
-            model=model,
-            policy=policy,
-            scorer=scorer,
-            key_id=key_id,
-            project_id=project_id,
-            session=session,
-            failed=failed,
-        )
+        conditions = matching(gateway_requests, **equal)
         if since is not None:
             conditions.append(g.created >= since)
         if until is not None:

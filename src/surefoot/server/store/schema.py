@@ -174,10 +174,8 @@ def checked_text(field: str, value: str) -> str:
     """
     if "\x00" in value:
         raise StoreError(f"'{field}' contains a NUL character (U+0000); remove it")
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise StoreError(f"'{field}' is not valid text at character {error.start}: {error.reason}") from error
+    if not storable(value):
+        raise StoreError(f"'{field}' is not valid text: it contains half of a surrogate pair")
     return value
 
 
