@@ -114,8 +114,6 @@ class Visitor:
     """Role of the API key, which limits what its owner may do with it; ``None`` = signed in."""
     project_id: int | None = None
     """The one project that a key opens; ``None`` = all of its user's."""
-    key_id: int | None = None
-    """The key; ``None`` = signed in."""
     scopes: tuple[KeyScope, ...] | None = None
     """What a key may do; ``None`` = all that its role may, or signed in."""
 
@@ -291,7 +289,6 @@ def _by_key(pages: Pages, key: str) -> Visitor | None:
         csrf=None,
         key_role=api_key.role,
         project_id=api_key.project_id,
-        key_id=api_key.id,
         scopes=api_key.scopes,
     )
 
