@@ -211,10 +211,9 @@ def held_list(request: Request, visitor: SiteReader) -> Response:
     calls = pages_of(request).db.held_calls
     query = query_of(request)
     state = query.choice("state", (*HELD_STATES, "all"), default="waiting")
-    before = query.natural("before") or None
     rows = calls.find(
-        state=next((known for known in HELD_STATES if known == state), None),
-        before=before,
+        state=next((name for name in HELD_STATES if name == state), None),
+        before=query.natural("before") or None,
         limit=_PER_PAGE + 1,
     )
     data = {

@@ -140,8 +140,8 @@ def _bounds(request: Request, name: str) -> tuple[list[Bound], Bound]:
 
     device = pages.signer.read("device", pages.cookies.get(request, DEVICE), seconds=_DEVICE_SECONDS)
     if isinstance(device, list) and device[:1] == [name]:
-        own = bound(f"device {device}")
-        return [own], own
+        device_bound = bound(f"device {device}")
+        return [device_bound], device_bound
     address = client_address(request.client.host if request.client else "unknown")
     pair = bound(f"pair {address} {name}")
     account = Bound(key=f"account {name}", most=settings.account_attempts, seconds=settings.account_seconds)

@@ -80,8 +80,8 @@ class Assignments(Repository):
         with self._connections.write() as connection:
             project, at = locked_project(connection, project_id), self._connections.clock()
             pseudonym_in(connection, project_id, user_id)
-            own = renewed(connection, project, item_in(connection, project_id, item_id), user_id, at)
-            return change(connection, own.id, state="skipped", reason=reason, finished=at)
+            assignment = renewed(connection, project, item_in(connection, project_id, item_id), user_id, at)
+            return change(connection, assignment.id, state="skipped", reason=reason, finished=at)
 
     def of_user(self, project_id: int, user_id: int, limit: int = 100) -> list[Assignment]:
         """The user's assignments, newest first."""
@@ -154,9 +154,9 @@ def lease(
 ) -> Assignment:
     """Lease the item to the user, who had it before at most on a lease that expired."""
     until = at + timedelta(seconds=project.protocol.lease_seconds)
-    own = (_A.item_id == item_id) & (_A.user_id == user_id)
+    users_lease = (_A.item_id == item_id) & (_A.user_id == user_id)
     # chosen_by stays as it was: labels of the earlier lease carry it
-    renewal = update(t.assignments).where(own).values(leased_until=until, state="leased")
+    renewal = update(t.assignments).where(users_lease).values(leased_until=until, state="leased")
     for assignment in rows_of(connection, Assignment, renewal.returning(t.assignments)):
         return assignment
     return inserted(
@@ -181,15 +181,15 @@ def renewed(connection: Connection, project: Project, item: Item, user_id: int, 
     """
     if project.archived:
         raise ConflictError("the project is archived and does not accept labels")
-    own = assignment_of(connection, item.id, user_id)
-    if own.state != "leased":
-        raise ConflictError(f"item {item.id} is {own.state} for this user; undo to reopen it")
-    if own.leased_until <= at and item.role == "normal":
+    assignment = assignment_of(connection, item.id, user_id)
+    if assignment.state != "leased":
+        raise ConflictError(f"item {item.id} is {assignment.state} for this user; undo to reopen it")
+    if assignment.leased_until <= at and item.role == "normal":
         other_holders = (_A.item_id == item.id) & (_A.user_id != user_id) & occupies(at)
         count = connection.scalar(select(func.count()).where(other_holders)) or 0
         if count >= project.protocol.annotators:
             raise ConflictError(f"item {item.id} is with {count} others, as many as the protocol asks for")
-    return lease(connection, project, item.id, user_id, own.chosen_by, at)
+    return lease(connection, project, item.id, user_id, assignment.chosen_by, at)
 
 
 def assignment_of(connection: Connection, item_id: int, user_id: int) -> Assignment:

@@ -115,11 +115,11 @@ class Labels(Repository):
             if earlier is not None:
                 return earlier
             item = item_in(connection, project_id, item_id)
-            own = assignment_of(connection, item_id, user_id)
-            if own.state == "done":
-                change(connection, own.id, state="leased", finished=None, milliseconds=None)
+            assignment = assignment_of(connection, item_id, user_id)
+            if assignment.state == "done":
+                change(connection, assignment.id, state="leased", finished=None, milliseconds=None)
                 # it occupies one of the item's places, so no other annotator can have leased it meanwhile
-                lease(connection, project, item_id, user_id, own.chosen_by, at)
+                lease(connection, project, item_id, user_id, assignment.chosen_by, at)
             else:
                 renewed(connection, project, item, user_id, at)
             retracted = _latest(connection, item_id, user_id)
@@ -138,7 +138,7 @@ class Labels(Repository):
             show = project_in(connection, project_id).protocol.show_answer
             item = item_in(connection, project_id, item_id)
             pseudonym_in(connection, project_id, user_id)
-            own = assignment_of(connection, item_id, user_id)
+            assignment = assignment_of(connection, item_id, user_id)
             problem = record_in(connection, t.problems, Problem, project_id, item.problem_id)
             trace = record_in(connection, t.traces, Trace, project_id, item.trace_id)
             own_labels = (t.labels.c.item_id == item_id) & (t.labels.c.user_id == user_id)
@@ -151,8 +151,8 @@ class Labels(Repository):
                 update={"answer": problem.answer if show else None, "meta": {}, "source": None}
             ),
             trace=trace.model_copy(update=hidden if show else {**hidden, "outcome": None}),
-            state=own.state,
-            leased_until=own.leased_until,
+            state=assignment.state,
+            leased_until=assignment.leased_until,
             labels=tuple(replace(label, chosen_by=None, role=None) for label in labels),
             last=last,
         )

@@ -196,8 +196,8 @@ def _cells(connection: Connection, query: Select[Any]) -> list[MatrixCell]:
     cells = []
     for row in connection.execute(query.order_by(t.labels.c.id)).mappings():
         value = None if row["value"] is None else int(row["value"])
-        known = next((answer.value for answer in row["known"] if answer.step == row["step"]), None)
-        cells.append(as_data(MatrixCell, row, value=value, known=known))
+        answer = next((answer.value for answer in row["known"] if answer.step == row["step"]), None)
+        cells.append(as_data(MatrixCell, row, value=value, known=answer))
     return cells
 
 
