@@ -63,8 +63,21 @@ def test_unreadable_calls_are_rejected_where_others_are_held() -> None:
         reply = asyncio.run(guarded_reply(bank, ask, RUN, TOOLS, review=approve))
         assert reply.message is None
         decision = asyncio.run(bank.check(RUN, TOOLS, asyncio.run(ask())))
-        with pytest.raises(GuardError, match="nothing may be executed"):
+        with pytest.raises(GuardError):
             bank.redeem(decision.model_copy(update={"action": "release"}))
+
+
+def test_a_flood_of_refused_decisions_leaves_nothing_behind_and_evicts_no_other() -> None:
+    bank = guard()
+    good = check(bank, paying(1))
+    for number in range(300):
+        assert (
+            asyncio.run(checked_call(bank, RUN, TOOLS, paying(number + 2).tool_calls[0])).action == "reject"
+        )
+        broken = ToolCall(id="c", name="pay", arguments="[" * (number + 1))
+        assert asyncio.run(checked_call(bank, RUN, TOOLS, broken)).action == "resample"
+    assert len(bank._unused) == 1
+    assert len(bank.redeem(good)) == 1
 
 
 def test_conversations_are_kept_apart_by_caller_name_and_beginning() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Sequence
@@ -49,7 +50,7 @@ class Released:
 
     decision: str
     at: float
-    text: str
+    hash: str
     turn: int
     call: ToolCall
 
@@ -60,8 +61,8 @@ class CallMemory:
 
     released: list[Released] = field(default_factory=list)
     """Also calls that wait for a person."""
-    refused: dict[str, list[tuple[str | None, str]]] = field(default_factory=dict)
-    """Ids and texts of calls that were not released, by decision."""
+    refused: dict[str, list[str]] = field(default_factory=dict)
+    """Hashes of calls that were not released, by decision."""
     last: Future[None] | None = None
     """The check that came last."""
     lock: Lock = field(default_factory=Lock)
@@ -78,16 +79,17 @@ class CallMemory:
         visible = Counter[str]()
         attempts = []
         for result in call_results(messages):
-            text = call_text(result.call)
-            content = "" if result.result is None else result.result.content or ""
-            if refused[result.call.id, text] and (result.result is None or _REFUSED in content):
-                refused[result.call.id, text] -= 1
+            with_id, content = _hash(result.call, result.call.id), ""
+            if result.result is not None:
+                content = result.result.content or ""
+            if refused[with_id] and (result.result is None or _REFUSED in content):
+                refused[with_id] -= 1
                 continue
-            visible[text] += 1
+            visible[_hash(result.call)] += 1
             attempts.append(result)
         for number, released in enumerate(pending):
-            if visible[released.text]:
-                visible[released.text] -= 1
+            if visible[released.hash]:
+                visible[released.hash] -= 1
             else:
                 attempts.append(
                     CallResult(message=-1, number=number, call=released.call, result=None, turn=released.turn)
@@ -97,18 +99,22 @@ class CallMemory:
     def note(self, decision: str, calls: Sequence[ToolCall], turn: int, *, released: bool) -> None:
         """What became of the calls of a decision, in place of what was noted before. Refused calls beyond a
         bound count as attempts."""
-        texts = [call_text(call) for call in calls]
         now = time.monotonic()
         with self.lock:
             self.released = [previous for previous in self.released if previous.decision != decision]
             self.refused.pop(decision, None)
             if released:
                 self.released += [
-                    Released(decision=decision, at=now, text=text, turn=turn, call=call)
-                    for call, text in zip(calls, texts, strict=True)
+                    Released(decision=decision, at=now, hash=_hash(call), turn=turn, call=call)
+                    for call in calls
                 ]
-            elif len(self.refused) < MAX_REMEMBERED:
-                self.refused[decision] = [(call.id, text) for call, text in zip(calls, texts, strict=True)]
+            elif sum(map(len, self.refused.values())) + len(calls) <= MAX_REMEMBERED:
+                self.refused[decision] = [_hash(call, call.id) for call in calls]
+
+
+def _hash(call: ToolCall, call_id: str | None = "") -> str:
+    text = json.dumps([call_text(call), call_id])
+    return hashlib.blake2b(text.encode(errors="replace"), digest_size=16).hexdigest()
 
 
 class Conversations:

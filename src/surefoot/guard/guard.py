@@ -43,7 +43,7 @@ _LOG = logging.getLogger("surefoot.guard")
 _STRENGTH: Final[tuple[Action, ...]] = ("release", "hold", "resample", "reject")
 """Of several calls the action furthest to the right counts: a rejected message is not shown to a person."""
 _WORKERS: Final = 8
-_UNUSED: Final = 100_000
+_UNUSED: Final = 10_000
 """Decisions that may be outstanding."""
 
 
@@ -123,15 +123,17 @@ class Guard:
     def settle(self, decision: GuardDecision, action: Action, **fields: Any) -> GuardDecision:
         """A decision with another action, as after a person's review.
 
-        Released and held calls count as attempts, others do not. Calls that can be read in several ways are
-        rejected instead of held or released. Raises ``GuardError`` for a decision of another guard, or a used
-        one.
+        Released and held calls count as attempts, others do not; a rejection is final. Calls that can be read
+        in several ways are rejected instead of held or released. Raises ``GuardError`` for a decision of
+        another guard, or a used one.
         """
         outstanding = self._outstanding(decision)
         if action in ("release", "hold") and not outstanding.readable:
             action = "reject"
         released = action in ("release", "hold")
         outstanding.memory.note(decision.id, outstanding.calls, outstanding.turn, released=released)
+        if action == "reject":
+            del self._unused[decision.id]
         return decision.model_copy(update={"action": action, **fields})
 
     def redeem(self, decision: GuardDecision) -> tuple[ToolCall, ...]:
@@ -140,9 +142,11 @@ class Guard:
         Raises ``GuardError`` for a decision that releases nothing, has other calls than were checked, has
         been redeemed, or is another guard's.
         """
-        outstanding = self._outstanding(decision)
-        if decision.action != "release" or not outstanding.readable:
+        if decision.action != "release":
             raise GuardError(f"the decision is to {decision.action}: nothing may be executed")
+        outstanding = self._outstanding(decision)
+        if not outstanding.readable:
+            raise GuardError("the calls can be read in several ways: nothing may be executed")
         del self._unused[decision.id]
         return outstanding.calls
 

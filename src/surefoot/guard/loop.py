@@ -75,8 +75,9 @@ async def guarded_reply(
         action = decision.action
         if action == "resample" and resamples >= settings.resamples:
             action = settings.after_resamples
-        decision = guard.settle(decision, action)
-        if action == "hold":
+        if action != decision.action:
+            decision = guard.settle(decision, action)
+        if decision.action == "hold":
             decision = await _reviewed(guard, run, reply, decision, review)
         action = decision.action
         if action == "reject" and decision.review is not None and decision.review.comment:
@@ -87,6 +88,7 @@ async def guarded_reply(
             break
         if action == "resample":
             resamples += 1
+            guard.settle(decision, "reject")  # nothing can come of it any more
         elif action == "hold" or rejections >= settings.rejections:
             return GuardedReply(message=None, decisions=tuple(decisions), added=run[len(messages) :])
         else:
@@ -127,6 +129,8 @@ async def checked_call(
     """
     reply = Message(role="assistant", tool_calls=(call,))
     decision = await guard.check(messages, tools, reply, caller=caller, conversation=conversation)
+    if decision.action == "resample":  # the framework asks the model itself
+        return guard.settle(decision, "reject").model_copy(update={"action": "resample"})
     if decision.action != "hold":
         return decision
     reply = reply.model_copy(update={"tool_calls": tuple(verdict.call for verdict in decision.calls)})
