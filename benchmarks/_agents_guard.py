@@ -209,7 +209,8 @@ async def play(
     scorer = None
     if prm is not None:
         scorer, threshold = prm
-        settings = settings.model_copy(update={"threshold": threshold})
+        view = {"monitor_sees": ("reasoning", "results")}  # the scorer is trained on whole runs
+        settings = settings.model_copy(update={"threshold": threshold, **view})
     guard = Guard(settings, verifiers=[make(problem, executed)], scorer=scorer) if make else None
 
     async def ask(messages: tuple[Message, ...], draw: int) -> Message:

@@ -1,10 +1,12 @@
 """``surefoot guard``: thresholds fitted on recorded runs."""
 
 import json
+from contextlib import nullcontext
 
 import pytest
 from command_line import good, refused
 
+from surefoot.cli.options import JudgeSettings
 from surefoot.io import write_records
 from surefoot.records import Message, Problem, StepLabel, StepScores, Tool, ToolCall, Trace
 from surefoot.segment import segment_trace
@@ -62,11 +64,42 @@ def test_labels_say_what_is_caught(recorded):
     assert "of 10 calls that are labelled bad" in ended.out
 
 
+class Suspicious:
+    """A reward model that trusts a call less if it reads the tool's result."""
+
+    name = "suspicious"
+
+    def score_traces(self, items):
+        scored = []
+        for item in items:
+            number = int(item.problem.text.split()[-1].rstrip("."))
+            seen = any(message.content == "shipped" for message in item.trace.messages)
+            scores = tuple((number + 1) / (200 if seen else 100) for _ in item.trace.steps)
+            scored.append(StepScores(trace_id=item.trace.id, scorer=self.name, scores=scores))
+        return scored
+
+
+def test_the_threshold_is_fitted_on_what_the_guard_will_show(recorded, monkeypatch):
+    monkeypatch.setattr(JudgeSettings, "open", lambda *_: nullcontext(Suspicious()))
+    out = recorded / "fit.json"
+    common = [*words(recorded)[:-2], "--prm=x", "--max-false-blocks=0.1", "--out", out]
+    ended = good(*common)
+    fit = json.loads(out.read_text())
+    assert (fit["threshold"], fit["monitor_sees"]) == (0.04, [])
+    assert "monitor-sees" not in ended.out
+    out.unlink()
+    ended = good(*common, "--monitor-sees=results")
+    fit = json.loads(out.read_text())
+    assert (fit["threshold"], fit["monitor_sees"]) == (0.02, ["results"])
+    assert "--guard-threshold 0.02 --guard-monitor-sees results" in ended.out
+
+
 def test_what_cannot_be_fitted_is_refused(recorded):
     assert "needs" in refused(*words(recorded, "--max-false-blocks=0.001"))
     assert "no call counts as good" in refused(*words(recorded, "--labels", recorded / "l.jsonl"))
     assert "--prm" in refused(*words(recorded)[:-2])
     assert "labels" in refused(*words(recorded, "--good=labelled"))
+    assert "of whole runs" in refused(*words(recorded, "--monitor-sees=results"))
 
 
 def test_a_policy_is_replayed_over_recorded_runs(tmp_path):

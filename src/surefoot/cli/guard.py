@@ -17,7 +17,7 @@ from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo, echo_table
 from surefoot.errors import RunError
-from surefoot.guard.records import GuardSettings
+from surefoot.guard.records import Channel, GuardSettings
 from surefoot.policies.devices import Loading
 
 if TYPE_CHECKING:
@@ -104,7 +104,8 @@ class Mcp(Command):
 class Fit(Command):
     """Fit the guard's threshold on your own recorded runs, and report how often it blocks a good call.
 
-    The runs are scored with `--prm`, or `--scores` has their scores. Good calls are those of successful runs;
+    The runs are scored with `--prm`, which sees the channels that the guard will show it (`--monitor-sees`);
+    or `--scores` has scores of the whole runs. Good calls are those of successful runs;
     with `--labels`, steps labelled good, and steps labelled bad show how much the threshold catches;
     `--good all` counts every recorded call as good. The threshold is the highest one that blocks at most
     `--max-false-blocks` of good runs (split conformal prediction). The false-alarm rate is measured by
@@ -119,7 +120,12 @@ class Fit(Command):
     reward_model: Annotated[o.JudgeSettings, OptionGroup(omit=("verifier", "sandbox"))] = o.JudgeSettings()
     loading: o.Models = Loading()
     scores: Annotated[str | None, o.INPUT] = Field(
-        default=None, description="File of step scores of the runs, in place of `--prm`."
+        default=None, description="File of step scores of the whole runs, in place of `--prm`."
+    )
+    monitor_sees: tuple[Channel, ...] = Field(
+        default=(),
+        description="What `--prm` sees besides instructions, users' messages, and assistants' contents and "
+        "calls: `reasoning`, tools' `results`. A reward model trained on whole runs needs both.",
     )
     good: Literal["successful", "labelled", "all"] | None = Field(
         default=None,
@@ -140,6 +146,8 @@ class Fit(Command):
     def _check(self) -> Self:
         if (self.scores is None) == (not self.reward_model.names):
             raise ValueError("'prm' scores the runs, or 'scores' has their scores; give one of them")
+        if self.scores is not None and self.monitor_sees:
+            raise ValueError("'monitor_sees' is for 'prm'; 'scores' are of whole runs")
         if self.good == "labelled" and self.labels is None:
             raise ValueError("'good' labelled needs 'labels'")
         return self
@@ -149,17 +157,19 @@ class Fit(Command):
         from surefoot.guard import fit_threshold
 
         fit = fit_threshold(self._runs(), self.max_false_blocks, unit=self.unit, seed=self.seed)
-        for line in _summary(fit):
+        seen: tuple[Channel, ...] = self.monitor_sees if self.scores is None else ("reasoning", "results")
+        for line in _summary(fit, seen):
             echo(line)
         if self.out is not None:
             from surefoot.io.atomic import atomic_file
 
             with atomic_file(self.out) as file:
-                file.write(json.dumps(asdict(fit), indent=2).encode() + b"\n")
+                file.write(json.dumps({**asdict(fit), "monitor_sees": seen}, indent=2).encode() + b"\n")
 
     def _runs(self) -> list[RunScores]:
         from surefoot.cli.runs import labelled, read_table
         from surefoot.guard import RunScores
+        from surefoot.guard.view import call_steps, viewed_trace
         from surefoot.labels import LabelRule, binary_labels
         from surefoot.protocols import ProblemTrace
         from surefoot.records import Problem, StepLabel, Trace
@@ -172,22 +182,28 @@ class Fit(Command):
         with self._scorer() as scorer:
             items_left = iter(labelled(problems, traces, labels))
             while piece := list(islice(items_left, _PIECE)):
-                items = [ProblemTrace(problem=item.problem, trace=item.trace) for item in piece]
-                for item, scores in zip(piece, checked_scores(scorer, items), strict=True):
-                    steps = range(len(item.trace.steps))
-                    labels_of = binary_labels(item.labels, len(steps), LabelRule(neutral="good"))
-                    truth = [label.good for label in labels_of]
+                items = [
+                    ProblemTrace(
+                        problem=item.problem,
+                        trace=item.trace if self.scores else viewed_trace(item.trace, self.monitor_sees),
+                    )
+                    for item in piece
+                ]
+                for item, seen, scores in zip(piece, items, checked_scores(scorer, items), strict=True):
+                    labels_of = binary_labels(item.labels, len(item.trace.steps), LabelRule(neutral="good"))
                     whole_run = good_if == "all" or (good_if == "successful" and item.trace.outcome is True)
-                    calls = [step for step in steps if item.trace.calls_of(step)]
+                    places = call_steps(seen.trace)
+                    calls = [
+                        (labels_of[step].good, scores.scores[places[call]])
+                        for call, step in call_steps(item.trace).items()
+                    ]
                     runs.append(
                         RunScores(
                             problem=item.problem.id,
                             good=tuple(
-                                scores.scores[step]
-                                for step in calls
-                                if truth[step] or (truth[step] is None and whole_run)
+                                score for truth, score in calls if truth or (truth is None and whole_run)
                             ),
-                            bad=tuple(scores.scores[step] for step in calls if truth[step] is False),
+                            bad=tuple(score for truth, score in calls if truth is False),
                         )
                     )
         if not any(run.good for run in runs):
@@ -208,7 +224,7 @@ class Fit(Command):
                 yield scorer
 
 
-def _summary(fit: ThresholdFit) -> Iterator[str]:
+def _summary(fit: ThresholdFit, seen: Sequence[Channel]) -> Iterator[str]:
     """Lines for the terminal."""
     share = f"{fit.max_false_blocks:.1%} of good {fit.unit}s"
     yield f"threshold {fit.threshold:.4g} blocks at most {share} ({fit.problems} problems, {fit.runs} runs)"
@@ -220,7 +236,8 @@ def _summary(fit: ThresholdFit) -> Iterator[str]:
         yield f"caught: {fit.blocked_bad_calls:.1%} of {fit.bad_calls} calls that are labelled bad"
     if fit.unscored_calls:
         yield f"{fit.unscored_calls} calls have no score, which a guard that fails closed blocks"
-    yield f"use it with: surefoot serve --guard --guard-threshold {fit.threshold:.6g}"
+    view = "".join(f" --guard-monitor-sees {channel}" for channel in seen)
+    yield f"use it with: surefoot serve --guard --guard-threshold {fit.threshold:.6g}{view}"
 
 
 class CheckPolicy(Command):

@@ -17,14 +17,15 @@ from surefoot.errors import GuardError
 from surefoot.guard.conversations import MAX_REMEMBERED, CallMemory, Conversations, conversation_key
 from surefoot.guard.records import (
     Action,
-    Blocked,
     CallVerdict,
     Finding,
     GuardDecision,
     GuardSettings,
+    Protocol,
     Stage,
     StageVerdict,
 )
+from surefoot.guard.view import call_steps, monitor_view
 from surefoot.labelling.verifiers.tool_calls import ToolCallVerifier
 from surefoot.labelling.verifiers.tool_policy import (
     CallResult,
@@ -40,8 +41,14 @@ from surefoot.scores import checked_scores
 from surefoot.segment import segment_trace
 
 _LOG = logging.getLogger("surefoot.guard")
-_STRENGTH: Final[tuple[Action, ...]] = ("release", "hold", "resample", "reject")
+_STRENGTH: Final[tuple[Action, ...]] = ("release", "hold", "defer", "resample", "reject")
 """Of several calls the action furthest to the right counts: a rejected message is not shown to a person."""
+_ON_SCORE: Final[dict[Protocol, Action]] = {
+    "trusted-monitoring": "reject",
+    "defer-to-trusted": "defer",
+    "defer-to-resample": "resample",
+    "hold": "hold",
+}
 _WORKERS: Final = 8
 _UNUSED: Final = 10_000
 """Decisions that may be outstanding."""
@@ -53,7 +60,8 @@ class Guard:
     1. **schema**: the tool is among those offered, the arguments can be read in one way only and fit its JSON
        schema. Later stages see, and clients get, the canonical form of the arguments.
     2. **rule**: each of ``verifiers`` sees the run with the new calls; -1 is wrong, ``None`` unknown.
-    3. **score**: with ``settings.threshold``, ``scorer`` gives each call a score; a lower one is wrong.
+    3. **score**: with ``settings.threshold``, ``scorer`` gives each call a score; for a lower one
+       ``settings.protocol`` says what follows. It sees the channels in ``settings.monitor_sees``.
 
     A later stage sees only messages of which the stages before found no call wrong. A checker that raises, or
     takes longer than ``settings.timeout_s``, has not checked, and a rule may be undecidable: then
@@ -89,18 +97,20 @@ class Guard:
         *,
         caller: str = "",
         conversation: str | None = None,
+        trusted: bool = False,
     ) -> GuardDecision:
         """What becomes of ``reply``, an assistant message with calls, after the run ``messages``.
 
         ``caller``, such as an API key's name, and ``conversation`` say which conversation it is; without the
-        latter, the messages up to the user's first do. Raises ``GuardError`` for a message without calls.
+        latter, the messages up to the user's first do. The message of a ``trusted`` model is not scored.
+        Raises ``GuardError`` for a message without calls.
         """
         if not reply.tool_calls:
             raise GuardError("'reply' contains no tool calls to check")
         begin = time.monotonic()
         key = conversation_key(messages, conversation)
         async with self._conversations.turn(caller, key) as remembered:
-            calls, usage = await self._checked(messages, tools, reply, remembered)
+            calls, usage = await self._checked(messages, tools, reply, remembered, trusted)
             action = max((call.action for call in calls), key=_STRENGTH.index)
             decision = GuardDecision(
                 id=uuid.uuid4().hex,
@@ -157,7 +167,12 @@ class Guard:
         return outstanding
 
     async def _checked(
-        self, messages: Sequence[Message], tools: Sequence[Tool], reply: Message, remembered: CallMemory
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool],
+        reply: Message,
+        remembered: CallMemory,
+        trusted: bool,
     ) -> tuple[list[_Call], Usage]:
         """The calls of ``reply`` with all findings, and the tokens of the reward model."""
         settings = self.settings
@@ -176,32 +191,30 @@ class Guard:
         usage = Usage()
         if any(call.action != "release" for call in calls):
             return calls, usage
-        item = _item(messages, tools, reply)
-        steps = [
-            number
-            for number, step in enumerate(item.trace.steps)
-            if step.message == len(messages) and step.part == "tool_call"
-        ]
+        item = _item((*messages, reply), tools)
         results = _results(messages, reply, remembered.results(messages, settings.remember_s))
         for verifier in self.verifiers:
             check = (
                 partial(_call_rules, verifier, item, results, len(calls))
                 if isinstance(verifier, ToolCallVerifier)
-                else partial(_rule, verifier, item, steps)
+                else partial(_rule, verifier, item)
             )
             await self._stage(calls, "rule", verifier.name, settings.on_rule, check)
         scorer, threshold = self.scorer, settings.threshold
-        if scorer is not None and threshold is not None and all(call.action == "release" for call in calls):
+        if trusted or any(call.action != "release" for call in calls):
+            return calls, usage
+        if scorer is not None and threshold is not None:
+            view = _item(monitor_view((*messages, reply), settings.monitor_sees), tools)
 
             def score() -> list[_Found]:
                 nonlocal usage
-                [record] = checked_scores(scorer, [item])
+                [record] = checked_scores(scorer, [view])
                 usage = record.usage
                 reason = record.unscored_reason or "no score"
-                return [_scored(record.scores[step], threshold, reason) for step in steps]
+                return [_scored(record.scores[step], threshold, reason) for step in _new_steps(view)]
 
             name = getattr(scorer, "name", type(scorer).__name__)
-            await self._stage(calls, "score", name, settings.on_score, score)
+            await self._stage(calls, "score", name, _ON_SCORE[settings.protocol], score)
         return calls, usage
 
     def close(self) -> None:
@@ -213,7 +226,7 @@ class Guard:
         calls: Sequence[_Call],
         stage: Stage,
         checker: str,
-        blocked: Blocked,
+        blocked: Action,
         check: Callable[[], list[_Found]],
     ) -> None:
         """Run ``check`` on all calls and record its findings."""
@@ -236,7 +249,7 @@ class Guard:
         findings: Sequence[_Found],
         stage: Stage,
         checker: str,
-        blocked: Blocked,
+        blocked: Action,
         begin: float,
     ) -> None:
         latency_ms = 1000 * (time.monotonic() - begin)
@@ -281,7 +294,7 @@ class _Call:
         """Whether ``call`` has its canonical form."""
         return self.reading.finding == "pass"
 
-    def block(self, action: Blocked, reason: str) -> None:
+    def block(self, action: Action, reason: str) -> None:
         """Note why it is not released; the first reason stands."""
         if self.action == "release":
             self.action, self.reason = action, reason
@@ -291,12 +304,18 @@ class _Call:
         return CallVerdict(call=self.call, action=self.action, reason=self.reason, stages=tuple(self.stages))
 
 
-def _item(messages: Sequence[Message], tools: Sequence[Tool], reply: Message) -> ProblemTrace:
+def _item(messages: tuple[Message, ...], tools: Sequence[Tool]) -> ProblemTrace:
     """The run with the new message as checkers see it."""
     questions = [message.content for message in messages if message.role == "user" and message.content]
     problem = Problem(text=questions[-1] if questions else "(no user message)")
-    trace = Trace(problem_id=problem.id, messages=(*messages, reply), tools=tuple(tools))
+    trace = Trace(problem_id=problem.id, messages=messages, tools=tuple(tools))
     return ProblemTrace(problem=problem, trace=segment_trace(trace))
+
+
+def _new_steps(item: ProblemTrace) -> list[int]:
+    """The steps of the last message's calls, in order."""
+    last = len(item.trace.messages) - 1
+    return [step for (message, _), step in call_steps(item.trace).items() if message == last]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -366,12 +385,12 @@ def _call_rules(
     return [_Found(found[outcome], reason) for outcome, reason in verdicts]
 
 
-def _rule(verifier: StepVerifier, item: ProblemTrace, steps: Sequence[int]) -> list[_Found]:
+def _rule(verifier: StepVerifier, item: ProblemTrace) -> list[_Found]:
     [verdicts] = verifier.verify([item])
     if len(verdicts) != len(item.trace.steps):
         raise GuardError(f"{verifier.name} gave {len(verdicts)} verdicts for {len(item.trace.steps)} steps")
     findings: dict[int | None, Finding] = {-1: "fail", 0: "pass", 1: "pass", None: "unknown"}
-    return [_Found(findings[verdicts[step].value], verdicts[step].reason) for step in steps]
+    return [_Found(findings[verdicts[step].value], verdicts[step].reason) for step in _new_steps(item)]
 
 
 def _scored(score: float | None, threshold: float, reason: str) -> _Found:

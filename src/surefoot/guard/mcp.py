@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 
 from surefoot.errors import GuardError
 from surefoot.guard.guard import Guard
-from surefoot.guard.loop import Reviewer, checked_call, refusal_text
+from surefoot.guard.loop import Reviewer, checked_call, refusal_text, refuse_deferring
 from surefoot.guard.records import GuardDecision
 from surefoot.records import Message, Tool, ToolCall
 
@@ -54,7 +54,7 @@ class McpProxy:
 
     The client reads the reason of a refused call as the call's result, with ``isError``. ``resample`` is the
     same, because the client samples. ``review`` decides about held calls; without it they are refused.
-    ``on_decision`` gets each decision.
+    ``on_decision`` gets each decision. Raises ``GuardError`` for the protocol defer-to-trusted.
 
     The guard's run has the calls of this session with their results, and no messages of the user, which a
     server never sees. Rules about what the user said are therefore not satisfied here. A request for a call
@@ -71,6 +71,7 @@ class McpProxy:
         review: Reviewer | None = None,
         on_decision: Callable[[GuardDecision], None] = lambda _: None,
     ) -> None:
+        refuse_deferring(guard)
         self.guard, self.review, self.on_decision = guard, review, on_decision
         self._session = uuid.uuid4().hex
         self._calls: list[_Call] = []

@@ -11,6 +11,10 @@ from surefoot.records import ToolCall, Usage
 Blocked = Literal["resample", "reject", "hold"]
 """What happens to a call that is not released. resample: the policy samples again without an explanation;
 reject: the policy sees the reason and answers again; hold: a person decides."""
+Protocol = Literal["trusted-monitoring", "defer-to-trusted", "defer-to-resample", "hold"]
+"""A control protocol: what follows when the scorer, the monitor of an untrusted policy, suspects a call."""
+Channel = Literal["reasoning", "results"]
+"""What may persuade a scorer (an assistant's reasoning) or carry instructions to it (tools' results)."""
 
 
 class GuardSettings(BaseModel):
@@ -28,7 +32,17 @@ class GuardSettings(BaseModel):
         default="resample", description="For a call of an unknown tool, or with arguments that do not fit."
     )
     on_rule: Blocked = Field(default="reject", description="For a call that a rule finds wrong.")
-    on_score: Blocked = Field(default="resample", description="For a call that scores below the threshold.")
+    protocol: Protocol = Field(
+        default="defer-to-resample",
+        description="For a call that scores below the threshold. trusted-monitoring: it is rejected; "
+        "defer-to-trusted: a trusted model answers instead; defer-to-resample: the policy samples again; "
+        "hold: a person decides.",
+    )
+    monitor_sees: tuple[Channel, ...] = Field(
+        default=(),
+        description="What the scorer sees besides instructions, users' messages, and assistants' contents "
+        "and calls: `reasoning`, tools' `results`. A reward model trained on whole runs needs both.",
+    )
     resamples: int = Field(
         default=2, ge=0, le=20, description="Draws after the first that one answer may take."
     )
@@ -60,7 +74,8 @@ class GuardSettings(BaseModel):
     )
 
 
-Action = Literal["release", Blocked]
+Action = Literal["release", "defer", Blocked]
+"""defer: a trusted model's message takes the place of this one."""
 Stage = Literal["schema", "rule", "score"]
 Finding = Literal["pass", "fail", "unknown", "error"]
 """unknown: the stage cannot judge this call; error: it failed or took too long."""

@@ -291,6 +291,28 @@ def test_a_threshold_needs_a_reward_model() -> None:
         Gateway(ScriptedPolicy(lambda request, sample: "hello"), settings=settings)
 
 
+def test_a_server_has_no_trusted_model_to_defer_to() -> None:
+    with pytest.raises(ValueError, match="a server has one; use hold"):
+        ToolGuard(enabled=True, protocol="defer-to-trusted")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "actions"),
+    [
+        ("trusted-monitoring", ["reject", "release"]),
+        ("defer-to-resample", ["resample", "release"]),
+        ("hold", ["reject", "release"]),  # nobody reviews here
+    ],
+)
+def test_a_suspicious_call_follows_the_protocol(protocol: Any, actions: list[str]) -> None:
+    said = calling("look", order="0.1"), calling("look", order="0.7")
+    guard = ToolGuard(enabled=True, threshold=0.5, protocol=protocol)
+    with guarded(*said, guard=guard, scorer=ByArguments()) as (_, client, _upstream):
+        answer = client.chat.completions.create(model="tiny", **ASKED)
+    assert [one["action"] for one in answer.surefoot["searches"][0]["guard"]] == actions
+    assert arguments(answer) == {"order": "0.7"}
+
+
 def test_an_agent_of_a_framework_goes_through_the_guard() -> None:
     pytest.importorskip("pydantic_ai", reason="the extra pydantic-ai is not installed")
     from pydantic_ai import Agent
