@@ -18,6 +18,8 @@ from surefoot.labelling.verifiers.tool_calls import call_text
 from surefoot.labelling.verifiers.tool_policy import CallResult, call_results
 from surefoot.records import Message, ToolCall
 
+_CALLERS: Final = 10_000
+"""Callers that are remembered: with keys there are few, without them each address is one."""
 _CONVERSATIONS: Final = 10_000
 """Conversations of one caller that are remembered; the one that was used least recently goes first."""
 MAX_REMEMBERED: Final = 1000
@@ -121,7 +123,7 @@ class Conversations:
     """The conversations of one guard, by caller and key."""
 
     def __init__(self) -> None:
-        self._by_caller: dict[str, OrderedDict[str, CallMemory]] = {}
+        self._by_caller: OrderedDict[str, OrderedDict[str, CallMemory]] = OrderedDict()
         self._lock = Lock()
 
     @asynccontextmanager
@@ -132,6 +134,9 @@ class Conversations:
             of_caller = self._by_caller.setdefault(caller, OrderedDict())
             conversation = of_caller.setdefault(key, CallMemory())
             of_caller.move_to_end(key)
+            self._by_caller.move_to_end(caller)
+            if len(self._by_caller) > _CALLERS:
+                self._by_caller.popitem(last=False)
             while len(of_caller) > _CONVERSATIONS:
                 of_caller.popitem(last=False)
             previous, conversation.last = conversation.last, done
