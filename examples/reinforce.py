@@ -18,7 +18,7 @@ from surefoot.segment import Line
 def train(task: Task, credit: Credit, directory: Path) -> None:
     """One short run."""
     model, tokenizer = load_causal(POLICY)
-    config = RLConfig(credit=credit, updates=3, problems=4, samples=4, warmup=2)
+    config = RLConfig(credit=credit, updates=2, problems=4, samples=4, warmup=2)
     log = train_policy(model, tokenizer, task, config, directory)
     for row in log.updates:
         print(
@@ -31,7 +31,7 @@ def train(task: Task, credit: Credit, directory: Path) -> None:
 
 def main() -> None:
     """Both, from the same start, on the same problems."""
-    held_out = generate_problems(20, seed=7)
+    held_out = generate_problems(10, seed=7)
     with AnswerChecker("exact") as checker:
         task = Task(
             problems=generate_problems(40, seed=0, exclude=held_out),

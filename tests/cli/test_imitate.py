@@ -139,7 +139,6 @@ def test_commands_that_make_no_sense_are_refused(files, tmp_path) -> None:
         "imitate", *base, "--labels", files / "l.jsonl", "--expert", "lab-exact"
     )
     assert "--after is 'never'" in refused("imitate", *base, "--expert", "lab-exact", "--after", "never")
-    assert "--match" in refused("imitate", *base, "--expert", "lab-exact", "--match", "some")
     assert "give one of them" in refused("expert-iteration", *base, "--prm", "x", "--verifier", "lab")
     assert "raise the temperature" in refused("expert-iteration", *base, "--temperature", 0)
     held = ("--held-out", files / "p.jsonl", "--traces", files / "t.jsonl")

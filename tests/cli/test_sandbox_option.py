@@ -12,7 +12,7 @@ from program_trace import failing_program
 
 from surefoot.cli.imitate import Imitate
 from surefoot.cli.options import JudgeSettings
-from surefoot.cli.rl import RL
+from surefoot.cli.rl import RL, open_task
 from surefoot.policies.devices import LOADING
 from surefoot.protocols import ProblemTrace
 
@@ -94,7 +94,7 @@ def test_gold_verifiers_of_training_run_programs_in_the_named_sandbox(
     imitate = Imitate(problems=problems, traces=str(files[0]), out=tmp_path / "out", gold=("python-tests",))
     judge = JudgeSettings(verifier=("arithmetic",), sandbox=IMAGE)
     rl = RL(out=tmp_path / "out", gold=("python-tests",), judge=judge)
-    for opened in (imitate.task([problem], sandbox=IMAGE), rl.task()):
+    for opened in (open_task(imitate, [problem], (), JudgeSettings(sandbox=IMAGE), LOADING), rl.task()):
         programs = docker.programs()
         with opened as task:
             assert task.gold is not None

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemm
 
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import SampleRequest, Sampling
-from surefoot.rl.actor import Actor, ReferencePolicy, microbatches, pad_rollouts, response_places
+from surefoot.rl.actor import Actor, ReferencePolicy, microbatches, pad_rollouts
 
 UNEVEN = [
     made([1, 7, 9], [4, 5, 2]),
@@ -132,9 +132,7 @@ def test_an_entropy_that_is_only_watched_has_no_gradient(lab):
 
 def test_places_are_those_of_the_token_before():
     padded = pad_rollouts(UNEVEN, torch.device("cpu"))
-    rows, before = response_places(UNEVEN)
-    assert torch.equal(padded.rows_n, rows)
-    assert torch.equal(padded.before_n, before)
+    rows, before = padded.rows_s, padded.at_s
     drawn = padded.ids_bt[rows, before + 1].tolist()
     assert drawn == [token for rollout in UNEVEN for token in rollout.ids]
     assert padded.mask_bt.sum(1).tolist() == [6, 2, 13, 6]
@@ -247,5 +245,5 @@ def test_what_a_policy_drew_is_read_as_it_decoded_it(lab, lab_items):
     with torch.no_grad():
         padded = pad_rollouts(rollouts, torch.device("cpu"))
         logits = model(input_ids=padded.ids_bt, attention_mask=padded.mask_bt).logits
-    best = logits[padded.rows_n, padded.before_n].argmax(-1).tolist()
+    best = logits[padded.rows_s, padded.at_s].argmax(-1).tolist()
     assert best == [token for rollout in rollouts for token in rollout.ids]

@@ -20,9 +20,8 @@ from surefoot.models.kinds.label_scorer import LabelScorer
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepScores, Trace
 from surefoot.rl.config import ExpertIterationConfig
-from surefoot.rl.expert_iteration import iterate, select_solutions
 from surefoot.rl.rollouts import Task
-from surefoot.rl.rounds import ProblemData, RoundRow
+from surefoot.rl.rounds import ProblemData, RoundRow, iterate, select_solutions
 from surefoot.segment import Line, segment_trace
 from surefoot.training.config import SFTConfig
 
@@ -55,9 +54,9 @@ def test_complete_right_answers_are_kept_in_the_order_drawn_and_all_else_is_coun
         solution("e\n", 7),
         solution("f\n", 8),
     ]
-    found = select_solutions(traces, most=2)
-    assert [trace.sample for trace in found.traces] == [0, 7]
-    assert found.dropped == {
+    kept, dropped = select_solutions(traces, most=2)
+    assert [trace.sample for trace in kept] == [0, 7]
+    assert dropped == {
         "wrong answers": 1,
         "duplicate solutions": 1,
         "solutions whose answer could not be judged": 1,
@@ -71,14 +70,14 @@ def test_complete_right_answers_are_kept_in_the_order_drawn_and_all_else_is_coun
 def test_every_step_must_reach_the_threshold_and_the_best_worst_step_goes_first() -> None:
     traces = [solution(f"{n}\nx\n", n) for n in range(5)]
     scores = records(traces, (0.6, 0.9), (0.9, 0.5), (0.4999, 1.0), (None, 1.0))  # and none of the last
-    found = select_solutions(traces, most=5, scores=scores, threshold=0.5)
-    assert [trace.sample for trace in found.traces] == [0, 1]
-    assert found.dropped == {
+    kept, dropped = select_solutions(traces, most=5, scores=scores, threshold=0.5)
+    assert [trace.sample for trace in kept] == [0, 1]
+    assert dropped == {
         "correct answers with a step below the threshold": 1,
         "correct answers with an unscored step": 2,
     }
-    found = select_solutions(traces, most=1, scores=records(traces, (0.6, 0.9), (0.9, 0.7)), threshold=0.5)
-    assert [trace.sample for trace in found.traces] == [1]
+    kept, _ = select_solutions(traces, most=1, scores=records(traces, (0.6, 0.9), (0.9, 0.7)), threshold=0.5)
+    assert [trace.sample for trace in kept] == [1]
     with pytest.raises(ScoreError, match=r"1 scores .* do not fit the 2 steps"):
         select_solutions(traces, most=1, scores=records(traces, (0.6,)), threshold=0.5)
 
@@ -90,12 +89,12 @@ OUTCOMES = st.tuples(st.sampled_from([True, False, None]), st.sampled_from("abc"
 def test_what_is_kept_passes_and_with_what_is_dropped_makes_all(drawn, most, threshold) -> None:
     traces = [solution(text, n, outcome=outcome) for n, (outcome, text, _) in enumerate(drawn)]
     scores = records(traces, *((score,) for *_, score in drawn))
-    found = select_solutions(traces, most=most, scores=scores, threshold=threshold)
-    assert len(found.traces) + found.dropped.total() == len(traces)
-    assert all(trace.outcome and scores[trace.id].scores[0] >= threshold for trace in found.traces)
-    assert len({trace.text for trace in found.traces}) == len(found.traces) <= most
+    kept, dropped = select_solutions(traces, most=most, scores=scores, threshold=threshold)
+    assert len(kept) + dropped.total() == len(traces)
+    assert all(trace.outcome and scores[trace.id].scores[0] >= threshold for trace in kept)
+    assert len({trace.text for trace in kept}) == len(kept) <= most
     possible = {trace.text for trace in traces if trace.outcome and scores[trace.id].scores[0] >= threshold}
-    assert len(found.traces) == min(most, len(possible))
+    assert len(kept) == min(most, len(possible))
 
 
 # Runs

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from rl_logs import evaluation_row, healthy_log, update_row
 
-from surefoot.rl.guards import Guards, stop_reason, watch
+from surefoot.rl.log import Guards, stop_reason, watch
 
 GUARDS = Guards(patience=2, evaluation_patience=2)
 
@@ -178,5 +178,5 @@ def test_settings_that_cannot_be_meant_are_refused():
 
 
 def test_guards_need_neither_torch_nor_matplotlib():
-    code = "import sys, surefoot.rl.guards; sys.exit(bool({'torch', 'matplotlib'} & set(sys.modules)))"
+    code = "import sys, surefoot.rl.log; sys.exit(bool({'torch', 'matplotlib'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

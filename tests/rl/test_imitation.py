@@ -14,7 +14,6 @@ from surefoot.io import Run
 from surefoot.io.journal import Journal
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems, parse_problem, worked_solution
-from surefoot.labelling.expert import StepMatch
 from surefoot.models.lora import Lora
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.policies.traces import sample_traces
@@ -25,8 +24,8 @@ from surefoot.rl.imitation import Expert, imitate, relabel
 from surefoot.rl.rollouts import Task
 from surefoot.rl.rounds import ProblemData, RoundRow
 from surefoot.segment import Line, segment_trace
-from surefoot.training.cloning import Demonstration, demonstrate
 from surefoot.training.config import SFTConfig
+from surefoot.training.sft import Demonstration, demonstrate
 
 EXACT = NoisySolver(error_rate=0.0, name="exact")
 END = None
@@ -141,15 +140,9 @@ def scripted(*replies: str, **more: object) -> Expert:
     return Expert(policy=policy, sampling=Sampling(max_tokens=4, stop=("\n",)))
 
 
-def test_other_words_are_learned_but_no_error_where_the_rule_says_so() -> None:
+def test_other_words_are_an_error() -> None:
     expert = scripted("uno 1\n", "dos 2\n", "tres 3\n", "")
     assert [d for _, d in decisions(relabelled(expert, [ITEM])[0].demonstrations)] == ["uno 1\n"]
-    [found] = relabelled(expert, [ITEM], match=StepMatch("numbers"))
-    assert decisions(found.demonstrations) == [
-        ("", "uno 1\n"),
-        ("one 1\n", "dos 2\n"),
-        ("one 1\ntwo 2\n", "tres 3\n"),  # numbers the policy's step has none of: an error
-    ]
 
 
 def test_an_expert_may_end_where_the_policy_goes_on() -> None:

@@ -19,9 +19,9 @@ from surefoot.models.lora import Lora, add_adapter
 from surefoot.policies.prompts import PromptFormat
 from surefoot.rl.actor import LearnerSettings
 from surefoot.rl.config import OnlinePRMConfig
-from surefoot.rl.online_prm import OnlinePRM
-from surefoot.training.checkpoint import load_state, save_state
+from surefoot.rl.judges import OnlinePRM
 from surefoot.training.config import TrainingLog
+from surefoot.training.loop import load_state, save_state
 
 
 @pytest.fixture(scope="module", params=["lab_base", "gpt2_base"])

@@ -12,8 +12,7 @@ from rl_logs import evaluation_row, healthy_log, update_row
 from surefoot.errors import RecordError
 from surefoot.io import read_records
 from surefoot.records import Problem, Step, Trace, Usage
-from surefoot.rl.guards import Guards, watch
-from surefoot.rl.log import RLLog, SampleRow, UpdateRow, curve_samples_to, samples_to, scalars
+from surefoot.rl.log import Guards, RLLog, SampleRow, UpdateRow, curve_samples_to, samples_to, scalars, watch
 
 
 def test_the_log_survives_json():

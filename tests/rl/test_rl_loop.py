@@ -25,8 +25,7 @@ from surefoot.records import Problem, StepScores
 from surefoot.rl.advantage import Gae, Group, LeaveOneOut, Reinforce
 from surefoot.rl.config import KL, PRESETS, Objective, RLConfig
 from surefoot.rl.credit import Effective, MinForm, Outcome, Summed
-from surefoot.rl.guards import Guards
-from surefoot.rl.log import RLLog, SampleRow
+from surefoot.rl.log import Guards, RLLog, SampleRow
 from surefoot.rl.loop import train_policy
 from surefoot.rl.rollouts import Task
 from surefoot.segment import Line

@@ -9,8 +9,7 @@ import pytest
 from rl_logs import evaluation_row, update_row
 
 from surefoot.records import Problem, Step, Trace
-from surefoot.rl.guards import Guards, stop_reason, watch
-from surefoot.rl.log import RLLog, SampleRow, UpdateRow
+from surefoot.rl.log import Guards, RLLog, SampleRow, UpdateRow, stop_reason, watch
 from surefoot.rl.report import findings, truth_figure, write_report
 
 EVIL = "<script>alert('x')</script>\n"

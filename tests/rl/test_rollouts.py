@@ -75,7 +75,7 @@ def test_the_labs_steps_are_the_texts_of_their_tokens(lab):
             assert rollout.problem == rollout.item.problem == problem
             assert rollout.prompt_ids == tuple(tokenizer(problem.text + "\n")["input_ids"])
             assert tokenizer.decode(list(rollout.ids), skip_special_tokens=True) == trace.text
-            finished += rollout.finished
+            finished += rollout.trace.finish_reason != "length"
             if not trace.steps:  # an end of sequence alone
                 continue
             # white space that ends a step may be written by the token that begins the next
@@ -83,7 +83,7 @@ def test_the_labs_steps_are_the_texts_of_their_tokens(lab):
                 trace.step_text(number).strip() for number in range(len(trace.steps))
             ]
             assert rollout.ends[-1] == len(rollout.ids) - 1
-            assert rollout.finished == (rollout.ids[-1] == tokenizer.eos_token_id)
+            assert (rollout.trace.finish_reason != "length") == (rollout.ids[-1] == tokenizer.eos_token_id)
     assert 0 < finished < 60
     assert max(len(rollout.ends) for group in found.groups for rollout in group) > 3
 
@@ -194,7 +194,7 @@ def test_a_policy_without_token_ids_is_retokenized(lab):
     assert rollout.trace.outcome is True
     ((cut, *_), _) = roll(policy, tokenizer, sampling=Sampling(max_tokens=9)).groups
     assert cut.ids == tuple(expected[:5])  # the limit ended it: no end of sequence
-    assert (cut.finished, cut.ends) == (False, (4,))
+    assert (cut.trace.finish_reason, cut.ends) == ("length", (4,))
 
 
 def test_a_stop_text_is_no_end_of_sequence(lab):

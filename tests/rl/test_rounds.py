@@ -1,26 +1,23 @@
-"""Rounds that get worse: which policy is the result, and when a run ends. The collector is rigged."""
+"""Rounds that get worse: which policy is the result. The collector is rigged."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.io import Run
 from surefoot.lab.checkpoints import POLICY
 from surefoot.lab.world import Difficulty, generate_problems, parse_problem, worked_solution
 from surefoot.records import Problem, Trace
-from surefoot.rl.config import ExpertIterationConfig, ImitationConfig
-from surefoot.rl.guards import fallen_rounds
+from surefoot.rl.config import ExpertIterationConfig
 from surefoot.rl.log import EvaluationRow
 from surefoot.rl.rollouts import Task
-from surefoot.rl.rounds import ProblemData, RoundRow, best_round, run_rounds
+from surefoot.rl.rounds import ProblemData, RoundRow, Rounds, best_round
 from surefoot.segment import Line, segment_trace
 from surefoot.stats.intervals import Interval
-from surefoot.training.cloning import demonstrate
 from surefoot.training.config import SFTConfig
+from surefoot.training.sft import demonstrate
 
 EASY = Difficulty(min_operations=4, max_operations=4)
 PROBLEMS = generate_problems(16, seed=3, difficulty=EASY)
@@ -63,30 +60,20 @@ def run(out: Path, *, held_out: int = 16, **changes) -> list[RoundRow]:
             segmenter=Line(),
             grader=Grader(checker=checker, styles=("phrase",)),
         )
-        return run_rounds(opened, POLICY, task, config, Worsening(), lambda *_: None)
+        return Rounds(opened, POLICY, task, config, Worsening(), lambda *_: None).run_all()
 
 
 def weights(folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
 
 
-def test_the_best_round_is_the_result_and_a_fall_ends_the_run(tmp_path) -> None:
-    rows = run(tmp_path)
+def test_the_best_round_is_the_result(tmp_path) -> None:
+    rows = run(tmp_path, rounds=2)
     accuracies = [row.evaluation.accuracy.value for row in rows]
-    assert len(rows) == 3, "the fall in round 2 ends the run before round 3"
     assert accuracies[2] < accuracies[1] - 0.3
-    assert "after round 2" in rows[2].stopped
-    assert (rows[0].stopped, rows[1].stopped) == (None, None)
+    assert (len(rows), best_round(rows).round) == (3, 1)
     assert weights(tmp_path / "policy") == weights(tmp_path / "round-1") != weights(tmp_path / "round-2")
-    assert run(tmp_path) == rows, "a finished run says the same"
-
-
-def test_without_the_guard_all_rounds_run_and_the_best_alone_stays(tmp_path) -> None:
-    rows = run(tmp_path, fall=None, keep="best", rounds=2)
-    assert len(rows) == 3
-    assert best_round(rows).round == 1
-    assert not list(tmp_path.glob("round-*"))
-    assert weights(tmp_path / "policy")
+    assert run(tmp_path, rounds=2) == rows, "a finished run says the same"
 
 
 def test_without_held_out_problems_the_last_round_is_the_result(tmp_path) -> None:
@@ -108,27 +95,3 @@ def test_the_first_of_equally_good_rounds_is_the_best_and_the_start_is_none_of_t
     rows = [RoundRow(round=n, evaluation=one) for n, one in enumerate(evaluations(0.9, 0.5, 0.7, 0.7))]
     assert best_round(rows).round == 2
     assert best_round(rows[:1]).round == 0
-
-
-@pytest.mark.parametrize(
-    ("accuracies", "patience", "stops"),
-    [
-        ((0.57, 0.60, 0.17), 1, True),
-        ((0.57, 0.60, 0.17), 2, False),
-        ((0.57, 0.17, 0.17), 2, True),
-        ((0.57, 0.17, 0.60), 1, False),
-        ((0.57, 0.60, 0.55), 1, False),  # within chance: hypot(0.05, 0.05) = 0.071
-        ((0.57, 0.60, 0.52), 1, True),
-        ((0.57,), 1, False),
-        ((), 1, False),
-    ],
-)
-def test_a_run_ends_where_it_fell_beyond_chance(accuracies, patience, stops) -> None:
-    found = fallen_rounds(evaluations(*accuracies), fall=0.02, patience=patience)
-    assert (found is not None) is stops
-    assert fallen_rounds(evaluations(*accuracies), fall=None, patience=patience) is None
-    assert fallen_rounds(evaluations(*accuracies), fall=0.9, patience=patience) is None
-
-
-def test_a_run_that_clones_first_waits_for_the_expert() -> None:
-    assert (ExpertIterationConfig().patience, ImitationConfig().patience) == (1, 2)

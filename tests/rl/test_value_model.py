@@ -15,9 +15,9 @@ from surefoot.errors import TrainingError
 from surefoot.models.lora import Lora, add_adapter
 from surefoot.rl.actor import LearnerSettings
 from surefoot.rl.config import CriticConfig
-from surefoot.rl.critic import Critic, value_losses
-from surefoot.training.checkpoint import load_state, save_state
+from surefoot.rl.judges import Critic, value_losses
 from surefoot.training.config import TrainingLog
+from surefoot.training.loop import load_state, save_state
 
 
 @pytest.fixture(scope="module", params=["lab_base", "gpt2_base"])

@@ -140,7 +140,7 @@ def test_the_trainer_reads_the_log_probabilities_by_which_vllm_draws(served, tok
     ours, theirs = under(load(directory), rollouts), under_server(name, rollouts)
     assert np.abs(np.concatenate(ours) - np.concatenate(theirs)).max() < 1e-3
     end = tokenizer.eos_token_id
-    assert all((rollout.ids[-1] == end) == rollout.finished for rollout in rollouts)
+    assert all((rollout.ids[-1] == end) == (rollout.trace.finish_reason != "length") for rollout in rollouts)
     assert all(end not in rollout.ids[:-1] for rollout in rollouts)
 
 

@@ -23,17 +23,17 @@ from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import LabelledTrace, ProblemTrace, SampleRequest, Sampling
 from surefoot.records import Message, Problem, StepLabel, Trace
 from surefoot.segment import Line, segment_trace
-from surefoot.training.cloning import (
+from surefoot.training.config import SFTConfig
+from surefoot.training.examples import Example
+from surefoot.training.sft import (
     Demonstration,
+    TokenLoss,
     build_cloning_examples,
     clone_steps,
     demonstrate,
     good_steps,
     longest_example,
 )
-from surefoot.training.config import SFTConfig
-from surefoot.training.examples import Example
-from surefoot.training.sft import TokenLoss
 
 PROMPT = PromptFormat()
 

@@ -15,11 +15,17 @@ from surefoot.lab.checkpoints import build_tokenizer
 from surefoot.models.encoding import Encoding
 from surefoot.records import Problem, Step, StepLabel, Trace
 from surefoot.segment import cut_trace
-from surefoot.training import example_file
+from surefoot.training import examples as example_file
 from surefoot.training.batches import batch_order
 from surefoot.training.config import LoopConfig, StepTargets
-from surefoot.training.example_file import ExampleFile, stored_examples, write_examples
-from surefoot.training.examples import DropCounter, Example, build_examples
+from surefoot.training.examples import (
+    DropCounter,
+    Example,
+    ExampleFile,
+    build_examples,
+    stored_examples,
+    write_examples,
+)
 
 TARGETS = StepTargets()
 ENCODING = Encoding(max_length=40)

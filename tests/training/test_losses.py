@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from surefoot.errors import TrainingError
-from surefoot.training.losses import check_head, ranking_loss, reduced_loss
+from surefoot.training.classifier import check_head, ranking_loss, reduced_loss
 
 LOGITS = torch.tensor([[0.0], [2.0], [-1.0]])
 

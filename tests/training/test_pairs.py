@@ -36,15 +36,15 @@ def test_a_pair_is_read_at_the_rival_steps():
     tokenizer = build_tokenizer()
     made = build_pairs(tokenizer, Encoding(), [PROBLEM], [pair(), pair(prefix="", problem_id="unknown")])
     [one] = made.examples
-    assert one.terms == (pytest.approx(0.7),)
-    assert one.better.ids[:-2] == one.worse.ids[:-2]
-    assert one.better.positions == one.worse.positions
-    assert tokenizer.decode(one.better.ids[one.better.positions[0]]) == "1"
+    assert one.targets == (pytest.approx(0.7),)
+    assert one.ids[:-2] == one.worse.ids[:-2]
+    assert one.positions == one.worse.positions
+    assert tokenizer.decode(one.ids[one.positions[0]]) == "1"
     assert tokenizer.decode(one.worse.ids[one.worse.positions[0]]) == "2"
     assert made.dropped == {"pairs without problem": 1}
     assert made.first == {"pairs without problem": "unknown"}
     [hard] = build_pairs(tokenizer, Encoding(), [PROBLEM], [pair()], hard=True).examples
-    assert hard.terms == (1.0,)
+    assert hard.targets == (1.0,)
 
 
 def test_a_marker_stands_after_the_steps_of_the_prefix_too():
@@ -54,9 +54,9 @@ def test_a_marker_stands_after_the_steps_of_the_prefix_too():
     with pytest.raises(TrainingError, match="segmenter"):
         build_pairs(tokenizer, marked, [PROBLEM], [pair()])
     [one] = build_pairs(tokenizer, marked, [PROBLEM], [pair()], segmenter=Line()).examples
-    text = tokenizer.decode(one.better.ids).replace(" ", "")
+    text = tokenizer.decode(one.ids).replace(" ", "")
     assert text.endswith("7+3=0\n<extra_0>0+1=1\n<extra_0>")
-    assert one.better.positions == (len(one.better.ids) - 1,)
+    assert one.positions == (len(one.ids) - 1,)
 
 
 def test_what_is_too_long_is_counted():

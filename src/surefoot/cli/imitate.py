@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
+from surefoot.cli.rl import open_task
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo
 from surefoot.policies.devices import LOADING, Loading
@@ -17,12 +17,13 @@ from surefoot.policies.prompts import PromptFormat
 from surefoot.rl.config import ExpertIterationConfig, ImitationConfig
 
 if TYPE_CHECKING:
-    from surefoot.protocols import Policy, StepScorer
+    from surefoot.io import Run
+    from surefoot.protocols import Policy
     from surefoot.records import Problem
     from surefoot.rl.imitation import Expert
     from surefoot.rl.rollouts import Task
-    from surefoot.rl.rounds import RoundRow
-    from surefoot.training.cloning import Demonstration
+    from surefoot.rl.rounds import Progress, RoundRow
+    from surefoot.training.sft import Demonstration
 
 EXACT = "lab-exact"
 """Name of the solver of the lab's world that makes no error."""
@@ -60,27 +61,30 @@ class RoundsCommand(Command):
     segment: o.Segment = "line"
     grading: o.GradingSettings = o.GradingSettings()
 
-    @contextmanager
-    def task(
-        self, problems: Sequence[Problem], scorer: StepScorer | None = None, *, sandbox: str
-    ) -> Iterator[Task]:
-        """What is learned, with the grader and the verifiers open; these run programs in ``sandbox``."""
-        from surefoot.cli.runs import read_table
+    def train(
+        self,
+        name: str,
+        judge: o.JudgeSettings,
+        work: Callable[[Run, Task, Progress], list[RoundRow]],
+        **files: str | None,
+    ) -> None:
+        """Run ``work`` in the run directory, and report its rounds."""
+        from surefoot.cli.runs import file_inputs, read_table, require_one_process
+        from surefoot.io import Run
         from surefoot.records import Problem
-        from surefoot.rl.rollouts import Task
-        from surefoot.segment import segmenter
+        from surefoot.work import progress_bars
 
-        gold = o.open_verifiers(self.gold, sandbox=sandbox)
-        with ExitStack() as stack:
-            yield Task(
-                problems=problems,
-                held_out=read_table(self.held_out, Problem) if self.held_out else (),
-                segmenter=segmenter(self.segment),
-                grader=stack.enter_context(self.grading.open()),
-                prompt=self.prompt,
-                scorer=scorer,
-                gold=stack.enter_context(gold) if self.gold else None,
-            )
+        require_one_process(name)
+        problems = read_table(self.problems, Problem)
+        held_out = read_table(self.held_out, Problem) if self.held_out else ()
+        inputs = file_inputs(problems=self.problems, held_out=self.held_out, **files) | judge.files()
+        with (
+            open_task(self, problems, held_out, judge, self.loading) as task,
+            Run.open(self.out, command=name, config=self.resolved(), inputs=inputs) as run,
+            progress_bars() as progress,
+        ):
+            rows = work(run, task, progress)
+        report_rounds(self.out, rows)
 
 
 class ExpertSettings(o.PolicySettings):
@@ -146,34 +150,22 @@ class Imitate(RoundsCommand):
 
     def run(self) -> None:
         """Clone, then follow the expert."""
-        from surefoot.cli.runs import file_inputs, read_table, require_one_process
-        from surefoot.io import Run
-        from surefoot.records import Problem
         from surefoot.rl.imitation import imitate
-        from surefoot.work import progress_bars
 
-        require_one_process("imitate")
-        problems = read_table(self.problems, Problem)
-        demonstrations = self._demonstrations(problems)
-        inputs = file_inputs(
-            problems=self.problems, traces=self.traces, labels=self.labels, held_out=self.held_out
-        )
-        with (
-            self.task(problems, sandbox=self.sandbox) as task,
-            Run.open(self.out, command="imitate", config=self.resolved(), inputs=inputs) as run,
-            progress_bars() as progress,
-        ):
-            rows = imitate(
+        def work(run: Run, task: Task, progress: Progress) -> list[RoundRow]:
+            return imitate(
                 run,
                 o.lab_policy(self.policy),
                 task,
                 self.rounds,
                 progress,
-                demonstrations=demonstrations,
+                demonstrations=self._demonstrations(task.problems),
                 expert=self._expert(),
                 loading=self.loading,
             )
-        report_rounds(self.out, rows)
+
+        judge = o.JudgeSettings(sandbox=self.sandbox)
+        self.train("imitate", judge, work, traces=self.traces, labels=self.labels)
 
     def _expert(self) -> Expert | None:
         from surefoot.protocols import Sampling
@@ -198,7 +190,7 @@ class Imitate(RoundsCommand):
         from surefoot.cli.runs import labelled, pair, read_table
         from surefoot.labelling.expert import expert_traces
         from surefoot.records import StepLabel, Trace
-        from surefoot.training.cloning import demonstrate, good_steps
+        from surefoot.training.sft import demonstrate, good_steps
 
         traces = read_table(self.traces, Trace)
         if self.labels:
@@ -214,7 +206,7 @@ class Imitate(RoundsCommand):
 
 
 class ExpertIteration(RoundsCommand):
-    """Train a policy on its own good solutions, in rounds (expert iteration, STaR, ReST-EM).
+    """Train a policy on its good solutions, in rounds (expert iteration, STaR, ReST-EM).
 
     In each round the policy writes solutions and learns from different ones with the correct answer. By the
     answer alone, it also learns lucky answers after a wrong step; `--prm` or `--verifier` keep out solutions
@@ -243,24 +235,13 @@ class ExpertIteration(RoundsCommand):
 
     def run(self) -> None:
         """Sample, select and fine-tune."""
-        from surefoot.cli.runs import file_inputs, read_table, require_one_process
-        from surefoot.io import Run
-        from surefoot.records import Problem
-        from surefoot.rl.expert_iteration import iterate
-        from surefoot.work import progress_bars
+        from surefoot.rl.rounds import iterate
 
-        require_one_process("expert-iteration")
-        problems = read_table(self.problems, Problem)
-        inputs = file_inputs(problems=self.problems, held_out=self.held_out) | self.judge.files()
-        with (
-            self.judge.open(self.loading) as scorer,
-            self.task(problems, scorer, sandbox=self.judge.sandbox) as task,
-            Run.open(self.out, command="expert-iteration", config=self.resolved(), inputs=inputs) as run,
-            progress_bars() as progress,
-        ):
+        def work(run: Run, task: Task, progress: Progress) -> list[RoundRow]:
             start = o.lab_policy(self.policy)
-            rows = iterate(run, start, task, self.rounds, progress, loading=self.loading)
-        report_rounds(self.out, rows)
+            return iterate(run, start, task, self.rounds, progress, loading=self.loading)
+
+        self.train("expert-iteration", self.judge, work)
 
 
 def report_rounds(out: Path, rows: Sequence[RoundRow]) -> None:
@@ -279,8 +260,6 @@ def report_rounds(out: Path, rows: Sequence[RoundRow]) -> None:
             echo(f"round {row.round}: {'; '.join(parts)}", err=True)
         for reason, count in row.dropped.items():
             echo(f"  left out: {count} {reason}", err=True)
-    if rows[-1].stopped:
-        echo(f"ended after round {rows[-1].round}: {rows[-1].stopped}", err=True)
     echo(f"policy: {out / 'policy'}, {_choice(rows)}", err=True)
 
 

@@ -47,8 +47,7 @@ class Quickstart(Command):
 
 
 def _print(summary: Summary, out: Path) -> None:
-    from surefoot.quickstart.report import rule_table
-    from surefoot.quickstart.summary import CURVES
+    from surefoot.quickstart.summary import CURVES, rule_table
 
     sizes = list(summary.prm)
     echo_table(

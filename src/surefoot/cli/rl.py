@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, model_validator
@@ -11,9 +11,9 @@ from pydantic import Field, model_validator
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo
-from surefoot.policies.devices import FLOAT32
+from surefoot.policies.devices import FLOAT32, Loading
 from surefoot.policies.prompts import PromptFormat
-from surefoot.rl.config import RLConfig
+from surefoot.rl.config import NOT_DECISIVE, RLConfig
 from surefoot.scores import Aggregator
 
 if TYPE_CHECKING:
@@ -26,11 +26,32 @@ if TYPE_CHECKING:
 
 _LAB_PROBLEMS, _LAB_HELD_OUT, _LAB_SEED = 2_000, 300, 1_000_000
 
-_MEMORY_AND_LOG = (
-    *("batch_size", "microbatch_tokens", "gradient_checkpointing", "checkpoint_every", "keep_samples"),
-    *("report_to", "updates"),
-)
-"""They change no result, beyond rounding; an unfinished run may be made longer or shorter."""
+
+@contextmanager
+def open_task(
+    command: Any,
+    problems: Sequence[Problem],
+    held_out: Sequence[Problem],
+    judge: o.JudgeSettings,
+    loading: Loading,
+    **fields: Any,
+) -> Iterator[Task]:
+    """What ``command`` trains on, with judge, grader and verifiers open; these run programs in a sandbox."""
+    from surefoot.rl.rollouts import Task
+    from surefoot.segment import segmenter
+
+    gold = o.open_verifiers(command.gold, sandbox=judge.sandbox)
+    with ExitStack() as stack:
+        yield Task(
+            problems=problems,
+            held_out=held_out,
+            segmenter=segmenter(command.segment),
+            grader=stack.enter_context(command.grading.open()),
+            prompt=command.prompt,
+            scorer=stack.enter_context(judge.open(loading)),
+            gold=stack.enter_context(gold) if command.gold else None,
+            **fields,
+        )
 
 
 class RL(Command):
@@ -38,14 +59,14 @@ class RL(Command):
 
     Step scores come from a reward model (`--prm`) or from rules (`--verifier`); the credit rule turns them
     into rewards. `--credit` is a rule (outcome, summed, min-form, clip-delta, effective, implicit, mixed,
-    anchor-state, turn-difference, turn-normalized) or a published method (grpo, process-grpo, dapo, gspo,
+    anchor-state, turn-difference) or a published method (grpo, process-grpo, dapo, gspo,
     step-ppo, pure, prime, pav), which also sets the advantage estimator and the loss. Held-out problems are
     sampled every few updates; `--gold` counts wrong steps there by a rule that the reward does not see.
     Guards watch for reward hacking and can end the run.
 
     With `--environment` a rollout is an episode of several turns, and the environment says what came of it;
-    a turn is a step. A policy in this process needs a chat template, and the environment is given what it
-    writes, as text; one behind a vLLM server (`--base-url`) can call tools.
+    a turn is a step. A policy in this process needs a chat template, and the environment receives its
+    text; one behind a vLLM server (`--base-url`) can call tools.
 
     If the command is stopped, the same command resumes and gives the same curve. On several processes:
     `accelerate launch -m surefoot rl ...`
@@ -96,7 +117,8 @@ class RL(Command):
                 "objective.mean": "--loss-mean",
             },
             omit=("guards", "online_prm", "critic"),
-            transient=_MEMORY_AND_LOG,
+            # an unfinished run may be made longer or shorter
+            transient=(*NOT_DECISIVE, "updates"),
         ),
     ] = RLConfig()
     process_weight: float | None = Field(
@@ -185,13 +207,10 @@ class RL(Command):
                 run.finish("rl", {"updates": len(log.updates), "stopped": log.stopped})
                 _report(self.out, log)
 
-    @contextmanager
-    def task(self) -> Iterator[Task]:
-        """What is learned, with the grader and the verifiers open. Raises ``RunError``."""
+    def task(self) -> AbstractContextManager[Task]:
+        """What is learned. Raises ``RunError``."""
         from surefoot.errors import RunError
         from surefoot.policies import load_environment
-        from surefoot.rl.rollouts import Task
-        from surefoot.segment import segmenter
 
         environment = load_environment(self.environment) if self.environment else None
         if environment is not None and environment().tools and not self.base_url:
@@ -200,22 +219,15 @@ class RL(Command):
                 "does not make: let a vLLM server sample (--base-url), or give one that reads texts, such as "
                 "shop-menu"
             )
-
-        train, held_out = self._problems()
-        gold = o.open_verifiers(self.gold, sandbox=self.judge.sandbox)
-        with ExitStack() as stack:
-            yield Task(
-                problems=train,
-                held_out=held_out,
-                segmenter=segmenter(self.segment),
-                grader=stack.enter_context(self.grading.open()),
-                prompt=self.prompt,
-                scorer=stack.enter_context(self.judge.open(self.loading.as_saved())),
-                gold=stack.enter_context(gold) if self.gold else None,
-                aggregation=self.aggregate,
-                environment=environment,
-                max_turns=self.max_turns,
-            )
+        return open_task(
+            self,
+            *self._problems(),
+            self.judge,
+            self.loading.as_saved(),
+            aggregation=self.aggregate,
+            environment=environment,
+            max_turns=self.max_turns,
+        )
 
     def _problems(self) -> tuple[list[Problem], Sequence[Problem]]:
         """Problems to train on, and held-out ones."""
@@ -235,13 +247,14 @@ class RL(Command):
             if overlap := len(problems) - len(training):
                 echo(f"{overlap} problems are held out and not trained on", err=True)
             return training, separate
-        held_out = [problem for problem in problems if is_held_out(problem.id, self.validation)]
-        if not held_out or len(held_out) == len(problems):
+        sides: tuple[list[Problem], list[Problem]] = ([], [])
+        for problem in problems:
+            sides[is_held_out(problem.id, self.validation)].append(problem)
+        if not all(sides):
             raise RunError(
                 f"--validation {self.validation:g} of {len(problems)} problems leaves one side empty"
             )
-        held_out_ids = {problem.id for problem in held_out}
-        return [problem for problem in problems if problem.id not in held_out_ids], held_out
+        return sides
 
     def _server(self) -> Server | None:
         """The servers that write the rollouts, if there are any."""

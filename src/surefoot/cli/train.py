@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -31,8 +30,9 @@ if TYPE_CHECKING:
     from surefoot.models.kinds.classifier import RewardModel
     from surefoot.protocols import LabelledTrace
     from surefoot.records import LabelKind, StepLabel
+    from surefoot.training.config import TrainingLog
     from surefoot.training.critiques import TraceCritiques
-    from surefoot.training.examples import Example, ExampleSet, PairExample, TrainingItem
+    from surefoot.training.examples import ExampleSet
 
 TRAINING = OptionGroup(
     title="Training",
@@ -48,14 +48,10 @@ Progress = Callable[[int, int, float], None]
 """Called with updates done, updates in all, and the loss."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingResult:
-    """Figures of a training run for its report."""
+TrainingResult = tuple["TrainingLog", Mapping[str, int], Sequence[str]]
+"""The log, the items left out by reason, and remarks for the report."""
 
-    losses: Sequence[float]
-    tokens: int
-    dropped: Mapping[str, int]
-    remarks: Sequence[str] = field(default_factory=tuple)
+_INPUTS = ("problems", "traces", "labels", "pairs", "critiques")
 
 
 class TrainCommand(Command):
@@ -70,9 +66,7 @@ class TrainCommand(Command):
     )
     loading: o.TrainedModels = FLOAT32
 
-    def train(
-        self, kind: str, work: Callable[[Progress], TrainingResult], items: str, **inputs: str | None
-    ) -> None:
+    def train(self, kind: str, work: Callable[[Progress], TrainingResult], items: str) -> None:
         """Run ``work`` in the run directory ``out``, unless it is finished, and report the result.
 
         ``items`` is the hash of the training data, which may have come through a pipe. Raises ``RunError`` if
@@ -82,19 +76,19 @@ class TrainCommand(Command):
         from surefoot.work import progress_bars
 
         settings = {**self.resolved(), "items": items}
-        files = file_inputs(problems=self.problems, **inputs)
+        files = file_inputs(**{name: getattr(self, name, None) for name in _INPUTS})
         with one_writer(self.out, f"train {kind}", settings, files) as run, progress_bars() as progress:
             if (self.out / "done" / "train.json").exists():
                 echo(f"{self.out} is finished already", err=True)
                 return
-            result = work(lambda done, total, _loss: progress(f"train {kind}", done, total))
+            log, dropped, remarks = work(lambda done, total, _loss: progress(f"train {kind}", done, total))
             if run is None:
                 return
-            dropped = dict(result.dropped)
-            run.finish("train", {"updates": len(result.losses), "tokens": result.tokens, "dropped": dropped})
-        tail = result.losses[-50:]
+            updates = len(log.losses)
+            run.finish("train", {"updates": updates, "tokens": log.tokens, "dropped": dict(dropped)})
+        tail = log.losses[-50:]
         mean = f"mean loss of the last {len(tail)}: {sum(tail) / len(tail):.4f}"
-        echo(f"{self.out}: {', '.join([f'{len(result.losses)} updates', mean, *result.remarks])}", err=True)
+        echo(f"{self.out}: {', '.join([f'{updates} updates', mean, *remarks])}", err=True)
 
 
 class ClassifierCommand(TrainCommand):
@@ -127,12 +121,7 @@ class ClassifierCommand(TrainCommand):
         from surefoot.models.encoding import Encoding
 
         encoding = Encoding(
-            template=self.prompt.template,
-            chat=self.prompt.chat,
-            system=self.prompt.system,
-            max_length=self.max_length,
-            windows=self.windows,
-            marker=self.marker,
+            **vars(self.prompt), max_length=self.max_length, windows=self.windows, marker=self.marker
         )
         return CheckpointCard(encoding=encoding, base=self.base, frozen_trunk=training.freeze_trunk, **facts)
 
@@ -157,9 +146,9 @@ class ClassifierCommand(TrainCommand):
 
     def examples(
         self, model: RewardModel, items: LabelledTraces, targets: StepTargets | OutcomeTargets
-    ) -> ExampleSet[Example]:
+    ) -> ExampleSet:
         """The items as token ids, encoded once and reused when a run resumes."""
-        from surefoot.training.example_file import stored_examples
+        from surefoot.training.examples import stored_examples
 
         return stored_examples(self.out / _EXAMPLES, model.tokenizer, model.card.encoding, items, targets)
 
@@ -167,7 +156,7 @@ class ClassifierCommand(TrainCommand):
         self,
         card: CheckpointCard,
         training: TrainingConfig,
-        data: Callable[[RewardModel], ExampleSet[TrainingItem]],
+        data: Callable[[RewardModel], ExampleSet],
         held_out: LabelledTraces | None,
         targets: StepTargets | OutcomeTargets,
     ) -> Callable[[Progress], TrainingResult]:
@@ -190,9 +179,7 @@ class ClassifierCommand(TrainCommand):
                 remarks.append(f"held-out step AUC {log.best.auc:.4f} after update {log.best.update}")
             if log.stopped:
                 remarks.append(log.stopped)
-            return TrainingResult(
-                losses=log.losses, tokens=log.tokens, dropped=examples.dropped, remarks=remarks
-            )
+            return log, examples.dropped, remarks
 
         return work
 
@@ -269,25 +256,17 @@ class TrainPRM(ClassifierCommand):
             neutral=self.neutral if classes else "good",
         )
         items = held_out = None
-        data: Callable[[RewardModel], ExampleSet[TrainingItem]]
+        data: Callable[[RewardModel], ExampleSet]
         if self.traces:
             items = labelled(read_table(self.problems, Problem), read_table(self.traces, Trace), labels)
             training, held_out = self.split(items)
             data = partial(self.examples, items=training, targets=targets)
         if self.pairs:
             data = partial(self._pairs, path=self.pairs, held_out=held_out)
-        self.train(
-            "prm",
-            self.fit(card, self.training, data, held_out, targets),
-            items.digest if items else content_id(),
-            traces=self.traces,
-            labels=self.labels,
-            pairs=self.pairs,
-        )
+        work = self.fit(card, self.training, data, held_out, targets)
+        self.train("prm", work, items.digest if items else content_id())
 
-    def _pairs(
-        self, model: RewardModel, path: str, held_out: LabelledTraces | None
-    ) -> ExampleSet[PairExample]:
+    def _pairs(self, model: RewardModel, path: str, held_out: LabelledTraces | None) -> ExampleSet:
         """The pairs of a file, without held-out problems."""
         from surefoot.cli.runs import read_table
         from surefoot.records import Problem, StepPair
@@ -332,7 +311,7 @@ class TrainORM(ClassifierCommand):
 
         data = partial(self.examples, items=training, targets=self.targets)
         work = self.fit(card, self.training, data, held_out, self.targets)
-        self.train("orm", work, items.digest, traces=self.traces)
+        self.train("orm", work, items.digest)
 
 
 class TrainImplicit(TrainCommand):
@@ -370,12 +349,7 @@ class TrainImplicit(TrainCommand):
         from surefoot.models.encoding import Encoding
         from surefoot.records import Problem, Trace
 
-        encoding = Encoding(
-            template=self.prompt.template,
-            chat=self.prompt.chat,
-            system=self.prompt.system,
-            max_length=self.max_length,
-        )
+        encoding = Encoding(**vars(self.prompt), max_length=self.max_length)
         items = pair(read_table(self.problems, Problem), read_table(self.traces, Trace))
 
         def work(progress: Progress) -> TrainingResult:
@@ -405,9 +379,9 @@ class TrainImplicit(TrainCommand):
                 progress=progress,
             )
             shutil.rmtree(self.out / CACHE, ignore_errors=True)
-            return TrainingResult(losses=log.losses, tokens=log.tokens, dropped=data.dropped)
+            return log, data.dropped, ()
 
-        self.train("implicit", work, items.digest, traces=self.traces)
+        self.train("implicit", work, items.digest)
 
 
 class TrainVerifier(TrainCommand):
@@ -485,17 +459,9 @@ class TrainVerifier(TrainCommand):
                 label_source=_kinds_and_sources(gold)[1],
                 progress=progress,
             )
-            used = f"{len(data.examples)} of {data.critiques} critiques"
-            return TrainingResult(losses=log.losses, tokens=log.tokens, dropped=data.dropped, remarks=[used])
+            return log, data.dropped, [f"{len(data.examples)} of {data.critiques} critiques"]
 
-        self.train(
-            "verifier",
-            work,
-            content_id(texts, form.model_dump(), *items),
-            traces=self.traces,
-            labels=self.labels,
-            critiques=self.critiques,
-        )
+        self.train("verifier", work, content_id(texts, form.model_dump(), *items))
 
 
 def report_dropped(dropped: Mapping[str, int], first: Mapping[str, str] | None = None) -> None:
@@ -515,12 +481,8 @@ def _meaning(kinds: set[LabelKind]) -> LabelKind:
 
 def _kinds_and_sources(labels: Iterable[StepLabel]) -> tuple[set[LabelKind], str]:
     """Kinds of the labels, and who made them, in one pass."""
-    kinds: set[LabelKind] = set()
-    sources: set[str] = set()
-    for label in labels:
-        kinds.add(label.kind)
-        sources.add(label.source)
-    return kinds, ", ".join(sorted(sources))
+    seen = {(label.kind, label.source) for label in labels}
+    return {kind for kind, _ in seen}, ", ".join(sorted({source for _, source in seen}))
 
 
 def _critiques_of(items: Sequence[LabelledTrace], critiques: Sequence[TraceCritiques]) -> list[list[str]]:

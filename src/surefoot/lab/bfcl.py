@@ -244,16 +244,9 @@ def _opened(task: BFCLTask) -> dict[str, Any]:
 
 def _called(back_ends: Mapping[str, Any], call: ToolCall) -> Observation:
     """A call of a declared tool. What the back end raises is the agent's mistake."""
-    method = next(
-        (
-            attribute
-            for back_end in back_ends.values()
-            if callable(attribute := getattr(type(back_end), call.name, None))
-        ),
-        None,
-    )
-    owner = next((back_end for back_end in back_ends.values() if hasattr(type(back_end), call.name)), None)
-    if method is None or call.name.startswith("_"):
+    owner = next((item for item in back_ends.values() if hasattr(type(item), call.name)), None)
+    method = getattr(type(owner), call.name, None)
+    if owner is None or not callable(method) or call.name.startswith("_"):
         return Observation(text=f"Error: there is no tool {call.name}", error=True)
     try:
         result = method(owner, **(call_arguments(call) or {}))

@@ -48,7 +48,7 @@ class Lock:
         return (Message(role="user", content="Now 0"),)
 
     def step(self, action: ToolCall | str) -> Observation:
-        """Set the next dial; the lock has no tools."""
+        """Set the next dial; a tool call is an error."""
         if isinstance(action, ToolCall):
             return Observation(text="", error=True)
         self._open += bool(_DIGITS[self._open % 2].fullmatch(action.strip()))

@@ -15,7 +15,8 @@ import numpy as np
 from surefoot.errors import ScoreError
 from surefoot.lab.world import BASE, parse_problem, worked_solution
 from surefoot.protocols import ProblemTrace, StepScorer
-from surefoot.records import Problem, Step, StepScores, Trace
+from surefoot.records import Problem, StepScores, Trace
+from surefoot.segment import Line, segment_trace
 
 _RESULT = re.compile(r"= (\d)\n$")
 
@@ -65,13 +66,6 @@ def _variants(problem: Problem) -> list[ProblemTrace]:
             continue
         for digit in range(BASE):
             text = "".join(lines[:number]) + f"{line[: result.start()]}= {digit}\n"
-            items.append(ProblemTrace(problem=problem, trace=_cut_lines(problem, text, right=int(result[1]))))
+            trace = Trace(problem_id=problem.id, text=text, meta={"right": int(result[1])})
+            items.append(ProblemTrace(problem=problem, trace=segment_trace(trace, Line())))
     return items
-
-
-def _cut_lines(problem: Problem, text: str, *, right: int) -> Trace:
-    steps, start = [], 0
-    for line in text.splitlines(keepends=True):
-        steps.append(Step(start=start, end=start + len(line)))
-        start += len(line)
-    return Trace(problem_id=problem.id, text=text, steps=tuple(steps), meta={"right": right})

@@ -3,10 +3,10 @@ from .comparison import ScoredTraces as ScoredTraces
 from .comparison import accuracy_curves as accuracy_curves
 from .comparison import compare as compare
 from .config import QuickstartConfig as QuickstartConfig
-from .report import write_report as write_report
 from .run import MODELS as MODELS
 from .run import run_quickstart as run_quickstart
 from .summary import RULES as RULES
 from .summary import RuleComparison as RuleComparison
 from .summary import StepQuality as StepQuality
 from .summary import Summary as Summary
+from .summary import write_report as write_report

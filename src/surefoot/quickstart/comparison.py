@@ -89,7 +89,9 @@ def compare(
         selectors={
             name: curves[name] for name in sorted(f"{s} {rule}" for s in scored.scores for rule in RULES)
         },
-        prm_against_orm=compare_by_rule(accuracy, seed),
+        prm_against_orm={
+            rule: RuleComparison(**_paired(accuracy, f"prm {rule}", f"orm {rule}", seed)) for rule in RULES
+        },
         best_rules=compare_best_rules(accuracy, scored.problems, seed),
         policy=policy_quality(scored.traces, truth),
         label_noise=monte_carlo_noise(labels),
@@ -122,14 +124,6 @@ def accuracy_curves(scored: ScoredTraces, sizes: Sequence[int], *, seed: int) ->
     return curves | {name: curves[f"{scorer} best-of-N {how}"] for name, (scorer, how) in READINGS.items()}
 
 
-def compare_by_rule(accuracy: Mapping[str, FloatArray], seed: int) -> dict[str, RuleComparison]:
-    """PRM and ORM by each of ``RULES`` at the largest N, from :func:`accuracy_curves`."""
-    return {
-        rule: RuleComparison(**_paired(accuracy[f"prm {rule}"][:, -1], accuracy[f"orm {rule}"][:, -1], seed))
-        for rule in RULES
-    }
-
-
 def compare_best_rules(
     accuracy: Mapping[str, FloatArray], problems: Sequence[Problem], seed: int
 ) -> BestRuleComparison | None:
@@ -143,10 +137,10 @@ def compare_best_rules(
     values, rules = {}, {}
     for scorer in ("prm", "orm"):
         chosen = [_best_rule(accuracy, scorer, half != side) for side in (0, 1)]
-        by_side = [accuracy[f"{scorer} {rule}"][:, -1] for rule in chosen]
-        values[scorer], rules[scorer] = np.where(half == 0, *by_side), chosen
+        by_side = [accuracy[f"{scorer} {rule}"][:, -1:] for rule in chosen]
+        values[scorer], rules[scorer] = np.where(half[:, None] == 0, *by_side), chosen
     return BestRuleComparison(
-        **_paired(values["prm"], values["orm"], seed), prm_rules=rules["prm"], orm_rules=rules["orm"]
+        **_paired(values, "prm", "orm", seed), prm_rules=rules["prm"], orm_rules=rules["orm"]
     )
 
 
@@ -154,12 +148,13 @@ def _best_rule(accuracy: Mapping[str, FloatArray], scorer: str, problems: NDArra
     return max(RULES, key=lambda rule: float(accuracy[f"{scorer} {rule}"][problems, -1].mean()))
 
 
-def _paired(prm: FloatArray, orm: FloatArray, seed: int) -> dict[str, Interval]:
-    """Both means and their difference, from the same draws of problems."""
+def _paired(values: Mapping[str, FloatArray], prm: str, orm: str, seed: int) -> dict[str, Interval]:
+    """Means of two curves at the largest N and their difference, from the same draws of problems."""
+    first, second = values[prm][:, -1], values[orm][:, -1]
     return {
-        "prm": rounded(bootstrap_mean(prm, rng=np.random.default_rng(seed))),
-        "orm": rounded(bootstrap_mean(orm, rng=np.random.default_rng(seed))),
-        "difference": rounded(bootstrap_difference(prm, orm, rng=np.random.default_rng(seed))),
+        "prm": rounded(bootstrap_mean(first, rng=np.random.default_rng(seed))),
+        "orm": rounded(bootstrap_mean(second, rng=np.random.default_rng(seed))),
+        "difference": rounded(bootstrap_difference(first, second, rng=np.random.default_rng(seed))),
     }
 
 
@@ -237,16 +232,11 @@ def step_quality(
 ) -> StepQuality:
     """The scores called ``name`` against ``truth``, and ``scorer`` put to the content probe."""
     problem_of = {trace.id: trace.problem_id for trace in scored.traces}
-    scores: list[float | None] = []
-    good: list[bool] = []
-    position: list[int] = []
-    problem: list[str] = []
-    for record in scored.scores[name]:
-        scores += record.scores
-        good += truth[record.trace_id]
-        position += range(len(record.scores))
-        problem += [problem_of[record.trace_id]] * len(record.scores)
-    values = np.array(scores, dtype=float)
+    records = scored.scores[name]
+    values = np.array([score for record in records for score in record.scores], dtype=float)
+    good = [step for record in records for step in truth[record.trace_id]]
+    position = [at for record in records for at in range(len(record.scores))]
+    problem = [problem_of[record.trace_id] for record in records for _ in record.scores]
     probe = content_probe(scorer, scored.problems[:100])
     return StepQuality(
         auc=round(roc_auc(values, good).value, 5),
@@ -275,14 +265,14 @@ def _tokens(
 def _counts(
     scored: ScoredTraces, train_traces: Sequence[Trace], labels: Mapping[str, list[list[StepLabel]]]
 ) -> dict[str, int]:
-    every = [*train_traces, *scored.traces]
+    traces = [*train_traces, *scored.traces]
     return {
         "train_traces": len(train_traces),
         "test_problems": len(scored.problems),
         "test_traces": len(scored.traces),
-        "traces_without_steps": sum(not trace.steps for trace in every),
-        "traces_with_error": sum(trace.error is not None for trace in every),
-        "traces_cut_at_max_tokens": sum(trace.finish_reason == "length" for trace in every),
+        "traces_without_steps": sum(not trace.steps for trace in traces),
+        "traces_with_error": sum(trace.error is not None for trace in traces),
+        "traces_cut_at_max_tokens": sum(trace.finish_reason == "length" for trace in traces),
         "labels": sum(map(len, labels["monte_carlo"])),
         "labels_without_value": sum(label.value is None for row in labels["monte_carlo"] for label in row),
     }

@@ -8,49 +8,42 @@ ends with the same files as one that was not.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
+from surefoot.answers import AnswerChecker, Grader
 from surefoot.io import Run, read_records, write_records
 from surefoot.io.joins import JoinedTraces, join_traces
 from surefoot.io.tables import open_table
-from surefoot.lab.checkpoints import TRUNK
+from surefoot.lab.checkpoints import POLICY, TRUNK
 from surefoot.lab.world import ExactLabeller, generate_problems
+from surefoot.labelling.monte_carlo import MonteCarloLabeller
+from surefoot.labelling.stopping import SoftEstimate
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.loading import load_prm
-from surefoot.protocols import LabelledTrace, ProblemTrace
+from surefoot.policies.traces import sample_traces
+from surefoot.policies.transformers import TransformersPolicy
+from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling
 from surefoot.quickstart.comparison import READINGS, ScoredTraces, compare
 from surefoot.quickstart.config import QuickstartConfig
-from surefoot.quickstart.report import write_report
-from surefoot.quickstart.stages import RolloutJob, SampleJob, ScoreJob
+from surefoot.quickstart.summary import write_report
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace
-from surefoot.segment import cut_trace
+from surefoot.segment import Line, cut_trace
 from surefoot.training.classifier import train
 from surefoot.training.config import OutcomeTargets, StepTargets
 from surefoot.training.examples import build_examples
-from surefoot.work import Engine, Job, Pieces, Progress, map_resumable
+from surefoot.work import Engine, Job, Opened, Pieces, Progress, map_resumable
 
 R = TypeVar("R", bound=Record)
+Loader = Callable[[], AbstractContextManager[Opened]]
 MODELS = ("orm", "prm", "prm_gold")
 _TEST_SEED = 1_000_000  # apart from every training seed
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Context:
-    """What every stage needs."""
-
-    run: Run
-    config: QuickstartConfig
-    engine: Engine | None
-    progress: Progress
-
-    def path(self, name: str) -> Path:
-        return self.run.directory / name
 
 
 def run_quickstart(
@@ -60,85 +53,179 @@ def run_quickstart(
 
     The ``engine`` samples, labels and scores; the files are the same whoever does. Without one, this process.
     """
-    context = _Context(run=run, config=config, engine=engine, progress=progress)
-    train_problems, test_problems = _problems(context)
-    train_traces = _sample(context, "train", config.train_samples, config.seed)
-    labels = _label(context, train_problems, train_traces)
-    _train(context, train_problems, train_traces, labels)
-    test_traces = _sample(context, "test", config.test_samples, config.seed + _TEST_SEED)
-    scores = {name: _score(context, name) for name in MODELS}
-    return _report(context, test_problems, test_traces, scores, train_traces, labels)
+    # the test problems are the same for every seed and in no training set
+    test_problems = generate_problems(config.test_problems, seed=_TEST_SEED)
+    train_problems = generate_problems(config.train_problems, seed=config.seed, exclude=test_problems)
+    for name, problems in (("train", train_problems), ("test", test_problems)):
+        write_records(run.directory / f"{name}-problems.jsonl", problems)
+    stages = _Stages(run, config, progress, engine)
+    train_traces = stages.sample("train", config.train_samples, config.seed)
+    labels = stages.label(train_problems, train_traces)
+    stages.train(train_problems, train_traces, labels)
+    test_traces = stages.sample("test", config.test_samples, config.seed + _TEST_SEED)
+    scored = ScoredTraces(
+        problems=test_problems, traces=test_traces, scores={name: stages.score(name) for name in MODELS}
+    )
+    with run.timed("compare"):
+        progress("compare", 0, 1)
+        summary = compare(
+            scored,
+            scorers={name: load_prm(run.directory / name) for name in MODELS},
+            train_traces=train_traces,
+            labels=labels,
+            training={name: run.result(f"train-{name}") for name in MODELS},
+            seed=config.seed,
+        )
+        progress("compare", 1, 1)
+    write_report(summary, run.directory / "report.html")
+    return summary.write(run.directory / "summary.json", seconds=run.seconds)
 
 
-def _problems(context: _Context) -> tuple[list[Problem], list[Problem]]:
-    """Training and test problems; the test problems are the same for every seed and in no training set."""
-    config = context.config
-    test = generate_problems(config.test_problems, seed=_TEST_SEED)
-    train = generate_problems(config.train_problems, seed=config.seed, exclude=test)
-    for name, problems in (("train", train), ("test", test)):
-        write_records(context.path(f"{name}-problems.jsonl"), problems)
-    return train, test
+@dataclass(frozen=True)
+class _Stages:
+    run: Run
+    config: QuickstartConfig
+    progress: Progress
+    engine: Engine | None
+
+    def sample(self, split: Literal["train", "test"], n: int, seed: int) -> list[Trace]:
+        problems = open_table(self.run.directory / f"{split}-problems.jsonl", Problem)
+        load = partial(_sampler, n=n, seed=seed, max_tokens=self.config.max_tokens)
+        return self._map(f"{split}-traces", Trace, problems, 1, load)
+
+    def label(self, problems: list[Problem], traces: list[Trace]) -> dict[str, list[list[StepLabel]]]:
+        """Monte Carlo labels and exact labels, both in the order of ``traces``."""
+        load = partial(
+            _labeller,
+            rollouts=self.config.rollouts,
+            seed=self.config.seed,
+            max_tokens=self.config.max_tokens,
+        )
+        items = self._joined("train")
+        monte_carlo = self._map("train-labels", StepLabel, items, self.config.train_samples, load)
+        exact = asyncio.run(ExactLabeller(after_error="wrong").label(_pair(problems, traces)))
+        path = self.run.directory / "train-labels-exact.jsonl"
+        write_records(path, [label for row in exact for label in row])
+        by_trace: dict[str, list[StepLabel]] = {trace.id: [] for trace in traces}
+        for label in monte_carlo:
+            by_trace[label.trace_id].append(label)
+        return {"monte_carlo": [by_trace[trace.id] for trace in traces], "exact": exact}
+
+    def train(
+        self, problems: list[Problem], traces: list[Trace], labels: dict[str, list[list[StepLabel]]]
+    ) -> None:
+        """Three models on the same traces from the same trunk: what differs is the supervision."""
+        pairs = _pair(problems, traces)
+        plans: dict[str, tuple[CheckpointCard, list[list[StepLabel]], StepTargets | OutcomeTargets]] = {
+            "orm": (_card("orm", "outcome", "outcome"), labels["exact"], OutcomeTargets()),
+            "prm": (_card("prm", "value", "monte-carlo"), labels["monte_carlo"], StepTargets()),
+            "prm_gold": (_card("prm_gold", "correctness", "lab-checker"), labels["exact"], StepTargets()),
+        }
+        for name in MODELS:
+            if self.run.done(stage := f"train-{name}"):
+                continue
+            card, of_steps, targets = plans[name]
+            model = RewardModel.initialise(TRUNK, card)
+            items = [
+                LabelledTrace(problem=pair.problem, trace=pair.trace, labels=tuple(row))
+                for pair, row in zip(pairs, of_steps, strict=True)
+            ]
+            data = build_examples(model.tokenizer, card.encoding, items, targets)
+            training = self.config.training.model_copy(update={"seed": self.config.seed})
+            with self.run.timed(stage):
+                log = train(
+                    model,
+                    data.examples,
+                    training,
+                    self.run.directory / name,
+                    progress=partial(self._training_progress, name),
+                )
+            self.run.finish(stage, {"tokens": log.tokens, "dropped": dict(data.dropped)})
+
+    def _training_progress(self, name: str, done: int, total: int, _loss: float) -> None:
+        self.progress(f"train {name}", done, total)
+
+    def score(self, name: str) -> list[StepScores]:
+        load = partial(_scorer, self.run.directory / name)
+        return self._map(f"scores-{name}", StepScores, self._joined("test"), self.config.test_samples, load)
+
+    def _joined(self, split: Literal["train", "test"]) -> JoinedTraces:
+        """The traces of a split that have steps, with their problems."""
+        problems = open_table(self.run.directory / f"{split}-problems.jsonl", Problem)
+        traces = open_table(self.run.directory / f"{split}-traces.jsonl", Trace)
+        return join_traces(problems, traces, cut_trace)[0]
+
+    def _map(
+        self, stage: str, record: type[R], items: Sequence[Any], per_problem: int, load: Loader
+    ) -> list[R]:
+        """The records of all items, in ``<stage>.jsonl``, unless an earlier start finished that."""
+        path = self.run.directory / f"{stage}.jsonl"
+        if not path.exists() or path.with_name(f"{path.name}.work").exists():
+            with self.run.timed(stage) as save_time:
+
+                def progress(_: str, done: int, total: int) -> None:
+                    save_time()
+                    self.progress(stage, done, total)
+
+                job = _StageJob(record=record, load=load, command=f"quickstart: {stage}")
+                pieces = Pieces(items, self.config.shard * per_problem)
+                map_resumable(job, pieces, str(path), engine=self.engine, progress=progress)
+        return list(read_records(path, record))
 
 
-def _sample(context: _Context, split: Literal["train", "test"], n: int, seed: int) -> list[Trace]:
-    problems = open_table(context.path(f"{split}-problems.jsonl"), Problem)
-    job = SampleJob(n=n, seed=seed, max_tokens=context.config.max_tokens)
-    return _map(context, f"{split}-traces", problems, context.config.shard, job)
+@dataclass(frozen=True, kw_only=True)
+class _StageJob(Job[R], Generic[R]):
+    """The work of a stage, which ``load`` makes ready; workers pickle it."""
+
+    load: Loader
+
+    def open(self) -> AbstractContextManager[Opened]:
+        return self.load()
 
 
-def _label(
-    context: _Context, problems: list[Problem], traces: list[Trace]
-) -> dict[str, list[list[StepLabel]]]:
-    """Monte Carlo labels and exact labels, both in the order of ``traces``."""
-    config = context.config
-    job = RolloutJob(rollouts=config.rollouts, seed=config.seed, max_tokens=config.max_tokens)
-    size = config.shard * config.train_samples
-    monte_carlo = _map(context, "train-labels", _joined(context, "train"), size, job)
-    exact = asyncio.run(ExactLabeller(after_error="wrong").label(_pair(problems, traces)))
-    write_records(context.path("train-labels-exact.jsonl"), [label for row in exact for label in row])
-    return {"monte_carlo": _by_trace(traces, monte_carlo), "exact": exact}
+@contextmanager
+def _sampler(*, n: int, seed: int, max_tokens: int) -> Iterator[Opened]:
+    """Traces of problems by the lab's policy, cut and graded."""
+    policy = TransformersPolicy.from_pretrained(POLICY)
+    with AnswerChecker("exact") as checker:
+        grader = Grader(checker=checker, styles=("phrase",))
 
-
-def _train(
-    context: _Context, problems: list[Problem], traces: list[Trace], labels: dict[str, list[list[StepLabel]]]
-) -> None:
-    """Three models on the same traces from the same trunk: what differs is the supervision."""
-    pairs = _pair(problems, traces)
-    plans: dict[str, tuple[CheckpointCard, list[list[StepLabel]], StepTargets | OutcomeTargets]] = {
-        "orm": (_card("orm", "outcome", "outcome"), labels["exact"], OutcomeTargets()),
-        "prm": (_card("prm", "value", "monte-carlo"), labels["monte_carlo"], StepTargets()),
-        "prm_gold": (_card("prm_gold", "correctness", "lab-checker"), labels["exact"], StepTargets()),
-    }
-    for name in MODELS:
-        if context.run.done(f"train-{name}"):
-            continue
-        card, of_steps, targets = plans[name]
-        model = RewardModel.initialise(TRUNK, card)
-        items = [
-            LabelledTrace(problem=pair.problem, trace=pair.trace, labels=tuple(row))
-            for pair, row in zip(pairs, of_steps, strict=True)
-        ]
-        data = build_examples(model.tokenizer, card.encoding, items, targets)
-        training = context.config.training.model_copy(update={"seed": context.config.seed})
-        with context.run.timed(f"train-{name}"):
-            log = train(
-                model,
-                data.examples,
-                training,
-                context.path(name),
-                progress=partial(_training_progress, context, name),
+        async def work(problems: Sequence[Problem]) -> list[Trace]:
+            sampling = Sampling(max_tokens=max_tokens)
+            traces = await sample_traces(
+                policy, problems, n=n, seed=seed, segmenter=Line(), grader=grader, sampling=sampling
             )
-        context.run.finish(f"train-{name}", {"tokens": log.tokens, "dropped": dict(data.dropped)})
+            return [trace for of_problem in traces for trace in of_problem]
+
+        yield Opened(work=work)
 
 
-def _training_progress(context: _Context, name: str, done: int, total: int, _loss: float) -> None:
-    context.progress(f"train {name}", done, total)
+@contextmanager
+def _labeller(*, rollouts: int, seed: int, max_tokens: int) -> Iterator[Opened]:
+    """Monte Carlo labels by the lab's policy."""
+    with AnswerChecker("exact") as checker:
+        labeller = MonteCarloLabeller(
+            policy=TransformersPolicy.from_pretrained(POLICY),
+            grader=Grader(checker=checker, styles=("phrase",)),
+            rule=SoftEstimate(rollouts=rollouts),
+            sampling=Sampling(max_tokens=max_tokens),
+            seed=seed,
+        )
+
+        async def work(items: Sequence[ProblemTrace]) -> list[StepLabel]:
+            return [label for of_trace in await labeller.label(items) for label in of_trace]
+
+        yield Opened(work=work)
+
+
+@contextmanager
+def _scorer(model: Path) -> Iterator[Opened]:
+    """Scores of the steps by one of the reward models."""
+    yield Opened(work=load_prm(model).score_traces)
 
 
 def _card(
-    name: Literal["prm", "orm", "prm_gold"],
-    means: Literal["value", "correctness", "outcome"],
-    source: str,
+    name: Literal["prm", "orm", "prm_gold"], means: Literal["value", "correctness", "outcome"], source: str
 ) -> CheckpointCard:
     return CheckpointCard(
         kind="orm" if name == "orm" else "prm",
@@ -150,65 +237,6 @@ def _card(
     )
 
 
-def _score(context: _Context, name: str) -> list[StepScores]:
-    size = context.config.shard * context.config.test_samples
-    items = _joined(context, "test")
-    return _map(context, f"scores-{name}", items, size, ScoreJob(model=context.path(name)))
-
-
-def _report(
-    context: _Context,
-    problems: list[Problem],
-    traces: list[Trace],
-    scores: dict[str, list[StepScores]],
-    train_traces: list[Trace],
-    labels: dict[str, list[list[StepLabel]]],
-) -> Path:
-    scored = ScoredTraces(problems=problems, traces=traces, scores=scores)
-    with context.run.timed("compare"):
-        context.progress("compare", 0, 1)
-        summary = compare(
-            scored,
-            scorers={name: load_prm(context.path(name)) for name in MODELS},
-            train_traces=train_traces,
-            labels=labels,
-            training={name: context.run.result(f"train-{name}") for name in MODELS},
-            seed=context.config.seed,
-        )
-        context.progress("compare", 1, 1)
-    write_report(summary, context.path("report.html"))
-    return summary.write(context.path("summary.json"), seconds=context.run.seconds)
-
-
-def _map(context: _Context, stage: str, items: Sequence[Any], size: int, job: Job[R]) -> list[R]:
-    """Map the job over the items into ``<stage>.jsonl``, unless an earlier start finished that."""
-    path = context.path(f"{stage}.jsonl")
-    if not path.exists() or context.path(f"{path.name}.work").exists():
-        with context.run.timed(stage) as save_time:
-
-            def progress(_: str, done: int, total: int) -> None:
-                save_time()
-                context.progress(stage, done, total)
-
-            job = replace(job, command=f"quickstart: {stage}")
-            pieces = Pieces(items, size)
-            map_resumable(job, pieces, str(path), engine=context.engine, progress=progress)
-    return list(read_records(path, job.record))
-
-
-def _joined(context: _Context, split: Literal["train", "test"]) -> JoinedTraces:
-    """The traces of a split that have steps, with their problems."""
-    problems = open_table(context.path(f"{split}-problems.jsonl"), Problem)
-    return join_traces(problems, open_table(context.path(f"{split}-traces.jsonl"), Trace), cut_trace)[0]
-
-
 def _pair(problems: list[Problem], traces: list[Trace]) -> list[ProblemTrace]:
     by_id = {problem.id: problem for problem in problems}
     return [ProblemTrace(problem=by_id[trace.problem_id], trace=trace) for trace in traces]
-
-
-def _by_trace(traces: list[Trace], labels: list[StepLabel]) -> list[list[StepLabel]]:
-    rows: dict[str, list[StepLabel]] = {trace.id: [] for trace in traces}
-    for label in labels:
-        rows[label.trace_id].append(label)
-    return [rows[trace.id] for trace in traces]

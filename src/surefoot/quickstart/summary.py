@@ -1,4 +1,4 @@
-"""The fields of ``summary.json`` and its findings in sentences."""
+"""The fields of ``summary.json``, its findings in sentences, and ``report.html``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PlainSerializer
 
 from surefoot.evaluation.best_of_n import RULE_NAMES
+from surefoot.evaluation.plots import curve_figure
+from surefoot.evaluation.report import Report
 from surefoot.io import write_json
 from surefoot.records import FrozenModel, Usage
 from surefoot.scores import AGGREGATORS
@@ -89,9 +91,7 @@ class RuleComparison(FrozenModel):
     @property
     def verdict(self) -> str:
         """``PRM`` or ``ORM`` is better, or the difference is ``not significant``: its interval includes 0."""
-        if self.difference.includes(0):
-            return "not significant"
-        return "PRM" if self.difference.value > 0 else "ORM"
+        return _sign(self.difference, "not significant", "PRM", "ORM")
 
 
 class BestRuleComparison(RuleComparison):
@@ -155,13 +155,14 @@ def findings(summary: Summary) -> list[str]:
     for first, second in PAIRS[:3]:
         gap = summary.differences.get(f"{first} - {second} @ {top}")
         if gap:
-            models = f"the {_SELECTORS[first]} {_against(gap)} the {_SELECTORS[second]}"
+            against = _sign(gap, "does not differ significantly from", "beats", "loses to")
+            models = f"the {_SELECTORS[first]} {against} the {_SELECTORS[second]}"
             sentences.append(f"Best of {top}: {models}: {gap:+.1p}.")
     growth = summary.differences.get(f"gap prm - orm, @ {top} less @ 4")
     if growth:
+        changes = _sign(growth, "does not clearly change", "grows", "shrinks")
         sentences.append(
-            f"From 4 to {top} samples the PRM's lead over the ORM at its last step {_changes(growth)}: "
-            f"{growth:+.1p}."
+            f"From 4 to {top} samples the PRM's lead over the ORM at its last step {changes}: {growth:+.1p}."
         )
     sentences.append(_by_rule(summary, top))
     if summary.best_rules:
@@ -176,39 +177,101 @@ def findings(summary: Summary) -> list[str]:
 
 def _by_rule(summary: Summary, top: int) -> str:
     """The rules under which the PRM is better, worse, or not significantly different."""
-    groups: dict[str, list[str]] = {"PRM": [], "not significant": [], "ORM": []}
-    for rule, comparison in summary.prm_against_orm.items():
-        groups[comparison.verdict].append(rule)
-    parts = [
-        f"{text} by {', '.join(rules)}"
-        for text, rules in (
-            ("the PRM is better", groups["PRM"]),
-            ("no significant difference", groups["not significant"]),
-            ("the ORM is better", groups["ORM"]),
-        )
-        if rules
-    ]
+    verdicts = {
+        "PRM": "the PRM is better",
+        "not significant": "no significant difference",
+        "ORM": "the ORM is better",
+    }
+    rules = {
+        verdict: [rule for rule, row in summary.prm_against_orm.items() if row.verdict == verdict]
+        for verdict in verdicts
+    }
+    parts = [f"{text} by {', '.join(rules[verdict])}" for verdict, text in verdicts.items() if rules[verdict]]
     return f"Both by the same rule, at N={top}: {'; '.join(parts)}."
 
 
 def _best(best: BestRuleComparison, top: int) -> str:
     prm, orm = (" and ".join(dict.fromkeys(names)) for names in (best.prm_rules, best.orm_rules))
-    verdict = (
-        "no significant difference" if best.verdict == "not significant" else f"the {best.verdict} is better"
-    )
+    verdict = _sign(best.difference, "no significant difference", "the PRM is better", "the ORM is better")
     return (
         f"Each by its best rule, chosen on the other half of the test problems, at N={top}: "
         f"PRM {best.prm:.1%} ({prm}), ORM {best.orm:.1%} ({orm}); {verdict}: {best.difference:+.1p}."
     )
 
 
-def _against(gap: Interval) -> str:
-    if gap.includes(0):
-        return "does not differ significantly from"
-    return "beats" if gap.value > 0 else "loses to"
+def _sign(difference: Interval, unclear: str, positive: str, negative: str) -> str:
+    """One of three words, by whether the interval includes 0, and on which side it is."""
+    if difference.includes(0):
+        return unclear
+    return positive if difference.value > 0 else negative
 
 
-def _changes(growth: Interval) -> str:
-    if growth.includes(0):
-        return "does not clearly change"
-    return "grows" if growth.value > 0 else "shrinks"
+def write_report(summary: Summary, path: Path) -> None:
+    """One offline page: findings, curves, tables. Equal summaries give equal bytes."""
+    curves: dict[str, Curve] = {title: getattr(summary, key) for key, title in CURVES.items()}
+    report = Report("surefoot quickstart: does step supervision choose better answers?")
+    for finding in summary.findings:
+        report.text(finding)
+    report.heading("Accuracy against the number of samples")
+    report.figure(
+        curve_figure(curves), "Accuracy of the chosen answer; bands are 95 % intervals over problems."
+    )
+    sizes = list(summary.prm)
+    report.table(
+        ["selection", *(f"N={size}" for size in sizes)],
+        [[title, *(curve[size] for size in sizes)] for title, curve in curves.items()],
+        "Share of problems answered correctly, with 95 % intervals",
+        spec=".1%",
+    )
+    differences = list(summary.differences.items())
+    report.table(["difference", "value"], differences, "Paired differences", spec="+.1p")
+    report.heading("PRM and ORM by every rule")
+    report.table(*rule_table(summary), "Share of problems answered correctly, with 95 % intervals")
+    report.table(
+        ["scorer and rule", *(f"N={size}" for size in sizes)],
+        [[name, *(curve[size].value for size in sizes)] for name, curve in summary.selectors.items()],
+        "Every scorer by every rule",
+        spec=".1%",
+    )
+    report.heading("Do the scorers look at the step?")
+    columns = [
+        "step AUC",
+        "within position",
+        "within problem",
+        "probe: correct digit first",
+        "probe contrast",
+    ]
+    report.table(
+        ["scorer", *columns],
+        [[name, *quality.model_dump().values()] for name, quality in summary.steps.items()],
+        "Good prefixes against bad ones on the test traces, by the exact checker",
+    )
+    report.heading("Policy, labels and cost")
+    noise = "Monte Carlo labels (hard) against the exact checker; precision and recall of errors"
+    for caption, values in (
+        ("Policy", summary.policy),
+        (noise, summary.label_noise),
+        ("Counts", summary.counts),
+    ):
+        report.table(["what", "value"], list(values.items()), caption)
+    report.table(
+        ["stage", "policy tokens read", "policy tokens written", "verifier tokens"],
+        [[k, u.prompt_tokens, u.completion_tokens, u.verifier_tokens] for k, u in summary.tokens.items()],
+        "Tokens",
+    )
+    report.write(path)
+
+
+def rule_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
+    """Headers and rows of PRM against ORM at the largest N, for the page and the terminal."""
+    top = max(summary.prm)
+    return ["rule", f"PRM, N={top}", f"ORM, N={top}", "PRM - ORM, points", "ahead"], [
+        [
+            rule,
+            f"{comparison.prm:.1%}",
+            f"{comparison.orm:.1%}",
+            f"{100 * comparison.difference:+.1f}",
+            comparison.verdict,
+        ]
+        for rule, comparison in summary.prm_against_orm.items()
+    ]

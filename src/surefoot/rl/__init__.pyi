@@ -25,12 +25,10 @@ from .credit import Mixed as Mixed
 from .credit import Outcome as Outcome
 from .credit import Summed as Summed
 from .credit import TurnDifference as TurnDifference
-from .credit import TurnNormalized as TurnNormalized
-from .expert_iteration import iterate as iterate
-from .guards import Guards as Guards
 from .imitation import Expert as Expert
 from .imitation import imitate as imitate
 from .log import EvaluationRow as EvaluationRow
+from .log import Guards as Guards
 from .log import RLLog as RLLog
 from .log import curve_samples_to as curve_samples_to
 from .log import samples_to as samples_to
@@ -42,5 +40,6 @@ from .rollouts import Rollout as Rollout
 from .rollouts import Server as Server
 from .rollouts import Task as Task
 from .rollouts import roll_out as roll_out
+from .rounds import iterate as iterate
 from .server_weights import ServerWeights as ServerWeights
 from .server_weights import write_weights as write_weights

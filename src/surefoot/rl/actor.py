@@ -1,9 +1,9 @@
-"""The policy in training and its reference: log-probabilities of the tokens of rollouts."""
+"""The policy in training and its reference: log-probabilities of rollouts' tokens, and optimiser steps."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,15 +11,16 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from surefoot.errors import CheckpointError, TrainingError
-from surefoot.models.engine.causal import Entropy, read_logprobs, require_plain_head, token_statistics
-from surefoot.models.engine.packing import pad_batch
+from surefoot.errors import TrainingError
+from surefoot.models.engine.causal import Entropy, read_logprobs
 from surefoot.models.lora import has_adapter
+from surefoot.rl.config import RLConfig
 from surefoot.rl.credit import FloatArray
-from surefoot.rl.rollouts import Rollout
-from surefoot.training.batches import cut_by_tokens
-from surefoot.training.distributed import Distributed
-from surefoot.training.optimisation import ModelOptimiser, OptimiserSettings
+from surefoot.rl.loss import TokenBatch, policy_loss, token_weights
+from surefoot.rl.rollouts import Rollout, TrainingSample
+from surefoot.training.batches import Inputs, TokenReader, cut_by_tokens, lay_out
+from surefoot.training.examples import Example
+from surefoot.training.optimisation import Distributed, ModelOptimiser, OptimiserSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,46 +29,6 @@ class TokenReading:
 
     logprobs: torch.Tensor
     entropies: torch.Tensor | None
-
-
-class TokenReader(nn.Module):
-    """What training reads of a causal language model, as one forward pass that a wrapper (DDP) can see.
-
-    The head is applied where a response token is predicted, and nowhere else.
-    """
-
-    def __init__(self, model: PreTrainedModel, *, temperature: float) -> None:
-        super().__init__()
-        self.model, self.temperature = model, temperature
-        try:
-            require_plain_head(model)
-            self.plain = True
-        except CheckpointError:
-            self.plain = False  # scaled or capped: ask the model itself for all logits
-
-    def forward(
-        self,
-        ids_bt: torch.Tensor,
-        mask_bt: torch.Tensor,
-        rows_n: torch.Tensor,
-        before_n: torch.Tensor,
-        entropy: Entropy,
-    ) -> torch.Tensor:
-        """Log-probabilities of the tokens after ``before_n`` and, if wanted, entropies: [1, N] or [2, N]."""
-        inputs = {"input_ids": ids_bt, "attention_mask": mask_bt, "use_cache": False}
-        targets_n = ids_bt[rows_n, before_n + 1]
-        if self.plain:
-            states_nh = self.model.base_model(**inputs).last_hidden_state[rows_n, before_n]
-            return token_statistics(
-                self.model, states_nh, targets_n, temperature=self.temperature, entropy=entropy
-            )
-        logits_nv = self.model(**inputs).logits[rows_n, before_n].float() / self.temperature
-        logprobs_nv = logits_nv.log_softmax(-1)
-        statistics = [logprobs_nv.gather(1, targets_n[:, None])[:, 0]]
-        if entropy != "none":
-            with torch.set_grad_enabled(entropy == "gradient" and torch.is_grad_enabled()):
-                statistics.append(-(logprobs_nv.exp() * logprobs_nv).sum(-1))
-        return torch.stack(statistics)
 
 
 class Actor:
@@ -85,11 +46,8 @@ class Actor:
         ``called`` replaces ``reader`` where a wrapper (DDP) has to see the forward pass.
         """
         device = self.model.device
-        padded = pad_rollouts(rollouts, device)
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.bf16):
-            statistics = (called or self.reader)(
-                padded.ids_bt, padded.mask_bt, padded.rows_n, padded.before_n, entropy
-            )
+            statistics = (called or self.reader)(pad_rollouts(rollouts, device), entropy)
         return TokenReading(logprobs=statistics[0], entropies=None if entropy == "none" else statistics[1])
 
     @torch.no_grad()
@@ -150,13 +108,8 @@ class LearnerSettings:
     processes: Distributed = field(default_factory=Distributed)
 
 
-class Learner:
-    """A model that is trained on rollouts, over all processes together.
-
-    ``parameters`` (by name) and ``optimiser`` are its state, which the loop's checkpoint holds; ``called`` is
-    the module to call for a forward pass with gradient. See
-    :class:`surefoot.training.optimisation.ModelOptimiser`, also for ``name`` and ``reader``.
-    """
+class Learner(ModelOptimiser):
+    """A model that is trained on rollouts, over all processes together."""
 
     def __init__(
         self,
@@ -167,27 +120,22 @@ class Learner:
         name: str,
         reader: nn.Module | None = None,
     ) -> None:
-        self._steps = ModelOptimiser(
+        super().__init__(
             model, settings, name=name, betas=(0.9, 0.99), processes=execution.processes, reader=reader
         )
-        self._name, self._most = name, execution.microbatch_tokens
-        self.called, self.parameters = self._steps.called, self._steps.parameters
-        self.optimiser, self.set_rate = self._steps.optimiser, self._steps.set_rate
+        self._most = execution.microbatch_tokens
 
-    def step(
+    def step_on(
         self, rollouts: Sequence[Rollout], loss: Callable[[list[int]], torch.Tensor]
     ) -> tuple[float, float]:
-        """One optimiser step; returns the loss before it, summed over microbatches and processes, and the
-        norm of its gradient before clipping.
+        """One step (:meth:`ModelOptimiser.step`); ``loss`` takes the indices of a microbatch's rollouts.
 
-        ``loss`` takes the indices of a microbatch's rollouts and gives their share of the loss, with
-        gradient. Raises ``TrainingError`` without rollouts, or for a loss or gradient that is not
-        finite.
+        Raises ``TrainingError`` without rollouts, or for a loss or gradient that is not finite.
         """
         if not rollouts:
-            raise TrainingError(f"{self._name} got no rollouts to learn from; skip the round")
+            raise TrainingError(f"{self.name} got no rollouts to learn from; skip the round")
         pieces = microbatches(rollouts, self._most)
-        return self._steps.step(pieces, loss, idle=pieces[0])
+        return self.step(pieces, loss, idle=pieces[0])
 
 
 def microbatches(rollouts: Sequence[Rollout], most_tokens: int) -> list[list[int]]:
@@ -201,33 +149,145 @@ def microbatches(rollouts: Sequence[Rollout], most_tokens: int) -> list[list[int
     return cut_by_tokens(order, lambda index: [lengths[index]], most_tokens)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PaddedRollouts:
-    """B rollouts as one right-padded batch, and the places at which their N response tokens are predicted."""
-
-    ids_bt: torch.Tensor
-    mask_bt: torch.Tensor
-    rows_n: torch.Tensor
-    before_n: torch.Tensor
-    """Column of the token *before* each response token (:func:`response_places`)."""
-
-
-def pad_rollouts(rollouts: Sequence[Rollout], device: torch.device) -> PaddedRollouts:
-    """One batch of some rollouts, at least one."""
-    ids_bt, mask_bt = pad_batch([rollout.prompt_ids + rollout.ids for rollout in rollouts])
-    rows_n, before_n = response_places(rollouts)
-    return PaddedRollouts(
-        ids_bt=ids_bt.to(device),
-        mask_bt=mask_bt.to(device),
-        rows_n=rows_n.to(device),
-        before_n=before_n.to(device),
-    )
-
-
-def response_places(rollouts: Sequence[Rollout]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Row [N] and column [N] of the token *before* each response token, in right-padded rows."""
-    rows = [row for row, rollout in enumerate(rollouts) for _ in rollout.ids]
-    columns = [
-        len(rollout.prompt_ids) + offset - 1 for rollout in rollouts for offset in range(len(rollout.ids))
+def pad_rollouts(rollouts: Sequence[Rollout], device: torch.device) -> Inputs:
+    """Some rollouts as one right-padded batch, at the N places *before* the response tokens."""
+    rows = [
+        Example(
+            trace_id=rollout.trace.id,
+            ids=rollout.prompt_ids + rollout.ids,
+            positions=tuple(range(len(rollout.prompt_ids), len(rollout.prompt_ids) + len(rollout.ids))),
+            targets=(),
+        )
+        for rollout in rollouts
     ]
-    return torch.tensor(rows), torch.tensor(columns)
+    return lay_out(rows, "padded", device).predicting()
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateStatistics:
+    """Means over the steps of a round; shares and nats are means over tokens."""
+
+    loss: float = 0.0
+    gradient_norm: float = 0.0
+    """Before clipping."""
+    clipped: float = 0.0
+    """Share of tokens whose gradient the clipped objective holds back."""
+    kl: float = 0.0
+    entropy: float = 0.0
+    """Before the round's first step; 0 without a step."""
+    steps: int = 0
+    """Steps of the optimiser; 0 where no token had an advantage and nothing else had a gradient."""
+
+
+class Updater(Learner):
+    """Trains the policy on advantages."""
+
+    def __init__(self, model: PreTrainedModel, config: RLConfig, execution: LearnerSettings) -> None:
+        self.config = config
+        self.actor = Actor(model, temperature=config.temperature, bf16=execution.bf16)
+        super().__init__(model, config, execution, name="the policy", reader=self.actor.reader)
+
+    def update(self, samples: Sequence[TrainingSample], number: int) -> UpdateStatistics:
+        """All steps of round ``number`` (from 0), or none where nothing has a gradient.
+
+        Raises ``TrainingError`` for numbers that are not finite.
+        """
+        objective = self.config.objective
+        always = objective.entropy > 0 or (objective.kl is not None and objective.kl.where == "loss")
+        something = any(sample.advantages.any() for sample in samples) or (always and bool(samples))
+        fewest = int(self.processes.all_reduce(len(samples), "min"))
+        if not self.processes.all_reduce(float(something), "max") or not fewest:
+            return UpdateStatistics()
+        self.set_rate(self.rate(number))
+        steps = [
+            self._update([samples[index] for index in minibatch])
+            for minibatch in self._minibatches(len(samples), number, min(self.config.minibatches, fewest))
+        ]
+        return UpdateStatistics(
+            loss=float(np.mean([step.loss for step in steps])),
+            gradient_norm=float(np.mean([step.gradient_norm for step in steps])),
+            clipped=float(np.mean([step.clipped for step in steps])),
+            kl=float(np.mean([step.kl for step in steps])),
+            entropy=steps[0].entropy,
+            steps=len(steps),
+        )
+
+    def rate(self, number: int) -> float:
+        """Learning rate of round ``number`` (from 0)."""
+        return self.config.learning_rate * min(1.0, (number + 1) / max(1, self.config.warmup))
+
+    def _minibatches(self, count: int, number: int, parts: int) -> Iterator[list[int]]:
+        """Every rollout once per epoch, in an order that depends on seed and round alone."""
+        rng = np.random.default_rng([self.config.seed, number, self.processes.rank])
+        for _ in range(self.config.epochs):
+            order = rng.permutation(count)
+            yield from (part.tolist() for part in np.array_split(order, parts))
+
+    def _update(self, samples: list[TrainingSample]) -> UpdateStatistics:
+        """One step of the optimiser."""
+        weights = self._weights(samples)
+        sums: dict[tuple[int, ...], FloatArray] = {}  # by microbatch: one computed twice counts once
+
+        def share(part: list[int]) -> torch.Tensor:
+            loss, sums[tuple(part)] = self._loss([samples[at] for at in part], [weights[at] for at in part])
+            return loss
+
+        loss, norm = self.step_on([sample.rollout for sample in samples], share)
+        tokens, clipped, kl, entropy = (
+            self.processes.all_reduce(float(item)) for item in np.sum(list(sums.values()), axis=0)
+        )
+        return UpdateStatistics(
+            loss=loss,
+            gradient_norm=norm,
+            clipped=clipped / tokens,
+            kl=kl / tokens,
+            entropy=entropy / tokens,
+            steps=1,
+        )
+
+    def _weights(self, samples: Sequence[TrainingSample]) -> list[float]:
+        """Weight of each token of each sample; over all processes they add up to about 1."""
+        mean = self.config.objective.mean
+        lengths = [len(sample.rollout.ids) for sample in samples]
+        mine = float(sum(lengths) if mean == "token" else len(lengths))
+        everyone = self.processes.all_reduce(mine)
+        if not lengths:
+            return []
+        weights = token_weights(lengths, mean, longest=self.config.max_tokens)
+        return [weight * mine / everyone for weight in weights]
+
+    def _loss(
+        self, samples: Sequence[TrainingSample], weights: Sequence[float]
+    ) -> tuple[torch.Tensor, FloatArray]:
+        """Loss of one microbatch, and sums over its tokens: their number, those clipped, KL, entropy."""
+        objective = self.config.objective
+        read = self.actor.read(
+            [sample.rollout for sample in samples],
+            entropy="gradient" if objective.entropy else "detached",
+            called=self.called,
+        )
+        device = read.logprobs.device
+
+        def flat(arrays: Sequence[FloatArray | None]) -> torch.Tensor | None:
+            present = [array for array in arrays if array is not None]
+            if len(present) < len(arrays):
+                return None
+            return torch.from_numpy(np.concatenate(present)).to(device, torch.float32)
+
+        old = flat([sample.old_logprobs for sample in samples])
+        spread = [weight for sample, weight in zip(samples, weights, strict=True) for _ in sample.rollout.ids]
+        batch = TokenBatch(
+            logprobs=read.logprobs,
+            old_logprobs=read.logprobs.detach() if old is None else old,
+            advantages=torch.from_numpy(np.concatenate([sample.advantages for sample in samples])).to(
+                device, torch.float32
+            ),
+            weights=torch.tensor(spread, device=device),
+            reference_logprobs=flat([sample.reference_logprobs for sample in samples]),
+            entropies=read.entropies,
+            importance=flat([sample.importance for sample in samples]),
+            lengths=tuple(len(sample.rollout.ids) for sample in samples),
+        )
+        parts = policy_loss(batch, objective)
+        entropy = 0.0 if read.entropies is None else float(read.entropies.detach().sum())
+        return parts.loss, np.array([len(spread), parts.clipped, parts.kl, entropy])

@@ -89,30 +89,22 @@ def complete_batch(
     deviation. Rollouts without rewards are not part of it and stay 0; with ``mask_ends``, neither is the last
     token of any step.
     """
-    learned = [
-        [_learned(rollout, array, mask_ends=mask_ends) for rollout, array in zip(group, arrays, strict=True)]
+    flat = [
+        pair
         for group, arrays in zip(batch, advantages, strict=True)
+        for pair in zip(group, arrays, strict=True)
     ]
-    values_present = [values for group in learned for values, _ in group]
-    mean, scale = _moments(values_present) if whiten and values_present else (0.0, 1.0)
-    return [[_spread((values - mean) * scale, mask) for values, mask in group] for group in learned]
-
-
-def _learned(
-    rollout: ScoredRollout, advantages: FloatArray | None, *, mask_ends: bool
-) -> tuple[FloatArray, NDArray[np.bool_]]:
-    """The known advantages of a rollout, and which of its tokens [T] they belong to."""
-    mask = np.full(rollout.tokens, advantages is not None)
+    masks = [np.full(rollout.tokens, array is not None) for rollout, array in flat]
     if mask_ends:
-        mask[list(rollout.ends)] = False
-    return (np.zeros(0) if advantages is None else advantages[mask]), mask
-
-
-def _spread(values: FloatArray, mask: NDArray[np.bool_]) -> FloatArray:
-    """``values`` at the tokens of ``mask`` [T], 0 at the others."""
-    spread = np.zeros(len(mask))
-    spread[mask] = values
-    return spread
+        for mask, (rollout, _) in zip(masks, flat, strict=True):
+            mask[list(rollout.ends)] = False
+    values = [np.zeros(rollout.tokens) if array is None else array for rollout, array in flat]
+    learned = [value[mask] for value, mask in zip(values, masks, strict=True)]
+    mean, scale = _moments(learned) if whiten and learned else (0.0, 1.0)
+    complete = iter(
+        np.where(mask, (value - mean) * scale, 0.0) for value, mask in zip(values, masks, strict=True)
+    )
+    return [[next(complete) for _ in group] for group in batch]
 
 
 def _moments(known: Sequence[FloatArray]) -> tuple[float, float]:

@@ -23,7 +23,7 @@ from surefoot.rl.credit import (
     Outcome,
     Summed,
 )
-from surefoot.rl.guards import Guards
+from surefoot.rl.log import Guards
 from surefoot.training.config import SFTConfig
 
 Mean = Literal["token", "sequence", "constant"]
@@ -146,7 +146,7 @@ class Overlong(FrozenModel):
 
 
 class OnlinePRMConfig(FrozenModel):
-    """How an implicit reward model is updated (:mod:`surefoot.rl.online_prm`). Defaults suit the lab's.
+    """How an implicit reward model is updated (:mod:`surefoot.rl.judges`). Defaults suit the lab's.
 
     PRIME (7B) has a learning rate of 1e-6, twice the policy's, and the other values as here.
     """
@@ -167,7 +167,7 @@ class OnlinePRMConfig(FrozenModel):
 
 
 class CriticConfig(FrozenModel):
-    """How the value model is updated (:mod:`surefoot.rl.critic`). Defaults suit the lab's models."""
+    """How the value model is updated (:mod:`surefoot.rl.judges`). Defaults suit the lab's models."""
 
     learning_rate: float = Field(default=1e-3, gt=0, description="Learning rate.")
     weight_decay: float = Field(default=0.0, ge=0, description="Weight decay of AdamW.")
@@ -420,8 +420,8 @@ class RoundsConfig(FrozenModel):
     max_tokens: int = Field(default=96, ge=1, description="Maximum tokens of a solution.")
     start: Literal["first", "last"] = Field(
         default="first",
-        description="Fine-tune in each round from the policy that the run started with (first), or from that "
-        "of the round before (last).",
+        description="Fine-tune in each round from the policy that the run started with (first), or from the "
+        "policy of the round before (last).",
     )
     data: Literal["all", "last"] = Field(
         default="all", description="Fine-tune on the data of all rounds so far, or of the last round alone."
@@ -435,18 +435,6 @@ class RoundsConfig(FrozenModel):
     )
     evaluation_samples: int = Field(
         default=1, ge=1, description="Samples per held-out problem, at the same temperature."
-    )
-    fall: float | None = Field(
-        default=0.02,
-        gt=0,
-        lt=1,
-        description="End the run if the held-out accuracy falls below the best earlier round by this "
-        "much and beyond chance; none: never.",
-    )
-    patience: int = Field(default=1, ge=1, description="Consecutive rounds for which the fall must hold.")
-    keep: Literal["all", "best"] = Field(
-        default="all",
-        description="Keep the weights of all rounds, or only of the best one, which is `policy`.",
     )
     batch_size: int = Field(default=256, ge=1, description="Samples decoded together in this process.")
     seed: int = Field(default=0, description="Seed of problems, samples and fine-tuning.")
@@ -465,33 +453,15 @@ class RoundsConfig(FrozenModel):
         """How the policy is sampled."""
         return Sampling(temperature=self.temperature, max_tokens=self.max_tokens)
 
-    @property
-    def decisive(self) -> dict[str, Any]:
-        """The settings that determine the result, as JSON; a run may resume with the others changed."""
-        return self.model_dump(mode="json", exclude={"batch_size"})
-
 
 class ImitationConfig(RoundsConfig):
     """Settings of behaviour cloning and DAgger."""
-
-    patience: int = Field(
-        # the round that clones may fall behind the first policy before the expert's corrections come
-        default=2,
-        ge=1,
-        description="Consecutive rounds for which the fall must hold.",
-    )
 
     after: After = Field(
         default="until_error",
         description="Whether the expert is asked about states after the policy's first error. until_error: "
         "no, since the solution is wrong from there on. all: yes, so that the policy learns to carry on "
         "after an error; this needs an expert that can.",
-    )
-    match: Literal["exact", "numbers", "tolerance"] = Field(
-        default="exact",
-        description="When a step in other words still counts as the expert's, for until_error: never "
-        "(exact), with the same numbers, or with similar text (tolerance). The expert's words are learned in "
-        "any case.",
     )
     beta: float = Field(
         default=0.0,

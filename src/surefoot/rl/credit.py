@@ -494,22 +494,7 @@ def turn_rewards(rollout: ScoredRollout, of: TurnRewards) -> FloatArray | None:
     return rewards_k
 
 
-class _TurnRule(Rule):
-    """Base of the rules that read rewards of turns."""
-
-    rewards: TurnRewards = Field(
-        default="outcome",
-        description="Reward of a turn: its score, the outcome at the last turn (0 before it), or both.",
-    )
-
-    def _judged(self, group: Sequence[ScoredRollout]) -> list[ScoredRollout]:
-        return unknown_as_failed(group, scores=False)
-
-    def _grouped(self, group: Sequence[ScoredRollout]) -> list[FloatArray | None]:
-        return [turn_rewards(rollout, self.rewards) for rollout in group]
-
-
-class AnchorState(_TurnRule):
+class AnchorState(Rule):
     """Anchor states (GiGPO, Feng et al., arXiv 2505.10978, equations 6 to 8): A = A_episode + ω A_step.
 
     A_episode compares the total rewards of a group's episodes: one stream, whose baseline the estimator
@@ -525,6 +510,10 @@ class AnchorState(_TurnRule):
     rule: Literal["anchor-state"] = Field(
         default="anchor-state", description="Credit by turns in equal environment states (GiGPO)."
     )
+    rewards: TurnRewards = Field(
+        default="outcome",
+        description="Reward of a turn: its score, the outcome at the last turn (0 before it), or both.",
+    )
     weight: float = Field(default=1.0, gt=0, description="ω, weight of the comparison within states.")
     gamma: float = Field(default=0.95, gt=0, le=1, description="Discount per turn within states.")
     scale: bool = Field(
@@ -536,6 +525,9 @@ class AnchorState(_TurnRule):
         """The rewards, and the states."""
         return _NEEDS[self.rewards] | {"states"}
 
+    def _judged(self, group: Sequence[ScoredRollout]) -> list[ScoredRollout]:
+        return unknown_as_failed(group, scores=False)
+
     def group_credit(self, group: Sequence[ScoredRollout]) -> list[tuple[RewardStream, ...]]:
         """The total reward at the last token, and the advantages within states.
 
@@ -546,7 +538,7 @@ class AnchorState(_TurnRule):
                 "credit 'anchor-state' compares turns in equal states, but an episode has no 'states': roll "
                 "out in an environment whose state can be compared"
             )
-        rewards = self._grouped(group)
+        rewards = [turn_rewards(rollout, self.rewards) for rollout in group]
         returns = [None if reward is None else discounted_returns(reward, self.gamma) for reward in rewards]
         visits: dict[str, list[float]] = defaultdict(list)
         for rollout, returns_k in zip(group, returns, strict=True):
@@ -635,79 +627,8 @@ class TurnDifference(Rule):
         )
 
 
-class TurnNormalized(_TurnRule):
-    """Rewards less the group's mean at the same turn, then returns: A_k = sum over j >= k of (r_j - b_j).
-
-    b_j is the mean reward of turn j over
-
-    - ``ended`` zero: all episodes of the group, of which those that have ended have r_j = 0. They are charged
-      b_j as well, so that every episode is compared by the same constants: ending or going on is paid by its
-      reward alone.
-    - ``ended`` absent: the episodes that got to turn j, and those that ended are charged nothing. **Biased**:
-      the objective is the return minus the mean reward of each turn taken, so that another turn
-      of a mean reward above 0 is not paid for, and one below 0 is free. It is here to be compared with.
-    """
-
-    rule: Literal["turn-normalized"] = Field(
-        default="turn-normalized", description="Credit by rewards less the group's mean at that turn."
-    )
-    rewards: TurnRewards = Field(
-        default="both",
-        description="Reward of a turn: its score, the outcome at the last turn (0 before it), or both.",
-    )
-    ended: Literal["zero", "absent"] = Field(
-        default="zero",
-        description="Episodes that ended earlier: in the mean with 0 (unbiased), or not in it (biased).",
-    )
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        """The rewards."""
-        return _NEEDS[self.rewards]
-
-    def group_credit(self, group: Sequence[ScoredRollout]) -> list[tuple[RewardStream, ...]]:
-        """One centred stream; empty where an outcome is read and was not judged."""
-        rewards = self._grouped(group)
-        present = [reward for reward in rewards if reward is not None]
-        if len(present) < 2:  # nothing to compare with
-            return [(RewardStream(at=(), values=(), centred=True),) for _ in group]
-        baseline_k = self._baseline(present)
-        return [
-            (self._stream(rollout, rewards_k, baseline_k),)
-            for rollout, rewards_k in zip(group, rewards, strict=True)
-        ]
-
-    def _baseline(self, known: Sequence[FloatArray]) -> FloatArray:
-        longest = max(map(len, known))
-        sums, counts = np.zeros(longest), np.zeros(longest)
-        for rewards_k in known:
-            sums[: len(rewards_k)] += rewards_k
-            counts[: len(rewards_k)] += 1
-        return np.asarray(sums / (len(known) if self.ended == "zero" else counts))
-
-    def _stream(
-        self, rollout: ScoredRollout, rewards_k: FloatArray | None, baseline_k: FloatArray
-    ) -> RewardStream:
-        if rewards_k is None:
-            return RewardStream(at=(), values=(), centred=True)
-        turns = len(rewards_k)
-        values_k = rewards_k - baseline_k[:turns]
-        if self.ended == "zero":
-            values_k[-1] -= baseline_k[turns:].sum()
-        return RewardStream(at=rollout.ends, values=tuple(values_k.tolist()), centred=True)
-
-
 Credit: TypeAlias = Annotated[
-    Outcome
-    | Summed
-    | MinForm
-    | ClipDelta
-    | Effective
-    | Implicit
-    | Mixed
-    | AnchorState
-    | TurnDifference
-    | TurnNormalized,
+    Outcome | Summed | MinForm | ClipDelta | Effective | Implicit | Mixed | AnchorState | TurnDifference,
     Field(discriminator="rule"),
 ]
 """Any rule, as a field of the settings."""
@@ -716,7 +637,6 @@ CREDITS: dict[str, type[BaseModel]] = {
     kind.model_fields["rule"].default: kind
     for kind in (
         Outcome, Summed, MinForm, ClipDelta, Effective, Implicit, Mixed, AnchorState, TurnDifference,
-        TurnNormalized,
     )
 }  # fmt: skip
 """Rules by their tag."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from surefoot.errors import TrainingError
 from surefoot.io import Run
-from surefoot.labelling.expert import StepMatch
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import (
@@ -29,8 +29,8 @@ from surefoot.protocols import (
 from surefoot.records import Problem, Step, Trace, Usage, content_id
 from surefoot.rl.config import After, ImitationConfig
 from surefoot.rl.rollouts import Task
-from surefoot.rl.rounds import ProblemData, Progress, RoundRow, run_rounds
-from surefoot.training.cloning import Demonstration
+from surefoot.rl.rounds import ProblemData, Progress, RoundRow, Rounds
+from surefoot.training.sft import Demonstration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,62 +58,51 @@ def imitate(
     """Clone the ``demonstrations``, then run DAgger with the ``expert`` (Ross et al., arXiv 1011.0686).
 
     Either may be left out: without ``expert`` this is behaviour cloning, without ``demonstrations`` DAgger
-    from the first policy's own states on. See :func:`surefoot.rl.rounds.run_rounds`.
+    from the first policy's own states on. See :class:`surefoot.rl.rounds.Rounds`.
     """
     if not demonstrations and expert is None:
         raise TrainingError("nothing to imitate: give traces, or an expert, or both")
-    collect = _Dagger(task, expert, config) if expert else None
-    return run_rounds(
-        run, policy, task, config, collect, progress, demonstrations=demonstrations, loading=loading
-    )
+    collect = partial(_collect, task, expert, config) if expert else None
+    return Rounds(run, policy, task, config, collect, progress, demonstrations, loading=loading).run_all()
 
 
-@dataclass(frozen=True)
-class _Dagger:
-    """Collects the expert's decisions on new rollouts (:class:`surefoot.rl.rounds.Collector`)."""
-
-    task: Task
-    expert: Expert
-    config: ImitationConfig
-
-    async def __call__(
-        self, policy: Policy, problems: Sequence[Problem], *, number: int, seed: int
-    ) -> list[ProblemData]:
-        chance = self.config.beta**number
-        experts = [problem for problem in problems if _uniform(seed, problem) < chance]
-        by_policy = [problem for problem in problems if _uniform(seed, problem) >= chance]
-        by_expert = Sampling(temperature=self.expert.sampling.temperature, max_tokens=self.config.max_tokens)
-        traces: dict[str, list[Trace]] = {}
-        for writer, chosen, prompt, sampling in (
-            (policy, by_policy, self.task.prompt, self.config.sampling),
-            (self.expert.policy, experts, self.expert.prompt, by_expert),
-        ):
-            if chosen:
-                groups = await self.task.sample(
-                    writer, chosen, n=self.config.samples, seed=seed, sampling=sampling, prompt=prompt
-                )
-                traces |= {problem.id: group for problem, group in zip(chosen, groups, strict=True)}
-        rollouts = [
-            ProblemTrace(problem=problem, trace=trace)
-            for problem in problems
-            for trace in traces[problem.id]
-            if trace.steps
-        ]
-        relabelled = await relabel(
-            self.expert,
-            rollouts,
-            segmenter=self.task.segmenter,
-            after=self.config.after,
-            match=StepMatch(self.config.match),
-            seed=seed,
-        )
-        by_trace = {item.trace.id: entry for item, entry in zip(rollouts, relabelled, strict=True)}
-        return [_problem_data(problem, traces[problem.id], by_trace) for problem in problems]
-
-
-def _uniform(seed: int, problem: Problem) -> float:
-    """A number in [0, 1) that depends on seed and problem alone."""
-    return int(content_id("expert", seed, problem.id), 16) / 2**64
+async def _collect(
+    task: Task,
+    expert: Expert,
+    config: ImitationConfig,
+    policy: Policy,
+    problems: Sequence[Problem],
+    *,
+    number: int,
+    seed: int,
+) -> list[ProblemData]:
+    """The expert's decisions on new rollouts (a :data:`surefoot.rl.rounds.Collector`)."""
+    by_policy: list[Problem] = []
+    by_expert: list[Problem] = []
+    for problem in problems:
+        # a number in [0, 1) that depends on seed and problem alone
+        uniform = int(content_id("expert", seed, problem.id), 16) / 2**64
+        (by_expert if uniform < config.beta**number else by_policy).append(problem)
+    sampling = Sampling(temperature=expert.sampling.temperature, max_tokens=config.max_tokens)
+    traces: dict[str, list[Trace]] = {}
+    for writer, chosen, prompt, how in (
+        (policy, by_policy, task.prompt, config.sampling),
+        (expert.policy, by_expert, expert.prompt, sampling),
+    ):
+        if chosen:
+            groups = await task.sample(
+                writer, chosen, n=config.samples, seed=seed, sampling=how, prompt=prompt
+            )
+            traces |= {problem.id: group for problem, group in zip(chosen, groups, strict=True)}
+    rollouts = [
+        ProblemTrace(problem=problem, trace=trace)
+        for problem in problems
+        for trace in traces[problem.id]
+        if trace.steps
+    ]
+    relabelled = await relabel(expert, rollouts, segmenter=task.segmenter, after=config.after, seed=seed)
+    by_trace = {item.trace.id: entry for item, entry in zip(rollouts, relabelled, strict=True)}
+    return [_problem_data(problem, traces[problem.id], by_trace) for problem in problems]
 
 
 def _problem_data(
@@ -145,7 +134,6 @@ async def relabel(
     *,
     segmenter: Segmenter,
     after: After = "until_error",
-    match: StepMatch | None = None,
     seed: int = 0,
 ) -> list[ExpertDecisions]:
     """The expert's decisions in the states of text ``rollouts``; one record each, in order.
@@ -155,7 +143,7 @@ async def relabel(
     states: it is what the expert does there. A failure, or a truncated step, ends the relabelling of the
     rollout and is counted.
     """
-    decisions = [ExpertDecisions(item, after, match or StepMatch()) for item in rollouts]
+    decisions = [ExpertDecisions(item, after) for item in rollouts]
     while active := [entry for entry in decisions if not entry.done]:
         requests = [entry.request(expert, seed) for entry in active]
         for entry, result in zip(active, await expert.policy.sample(requests), strict=True):
@@ -169,11 +157,11 @@ class ExpertDecisions:
     A decision is the text of a step, or ``None`` to end here.
     """
 
-    def __init__(self, item: ProblemTrace, after: After, match: StepMatch) -> None:
+    def __init__(self, item: ProblemTrace, after: After) -> None:
         trace = item.trace
         if trace.text is None:
             raise TrainingError(f"trace {trace.id} is a chat; an expert can continue only texts")
-        self._problem, self._trace, self._after, self._match = item.problem, trace, after, match
+        self._problem, self._trace, self._after = item.problem, trace, after
         self._own: list[str | None] = [trace.step_text(step) for step in range(len(trace.steps))]
         if trace.finish_reason != "length":
             self._own.append(None)
@@ -258,15 +246,8 @@ class ExpertDecisions:
         self.demonstrations.append(Demonstration(trace=trace, steps=learned, end=last or decision is None))
         self._same = []
         self._at += 1
-        if self._at >= len(self._own) or (self._after == "until_error" and not self._matches(trace, at)):
+        if self._at >= len(self._own) or self._after == "until_error":
             self._finish()
-
-    def _matches(self, trace: Trace, at: int) -> bool:
-        """Whether the rollout's step ``at`` is the expert's in other words."""
-        if at >= len(trace.steps) or at >= len(self._trace.steps):
-            return False
-        policy_key, expert = self._match.key(self._trace, at), self._match.key(trace, at)
-        return policy_key is not None and expert is not None and bool(self._match.same(policy_key, expert))
 
     def _finish(self) -> None:
         """Demonstrate what the rollout shares with the expert since the last correction."""

@@ -1,21 +1,28 @@
-"""The log of a run: one row per update, one per evaluation, alarms; plain data without torch."""
+"""The log of a run: one row per update, one per evaluation; and the guards that raise alarms. Without torch.
+
+Six alarms watch the training rollouts: policies rewarded step by step have been seen to repeat or empty
+their steps (Gao et al., arXiv 2410.15115) and to collapse to a single step (PURE, arXiv 2504.15275). Two
+watch the evaluation on held-out problems, which is independent of the reward: the proxy keeps rising after
+the accuracy has turned (overoptimization; Gao et al., arXiv 2210.10760).
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from surefoot.io import atomic_file
-from surefoot.records import Problem, Record, Trace, Usage
+from surefoot.records import FrozenModel, Problem, Record, Trace, Usage
 from surefoot.stats.intervals import Interval
+from surefoot.training.config import write_rows
 
 AlarmName = Literal["length", "cut", "empty", "repeated", "one_step", "entropy", "overoptimization", "gold"]
-"""What :class:`surefoot.rl.guards.Guards` watches for."""
+"""What :class:`Guards` watches for."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
@@ -170,22 +177,18 @@ class RLLog(BaseModel):
     @property
     def usage(self) -> Usage:
         """Of training and evaluations together."""
-        return sum((row.usage for row in self._chronological()), Usage())
+        spent = [row.usage for row in self.updates] + [row.usage for row in self.evaluations]
+        return sum(spent, Usage())
 
     def write_curves(self, path: Path) -> None:
         """One flat JSON object per line, in chronological order: ``kind`` is ``update`` or ``evaluation``.
 
         Names as in :func:`scalars`; unknown values are left out.
         """
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file(path) as stream:
-            for row in self._chronological():
-                kind = "update" if isinstance(row, UpdateRow) else "evaluation"
-                stream.write(json.dumps({"kind": kind} | scalars(row)).encode() + b"\n")
-
-    def _chronological(self) -> Iterator[UpdateRow | EvaluationRow]:
         rows: list[UpdateRow | EvaluationRow] = [*self.updates, *self.evaluations]
-        yield from sorted(rows, key=lambda row: (row.update, isinstance(row, EvaluationRow)))
+        rows.sort(key=lambda row: (row.update, isinstance(row, EvaluationRow)))
+        kinds = {UpdateRow: "update", EvaluationRow: "evaluation"}
+        write_rows(path, ({"kind": kinds[type(row)]} | scalars(row) for row in rows))
 
 
 def scalars(row: UpdateRow | EvaluationRow) -> dict[str, float]:
@@ -218,3 +221,246 @@ def _flat(values: dict[str, Any], prefix: str) -> Iterator[tuple[str, float]]:
             yield from _flat(value, f"{prefix}{name}_")
         elif value is not None:
             yield prefix + name, value
+
+
+class Guards(FrozenModel):
+    """When to raise an alarm, and which alarms end the run. ``None`` turns an alarm off.
+
+    "The start" is the first measured update: its rollouts come from the untrained policy.
+    """
+
+    length: float | None = Field(
+        default=2.0, gt=1, description="Mean tokens per rollout, as a multiple of the start's."
+    )
+    cut: float | None = Field(
+        default=0.3, gt=0, le=1, description="Share of rollouts that are truncated at max_tokens."
+    )
+    empty: float | None = Field(
+        default=0.1, gt=0, description="Increase of the share of empty steps over the start's."
+    )
+    repeated: float | None = Field(
+        default=0.1, gt=0, description="Increase of the share of repeated steps over the start's."
+    )
+    one_step: float | None = Field(
+        default=1.5, ge=1, description="Mean steps per rollout, if there were more at the start."
+    )
+    entropy: float | None = Field(
+        default=0.1,
+        gt=0,
+        lt=1,
+        description="Entropy per token, as a share of the start's; it falls in every run that learns.",
+    )
+    fall: float | None = Field(
+        default=0.02,
+        gt=0,
+        lt=1,
+        description="Drop of the held-out accuracy below its best so far, at least this much and beyond "
+        "chance: alarm overoptimization where the proxy rose meanwhile, gold where it did not or is unknown.",
+    )
+    patience: int = Field(
+        default=3,
+        ge=1,
+        description="Consecutive updates for which an alarm on rollouts must hold; unmeasured ones are "
+        "skipped.",
+    )
+    evaluation_patience: int = Field(
+        default=2, ge=1, description="Consecutive evaluations for which overoptimization and gold must hold."
+    )
+    stop_on: tuple[AlarmName, ...] = Field(
+        default=("overoptimization",), description="Alarms that end the run."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name in self.stop_on:
+            field = "fall" if name in ("overoptimization", "gold") else name
+            if getattr(self, field) is None:
+                raise ValueError(f"'stop_on' names {name!r}, but '{field}' is off: set a threshold for it")
+        return self
+
+
+def watch(history: Sequence[UpdateRow], evaluations: Sequence[EvaluationRow], guards: Guards) -> list[Alarm]:
+    """All alarms of a run so far, in the order in which they were raised; both logs in chronological order.
+
+    Computed from the log alone, so a resumed run has the same alarms as one that was not killed. An alarm is
+    listed once for each time it is raised; those with ``raised`` equal to the last update are new.
+    """
+    alarms = [alarm for check in _CHECKS for alarm in _of_updates(check, history, guards)]
+    alarms += _of_evaluations(evaluations, guards)
+    return sorted(alarms, key=lambda alarm: alarm.raised)
+
+
+def stop_reason(alarms: Sequence[Alarm], guards: Guards) -> str | None:
+    """Why the run ends, by the first alarm that ends it; ``None`` = it continues."""
+    first = next((alarm for alarm in alarms if alarm.name in guards.stop_on), None)
+    return None if first is None else f"alarm {first.name!r} at update {first.raised}: {first.message}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Check:
+    """One quantity of the training rollouts against its value at the start."""
+
+    name: Literal["length", "cut", "empty", "repeated", "one_step", "entropy"]
+    quantity: Callable[[UpdateRow], float | None]
+    compare: Callable[[float, float], float | None]
+    """The value to compare with the threshold, from the quantity now and at the start."""
+    sign: Literal[-1, 1]
+    """+1: the alarm is for values at or above the threshold; -1: at or below."""
+    message: str
+    """With ``{now}`` and ``{start}``."""
+
+
+def _ratio(now: float, start: float) -> float | None:
+    return now / start if start > 0 else None
+
+
+_CHECKS = (
+    _Check(
+        name="length",
+        quantity=lambda row: row.shape.tokens,
+        compare=_ratio,
+        sign=1,
+        message="Rollouts are {now:.4g} tokens long on average, {start:.4g} at the start. If correct answers "
+        "do not need this, the reward pays for length: use credit min-form, clip or delta rather than a sum, "
+        "the mean 'token' or 'constant' in the loss, or a KL penalty.",
+    ),
+    _Check(
+        name="cut",
+        quantity=lambda row: None if row.shape.finished is None else 1 - row.shape.finished,
+        compare=lambda now, _: now,
+        sign=1,
+        message="{now:.0%} of the rollouts are truncated at max_tokens, {start:.0%} at the start; their "
+        "reward says little. Raise max_tokens; if rollouts grew, look at the alarm 'length'.",
+    ),
+    _Check(
+        name="empty",
+        quantity=lambda row: row.shape.empty,
+        compare=lambda now, start: now - start,
+        sign=1,
+        message="{now:.0%} of the steps contain no letter or digit, {start:.0%} at the start: the reward "
+        "pays for empty steps. Use credit min-form, clip or delta, and train the scorer on such steps as "
+        "wrong.",
+    ),
+    _Check(
+        name="repeated",
+        quantity=lambda row: row.shape.repeated,
+        compare=lambda now, start: now - start,
+        sign=1,
+        message="{now:.0%} of the steps repeat an earlier step of their solution, {start:.0%} at the start: "
+        "the reward pays for repetition. Use credit min-form, clip or delta, or train the scorer on such "
+        "steps.",
+    ),
+    _Check(
+        name="one_step",
+        quantity=lambda row: row.shape.steps,
+        compare=lambda now, start: now if start > now else None,
+        sign=-1,
+        message="Rollouts have {now:.3g} steps on average, {start:.3g} at the start: under min-form and clip "
+        "every further step is a risk. Give the outcome more weight, or use delta or process GRPO.",
+    ),
+    _Check(
+        name="entropy",
+        quantity=lambda row: row.entropy,
+        compare=_ratio,
+        sign=-1,
+        message="Entropy is {now:.3g} nats per token, {start:.3g} at the start: the samples of a problem are "
+        "nearly equal and teach little more. Lower the learning rate, raise clip_high, give entropy a bonus, "
+        "or add KL; if accuracy is high, the problems have become too easy: use harder ones.",
+    ),
+)
+
+
+def _of_updates(check: _Check, history: Sequence[UpdateRow], guards: Guards) -> Iterator[Alarm]:
+    threshold: float | None = getattr(guards, check.name)
+    points = [(row.update, value) for row in history if (value := check.quantity(row)) is not None]
+    if threshold is None or not points:
+        return
+    start = points[0][1]
+    if check.name == "one_step" and start <= threshold:
+        return
+    readings = []
+    for update, now in points:
+        measured = check.compare(now, start)
+        alarm = Alarm(
+            name=check.name,
+            update=update,
+            raised=update,
+            measured=now if measured is None else measured,
+            threshold=threshold,
+            message=check.message.format(now=now, start=start),
+        )
+        readings.append((measured is not None and check.sign * (measured - threshold) >= 0, alarm))
+    yield from _episodes(readings, guards.patience)
+
+
+def _of_evaluations(evaluations: Sequence[EvaluationRow], guards: Guards) -> Iterator[Alarm]:
+    """``overoptimization`` and ``gold``: each evaluation against the best one before it."""
+    if guards.fall is None or not evaluations:
+        return
+    names: tuple[Literal["overoptimization", "gold"], ...] = ("overoptimization", "gold")
+    readings: dict[str, list[tuple[bool, Alarm]]] = {name: [] for name in names}
+    for best, row, threshold in _compared(evaluations, guards.fall):
+        fall = best.accuracy.value - row.accuracy.value
+        rose = row.proxy is not None and best.proxy is not None and row.proxy.value > best.proxy.value
+        for name, applies in zip(names, (rose, not rose), strict=True):
+            alarm = Alarm(
+                name=name,
+                update=row.update,
+                raised=row.update,
+                measured=fall,
+                threshold=threshold,
+                message=_fallen(best, row),
+            )
+            readings[name].append((applies and fall >= threshold, alarm))
+    for name in names:
+        yield from _episodes(readings[name], guards.evaluation_patience)
+
+
+def _compared(
+    evaluations: Sequence[EvaluationRow], fall: float
+) -> Iterator[tuple[EvaluationRow, EvaluationRow, float]]:
+    """The best evaluation before each, it, and the difference from which on it has fallen."""
+    best = evaluations[0]
+    for row in evaluations[1:]:
+        yield best, row, max(fall, _chance(best, row))
+        if row.accuracy.value > best.accuracy.value:
+            best = row
+
+
+def _chance(best: EvaluationRow, row: EvaluationRow) -> float:
+    """Drop that chance explains: the facing half-widths, added like independent errors."""
+    return math.hypot(best.accuracy.value - best.accuracy.low, row.accuracy.high - row.accuracy.value)
+
+
+def _fallen(best: EvaluationRow, row: EvaluationRow) -> str:
+    fallen = (
+        f"Held-out accuracy is {row.accuracy.value:.1%}, {best.accuracy.value:.1%} at update {best.update}"
+    )
+    back = (
+        f"Go back to update {best.update} (folder 'best')" if best.update else "Go back to the first policy"
+    )
+    if row.proxy is None or best.proxy is None:
+        return (
+            f"{fallen}. {back}; lower the learning rate, or add KL; give a scorer to see whether it is being "
+            "exploited."
+        )
+    proxies = f"the proxy {row.proxy.value:.3g}, {best.proxy.value:.3g} then"
+    if row.proxy.value > best.proxy.value:
+        return (
+            f"{fallen}, and {proxies}: the policy exploits the scorer. {back}; use credit min-form, clip or "
+            "delta, mix the outcome in, or train the scorer on this policy's traces."
+        )
+    return f"{fallen}, and {proxies}: the updates do harm. {back}; lower the learning rate, or add KL."
+
+
+def _episodes(readings: Sequence[tuple[bool, Alarm]], patience: int) -> Iterator[Alarm]:
+    """An alarm for each unbroken run of at least ``patience`` readings that hold.
+
+    A reading is whether the alarm holds at an update, and the alarm as that update alone would raise it.
+    """
+    last = readings[-1][1] if readings else None
+    for holds, run in groupby(readings, key=lambda reading: reading[0]):
+        episode = [alarm for _, alarm in run]
+        if holds and len(episode) >= patience:
+            until = None if episode[-1] is last else episode[-1].update
+            yield episode[patience - 1].model_copy(update={"update": episode[0].update, "until": until})

@@ -30,16 +30,14 @@ from surefoot.models.lora import add_adapter, has_adapter
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Sampling, StepScorer
 from surefoot.records import Problem, Usage
-from surefoot.rl.actor import Actor, LearnerSettings, ReferencePolicy
+from surefoot.rl.actor import Actor, LearnerSettings, ReferencePolicy, Updater, UpdateStatistics
 from surefoot.rl.advantage import Gae, total_return
 from surefoot.rl.audit import audit_policy, shape_of
 from surefoot.rl.config import RLConfig
 from surefoot.rl.credit import FloatArray, RewardStream, ScoredRollout
-from surefoot.rl.critic import Critic
-from surefoot.rl.guards import stop_reason, watch
-from surefoot.rl.log import RLLog, SampleRow, Seconds, UpdateRow, scalars
+from surefoot.rl.judges import Critic, OnlinePRM
+from surefoot.rl.log import RLLog, SampleRow, Seconds, UpdateRow, scalars, stop_reason, watch
 from surefoot.rl.loss import sampler_weights
-from surefoot.rl.online_prm import OnlinePRM
 from surefoot.rl.rollouts import (
     Rollout,
     RolloutBatch,
@@ -50,11 +48,9 @@ from surefoot.rl.rollouts import (
     roll_out,
     score_steps,
 )
-from surefoot.rl.update import Updater, UpdateStatistics
 from surefoot.scores import trace_score
-from surefoot.training.checkpoint import load_state, save_state
-from surefoot.training.distributed import Distributed, open_distributed
-from surefoot.training.optimisation import recompute_activations
+from surefoot.training.loop import load_state, save_state
+from surefoot.training.optimisation import Distributed, open_distributed, recompute_activations
 
 Progress = Callable[[int, int, UpdateRow], None]
 """Called with rounds done, rounds in all, and the newest row of the curves."""
@@ -349,7 +345,7 @@ def _sample_row(update: int, sample: TrainingSample) -> SampleRow:
         trace=rollout.trace,
         scores=sample.scored.scores if rollout.trace.steps else (),
         advantages=tuple(
-            # one token can be the last of two steps; the second step then has no other token
+            # one token can be the last of two steps; the second step has only that token
             float(np.mean(sample.advantages[min(begin, end) : end + 1]))
             for begin, end in zip(begins, rollout.ends, strict=True)
             if rollout.trace.steps

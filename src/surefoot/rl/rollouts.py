@@ -207,11 +207,6 @@ class Rollout:
         """As scorers and labellers take it."""
         return ProblemTrace(problem=self.problem, trace=self.trace)
 
-    @property
-    def finished(self) -> bool:
-        """Whether the policy ended it, rather than the limit of tokens."""
-        return self.trace.finish_reason != "length"
-
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutBatch:

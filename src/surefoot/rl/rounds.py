@@ -9,33 +9,35 @@ resumes and ends with the same weights.
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from surefoot.errors import RunError, TrainingError
-from surefoot.io import JSON, Run, atomic_directory, atomic_file
+from surefoot.io import JSON, Run, atomic_directory
 from surefoot.models.engine.causal import load_causal
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.transformers import TransformersPolicy
-from surefoot.protocols import Policy
-from surefoot.records import Problem, Record, Trace, Usage
+from surefoot.protocols import Policy, ProblemTrace
+from surefoot.records import Problem, Record, StepScores, Trace, Usage
 from surefoot.rl.audit import audit_policy
-from surefoot.rl.config import RoundsConfig
-from surefoot.rl.guards import fallen_rounds
+from surefoot.rl.config import ExpertIterationConfig, RoundsConfig
 from surefoot.rl.log import EvaluationRow, scalars
 from surefoot.rl.rollouts import Task
-from surefoot.training.cloning import (
+from surefoot.scores import checked_scores, require_fit
+from surefoot.training.config import write_rows
+from surefoot.training.sft import (
     Demonstration,
     build_cloning_examples,
     clone_steps,
+    demonstrate,
     longest_example,
 )
 
@@ -62,13 +64,10 @@ class ProblemData(Record):
     """Of the policy; tokens of scorers and experts count as verifier tokens."""
 
 
-class Collector(Protocol):
-    """Lets the policy write solutions, and chooses what to learn from: one record per problem, in order."""
-
-    async def __call__(
-        self, policy: Policy, problems: Sequence[Problem], *, number: int, seed: int
-    ) -> list[ProblemData]:
-        """``number`` counts the rounds that collect data, from 1; ``seed`` is the seed of the round."""
+Collector = Callable[..., Coroutine[Any, Any, list[ProblemData]]]
+"""``await collect(policy, problems, number=..., seed=...)`` lets the policy write solutions, and chooses what
+to learn from: one record per problem, in order. ``number`` counts the rounds that collect data, from 1;
+``seed`` is the seed of the round."""
 
 
 class RoundRow(BaseModel):
@@ -93,8 +92,6 @@ class RoundRow(BaseModel):
     loss: float | None = None
     """Mean of the last 50 updates, nats per token."""
     evaluation: EvaluationRow | None = None
-    stopped: str | None = None
-    """Why the run ends with this round before its time."""
 
 
 def best_round(rows: Sequence[RoundRow]) -> RoundRow:
@@ -108,63 +105,49 @@ def best_round(rows: Sequence[RoundRow]) -> RoundRow:
     return max(measured, key=lambda row: row.evaluation.accuracy.value) if measured else trained[-1]  # type: ignore[union-attr]
 
 
-def run_rounds(
-    run: Run,
-    policy: str | Path,
-    task: Task,
-    config: RoundsConfig,
-    collect: Collector | None,
-    progress: Progress,
-    *,
-    demonstrations: Sequence[Demonstration] = (),
-    distinct: bool = False,
-    loading: Loading = LOADING,
-) -> list[RoundRow]:
-    """Run or resume all rounds, from the checkpoint or hub name ``policy``; one row each, round 0 first.
+def _flat(row: RoundRow) -> dict[str, JSON]:
+    """A row of the curves; evaluation fields are named as in reinforcement learning."""
+    flat = row.model_dump(mode="json", exclude={"evaluation"}, exclude_none=True)
+    return flat | (scalars(row.evaluation) if row.evaluation else {}) | flat
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Rounds from the checkpoint or hub name ``policy``, in the run directory.
 
     With ``demonstrations``, a first round learns from those alone; they stay part of the data. Without
     ``collect`` that is the only round. With ``distinct`` a text that several rounds collected is learned
     once.
-
-    ``policy`` in the run directory comes from :func:`best_round`, ``round-N`` the policy after round N,
-    ``curves.jsonl`` has the rows, ``pieces/collected-N.journal`` the sampled data. A round whose accuracy
-    falls (``config.fall``, ``patience``) is the last one. Raises ``TrainingError`` if a round has nothing to
-    learn, saying why.
     """
-    rounds = _Rounds(run, policy, task, config, collect, progress, demonstrations, distinct, loading)
-    rows = [rounds.start()]
-    for number in range(1, bool(demonstrations) + (config.rounds if collect else 0) + 1):
-        rows.append(rounds.round(number, rows))
-        _write_curves(run.directory / "curves.jsonl", rows)
-        if config.keep == "best":
-            rounds.remove_all_but({best_round(rows).round, number})
-        if rows[-1].stopped:
-            break
-    rounds.keep_best(rows)
-    return rows
 
-
-def _write_curves(path: Path, rows: Sequence[RoundRow]) -> None:
-    """One flat JSON object per round; evaluation fields are named as in reinforcement learning."""
-    with atomic_file(path) as stream:
-        for row in rows:
-            flat = row.model_dump(mode="json", exclude={"evaluation"}, exclude_none=True)
-            if row.evaluation:
-                flat |= {name: value for name, value in scalars(row.evaluation).items() if name not in flat}
-            stream.write(json.dumps(flat).encode() + b"\n")
-
-
-@dataclass(frozen=True)
-class _Rounds:
     run: Run
     policy: str | Path
     task: Task
     config: RoundsConfig
     collect: Collector | None
     progress: Progress
-    demonstrations: Sequence[Demonstration]
-    distinct: bool
-    loading: Loading
+    demonstrations: Sequence[Demonstration] = ()
+    distinct: bool = False
+    loading: Loading = LOADING
+
+    def run_all(self) -> list[RoundRow]:
+        """Run or resume all rounds; one row each, round 0 first.
+
+        ``policy`` in the run directory comes from :func:`best_round`, ``round-N`` is the policy after round
+        N, ``curves.jsonl`` has the rows, ``pieces/collected-N.journal`` the sampled data. Raises
+        ``TrainingError`` if a round has nothing to learn, saying why.
+        """
+        rows = [self.start()]
+        count = bool(self.demonstrations) + (self.config.rounds if self.collect else 0)
+        for number in range(1, count + 1):
+            rows.append(self.round(number, rows))
+            write_rows(self.run.directory / "curves.jsonl", map(_flat, rows))
+        best = best_round(rows).round
+        if best and not self.run.done("policy"):
+            with atomic_directory(self.run.directory / "policy") as new:
+                shutil.copytree(self._checkpoint(best), new, dirs_exist_ok=True)
+            self.run.finish("policy", {"round": best})
+        return rows
 
     def start(self) -> RoundRow:
         """Row 0: the policy before training."""
@@ -190,7 +173,6 @@ class _Rounds:
         dropped = Counter(training.pop("dropped"))
         for item in data:
             dropped.update(item.dropped)
-        evaluations = [row.evaluation for row in before if row.evaluation]
         row = RoundRow(
             round=number,
             samples=samples + sampled,
@@ -198,32 +180,10 @@ class _Rounds:
             dropped=dict(dropped),
             usage=sum((item.usage for item in data), Usage()),
             evaluation=evaluation,
-            stopped=fallen_rounds(
-                [*evaluations, evaluation] if evaluation else [],
-                fall=self.config.fall,
-                patience=self.config.patience,
-            ),
             **training,
         )
         self.run.finish(f"round-{number}", row.model_dump(mode="json"))
         return row
-
-    def keep_best(self, rows: Sequence[RoundRow]) -> None:
-        """``policy``: the weights of the best round, once all rounds are done."""
-        best = best_round(rows)
-        if not best.round or self.run.done("policy"):
-            return
-        with atomic_directory(self.run.directory / "policy") as new:
-            shutil.copytree(self._checkpoint(best.round), new, dirs_exist_ok=True)
-        self.run.finish("policy", {"round": best.round})
-        if self.config.keep == "best":
-            self.remove_all_but(set())
-
-    def remove_all_but(self, numbers: Set[int]) -> None:
-        """Delete the weights of all other rounds."""
-        for number in range(1, self.config.rounds + 2):
-            if number not in numbers:
-                shutil.rmtree(self.run.directory / f"round-{number}", ignore_errors=True)
 
     def _collect(self, number: int) -> list[ProblemData]:
         """The round's data, including what an interrupted run collected; none in a round of
@@ -242,7 +202,8 @@ class _Rounds:
             return list(journal.read())
         policy, seed = self._policy(number - 1), self.config.seed + number * _SEED_STRIDE
         for part in missing:
-            journal.write(part, asyncio.run(self.collect(policy, parts[part], number=turn, seed=seed)))
+            collected = self.collect(policy, parts[part], number=turn, seed=seed)
+            journal.write(part, asyncio.run(collected))
             self.progress(stage, part + 1, len(parts))
         return list(journal.read())
 
@@ -343,3 +304,137 @@ def _distinct(demonstrations: Sequence[Demonstration]) -> list[Demonstration]:
             (demonstration.trace.problem_id, text, demonstration.steps, demonstration.end), demonstration
         )
     return list(unique.values())
+
+
+def iterate(
+    run: Run,
+    policy: str | Path,
+    task: Task,
+    config: ExpertIterationConfig,
+    progress: Progress,
+    *,
+    loading: Loading = LOADING,
+) -> list[RoundRow]:
+    """Run or resume expert iteration in the run directory (:class:`Rounds`).
+
+    Also known as rejection-sampling fine-tuning: STaR (Zelikman et al., arXiv 2203.14465), ReST-EM (Singh et
+    al., arXiv 2312.06585), and the reinforcement learning of Uesato et al. (arXiv 2211.14275).
+
+    Raises ``TrainingError`` for a threshold without a ``scorer`` in the task or the other way round, for
+    problems without an answer, and for a round in which no solution is kept.
+    """
+    if (task.scorer is None) != (config.threshold is None):
+        raise TrainingError("'threshold' and a scorer of steps go together: one needs the other")
+    if unanswered := [problem.id for problem in task.problems if problem.answer is None]:
+        raise TrainingError(
+            f"{len(unanswered)} problems have no 'answer', first {unanswered[0]}: no solution could be kept"
+        )
+    collect = partial(_collect, task, config)
+    rounds = Rounds(run, policy, task, config, collect, progress, distinct=True, loading=loading)
+    return rounds.run_all()
+
+
+def select_solutions(
+    traces: Sequence[Trace],
+    *,
+    most: int,
+    scores: Mapping[str, StepScores] | None = None,
+    threshold: float = 0.5,
+) -> tuple[list[Trace], Counter[str]]:
+    """At most ``most`` different complete solutions with a correct answer, of one problem's ``traces``; and
+    how many of the others were dropped, by reason.
+
+    With ``scores``, by trace id, every step must have at least ``threshold``; a step without a score fails.
+    Two solutions with equal texts, ignoring white space at the ends, are one.
+    """
+    dropped: Counter[str] = Counter()
+    good: list[tuple[float, Trace]] = []
+    texts: set[str] = set()
+    for trace in traces:
+        worst, reason = _worst_step(trace, scores, threshold)
+        text = (trace.text or "").strip()
+        if reason is None and text in texts:
+            reason = "duplicate solutions"
+        if reason is None:
+            texts.add(text)
+            good.append((worst, trace))
+        else:
+            dropped[reason] += 1
+    good.sort(key=lambda pair: -pair[0])  # stable: ties stay in sampling order
+    dropped["good solutions beyond the limit"] = max(0, len(good) - most)
+    return [trace for _, trace in good[:most]], +dropped
+
+
+async def _collect(
+    task: Task,
+    config: ExpertIterationConfig,
+    policy: Policy,
+    problems: Sequence[Problem],
+    *,
+    number: int,  # noqa: ARG001 (rounds are all alike)
+    seed: int,
+) -> list[ProblemData]:
+    """A policy's own good solutions (a :data:`surefoot.rl.rounds.Collector`)."""
+    groups = await task.sample(policy, problems, n=config.samples, seed=seed, sampling=config.sampling)
+    scores: dict[str, StepScores] = {}
+    if task.scorer is not None:  # of solutions with good answers: the steps of the others do not matter
+        items = [
+            ProblemTrace(problem=problem, trace=trace)
+            for problem, traces in zip(problems, groups, strict=True)
+            for trace in traces
+            if _answer_fault(trace) is None
+        ]
+        records = await asyncio.to_thread(checked_scores, task.scorer, items)
+        scores = {item.trace.id: record for item, record in zip(items, records, strict=True)}
+    collected = []
+    for problem, traces in zip(problems, groups, strict=True):
+        chosen, dropped = select_solutions(
+            traces,
+            most=config.keep_solutions,
+            scores=scores if task.scorer else None,
+            threshold=config.threshold or 0.0,
+        )
+        usage = [trace.usage for trace in traces]
+        usage += [scores[trace.id].usage for trace in traces if trace.id in scores]
+        collected.append(
+            ProblemData(
+                problem_id=problem.id,
+                traces=tuple(traces),
+                demonstrations=tuple(map(demonstrate, chosen)),
+                dropped=dict(dropped),
+                usage=sum(usage, Usage()),
+            )
+        )
+    return collected
+
+
+def _worst_step(
+    trace: Trace, scores: Mapping[str, StepScores] | None, threshold: float
+) -> tuple[float, str | None]:
+    """Lowest score of a step (1 where steps are not scored), and why the solution is dropped if it is."""
+    fault = _answer_fault(trace)
+    if fault or scores is None:
+        return 1.0, fault
+    of_steps: tuple[float | None, ...] = (None,) * len(trace.steps)
+    if trace.id in scores:
+        require_fit(scores[trace.id], trace)
+        of_steps = scores[trace.id].scores
+    scored = [score for score in of_steps if score is not None]
+    if not all(score >= threshold for score in scored):
+        return 0.0, "correct answers with a step below the threshold"
+    if len(scored) < len(of_steps):
+        return 0.0, "correct answers with an unscored step"
+    return min(scored), None
+
+
+def _answer_fault(trace: Trace) -> str | None:
+    """Why the answer alone keeps a solution out."""
+    if not trace.text:
+        return "failed samples" if trace.error else "empty samples"
+    if not trace.steps:
+        return "solutions without a step"
+    if trace.finish_reason == "length":
+        return "solutions truncated at max_tokens"
+    if trace.outcome is None:
+        return "solutions whose answer could not be judged"
+    return None if trace.outcome else "wrong answers"

@@ -20,7 +20,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from pydantic import BaseModel
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from surefoot.errors import PolicyError
@@ -153,15 +152,16 @@ class ServerWeights:
         }
         reply = _post(server, "/v1/completions", body, hint="the probe was refused; give another 'probe'")
         try:
-            (choice,) = _ProbeResponse.model_validate(reply).choices
-        except ValueError as error:  # includes pydantic's ValidationError
-            raise PolicyError(f"the server's response to the probe is malformed: {error}") from error
+            (choice,) = reply["choices"]  # type: ignore[index]
+            read, tokens = list(map(int, choice["prompt_token_ids"])), list(map(int, choice["token_ids"]))
+            logprobs = list(map(float, choice["logprobs"]["token_logprobs"]))
+        except (LookupError, TypeError, ValueError) as error:
+            raise PolicyError(f"the server's response to the probe is malformed: {error!r}") from error
         prompt = list(tokenizer(self._probe)["input_ids"])
-        if choice.prompt_token_ids != prompt:
+        if read != prompt:
             raise PolicyError(
                 "the server's tokenizer is not the model's: it splits the probe into different tokens"
             )
-        logprobs, tokens = choice.logprobs.token_logprobs, choice.token_ids
         if not tokens or len(logprobs) != len(tokens):
             raise PolicyError(
                 f"the probe returned {len(tokens)} tokens and {len(logprobs)} log-probabilities"
@@ -220,20 +220,6 @@ def _logprobs(model: PreTrainedModel, prompt: Sequence[int], tokens: Sequence[in
     model.train(training)
     logprobs_t = logits.log_softmax(-1).gather(1, ids[0, len(prompt) :, None])[:, 0]
     return [float(item) for item in logprobs_t]
-
-
-class _ProbeLogprobs(BaseModel):
-    token_logprobs: list[float]
-
-
-class _ProbeChoice(BaseModel):
-    prompt_token_ids: list[int]
-    token_ids: list[int]
-    logprobs: _ProbeLogprobs
-
-
-class _ProbeResponse(BaseModel):
-    choices: list[_ProbeChoice]
 
 
 def write_weights(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain, islice, pairwise
 from typing import TypeVar
 
@@ -11,20 +11,19 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from surefoot.errors import TrainingError
+from surefoot.errors import CheckpointError, TrainingError
+from surefoot.models.engine.causal import Entropy, require_plain_head, token_statistics
 from surefoot.models.engine.packed_attention import attending_to_each, packed_inputs
 from surefoot.models.engine.packing import pad_batch
 from surefoot.training.config import LoopConfig
-from surefoot.training.example_file import ExampleFile
-from surefoot.training.examples import Example, TrainingItem
+from surefoot.training.examples import Example, ExampleFile
 
 T = TypeVar("T")
-I = TypeVar("I", bound=TrainingItem)  # noqa: E741
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """Arguments of ``RewardModel.forward``: S read-out positions in B rows of T tokens."""
+    """S read-out positions in B rows of T tokens."""
 
     ids_bt: torch.Tensor
     mask_bt: torch.Tensor | None
@@ -34,9 +33,13 @@ class Inputs:
     lengths: tuple[int, ...]
     """Tokens of each trace."""
 
+    def predicting(self) -> Inputs:
+        """The positions at which the tokens at the positions are predicted: those before them."""
+        return replace(self, at_s=self.at_s - 1)
+
 
 def batch_order(
-    items: Sequence[TrainingItem], config: LoopConfig, *, balance: float | None = None
+    items: Sequence[Example], config: LoopConfig, *, balance: float | None = None
 ) -> list[list[int]]:
     """Item numbers of every batch: each epoch sees each item once, in a new order.
 
@@ -59,9 +62,9 @@ def batch_order(
     return batches
 
 
-def _buckets(items: Sequence[TrainingItem], threshold: float) -> tuple[list[int], list[int]]:
+def _buckets(items: Sequence[Example], threshold: float) -> tuple[list[int], list[int]]:
     """Items with a target below ``threshold``, and the others."""
-    lowest = items.lowest if isinstance(items, ExampleFile) else [min(item.terms) for item in items]
+    lowest = items.lowest if isinstance(items, ExampleFile) else [min(item.targets) for item in items]
     below = np.asarray(lowest) < threshold
     low, high = np.flatnonzero(below).tolist(), np.flatnonzero(~below).tolist()
     if not low or not high:
@@ -83,8 +86,8 @@ def _balanced(buckets: tuple[list[int], list[int]], rng: np.random.Generator) ->
 
 
 def cut_microbatches(
-    batch: Sequence[I], config: LoopConfig, *, layout: str = "padded", world_size: int = 1
-) -> list[list[I]]:
+    batch: Sequence[Example], config: LoopConfig, *, layout: str = "padded", world_size: int = 1
+) -> list[list[Example]]:
     """A batch as microbatches, none empty, for all processes together; similar lengths together.
 
     There are ``gradient_accumulation_steps`` for each process, more where ``microbatch_tokens`` asks for it,
@@ -126,7 +129,7 @@ def cut_by_tokens(
     return pieces
 
 
-def _even(ordered: list[I], count: int) -> list[list[I]]:
+def _even(ordered: list[Example], count: int) -> list[list[Example]]:
     """``count`` pieces, none empty, of about as many tokens each."""
     totals = list(accumulate(item.length for item in ordered))
     cuts = [0]
@@ -158,6 +161,44 @@ def lay_out(parts: Sequence[Example], layout: str, device: torch.device) -> Inpu
         position_ids_bt=None if position_ids is None else position_ids.to(device),
         lengths=tuple(len(part.ids) for part in parts),
     )
+
+
+class TokenReader(torch.nn.Module):
+    """What training reads of a causal language model, as one forward pass that a wrapper (DDP) can see.
+
+    The head is applied where a token is predicted, and nowhere else.
+    """
+
+    def __init__(self, model: PreTrainedModel, *, temperature: float = 1.0) -> None:
+        super().__init__()
+        self.model, self.temperature = model, temperature
+        try:
+            require_plain_head(model)
+            self.plain = True
+        except CheckpointError:
+            self.plain = False  # scaled or capped: ask the model itself for all logits
+
+    def forward(self, batch: Inputs, entropy: Entropy = "none") -> torch.Tensor:
+        """Log-probabilities of the tokens after ``at_s`` and, if wanted, entropies: [1, S] or [2, S]."""
+        targets_s = batch.ids_bt[batch.rows_s, batch.at_s + 1]
+        output = (self.model.base_model if self.plain else self.model)(
+            input_ids=batch.ids_bt,
+            attention_mask=batch.mask_bt,
+            use_cache=False,
+            **packed_inputs(self.model, batch.position_ids_bt, batch.lengths),
+        )
+        if self.plain:
+            states_sh = output.last_hidden_state[batch.rows_s, batch.at_s]
+            return token_statistics(
+                self.model, states_sh, targets_s, temperature=self.temperature, entropy=entropy
+            )
+        logits_sv = output.logits[batch.rows_s, batch.at_s].float() / self.temperature
+        logprobs_sv = logits_sv.log_softmax(-1)
+        statistics = [logprobs_sv.gather(1, targets_s[:, None])[:, 0]]
+        if entropy != "none":
+            with torch.set_grad_enabled(entropy == "gradient" and torch.is_grad_enabled()):
+                statistics.append(-(logprobs_sv.exp() * logprobs_sv).sum(-1))
+        return torch.stack(statistics)
 
 
 @torch.no_grad()

@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 import logging
-import shutil
-from array import array
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from itertools import accumulate, chain
+from itertools import chain
 from pathlib import Path
+from typing import Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss, pad
 
 from surefoot.errors import TrainingError
-from surefoot.io.atomic import atomic_path
 from surefoot.labels import target_is_good
+from surefoot.models.card import Head
 from surefoot.models.engine.packed_attention import attending_to_each
 from surefoot.models.engine.packing import read_states
-from surefoot.models.engine.tensor_shards import content_key, fingerprint
+from surefoot.models.engine.tensor_shards import TensorShards, content_key, fingerprint
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.lora import add_adapter, has_adapter
 from surefoot.stats.roc import roc_auc
 from surefoot.training.batches import can_pack, lay_out
-from surefoot.training.config import TrainingConfig, TrainingLog
-from surefoot.training.distributed import Distributed, full_state, open_distributed
-from surefoot.training.examples import Example, TrainingItem
+from surefoot.training.config import Loss, TrainingConfig, TrainingLog
+from surefoot.training.examples import Example
 from surefoot.training.loop import BETAS, CHECKPOINT, Progress, Validation, finish, run_updates
-from surefoot.training.losses import check_head, ranking_loss, reduced_loss
-from surefoot.training.optimisation import ModelOptimiser, recompute_activations
+from surefoot.training.optimisation import (
+    Distributed,
+    ModelOptimiser,
+    full_state,
+    open_distributed,
+    recompute_activations,
+)
 from surefoot.tree import shared_length
 
 _EVALUATED_TOGETHER = 32
@@ -44,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 def train(
     model: RewardModel,
-    examples: Sequence[TrainingItem],
+    examples: Sequence[Example],
     config: TrainingConfig,
     directory: Path,
     *,
@@ -55,9 +56,9 @@ def train(
 
     ``examples`` are labelled traces, or pairs for the loss ``pairwise``; the loss is the mean over the
     labelled steps (pairs; traces for ``pqm``) of an update, however many microbatches and processes share it
-    (:mod:`surefoot.training.losses`). With ``validation`` the step AUC on those traces is measured, the best
-    weights are the ones kept, and ``config.patience`` may end training early. ``progress`` gets (updates
-    done, updates in all, loss). ``curves.jsonl`` has a row per update. Resumes from
+    (:func:`reduced_loss`, :func:`ranking_loss`). With ``validation`` the step AUC on those traces is
+    measured, the best weights are the ones kept, and ``config.patience`` may end training early. ``progress``
+    gets (updates done, updates in all, loss). ``curves.jsonl`` has a row per update. Resumes from
     ``directory/checkpoint.safetensors`` if there is one.
 
     Started in several processes (``accelerate launch``, ``torchrun``), each calls this with the same
@@ -94,7 +95,7 @@ def train(
 
 def _fit(
     model: RewardModel,
-    examples: Sequence[TrainingItem],
+    examples: Sequence[Example],
     config: TrainingConfig,
     directory: Path,
     processes: Distributed,
@@ -132,11 +133,11 @@ def _fit(
             )
         return logits
 
-    def loss(microbatch: list[TrainingItem], terms: int) -> torch.Tensor:
-        targets = [target for item in microbatch for target in item.terms]
+    def loss(microbatch: list[Example], terms: int) -> torch.Tensor:
+        targets = [target for item in microbatch for target in item.targets]
         logits = outputs([part for item in microbatch for part in item.parts])
         if config.loss == "pqm":
-            lengths = [len(item.terms) for item in microbatch]
+            lengths = [len(item.targets) for item in microbatch]
             return ranking_loss(logits[:, 0], targets, lengths, zeta=config.zeta) * (1 / terms)
         if len(targets) == terms:  # the whole batch
             return reduced_loss(config.loss, model.card.head, logits, targets)
@@ -156,7 +157,7 @@ def _fit(
             config,
             directory,
             processes=processes,
-            terms=(lambda _: 1) if config.loss == "pqm" else (lambda item: len(item.terms)),
+            terms=(lambda _: 1) if config.loss == "pqm" else (lambda item: len(item.targets)),
             balance=config.balance,
             layout=config.layout,
             validation=validation,
@@ -207,65 +208,40 @@ class FrozenFeatures:
     Examples that begin alike and lie together share their common tokens
     (:mod:`surefoot.models.engine.packing`), which makes a PRM800K problem with its thirty rated alternatives
     some fourteen times cheaper. States are written to ``directory/features`` as they come, under a hash of
-    trunk, tokens and positions, and read from there: a run that is killed resumes there, and memory holds 16
-    bytes of an example. Progress is logged to ``surefoot.training.classifier`` at level INFO.
+    trunk, tokens and positions, and read from there: a run that is killed resumes there, and memory holds
+    the hashes alone. Progress is logged to ``surefoot.training.classifier`` at level INFO.
     """
 
     def __init__(self, model: RewardModel, examples: Iterable[Example], directory: Path) -> None:
-        self._model, self._directory = model, directory / "features"
+        self._model, self._states = model, TensorShards(directory / "features")
         self._trunk = (fingerprint(model.trunk), str(model.trunk.dtype))
-        self._directory.mkdir(parents=True, exist_ok=True)
-        self._files: list[NDArray[np.float32]] = []
-        self._starts = [0]
-        keys, rows = array("Q"), array("Q")
         done = 0
-        for item in _of_size(examples, _FILE_TOKENS):
-            keys.extend(map(self._key, item))
-            ends = list(accumulate((len(example.positions) for example in item), initial=self._starts[-1]))
-            rows.extend(ends[:-1])
-            self._starts.append(ends[-1])
-            done += len(item)
-            self._files.append(self._states(item, done))
-        sorted_keys = np.argsort(np.array(keys, dtype=np.uint64), kind="stable")
-        self._keys = np.array(keys, dtype=np.uint64)[sorted_keys]
-        self._rows = np.array(rows, dtype=np.int64)[sorted_keys]
+        for chunk in _of_size(examples, _FILE_TOKENS):
+            done += len(chunk)
+            missing = {key: example for example in chunk if (key := self._key(example)) not in self._states}
+            if not missing:
+                continue
+            keys, read = list(missing), list(missing.values())
+            states: dict[str, torch.Tensor] = {}
+            for reading in read_states(
+                model.trunk, [item.ids for item in read], [item.positions for item in read]
+            ):
+                states |= {keys[at]: state.float().cpu().clone() for at, state in reading.states.items()}
+            self._states.update(states)
+            logger.info("frozen trunk: %d traces read", done)
 
     def logits(self, batch: Sequence[Example]) -> torch.Tensor:
         """The head's outputs at each labelled step of the batch, shape [S, C], with gradient to the head."""
-        rows = np.searchsorted(self._keys, np.array([self._key(item) for item in batch], dtype=np.uint64))
-        states = [
-            self._read(int(self._rows[at]), len(item.positions)) for at, item in zip(rows, batch, strict=True)
-        ]
         head = self._model.head
-        return head(torch.cat(states).to(head.weight.device))
+        states = torch.cat([self._states[self._key(item)] for item in batch])
+        return head(states.to(head.weight.device))
 
     def remove(self) -> None:
         """Delete the files, when the run is over."""
-        shutil.rmtree(self._directory)
+        self._states.remove()
 
-    def _key(self, example: Example) -> int:
-        """64 bits: two of a hundred million examples have the same with a chance of three in ten thousand."""
-        return int(content_key(example.ids, example.positions)[:16], 16)
-
-    def _read(self, row: int, count: int) -> torch.Tensor:
-        number = bisect_right(self._starts, row) - 1
-        start = row - self._starts[number]
-        return torch.from_numpy(self._files[number][start : start + count].copy())
-
-    def _states(self, examples: Sequence[Example], done: int) -> NDArray[np.float32]:
-        """States at the positions of ``examples``, one after another, in a file; ``done`` with these."""
-        name = content_key(self._trunk, [(example.ids, example.positions) for example in examples])
-        path = self._directory / f"{name}.npy"
-        if not path.exists():
-            of_example: dict[int, torch.Tensor] = {}
-            ids = [example.ids for example in examples]
-            for reading in read_states(self._model.trunk, ids, [example.positions for example in examples]):
-                of_example |= {number: states.float().cpu() for number, states in reading.states.items()}
-            with atomic_path(path) as temporary, temporary.open("wb") as stream:
-                np.save(stream, torch.cat([of_example[at] for at in range(len(examples))]).numpy())
-            logger.info("frozen trunk: %d traces read", done)
-        states: NDArray[np.float32] = np.load(path, mmap_mode="r")
-        return states
+    def _key(self, example: Example) -> str:
+        return content_key(self._trunk, example.ids, example.positions)
 
 
 def _of_size(examples: Iterable[Example], tokens: int) -> Iterator[list[Example]]:
@@ -317,3 +293,98 @@ def _check_device(model: RewardModel, config: TrainingConfig) -> None:
         raise TrainingError(
             "traces packed into one row would see each other in this trunk; use the layout 'padded'"
         )
+
+
+_HEADS: dict[Loss, tuple[Head, ...]] = {
+    "bce": ("logit",),
+    "mse": ("logit", "linear"),
+    "classes": ("classes",),
+    "pairwise": ("logit",),
+    "pqm": ("logit",),
+}
+
+
+def check_head(loss: Loss, head: Head) -> None:
+    """Raise ``TrainingError`` if ``loss`` is none for ``head``."""
+    if head not in _HEADS[loss]:
+        raise TrainingError(
+            f"loss {loss!r} trains a head {' or '.join(_HEADS[loss])}, but the card's 'head' is {head!r}"
+        )
+
+
+def reduced_loss(
+    loss: Loss,
+    head: Head,
+    outputs_sc: torch.Tensor,
+    targets: list[float],
+    *,
+    reduction: Literal["mean", "sum"] = "mean",
+) -> torch.Tensor:
+    """Mean or sum of the terms of outputs ``[S, C]``.
+
+    * ``bce``: cross-entropy of a Bernoulli with its target in [0, 1]; its gradient on the logit is
+      (score - target), 0 where they agree, for soft targets too (OmegaPRM, arXiv 2406.06592, eq. 4).
+    * ``mse``: square of (score - target), where the score is the logit's sigmoid or the output itself.
+    * ``classes``: cross-entropy of the three classes bad, neutral and good (Lightman et al., arXiv
+      2305.20050), for targets 0, ½ and 1.
+    * ``pairwise``: Bradley-Terry; rows 2k and 2k+1 are the rivals of pair k, whose target is the chance
+      that the first is the better one (OmegaPRM).
+
+    Raises ``TrainingError`` for ``classes`` with any other target.
+    """
+    if loss == "classes":
+        return cross_entropy(outputs_sc, _classes(targets).to(outputs_sc.device), reduction=reduction)
+    targets_sc = torch.tensor(targets, device=outputs_sc.device)
+    logits = outputs_sc[:, 0]
+    if loss == "mse":
+        scores = torch.sigmoid(logits) if head == "logit" else logits
+        return mse_loss(scores, targets_sc, reduction=reduction)
+    if loss == "pairwise":
+        logits = logits[0::2] - logits[1::2]
+    return binary_cross_entropy_with_logits(logits, targets_sc, reduction=reduction)
+
+
+def ranking_loss(
+    logits_s: torch.Tensor, targets: Sequence[float], lengths: Sequence[int], *, zeta: float
+) -> torch.Tensor:
+    """PQM's comparative loss (Li and Li, arXiv 2410.11287, equation 10), summed over traces.
+
+    The labelled steps of trace n are ``lengths[n]`` consecutive logits Q, in order. With its good steps
+    c_1 ... c_m, its bad ones W, and an anchor Q_c0 = 0 before the first step, the trace's term is
+
+        mean over t of -log( exp(Q_ct) / (sum over q <= t of exp(Q_cq) + sum over w in W of exp(Q_w + zeta)) )
+
+    so that later good steps rank above earlier ones, and all of them, by the margin zeta, above bad ones.
+    t runs over 1 ... m, and over the anchor where W is not empty, as in the authors' code
+    (WindyLee0822/Process_Q_Model); without its 1e-5 in the denominator, which a sum of logarithms does not
+    need.
+
+    Raises ``TrainingError`` for a target other than 0 and 1.
+    """
+    if strange := sorted({target for target in targets if target not in (0.0, 1.0)}):
+        raise TrainingError(
+            f"the loss pqm ranks good steps above bad ones, so targets are 0 or 1, not {strange[0]:g}: train "
+            "it on correctness labels, or on values with 'hard'"
+        )
+    good_s = torch.tensor(targets, device=logits_s.device) == 1.0
+    traces = zip(logits_s.split(list(lengths)), good_s.split(list(lengths)), strict=True)
+    return torch.stack([_ranking_term(logits, good, zeta) for logits, good in traces]).sum()
+
+
+def _ranking_term(logits_k: torch.Tensor, good_k: torch.Tensor, zeta: float) -> torch.Tensor:
+    """The term of one trace, from its K steps."""
+    ranked = pad(logits_k[good_k], (1, 0))
+    above = ranked.logcumsumexp(0)
+    if good_k.all():  # the anchor has nothing to outrank: its term is 0 and is not counted
+        return (above - ranked)[1:].mean()
+    bad = (logits_k[~good_k] + zeta).logsumexp(0)
+    return (torch.logaddexp(above, bad) - ranked).mean()
+
+
+def _classes(targets: list[float]) -> torch.Tensor:
+    if strange := sorted({target for target in targets if target not in (0.0, 0.5, 1.0)}):
+        raise TrainingError(
+            f"three classes have targets 0, 0.5 (neutral) and 1, not {strange[0]:g}: train them on "
+            "correctness labels (StepTargets with neutral='class'), or choose the loss bce or mse"
+        )
+    return torch.tensor([round(2 * target) for target in targets])

@@ -5,15 +5,19 @@ Loads without torch: the command line makes its options from these classes.
 
 from __future__ import annotations
 
-from typing import Literal, Self
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
+from surefoot.io.atomic import atomic_file
 from surefoot.models.lora import Lora
 from surefoot.records import FrozenModel
 
 Loss = Literal["bce", "mse", "classes", "pairwise", "pqm"]
-"""See :mod:`surefoot.training.losses`."""
+"""See :mod:`surefoot.training.classifier`."""
 
 
 class LoopConfig(FrozenModel):
@@ -201,6 +205,12 @@ class TrainingLog(BaseModel):
     stopped: str | None = None
     """Why training ended early; ``None`` if it did not."""
 
+    def row(self, update: int, rate: float) -> dict[str, float]:
+        """The row of the curves of an update, from 1, with the AUC where it was measured."""
+        row = {"loss": self.losses[update - 1], "gradient_norm": self.norms[update - 1]}
+        auc = [item.auc for item in self.validation if item.update == update]
+        return row | {"learning_rate": rate} | ({"validation_auc": auc[0]} if auc else {})
+
     @property
     def best(self) -> Evaluation | None:
         """The first evaluation with the highest AUC: the one whose weights are saved."""
@@ -210,6 +220,13 @@ class TrainingLog(BaseModel):
     def stale(self) -> int:
         """Evaluations since the best one."""
         return len(self.validation) - 1 - self.validation.index(self.best) if self.best else 0
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """One JSON object per line, atomically."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(path) as stream:
+        stream.writelines(json.dumps(row).encode() + b"\n" for row in rows)
 
 
 def rate_share(update: int, total: int, warmup: float) -> float:

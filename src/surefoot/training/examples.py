@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from surefoot.errors import TrainingError
 from surefoot.labels import as_target
@@ -19,6 +19,21 @@ from surefoot.training.config import OutcomeTargets, StepTargets
 
 from transformers import PreTrainedTokenizerBase  # isort: skip
 
+
+import json
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from surefoot.io.atomic import atomic_path
+from surefoot.io.joins import LabelledTraces
+from surefoot.io.tables import OnDisk
+from surefoot.models.engine.tensor_shards import content_key
+
 _ENCODED_TOGETHER = 1024
 """Traces that go through the tokenizer together."""
 _NEUTRAL: Mapping[str, float | None] = {"good": 1.0, "bad": 0.0, "drop": None, "class": 0.5}
@@ -26,63 +41,35 @@ _NEUTRAL: Mapping[str, float | None] = {"good": 1.0, "bad": 0.0, "drop": None, "
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """One trace ready for training: token ids, and read-out positions with their targets."""
+    """One trace ready for training: token ids, and read-out positions with their targets.
+
+    A pair has a ``worse`` trace, which parts from this one at its last step; its only target is the chance
+    that this one is the better.
+    """
 
     trace_id: str
     ids: tuple[int, ...]
     positions: tuple[int, ...]
     targets: tuple[float, ...]
+    """Of the loss's terms."""
+    worse: Example | None = None
 
     @property
     def parts(self) -> tuple[Example, ...]:
         """What the model reads."""
-        return (self,)
-
-    @property
-    def terms(self) -> tuple[float, ...]:
-        """Targets of the loss's terms."""
-        return self.targets
-
-    @property
-    def length(self) -> int:
-        """Tokens of the longest part."""
-        return len(self.ids)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PairExample:
-    """Two traces that part at their last step, and the chance that ``better`` is the better one."""
-
-    trace_id: str
-    better: Example
-    worse: Example
-    preference: float
-
-    @property
-    def parts(self) -> tuple[Example, ...]:
-        """What the model reads."""
-        return (self.better, self.worse)
-
-    @property
-    def terms(self) -> tuple[float, ...]:
-        """The target of the pair's one term."""
-        return (self.preference,)
+        return (self, self.worse) if self.worse else (self,)
 
     @property
     def length(self) -> int:
         """Tokens of the longer part."""
-        return max(len(self.better.ids), len(self.worse.ids))
-
-
-TrainingItem = Example | PairExample
-E_co = TypeVar("E_co", bound=TrainingItem, covariant=True)
+        return max(len(part.ids) for part in self.parts)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExampleSet(Generic[E_co]):
+class ExampleSet:
     """Examples, and a count of everything that was left out, by reason."""
 
-    examples: Sequence[E_co]
+    examples: Sequence[Example]
     dropped: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
     """Id of the first trace (or problem of a pair) of each reason."""
@@ -93,7 +80,7 @@ def build_examples(
     encoding: Encoding,
     items: Iterable[LabelledTrace],
     targets: StepTargets | OutcomeTargets,
-) -> ExampleSet[Example]:
+) -> ExampleSet:
     """Encode labelled traces. Steps without target are masked; traces without any are dropped and counted.
 
     Raises ``TrainingError`` if nothing is left, saying why, and where :func:`check_kinds` does.
@@ -163,7 +150,7 @@ def build_pairs(
     *,
     segmenter: Segmenter | None = None,
     hard: bool = False,
-) -> ExampleSet[PairExample]:
+) -> ExampleSet:
     """Encode pairs; the target is the pair's soft preference ½ (1 + p - q), or 1 with ``hard``.
 
     ``segmenter`` cuts the prefixes into steps, which an encoding with a marker needs to know. Pairs without
@@ -193,14 +180,11 @@ def build_pairs(
         if better.positions[-1] is None or worse.positions[-1] is None:
             drops.add("pairs beyond the context", pair.problem_id)
             continue
-        sides = [
+        side, rival = (
             Example(trace_id=item.trace.id, ids=entry.ids, positions=entry.positions[-1:], targets=())  # type: ignore[arg-type]
-            for item, entry in zip(items[2 * number :], (better, worse), strict=False)
-        ]
-        preference = 1.0 if hard else pair.preference
-        examples.append(
-            PairExample(trace_id=sides[0].trace_id, better=sides[0], worse=sides[1], preference=preference)
+            for item, entry in zip(items[2 * number : 2 * number + 2], (better, worse), strict=True)
         )
+        examples.append(replace(side, targets=(1.0 if hard else pair.preference,), worse=rival))
     return drops.example_set(examples)
 
 
@@ -224,12 +208,12 @@ def check_kinds(kinds: Set[LabelKind], targets: StepTargets) -> None:
         raise TrainingError("three classes are for correctness labels; train advantages with bce or mse")
 
 
+@dataclass
 class DropCounter:
     """Counts dropped records by reason, with the first record of each."""
 
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self.first: dict[str, str] = {}
+    counts: Counter[str] = field(default_factory=Counter)
+    first: dict[str, str] = field(default_factory=dict)
 
     def add(self, reason: str, name: str, count: int = 1) -> None:
         """Count ``count`` more, found in the record ``name``."""
@@ -237,23 +221,11 @@ class DropCounter:
             self.counts[reason] += count
             self.first.setdefault(reason, name)
 
-    def example_set(self, examples: Sequence[E_co]) -> ExampleSet[E_co]:
+    def example_set(self, examples: Sequence[Example]) -> ExampleSet:
         """What was not left out. Raises ``TrainingError``, saying why, if that is nothing."""
         if not examples:
             raise TrainingError(f"nothing to train on: {self}")
         return ExampleSet(examples=examples, dropped=self.counts, first=self.first)
-
-    def to_json(self) -> dict[str, Any]:
-        """For a file; read by :meth:`from_json`."""
-        return {"counts": self.counts, "first": self.first}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> DropCounter:
-        """As it was when it was written."""
-        counter = cls()
-        counter.counts.update(data["counts"])
-        counter.first.update(data["first"])
-        return counter
 
     def __str__(self) -> str:
         rows = [f"{count} {reason} (first: {self.first[reason]})" for reason, count in self.counts.items()]
@@ -314,3 +286,119 @@ def _pair_trace(pair: StepPair, ending: str, segmenter: Segmenter | None) -> Tra
     return Trace(
         problem_id=pair.problem_id, text=text, steps=(*steps, Step(start=len(pair.prefix), end=len(text)))
     )
+
+
+_SCHEMA = pa.schema(
+    [
+        ("trace_id", pa.string()),
+        ("ids", pa.list_(pa.int32())),
+        ("positions", pa.list_(pa.int32())),
+        ("targets", pa.list_(pa.float64())),
+    ]
+)
+_ROWS = 1024
+"""Examples of one batch of the file."""
+_LEFT_OUT = b"left_out"
+
+
+class ExampleFile(OnDisk[Example]):
+    """Examples of an Arrow file that is mapped into memory; made by :func:`write_examples`.
+
+    What is held of an example is its length and its lowest target, twelve bytes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        batches = [self._reader.get_batch(number) for number in range(self._reader.num_record_batches - 1)]
+        none: list[NDArray[Any]] = [np.zeros(0)]
+        self.lengths: NDArray[np.int32] = np.concatenate(
+            [np.diff(_offsets(batch["ids"])).astype(np.int32) for batch in batches] or none
+        )
+        """Tokens of each."""
+        self.lowest: NDArray[np.float64] = np.concatenate(
+            [
+                np.minimum.reduceat(batch["targets"].values.to_numpy(), _offsets(batch["targets"])[:-1])
+                for batch in batches
+            ]
+            or none
+        )
+        """Lowest target of each."""
+        last = self._reader.get_batch_with_custom_metadata(len(batches))
+        left_out = json.loads(last.custom_metadata[_LEFT_OUT])
+        self.left_out = DropCounter(Counter(left_out["counts"]), left_out["first"])
+        """What is not among the examples, by reason."""
+
+    @property
+    def digest(self) -> str:
+        """The name of the file, which identifies its inputs."""
+        return self.path.stem
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def between(self, start: int, stop: int) -> Iterator[Example]:
+        """Examples ``start … stop - 1``, read as they are asked for."""
+        while start < stop:
+            number, row = divmod(start, _ROWS)
+            batch = self._reader.get_batch(number)
+            end = min(_ROWS, row + stop - start)
+            for item in batch.slice(row, end - row).to_pylist():
+                yield Example(
+                    trace_id=item["trace_id"],
+                    ids=tuple(item["ids"]),
+                    positions=tuple(item["positions"]),
+                    targets=tuple(item["targets"]),
+                )
+            start += end - row
+
+
+def write_examples(path: Path, examples: Iterable[Example], left_out: DropCounter) -> None:
+    """Write ``examples`` as they come, then what ``left_out`` has counted. The file is whole or absent."""
+    with (
+        atomic_path(path) as temporary,
+        pa.OSFile(str(temporary), "wb") as sink,
+        pa.ipc.new_file(sink, _SCHEMA) as writer,
+    ):
+        waiting = iter(examples)
+        while chunk := list(islice(waiting, _ROWS)):
+            writer.write_batch(pa.RecordBatch.from_pylist(list(map(vars, chunk)), schema=_SCHEMA))
+        nothing = pa.RecordBatch.from_pylist([], schema=_SCHEMA)
+        writer.write_batch(nothing, custom_metadata={_LEFT_OUT: json.dumps(vars(left_out)).encode()})
+
+
+def stored_examples(
+    directory: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    encoding: Encoding,
+    items: LabelledTraces,
+    targets: StepTargets | OutcomeTargets,
+) -> ExampleSet:
+    """:func:`surefoot.training.examples.build_examples`, into a file of ``directory`` that is made once.
+
+    The file's name is a hash of the data's files, tokenizer, encoding and targets. Of several processes the
+    first of each machine writes it, and the others wait.
+    """
+    name = content_key(
+        items.digest, tokenizer.backend_tokenizer.to_str(), tokenizer.chat_template, encoding, targets
+    )
+    path = directory / f"{name}.arrow"
+    if not path.exists():
+        if int(os.environ.get("LOCAL_RANK", "0")):
+            _wait_for(path)
+        else:
+            directory.mkdir(parents=True, exist_ok=True)
+            left_out = DropCounter()
+            write_examples(path, encode_examples(tokenizer, encoding, items, targets, left_out), left_out)
+    examples = ExampleFile(path)
+    return examples.left_out.example_set(examples)
+
+
+def _wait_for(path: Path) -> None:
+    """If the process that writes fails, the launcher ends this one too."""
+    while not path.exists():
+        time.sleep(0.2)
+
+
+def _offsets(column: Any) -> NDArray[np.int32]:
+    return np.asarray(column.offsets.to_numpy())

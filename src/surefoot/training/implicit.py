@@ -14,20 +14,18 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from surefoot.errors import TrainingError
-from surefoot.models.engine.causal import token_statistics
-from surefoot.models.engine.packing import pad_batch
 from surefoot.models.kinds.implicit import ImplicitPRM, counted_tokens, response_of
 from surefoot.protocols import LabelledTrace, ProblemTrace
+from surefoot.training.batches import TokenReader, lay_out
 from surefoot.training.config import ImplicitConfig, TrainingLog
-from surefoot.training.distributed import full_state, open_distributed
 from surefoot.training.examples import DropCounter, Example, ExampleSet
 from surefoot.training.loop import BETAS, Progress, finish, run_updates
-from surefoot.training.optimisation import ModelOptimiser, recompute_activations
+from surefoot.training.optimisation import ModelOptimiser, full_state, open_distributed, recompute_activations
 
 
 def build_outcome_examples(
     model: ImplicitPRM, items: Sequence[ProblemTrace] | Sequence[LabelledTrace]
-) -> ExampleSet[Example]:
+) -> ExampleSet:
     """Encode traces with their outcomes; step labels, if there are any, are ignored.
 
     An example's ``positions`` are the tokens that count, its only target is the outcome. Traces without
@@ -71,7 +69,7 @@ class OutcomeLoss(torch.nn.Module):
 
     def __init__(self, model: ImplicitPRM, examples: Sequence[Example]) -> None:
         super().__init__()
-        self.policy, self._beta = model.policy, model.settings.beta
+        self.reader, self._beta = TokenReader(model.policy), model.settings.beta
         distinct = list(dict.fromkeys(examples))
         first = [min(example.positions) for example in distinct]
         logprobs_of, _ = model.reference.logprobs(
@@ -90,19 +88,10 @@ class OutcomeLoss(torch.nn.Module):
 
     def rewards(self, parts: Sequence[Example]) -> torch.Tensor:
         """r(y) of each, shape [B], in log odds, with gradient."""
-        policy = self.policy
-        ids, mask = pad_batch([part.ids for part in parts])
-        rows = torch.tensor([row for row, part in enumerate(parts) for _ in part.positions])
-        at = torch.tensor([position for part in parts for position in part.positions])
-        device = policy.device
-        hidden = policy.base_model(
-            input_ids=ids.to(device), attention_mask=mask.to(device), use_cache=False
-        ).last_hidden_state
-        states = hidden[
-            rows.to(device), (at - 1).to(device)
-        ]  # a token is predicted where the one before it is read
-        logprobs = token_statistics(policy, states, ids[rows, at])[0]
-        sums = logprobs.new_zeros(len(parts)).index_add(0, rows.to(device), logprobs)
+        device = self.reader.model.device
+        batch = lay_out(parts, "padded", device)
+        logprobs = self.reader(batch.predicting())[0]
+        sums = logprobs.new_zeros(len(parts)).index_add(0, batch.rows_s, logprobs)
         return self._beta * (sums - torch.tensor([self._reference[part] for part in parts], device=device))
 
 

@@ -8,30 +8,30 @@ and position, so that a run that is killed resumes with exactly the losses it wo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import torch
+from pydantic import BaseModel
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from surefoot.io import write_json
-from surefoot.io.atomic import sync_tree
+from surefoot.io.atomic import atomic_path, sync_tree
 from surefoot.training.batches import batch_order, cut_microbatches
-from surefoot.training.checkpoint import load_state, load_weights, save_state, save_weights, write_curves
-from surefoot.training.config import Evaluation, LoopConfig, TrainingLog, rate_share
-from surefoot.training.distributed import Distributed
-from surefoot.training.examples import TrainingItem
-from surefoot.training.optimisation import ModelOptimiser
+from surefoot.training.config import Evaluation, LoopConfig, TrainingLog, rate_share, write_rows
+from surefoot.training.examples import Example
+from surefoot.training.optimisation import Distributed, ModelOptimiser, full_tensor, shard_like
 
 CHECKPOINT = "checkpoint.safetensors"
 BETAS = (0.9, 0.98)
 """Of AdamW."""
 
-I = TypeVar("I", bound=TrainingItem)  # noqa: E741
 Progress = Callable[[int, int, float], None]
 """Called with updates done, updates in all, and the loss."""
-ShareOfLoss = Callable[[list[I], int], torch.Tensor]
+ShareOfLoss = Callable[[list[Example], int], torch.Tensor]
 """A microbatch's part of the mean loss of its batch, which has so many terms, with gradient."""
 
 
@@ -49,13 +49,13 @@ class Validation:
 
 def run_updates(
     optimiser: ModelOptimiser,
-    items: Sequence[I],
-    loss: ShareOfLoss[I],
+    items: Sequence[Example],
+    loss: ShareOfLoss,
     config: LoopConfig,
     directory: Path,
     *,
     processes: Distributed,
-    terms: Callable[[I], int] = lambda item: len(item.terms),
+    terms: Callable[[Example], int] = lambda item: len(item.targets),
     balance: float | None = None,
     layout: str = "padded",
     validation: Validation | None = None,
@@ -79,8 +79,14 @@ def run_updates(
     )
     batches = batch_order(items, config, balance=balance)
     rates = [config.learning_rate * rate_share(n, len(batches), config.warmup) for n in range(len(batches))]
-    best = _Best(directory / "best.safetensors", optimiser, processes)
+    best = directory / "best.safetensors"
     interval = (validation and validation.every) or math.ceil(len(batches) / config.epochs)
+
+    def write_curves() -> None:
+        if keep_state and first:
+            rows = ({"update": n} | log.row(n, rates[n - 1]) for n in range(1, len(log.losses) + 1))
+            write_rows(directory / "curves.jsonl", rows)
+
     for update in range(len(log.losses), len(batches)):
         if log.stopped:
             break
@@ -90,20 +96,25 @@ def run_updates(
         _step(optimiser, batch, loss, config, log, terms=terms, layout=layout)
         done = update + 1
         if validation and (done % interval == 0 or done == len(batches)):
-            best.evaluate(validation, log)
+            log.validation.append(Evaluation(update=done, auc=validation.auc()))
+            if log.stale == 0:
+                save_state(best, parameters, (), log, write=first)
+            elif validation.patience and log.stale >= validation.patience:
+                log.stopped = f"no better step AUC in {log.stale} evaluations"
         if keep_state:
-            processes.log(_row(log, rates[update]), done)
+            processes.log(log.row(done, rates[update]), done)
         if progress:
             progress(done, len(batches), log.losses[-1])
         if keep_state and done % config.checkpoint_every == 0 and done < len(batches):
             save_state(checkpoint, parameters, [optimiser.optimiser], log, write=first)
-            if first:
-                write_curves(directory / "curves.jsonl", log, rates)
-    if keep_state and first:
-        write_curves(directory / "curves.jsonl", log, rates)
+            write_curves()
+    write_curves()
     processes.barrier()
     if log.validation:
-        best.restore()
+        load_state(best, parameters, (), TrainingLog)
+        processes.barrier()
+        if first:
+            best.unlink()
     return log
 
 
@@ -126,12 +137,12 @@ def finish(
 
 def _step(
     optimiser: ModelOptimiser,
-    batch: list[I],
-    loss: ShareOfLoss[I],
+    batch: list[Example],
+    loss: ShareOfLoss,
     config: LoopConfig,
     log: TrainingLog,
     *,
-    terms: Callable[[I], int],
+    terms: Callable[[Example], int],
     layout: str,
 ) -> None:
     """One step of the optimiser on the mean loss of ``batch``; appended to ``log``."""
@@ -139,7 +150,7 @@ def _step(
     microbatches = cut_microbatches(batch, config, layout=layout, world_size=world_size)
     total = sum(map(terms, batch))
 
-    def describe(culprits: list[list[I]]) -> str:
+    def describe(culprits: list[list[Example]]) -> str:
         names = [item.trace_id for microbatch in culprits for item in microbatch] or [
             item.trace_id for item in batch
         ]
@@ -156,33 +167,61 @@ def _step(
     log.tokens += sum(len(part.ids) for item in batch for part in item.parts)
 
 
-@dataclass(frozen=True)
-class _Best:
-    """The weights of the best evaluation so far, on disk."""
-
-    path: Path
-    optimiser: ModelOptimiser
-    processes: Distributed
-
-    def evaluate(self, validation: Validation, log: TrainingLog) -> None:
-        """Measure the AUC, keep weights that are the best, and decide whether to stop."""
-        log.validation.append(Evaluation(update=len(log.losses), auc=validation.auc()))
-        if log.stale == 0:
-            save_weights(self.path, self.optimiser.parameters, write=self.processes.rank == 0)
-        if validation.patience and log.stale >= validation.patience:
-            log.stopped = f"no better step AUC in {log.stale} evaluations"
-
-    def restore(self) -> None:
-        """Back to these weights; every process calls it."""
-        load_weights(self.path, self.optimiser.parameters)
-        self.processes.barrier()
-        if self.processes.rank == 0:
-            self.path.unlink()
+Parameters = Mapping[str, torch.nn.Parameter]
+L = TypeVar("L", bound=BaseModel)
 
 
-def _row(log: TrainingLog, rate: float) -> dict[str, float]:
-    """The newest row of the curves, for trackers."""
-    row = {"loss": log.losses[-1], "learning_rate": rate, "gradient_norm": log.norms[-1]}
-    if log.validation and log.validation[-1].update == len(log.losses):
-        row["validation_auc"] = log.validation[-1].auc
-    return row
+def save_state(
+    path: Path,
+    parameters: Parameters,
+    optimisers: Sequence[torch.optim.Optimizer],
+    log: BaseModel,
+    *,
+    write: bool,
+) -> None:
+    """Trained weights, their optimisers and the log in one file. Every process calls it, one with ``write``.
+
+    Each parameter belongs to one of ``optimisers``, or there are none: then the file has the weights alone.
+    """
+    tensors = {}
+    owners = _owners(optimisers)
+    for name, parameter in parameters.items():
+        tensors[f"parameter/{name}"] = full_tensor(parameter.detach())
+        moments = owners[parameter].state[parameter] if owners else {}
+        tensors |= {f"{key}/{name}": full_tensor(value) for key, value in moments.items()}
+    if write:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        with atomic_path(path) as temporary:
+            save_file(tensors, temporary, {"log": log.model_dump_json()})
+
+
+def load_state(
+    path: Path, parameters: Parameters, optimisers: Sequence[torch.optim.Optimizer], log: type[L]
+) -> L:
+    """Restore the state from ``path`` and return its log, an empty one without a file."""
+    if not path.exists():
+        return log()
+    owners = _owners(optimisers)
+    with safe_open(path, framework="pt") as state, torch.no_grad():
+        restored = log.model_validate_json(state.metadata()["log"])
+        keys = set(state.keys())
+        for name, parameter in parameters.items():
+            parameter.copy_(shard_like(state.get_tensor(f"parameter/{name}"), parameter))
+            moments = [key for key in ("step", "exp_avg", "exp_avg_sq") if f"{key}/{name}" in keys]
+            values = {key: state.get_tensor(f"{key}/{name}") for key in moments}
+            if values:
+                owners[parameter].state[parameter] = {
+                    key: value if key == "step" else shard_like(value, parameter)
+                    for key, value in values.items()
+                }
+    return restored
+
+
+def _owners(optimisers: Sequence[torch.optim.Optimizer]) -> dict[torch.Tensor, torch.optim.Optimizer]:
+    return {
+        parameter: optimiser
+        for optimiser in optimisers
+        for group in optimiser.param_groups
+        for parameter in group["params"]
+    }

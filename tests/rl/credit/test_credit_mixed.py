@@ -74,7 +74,7 @@ def test_every_rule_and_estimator_is_found_by_its_tag() -> None:
         assert estimator.kind == tag
     assert set(CREDITS) == {
         "outcome", "summed", "min-form", "clip-delta", "effective", "implicit", "mixed",
-        "anchor-state", "turn-difference", "turn-normalized",
+        "anchor-state", "turn-difference",
     }  # fmt: skip
     assert set(ADVANTAGES) == {"group", "leave-one-out", "gae", "none"}
 

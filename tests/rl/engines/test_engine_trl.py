@@ -16,8 +16,7 @@ from surefoot.lab.world import generate_problems
 from surefoot.rl import engines
 from surefoot.rl.advantage import Gae, Group, LeaveOneOut, Reinforce
 from surefoot.rl.credit import Effective, MinForm, Mixed, Summed
-from surefoot.rl.engines.rewards import EngineSample, StepRewards
-from surefoot.rl.engines.trl import step_reward_function
+from surefoot.rl.engines.rewards import EngineSample, StepRewards, step_reward_function
 from surefoot.segment import Line
 
 EXACT = Grader(checker=AnswerChecker("exact"))

@@ -13,7 +13,6 @@ from surefoot.rl.credit import AnchorState, TurnDifference
 from surefoot.rl.engines.turns import (
     at_turn_ends,
     episode,
-    over_turns,
     set_verifiers_turns,
     skyrl_turn_rewards,
     turn_advantages,
@@ -27,15 +26,13 @@ MASK = [1, 1, 0, 0, 1, 0, 1, 1, 0]
 
 def test_values_stand_at_the_turns_own_tokens() -> None:
     assert at_turn_ends(MASK, [1, 2, 3]).tolist() == [0, 1, 0, 0, 2, 0, 0, 3, 0]
-    assert over_turns(MASK, [1, 2, 3]).tolist() == [1, 1, 0, 0, 2, 0, 3, 3, 0]
-    assert over_turns([0, 1], [5]).tolist() == [0, 5]
+    assert at_turn_ends([0, 1], [5]).tolist() == [0, 5]
 
 
 @pytest.mark.parametrize("values", [[3.0], [1.0, 2.0], [1.0, 2.0, 3.0, 4.0]])
 def test_no_turn_goes_without_its_number(values: list[float]) -> None:
-    for place in (at_turn_ends, over_turns):
-        with pytest.raises(ScoreError, match="the 3 turns of the mask"):
-            place(MASK, values)
+    with pytest.raises(ScoreError, match="the 3 turns of the mask"):
+        at_turn_ends(MASK, values)
 
 
 def test_advantages_of_turns_by_a_rule() -> None:

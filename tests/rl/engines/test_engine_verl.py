@@ -1,4 +1,4 @@
-"""verl: its reward function, its reward manager, its agent loop's output.
+"""verl: its reward manager, and its agent loop's output.
 
 Where verl is not installed, the manager is called with an object that has the fields of verl's ``DataProto``.
 """
@@ -21,7 +21,7 @@ from surefoot.errors import TrainingError
 from surefoot.lab.checkpoints import build_tokenizer
 from surefoot.rl.credit import MinForm, Mixed, Summed
 from surefoot.rl.engines.rewards import StepRewards
-from surefoot.rl.engines.verl import TOKEN_REWARDS, StepRewardManager, step_score_function
+from surefoot.rl.engines.verl import TOKEN_REWARDS, StepRewardManager
 
 EXACT = Grader(checker=AnswerChecker("exact"))
 needs_verl = pytest.mark.skipif(find_spec("verl") is None, reason="verl is not installed")
@@ -44,7 +44,7 @@ class Manager(StepRewardManager):
 
 @dataclass
 class StandIn:
-    """The fields of ``DataProto`` that a reward manager reads (verl 0.8 and 0.9)."""
+    """The fields of ``DataProto`` that a reward manager reads (verl 0.9)."""
 
     batch: dict[str, torch.Tensor]
     non_tensor_batch: dict[str, Any]
@@ -102,42 +102,40 @@ def expected(pieces: list[list[str]]) -> np.ndarray:
     return dense
 
 
-def test_the_reward_function():
-    rewards = StepRewards(
-        credit=Mixed(of=MinForm(form="strict", signed=False), outcome=2.0),
-        segmenter=Every(4),
-        scorer=TextScorer(),
-        grader=EXACT,
-    )
-    score = step_score_function(rewards)
-    asked = {"data_source": "lab", "ground_truth": "7", "extra_info": {"question": "q", "split": "train"}}
-    assert score(solution_str="7", **asked) == {"score": pytest.approx(step_score("7") + 2), "rewarded": 1.0}
-    assert score("lab", "8", 7, {"question": "q"})["score"] == pytest.approx(step_score("8"))
+class Strict(StepRewardManager):
+    def rewards(self) -> StepRewards:
+        credit = Mixed(of=MinForm(form="strict", signed=False), outcome=2.0)
+        return StepRewards(credit=credit, segmenter=Every(4), scorer=TextScorer(), grader=EXACT)
+
+
+def score(manager: StepRewardManager, text: str, **others: Any) -> dict[str, float]:
+    tensors, fixed, _ = fields([text])
+    found = asyncio.run(manager.run_single(StandIn(tensors, fixed | others)))
+    extra = found["reward_extra_info"]
+    assert found["reward_score"] == extra["score"]
+    return {"score": extra["score"], "rewarded": extra["rewarded"]}
+
+
+def test_one_number_per_response():
+    manager = Strict(tokenizer=build_tokenizer())
+    assert score(manager, "7") == {"score": pytest.approx(step_score("7") + 2), "rewarded": 1.0}
+    truths = {"reward_model": np.array([{"ground_truth": 7}], dtype=object)}
+    assert score(manager, "8", **truths)["score"] == pytest.approx(step_score("8"))
     with pytest.raises(TrainingError, match="no 'question'"):
-        score("lab", "8", "7", {"index": 3})
-    with pytest.raises(TrainingError, match="no 'question'"):
-        score("lab", "8", "7")
+        score(manager, "8", extra_info=np.array([{"index": 3}], dtype=object))
 
 
 def test_what_is_not_scored_is_an_error_or_what_was_said():
-    rewards = StepRewards(credit=Summed(), segmenter=Every(4), scorer=TextScorer())
-    asked = {"data_source": "lab", "solution_str": "??", "ground_truth": None, "extra_info": {"q": "p"}}
+    class Summing(StepRewardManager):
+        def rewards(self) -> StepRewards:
+            return StepRewards(credit=Summed(), segmenter=Every(4), scorer=TextScorer())
+
+    class Lenient(Summing):
+        unknown = -0.5
+
     with pytest.raises(TrainingError, match="is without a reward"):
-        step_score_function(rewards, problem="q")(**asked)
-    lenient = step_score_function(rewards, problem="q", unknown=-0.5)
-    assert lenient(**asked) == {"score": -0.5, "rewarded": 0.0}
-
-
-def test_the_manager_gives_rewards_at_the_ends_of_steps():
-    tensors, others, pieces = fields()
-    manager = Manager(tokenizer=build_tokenizer(), num_examine=0, compute_score=None, reward_fn_key="x")
-    dense = manager(StandIn(tensors, others))
-    assert dense.dtype == torch.float32
-    np.testing.assert_allclose(dense.numpy(), expected(pieces), atol=1e-6)
-    found = manager(StandIn(tensors, others), return_dict=True)
-    assert torch.equal(found["reward_tensor"], dense)
-    assert found["reward_extra_info"]["rewarded"] == [1.0, 1.0, 0.0, 1.0]
-    np.testing.assert_allclose(found["reward_extra_info"]["score"], dense.sum(1).numpy(), atol=1e-6)
+        score(Summing(tokenizer=build_tokenizer()), "??")
+    assert score(Lenient(tokenizer=build_tokenizer()), "??") == {"score": -0.5, "rewarded": 0.0}
 
 
 def test_one_response_at_a_time():
@@ -150,6 +148,7 @@ def test_one_response_at_a_time():
         np.testing.assert_allclose(dense, expected(pieces)[row, : len(dense)], atol=1e-6)
         assert len(dense) == len(pieces[row])
         assert found["reward_score"] == pytest.approx(sum(dense))
+        assert found["reward_extra_info"]["rewarded"] == float(row != 2)
     summed = Manager.assemble_rm_scores(data, [1.0, 2.0, 3.0, 4.0])
     last = [len(parts) - 1 for parts in pieces]
     assert summed.sum(1).tolist() == [1.0, 2.0, 3.0, 4.0]
@@ -160,7 +159,7 @@ def test_conversations_are_refused():
     tensors, others, _ = fields()
     data = StandIn(tensors, others | {"__num_turns__": np.array([2, 2, 4, 2])})
     with pytest.raises(TrainingError, match="4 turns"):
-        Manager(tokenizer=build_tokenizer())(data)
+        asyncio.run(Manager(tokenizer=build_tokenizer()).run_single(data[2:3]))
 
 
 # --- with verl
@@ -170,15 +169,13 @@ OF_A_USER = """
 from step_rewards import Every, TextScorer
 from surefoot.rl.credit import Summed
 from surefoot.rl.engines.rewards import StepRewards
-from surefoot.rl.engines.verl import StepRewardManager, step_score_function
+from surefoot.rl.engines.verl import StepRewardManager
 
 class Manager(StepRewardManager):
     unknown = -1.0
 
     def rewards(self):
         return StepRewards(credit=Summed(signed=True), segmenter=Every(4), scorer=TextScorer())
-
-compute_score = step_score_function(StepRewards(credit=Summed(), segmenter=Every(4), scorer=TextScorer()))
 """
 
 
@@ -216,24 +213,6 @@ def test_verl_loads_the_manager_and_calls_it(lab_base, tmp_path):
     for row, one in enumerate(found):
         dense = json.loads(one["reward_extra_info"][TOKEN_REWARDS])
         np.testing.assert_allclose(dense, expected(pieces)[row, : len(dense)], atol=1e-6)
-    # the trainer of verl up to 0.8 calls the manager with the whole batch
-    whole = Manager(tokenizer=build_tokenizer(), num_examine=0)(data, return_dict=True)
-    np.testing.assert_allclose(whole["reward_tensor"].numpy(), expected(pieces), atol=1e-6)
-
-
-@needs_verl
-def test_verl_loads_the_reward_function(tmp_path):
-    from omegaconf import OmegaConf
-    from verl.trainer.ppo.reward import get_custom_reward_fn
-
-    path = tmp_path / "my_reward.py"
-    path.write_text(OF_A_USER)
-    config = OmegaConf.create(
-        {"reward": {"custom_reward_function": {"path": str(path), "name": "compute_score"}}}
-    )
-    score = get_custom_reward_fn(config)
-    found = score(data_source="lab", solution_str="123", ground_truth="7", extra_info={"question": "q"})
-    assert found["score"] == pytest.approx(step_score("123"))
 
 
 @needs_verl

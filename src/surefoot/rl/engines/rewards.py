@@ -1,8 +1,13 @@
-"""Rewards for the responses of another engine: text and tokens in, rewards of a credit rule out."""
+"""Rewards for the responses of another engine: text and tokens in, rewards of a credit rule out.
+
+:func:`step_reward_function` gives them to any trainer that accepts TRL's reward functions. Written and tested
+against TRL 1.13.0, which is not a dependency of this package (``pip install surefoot[trl]``). Advantages per
+token, from a credit rule: :class:`surefoot.rl.engines.StepGRPOTrainer`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Self
@@ -14,7 +19,7 @@ from surefoot.answers import AnswerChecker, Grader, Solution
 from surefoot.errors import TrainingError
 from surefoot.protocols import ProblemTrace, Segmenter, StepScorer
 from surefoot.records import Problem, Trace
-from surefoot.rl.advantage import token_returns
+from surefoot.rl.advantage import token_returns, total_return
 from surefoot.rl.credit import CreditRule, FloatArray, ScoredRollout
 from surefoot.rl.rollouts import score_steps, step_ends, token_starts
 from surefoot.segment import segment_trace
@@ -181,3 +186,63 @@ def _prompt_text(prompt: Any) -> str:
     if not users or not isinstance(users[-1], str):
         raise TrainingError("the prompt lacks a user message with text: name a column with 'problem'")
     return str(users[-1])
+
+
+def step_reward_function(
+    scorer: StepScorer | None,
+    *,
+    credit: CreditRule,
+    segmenter: Segmenter,
+    grader: Grader | None = None,
+    problem: str | None = None,
+    answer: str = "answer",
+    name: str = "step_reward",
+) -> Callable[..., list[float | None]]:
+    """A reward function for ``GRPOTrainer(reward_funcs=...)``: the rule's return of the whole completion.
+
+    That is the sum of its rewards: of step scores with ``summed``, their soft minimum with ``min-form``. TRL
+    compares it within the group, and every token of a completion gets the same advantage; see
+    :class:`surefoot.rl.engines.StepGRPOTrainer` for advantages by step. A completion without any reward gets
+    ``None``, which TRL leaves out of the group.
+
+    Args:
+        scorer: gives step scores; ``None`` for a rule that reads outcomes alone.
+        credit: what the scores are worth (:mod:`surefoot.rl.credit`), save ``effective`` and ``implicit``.
+        segmenter: cuts completions into steps.
+        grader: judges final answers, for rules that read outcomes.
+        problem: column of the data set with the problem's text as the scorer reads it. ``None`` = the prompt,
+            or its last user message.
+        answer: column with the reference answer; needed by rules that read outcomes.
+        name: name under which TRL logs it.
+
+    Raises:
+        TrainingError: the rule needs something that is missing, or never gives rewards; when called, a
+            completion that is not one text.
+    """
+    rewards = StepRewards(
+        credit=credit, segmenter=segmenter, scorer=scorer, grader=grader or Grader(checker=AnswerChecker())
+    )
+
+    def step_reward(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
+        problems = problems_of(prompts, columns, problem=problem, answer=answer)
+        responses = [
+            EngineSample(problem=problem, text=_only_text(completion))
+            for problem, completion in zip(problems, completions, strict=True)
+        ]
+        return [total_return(item) for item in rewards.reward(responses)]
+
+    step_reward.__name__ = name
+    return step_reward
+
+
+def _only_text(completion: Any) -> str:
+    """The text of a completion: a string, or one message that is nothing but text."""
+    if isinstance(completion, str):
+        return completion
+    plain = len(completion) == 1 and not {"tool_calls", "reasoning_content"} & completion[0].keys()
+    if not plain or not isinstance(completion[0].get("content"), str):
+        raise TrainingError(
+            "a completion is not one assistant message of text alone (tool calls, parsed reasoning): its "
+            "steps are not known"
+        )
+    return str(completion[0]["content"])

@@ -5,13 +5,16 @@ verifiers (``State["trajectory"]``, which prime-rl trains on). None is a depende
 function asks for one number for each turn, so that no turn gets 0 because its reward was forgotten.
 
 TRL does not support them: its reward functions return one number per completion.
+
+Turns that a server recorded (:class:`RecordedTurn`) become the samples of these engines. Only tokens that the
+server reported are given on: text is never encoded again, since its tokens need not be the sampled ones.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -71,14 +74,6 @@ def at_turn_ends(mask: Sequence[int], values: Sequence[float]) -> FloatArray:
     return placed
 
 
-def over_turns(mask: Sequence[int], values: Sequence[float]) -> FloatArray:
-    """``values`` [K] at every token of their turns, 0 at the environment's [T]; as :func:`at_turn_ends`."""
-    at_turn_ends(mask, values)  # one value for each turn
-    mask_t = np.asarray(mask, dtype=bool)
-    turn_t = np.cumsum(mask_t & ~np.append(False, mask_t[:-1])) - 1
-    return np.where(mask_t, np.asarray([*values, 0.0])[turn_t], 0.0)
-
-
 def verl_turn_rewards(mask: Sequence[int], rewards: Sequence[float]) -> dict[str, str]:
     """``reward_extra_info`` of a verl agent loop's output, from ``response_mask`` [T] and rewards of turns
     [K]. An agent loop made by :func:`surefoot.rl.engines.dense_agent_loop` puts them at their tokens."""
@@ -115,3 +110,150 @@ def set_verifiers_turns(
     for name, values in fields.items():
         for step, value in zip(steps, values or (), strict=False):
             step[name] = float(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedTurn:
+    """One turn of an episode."""
+
+    prompt: Sequence[Mapping[str, Any]]
+    """The conversation before it, as messages in OpenAI's shape."""
+    completion: Mapping[str, Any]
+    """The message."""
+    reward: float
+    truncated: bool = False
+    """Whether it ends for want of tokens."""
+    prompt_ids: Sequence[int] = ()
+    """Tokens of the prompt; empty if unknown, as the others."""
+    completion_ids: Sequence[int] = ()
+    logprobs: Sequence[float] = ()
+    """log π of each of ``completion_ids``."""
+
+    def require_tokens(self) -> None:
+        """Raises ``ScoreError`` where the tokens are unknown, or other in number than their
+        log-probabilities."""
+        if not (self.prompt_ids and self.completion_ids):
+            raise ScoreError(
+                "a turn was recorded without the token ids of its prompt and its message: let vLLM answer, "
+                "with --dialect vllm"
+            )
+        if self.logprobs and len(self.logprobs) != len(self.completion_ids):
+            raise ScoreError(f"{len(self.logprobs)} log-probabilities for {len(self.completion_ids)} tokens")
+
+
+@dataclass(kw_only=True)
+class TokenRow:
+    """Turns whose prompts go on from each other token by token, as one training sample."""
+
+    prompt_ids: list[int]
+    response_ids: list[int] = field(default_factory=list)
+    """From the first message on, [T]."""
+    mask: list[int] = field(default_factory=list)
+    """1 at the tokens of messages, 0 at those between them [T]."""
+    logprobs: list[float] | None = field(default_factory=list)
+    """[T], 0 where ``mask`` is 0; ``None`` if a turn has none."""
+    rewards: list[float] = field(default_factory=list)
+    """One a turn, [K]."""
+    truncated: bool = False
+    """Whether the last turn is."""
+
+
+def token_rows(turns: Sequence[RecordedTurn]) -> list[TokenRow]:
+    """An episode in few rows: a turn extends the last row if its prompt starts with that row's tokens.
+
+    It does not if a template drops earlier reasoning or the client edited the history; a new
+    row begins there, so that no turn is lost and none is counted twice. Raises ``ScoreError`` for turns
+    without token ids, and where no token stands between two messages.
+    """
+    rows: list[TokenRow] = []
+    for turn in turns:
+        turn.require_tokens()
+        prompt, completion = list(turn.prompt_ids), list(turn.completion_ids)
+        context = rows[-1].prompt_ids + rows[-1].response_ids if rows else []
+        if not rows or len(prompt) <= len(context) or prompt[: len(context)] != context:
+            rows.append(TokenRow(prompt_ids=prompt))
+            context = prompt
+        row, between = rows[-1], prompt[len(context) :]
+        row.response_ids += between + completion
+        row.mask += [0] * len(between) + [1] * len(completion)
+        if row.logprobs is not None and turn.logprobs:
+            row.logprobs += [0.0] * len(between) + list(turn.logprobs)
+        else:
+            row.logprobs = None
+        row.rewards.append(turn.reward)
+        row.truncated = turn.truncated
+    return rows
+
+
+def verl_rows(turns: Sequence[RecordedTurn]) -> list[dict[str, Any]]:
+    """Fields of verl's ``AgentLoopOutput``, one for each row of :func:`token_rows`."""
+    return [
+        {
+            "prompt_ids": row.prompt_ids,
+            "response_ids": row.response_ids,
+            "response_mask": row.mask,
+            "response_logprobs": row.logprobs,
+            "reward_score": sum(row.rewards),
+            "num_turns": len(row.rewards),
+            "extra_fields": {"reward_extra_info": verl_turn_rewards(row.mask, row.rewards)},
+        }
+        for row in token_rows(turns)
+    ]
+
+
+def skyrl_rows(turns: Sequence[RecordedTurn]) -> dict[str, Any]:
+    """SkyRL's ``GeneratorOutput`` of one episode, a sample for each row of :func:`token_rows`."""
+    rows = token_rows(turns)
+    logprobs = [row.logprobs for row in rows if row.logprobs is not None]
+    return {
+        "prompt_token_ids": [row.prompt_ids for row in rows],
+        "response_ids": [row.response_ids for row in rows],
+        "rewards": [at_turn_ends(row.mask, row.rewards).tolist() for row in rows],
+        "loss_masks": [row.mask for row in rows],
+        "stop_reasons": ["length" if row.truncated else "stop" for row in rows],
+        "rollout_metrics": None,
+        "rollout_logprobs": logprobs if len(logprobs) == len(rows) else None,
+    }
+
+
+def verifiers_state(turns: Sequence[RecordedTurn], *, name: str) -> dict[str, Any]:
+    """A verifiers ``State`` with its ``trajectory``; tokens are ``None`` where they are unknown.
+
+    ``name`` becomes the ``trajectory_id``.
+    """
+    state: dict[str, Any] = {
+        "prompt": list(turns[0].prompt),
+        "completion": [*turns[-1].prompt[len(turns[0].prompt) :], turns[-1].completion],
+        "trajectory": [_trajectory_step(turn, name) for turn in turns],
+        "reward": sum(turn.reward for turn in turns),
+        "is_truncated": turns[-1].truncated,
+    }
+    set_verifiers_turns(state, rewards=[turn.reward for turn in turns])
+    return state
+
+
+def _trajectory_step(turn: RecordedTurn, name: str) -> dict[str, Any]:
+    tokens = None
+    if turn.prompt_ids and turn.completion_ids:
+        turn.require_tokens()
+        tokens = {
+            "prompt_ids": list(turn.prompt_ids),
+            "prompt_mask": [0] * len(turn.prompt_ids),
+            "completion_ids": list(turn.completion_ids),
+            "completion_mask": [1] * len(turn.completion_ids),
+            "completion_logprobs": list(turn.logprobs),
+            "overlong_prompt": False,
+            "is_truncated": turn.truncated,
+            "routed_experts": None,
+        }
+    return {
+        "prompt": list(turn.prompt),
+        "completion": [turn.completion],
+        "response": None,
+        "tokens": tokens,
+        "reward": None,
+        "advantage": None,
+        "is_truncated": turn.truncated,
+        "trajectory_id": name,
+        "extras": {},
+    }

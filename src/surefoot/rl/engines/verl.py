@@ -1,14 +1,8 @@
-"""verl: step rewards as its reward function, and as rewards of single tokens.
+"""verl: step rewards as one number per response, and as rewards of single tokens.
 
-Written against verl 0.9.1, and the interface of its reward managers up to 0.8; verl is not a dependency of
-this package. Sorted by how much of verl they need:
-
-- :func:`step_score_function`: one number per response, for ``custom_reward_function``.
-- :class:`StepRewardManager`: a reward manager. Up to verl 0.8 the trainer calls it with a batch and takes the
-  rewards of all tokens [B, T] that it gives.
-- :func:`dense_agent_loop`: from 0.9 on, where a reward manager is asked for one number per response, which
-verl
-  puts at the last token; an agent loop made by this function puts the manager's token rewards there.
+Written against verl 0.9.1, which is not a dependency of this package. A :class:`StepRewardManager` is asked
+for one number per response, which verl puts at the last token; an agent loop made by
+:func:`dense_agent_loop` puts the manager's token rewards there.
 
 Rewards at the ends of steps make a difference for estimators that discount or sum them token by token, verl's
 ``gae`` and ``reinforce_plus_plus``. Its ``grpo`` and ``rloo`` sum over each response first.
@@ -19,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 import torch
@@ -35,43 +29,9 @@ TOKEN_REWARDS: Final = "token_rewards"
 ignores text."""
 
 
-def step_score_function(
-    rewards: StepRewards, *, problem: str = "question", unknown: float | None = None
-) -> Callable[..., dict[str, float]]:
-    """A function for verl's ``custom_reward_function`` (``path`` and ``name`` point to it).
-
-    Called with ``data_source``, ``solution_str``, ``ground_truth`` and ``extra_info``, it returns ``score``,
-    the rule's return of the whole response, and ``rewarded``, 0 without a reward if ``unknown`` was
-    used instead.
-
-    Args:
-        rewards: scorer, segmenter and credit rule.
-        problem: key of ``extra_info`` with the problem's text as the scorer reads it.
-        unknown: score of a response without any reward, since verl cannot represent missing rewards; ``None``
-            makes it an error.
-
-    Raises:
-        TrainingError: when called, for a problem or a reward that is missing.
-    """
-
-    def compute_score(
-        data_source: str,  # noqa: ARG001 (verl's name)
-        solution_str: str,
-        ground_truth: object,
-        extra_info: Mapping[str, Any] | None = None,
-        **_: object,
-    ) -> dict[str, float]:
-        sample = EngineSample(problem=_problem(extra_info, problem, ground_truth), text=solution_str)
-        value = total_return(rewards.reward([sample])[0])
-        return {"score": _known(value, unknown), "rewarded": float(value is not None)}
-
-    return compute_score
-
-
 class StepRewardManager(ABC):
     """A reward manager of verl: rewards at the ends of steps. Subclass it, and name the subclass in verl's
-    configuration: ``reward.reward_manager.source=importlib``, with ``module.path`` and ``name``
-    (``reward_manager...`` up to 0.8).
+    configuration: ``reward.reward_manager.source=importlib``, with ``module.path`` and ``name``.
 
     verl constructs it with ``tokenizer`` and other arguments, which are ignored. Raises
     ``TrainingError`` where a response holds turns that the policy did not write, and for a problem or a
@@ -91,25 +51,8 @@ class StepRewardManager(ABC):
     def rewards(self) -> StepRewards:
         """Scorer, segmenter and credit rule; called once in each of verl's reward workers."""
 
-    def __call__(self, data: Any, return_dict: bool = False) -> Any:
-        """verl up to 0.8: ``DataProto`` of B responses to rewards [B, T], 0 on padding.
-
-        With ``return_dict``: ``reward_tensor`` and ``reward_extra_info``, which has lists [B].
-        """
-        rewarded = self._rewarded(data)
-        rewards_bt = torch.zeros_like(data.batch["responses"], dtype=torch.float32)
-        for row, rollout in enumerate(rewarded):
-            rewards_bt[row, : rollout.tokens] = torch.from_numpy(self._dense(rollout))
-        if not return_dict:
-            return rewards_bt
-        extra = [self._extra(rollout) for rollout in rewarded]
-        return {
-            "reward_tensor": rewards_bt,
-            "reward_extra_info": {key: [item[key] for item in extra] for key in (extra[0] if extra else ())},
-        }
-
     async def run_single(self, data: Any) -> dict[str, Any]:
-        """verl from 0.9 on (and its reward loop before): ``DataProto`` of one response to one number."""
+        """``DataProto`` of one response to one number."""
         (rollout,) = await asyncio.to_thread(self._rewarded, data[-1:])
         extra = self._extra(rollout)
         written = json.dumps(self._dense(rollout).tolist())
@@ -117,7 +60,7 @@ class StepRewardManager(ABC):
 
     @classmethod
     def assemble_rm_scores(cls, data: Any, scores: list[float]) -> Any:
-        """verl from 0.9 on, where a reward model shares the policy's devices: numbers at the last tokens."""
+        """Where a reward model shares the policy's devices: numbers at the last tokens."""
         rewards_bt = torch.zeros_like(data.batch["responses"], dtype=torch.float32)
         last = torch.tensor(_lengths(data), device=rewards_bt.device) - 1
         rewards_bt[torch.arange(len(scores), device=rewards_bt.device), last] = rewards_bt.new_tensor(scores)

@@ -1,4 +1,4 @@
-"""Normalisation by turn, and the bias of its published form, on a game small enough to list.
+"""Which credit rules pay for the number of turns, on a game small enough to list.
 
 The game: stop after the first turn with reward c, or take a second turn, with rewards c - μ and then μ. Both
 are worth c, so a policy that stops with probability 1 - p must not be moved. The expected gradient by the
@@ -23,7 +23,7 @@ from surefoot.rl.credit import (
     ScoredRollout,
     Summed,
     TurnDifference,
-    TurnNormalized,
+    turn_rewards,
 )
 
 GROUP, GOES_ON = 3, 0.3
@@ -56,7 +56,6 @@ UNBIASED: list[tuple[Credit, Advantage]] = [
     (Outcome(), LeaveOneOut()),
     (Outcome(), Group()),
     (Summed(), Reinforce()),
-    (TurnNormalized(), Reinforce()),
     (TurnDifference(), LeaveOneOut()),
     (TurnDifference(lam=1.0), LeaveOneOut()),
     (AnchorState(rewards="scores", gamma=1.0), Group()),
@@ -72,14 +71,6 @@ def test_these_rules_are_indifferent_between_equal_returns(
     assert expected_gradient(rule, estimator, c=1.0, mu=mu) == pytest.approx(0.0, abs=1e-9)
 
 
-@pytest.mark.parametrize("mu", [0.5, -0.5])
-def test_a_mean_over_those_that_got_there_pays_for_the_number_of_turns(mu: float) -> None:
-    """The second turn's reward is subtracted whole, so going on is worth c - μ: a further turn of negative
-    reward is paid for, one of positive reward costs."""
-    gradient = expected_gradient(TurnNormalized(ended="absent"), Reinforce(), c=1.0, mu=mu)
-    assert gradient == pytest.approx(-mu * GOES_ON * (1 - GOES_ON) * (GROUP - 1) / GROUP)
-
-
 @pytest.mark.parametrize("estimator", [Group(scale=False), LeaveOneOut()])
 def test_summed_rewards_with_a_baseline_for_each_are_biased_too(estimator: Advantage) -> None:
     """Each reward loses an average reward, so the same return in more turns loses more."""
@@ -91,34 +82,10 @@ def test_a_discount_within_states_prefers_the_shorter_of_equal_returns() -> None
     assert expected_gradient(rule, Group(), c=1.0, mu=0.5) < 0
 
 
-def test_episodes_of_one_length_are_compared_turn_by_turn() -> None:
-    group = [scored([1.0, 0.0], outcome=1.0), scored([0.0, 0.5], outcome=0.0)]
-    (streams,) = TurnNormalized().credit([group])
-    assert [one[0].values for one in streams] == [
-        pytest.approx((0.5, 0.25)),
-        pytest.approx((-0.5, -0.25)),
-    ]
-
-
-def test_an_episode_that_ended_is_charged_for_the_turns_that_others_took() -> None:
-    (streams,) = TurnNormalized(rewards="scores").credit([[scored([1.0]), scored([0.0, 1.0])]])
-    assert [one[0].values for one in streams] == [pytest.approx((0.5 - 0.5,)), pytest.approx((-0.5, 0.5))]
-
-
 def test_a_missing_reward_of_an_earlier_turn_is_an_error_and_not_0() -> None:
+    rule = AnchorState(rewards="scores")
+    states = ("start", "second")
     with pytest.raises(ScoreError, match="turn 1 is unscored"):
-        TurnNormalized().credit([[scored([None, 1.0], outcome=1.0)] * 2])
+        rule.credit([[replace(scored([None, 1.0], outcome=1.0), states=states)] * 2])
     with pytest.raises(ScoreError, match="'ends'"):
-        TurnNormalized(rewards="outcome").credit([[ScoredRollout(tokens=1, outcome=1.0)]])
-
-
-def test_alone_in_a_group_there_is_nothing_to_compare_with() -> None:
-    (alone,) = TurnNormalized().credit([[scored([0.5], outcome=1.0)]])[0]
-    assert alone[0].at == ()
-    assert [streams[0].at for streams in TurnNormalized().credit([[scored([0.5])] * 2])[0]] == [(), ()]
-
-
-def test_an_episode_that_was_not_judged_counts_as_wrong_beside_others() -> None:
-    right, unjudged, wrong = (scored([0.5], outcome=outcome) for outcome in (1.0, None, 0.0))
-    credit = TurnNormalized().credit
-    assert credit([[right, unjudged]]) == credit([[right, wrong]])
+        turn_rewards(ScoredRollout(tokens=1, outcome=1.0), "outcome")
