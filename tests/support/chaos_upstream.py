@@ -95,7 +95,7 @@ class Upstream:
             case "long reasons" if scoring:
                 return Reply(payload=_unscored(body))
             case "long reasons":
-                return Reply(status=400, payload={"error": {"message": REASON}})
+                return Reply(status=500, payload={"error": {"message": REASON}})
             case "endless streams":
                 return Reply(events=self._events())
             case "gzip bombs":

@@ -12,7 +12,7 @@ import os
 import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -179,9 +179,10 @@ class HttpClient:
                 if status < 400:
                     body = f"redirected to {response.headers.get('Location')}; use the final address"
                 else:
-                    with suppress(CallError):  # the rest is left unread
-                        async for chunk in _bounded(response, _ERROR_BYTES):
-                            read.append(chunk)
+                    async for chunk in response.content.iter_chunked(_ERROR_BYTES):
+                        read.append(chunk)
+                        if sum(map(len, read)) >= _ERROR_BYTES:  # the rest is left unread
+                            break
                     body = b"".join(read).decode(errors="replace")
                 raise CallError(
                     f"status {status}: {quoted(body)}",

@@ -33,7 +33,7 @@ def upstream():
     [
         ("false counts", {200}),
         ("false lengths", {200, 502}),
-        ("long reasons", {200, 400}),
+        ("long reasons", {200, 502}),
         ("endless streams", {200, 502}),
         ("gzip bombs", {200, 502}),
         ("redirects", {200, 502}),

@@ -103,8 +103,13 @@ class UpstreamScorer:
         with self.lock:
             begin = time.monotonic()
             records = self._score(items)
-            speed = sum(map(_characters, items)) / max(time.monotonic() - begin, 1e-6)
-            self.speed += 0.2 * (speed - self.speed)
+            read = [  # a text that is refused takes no time
+                _characters(item)
+                for item, record in zip(items, records, strict=True)
+                if any(score is not None for score in record.scores)
+            ]
+            if read:
+                self.speed += 0.2 * (sum(read) / max(time.monotonic() - begin, 1e-6) - self.speed)
             return records
 
     def _score(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
@@ -136,7 +141,7 @@ _MAX_SAMPLES = 1024
 """Samples of a batch of the policy; one request may be larger."""
 _CHUNK_S = 0.05
 """Seconds of the reward model that one turn may take, if it is as fast as it was."""
-_LEAST_CHARACTERS, _MOST_CHARACTERS = 2000, 64_000
+_LEAST_CHARACTERS, _MOST_CHARACTERS = 2000, 16_000
 """Bounds of a turn's solutions; a single solution may be longer."""
 _BATCH_TURNS = 4
 """Turns at a reward model in this process, which form one batch."""
