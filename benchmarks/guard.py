@@ -47,14 +47,13 @@ from _agents_guard import SETTINGS, Counts, play
 from numpy.typing import NDArray
 
 from surefoot import __version__, run_sync
-from surefoot.cli.runs import read_table
-from surefoot.guard import Guard
-from surefoot.guard.replay import replay_policy
+from surefoot.formats import ImportContext, ImportSettings, import_traces
+from surefoot.guard import Guard, replay_policy
+from surefoot.io import ReadReport
 from surefoot.lab.shop import Shop, generate_tasks
 from surefoot.labelling import ToolCallVerifier, ToolPolicy
-from surefoot.records import Message, Tool, ToolCall, Trace
+from surefoot.records import Message, Tool, ToolCall
 from surefoot.stats import Interval, bootstrap_mean, bootstrap_totals, wilson_interval
-from surefoot.stats.bootstrap import group_sums
 
 Figures = list[dict[str, Any]]
 POLICIES: Final = Path(__file__).parents[1] / "examples" / "policies"
@@ -345,7 +344,10 @@ def _share(values: list[bool]) -> Interval:
 
 def _over_injections(blocked: list[tuple[str, bool]]) -> Interval:
     """Share of sessions, with an interval over injections, whose sessions resemble each other."""
-    totals = group_sums([[float(value), 1.0] for _, value in blocked], [name for name, _ in blocked])
+    by_injection: dict[str, list[bool]] = defaultdict(list)
+    for name, value in blocked:
+        by_injection[name].append(value)
+    totals = [(sum(values), len(values)) for values in by_injection.values()]
     [share] = bootstrap_totals([totals], _ratio, draws=10_000, rng=np.random.default_rng(0))
     return 100 * share
 
@@ -355,7 +357,9 @@ def tau_bench(options: argparse.Namespace) -> Figures:
     if options.tau_bench is None:
         raise LookupError("--tau-bench names no file of results")
     policy = ToolPolicy.of_file(POLICIES / "airline.json")
-    traces = [trace for trace in read_table(str(options.tau_bench), Trace) if trace.outcome is True]
+    context = ImportContext(settings=ImportSettings(), report=ReadReport(), say=print)
+    items = import_traces(options.tau_bench, "tau-bench", context)
+    traces = [item.trace for item in items if item.trace is not None and item.trace.outcome is True]
     replay = replay_policy(policy, traces)
     blocked = wilson_interval(len(replay.stopped), replay.calls)
     unit = f"% of {replay.calls} calls in {replay.runs} successful runs"

@@ -19,3 +19,5 @@ from .records import GuardDecision as GuardDecision
 from .records import GuardSettings as GuardSettings
 from .records import Review as Review
 from .records import StageVerdict as StageVerdict
+from .replay import PolicyReplay as PolicyReplay
+from .replay import replay_policy as replay_policy
