@@ -109,9 +109,9 @@ def test_deferring_without_a_trusted_model_is_refused() -> None:
     with pytest.raises(GuardError, match="give 'trusted' to guarded_reply"):
         reply(GOOD, protocol="defer-to-trusted")
     guard = Guard(GuardSettings(protocol="defer-to-trusted"))
-    with pytest.raises(GuardError, match="there is no trusted model"):
+    with pytest.raises(GuardError, match="without a trusted model"):
         asyncio.run(checked_call(guard, RUN, TOOLS, GOOD.tool_calls[0]))
-    with pytest.raises(GuardError, match="there is no trusted model"):
+    with pytest.raises(GuardError, match="without a trusted model"):
         McpProxy(guard)
     guard.close()
 

@@ -105,7 +105,7 @@ class Fit(Command):
     """Fit the guard's threshold on your own recorded runs, and report how often it blocks a good call.
 
     The runs are scored with `--prm`, which sees the channels that the guard will show it (`--monitor-sees`);
-    or `--scores` has scores of the whole runs. Good calls are those of successful runs;
+    or `--scores` has scores of the whole runs. Calls of successful runs are good;
     with `--labels`, steps labelled good, and steps labelled bad show how much the threshold catches;
     `--good all` counts every recorded call as good. The threshold is the highest one that blocks at most
     `--max-false-blocks` of good runs (split conformal prediction). The false-alarm rate is measured by

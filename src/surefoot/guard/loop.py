@@ -63,7 +63,7 @@ async def guarded_reply(
 
     The model samples again at most ``settings.resamples`` times, and sees the reason of a rejection at most
     ``settings.rejections`` times. Without ``review`` a call that would be held is rejected. ``caller`` and
-    ``conversation`` are those of :meth:`Guard.check`. The released calls are canonical and redeemed.
+    ``conversation`` name it as in :meth:`Guard.check`. The released calls are canonical and redeemed.
 
     With the protocol defer-to-trusted, ``trusted`` samples in place of ``ask`` after a suspicious message;
     its messages pass the schema and the rules, but are not scored. Raises ``GuardError`` if it is missing.
@@ -118,7 +118,7 @@ def refuse_deferring(guard: Guard) -> None:
     """Raise ``GuardError`` for a protocol that needs a trusted model."""
     if guard.settings.protocol == "defer-to-trusted":
         raise GuardError(
-            "'protocol' is defer-to-trusted, and there is no trusted model: give 'trusted' to guarded_reply "
+            "'protocol' is defer-to-trusted, without a trusted model: give 'trusted' to guarded_reply "
             "or run_tools, or use trusted-monitoring, defer-to-resample or hold"
         )
 
@@ -149,8 +149,8 @@ async def checked_call(
     """The decision about a call that a framework is about to execute, which asks the model itself.
 
     ``review`` decides about calls that would be held; without it, or without a decision, they are rejected.
-    ``caller`` and ``conversation`` are those of :meth:`Guard.check`. After ``release`` the framework executes
-    what :meth:`Guard.redeem` returns; after any other action it executes nothing, and shows
+    ``caller`` and ``conversation`` name it as in :meth:`Guard.check`. After ``release`` the framework
+    executes what :meth:`Guard.redeem` returns; after any other action it executes nothing, and shows
     :func:`refusal_text` to the model. Raises ``GuardError`` for the protocol defer-to-trusted.
     """
     refuse_deferring(guard)
@@ -226,7 +226,7 @@ async def run_tools(
     """Let a model call tools until it answers; only what ``guard`` releases is executed.
 
     The reasons of rejections stay in the run. ``ask`` and ``execute`` may raise, which ends the run.
-    ``trusted`` is that of :func:`guarded_reply`, for each answer anew.
+    ``trusted`` works as in :func:`guarded_reply`, for each answer anew.
     """
     run, decisions, conversation = tuple(messages), list[GuardDecision](), uuid.uuid4().hex
     for _ in range(max_turns):

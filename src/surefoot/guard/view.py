@@ -27,7 +27,7 @@ def _hidden(message: Message, sees: Collection[Channel]) -> dict[str, Any]:
     if message.role != "assistant" or "reasoning" in sees:
         return {}
     content = message.content
-    while content and (spans := reasoning_spans(content)):  # what is left can be a block again
+    while content and (spans := reasoning_spans(content)):  # the rest can be a block again
         content = "".join(
             content[end:start]
             for (_, end), (start, _) in zip([(0, 0), *spans], [*spans, (len(content), 0)], strict=True)
