@@ -8,6 +8,7 @@ import shutil
 import statistics
 import threading
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,10 @@ def test_blocked_drawn_again_and_approved_by_a_person(tmp_path: Path) -> None:
             def ask(*said: dict[str, Any]) -> Any:
                 answers[:] = said
                 messages = [{"role": "user", "content": "Refund W1."}]
-                return client.chat.completions.create(model="tiny", messages=messages, tools=TOOLS)
+                session = {"X-Session-Id": uuid.uuid4().hex}  # each is a conversation of its own
+                return client.chat.completions.create(
+                    model="tiny", messages=messages, tools=TOOLS, extra_headers=session
+                )
 
             drawn_again = ask(calling("look"), calling("look", order="W1"))
             assert drawn_again.choices[0].message.tool_calls[0].function.name == "look"
