@@ -212,3 +212,10 @@ def test_the_pages_of_commands_are_up_to_date() -> None:
 
     written = {path: path.read_text("utf-8") for path in FOLDER.glob("*.md")}
     assert written == pages(), "run python -m surefoot.cli.reference"
+
+
+def test_the_tests_that_the_security_page_names_exist() -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    named = re.findall(r"`(test_\w+)`", (ROOT / "docs" / "security.md").read_text(encoding="utf-8"))
+    assert named
+    assert [name for name in named if f"def {name}(" not in text] == []
