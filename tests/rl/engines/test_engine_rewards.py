@@ -79,11 +79,14 @@ def test_the_total_is_the_rules_return():
     assert of(ClipDelta(clip=False)) == pytest.approx(scores[0])
 
 
-def test_what_is_not_known_is_no_reward():
+def test_what_is_not_known_counts_as_the_worst_of_its_group():
     some, none, empty = "123?56", "???", " \n"
     responses = [EngineSample(problem=PROBLEM, text=text) for text in (some, none, empty)]
     found = [total_return(one) for one in rewards(Summed()).reward(responses)]
-    assert found == [pytest.approx(step_score("123")), None, None]
+    worst = step_score("123")  # the only step that is scored
+    assert found == pytest.approx([2 * worst, worst, worst])
+    alone = [EngineSample(problem=PROBLEM, text=none)]
+    assert total_return(rewards(Summed()).reward(alone)[0]) is None
     # nobody scored it, yet its answer is wrong
     outcome = StepRewards(credit=Outcome(), segmenter=Line(), grader=EXACT)
     assert [total_return(one) for one in outcome.reward(responses)] == [0.0, 0.0, 0.0]

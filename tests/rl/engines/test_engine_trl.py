@@ -42,9 +42,9 @@ def test_one_number_a_completion():
     assert reward.__name__ == "worst_step"
     assert reward(prompts=prompts, completions=chats, completion_ids=[[1], [2]], trainer_state=None) == [
         pytest.approx(worst),
-        None,
+        pytest.approx(worst),  # not scored: the worst of its group
     ]
-    assert reward(prompts=["p", "p"], completions=["12+34=46", "???"]) == [pytest.approx(worst), None]
+    assert reward(prompts=["p", "q"], completions=["12+34=46", "???"]) == [pytest.approx(worst), None]
 
 
 def test_columns_of_the_data_set():
