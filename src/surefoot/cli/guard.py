@@ -192,9 +192,9 @@ class Fit(Command):
                 for item, seen, scores in zip(piece, items, checked_scores(scorer, items), strict=True):
                     labels_of = binary_labels(item.labels, len(item.trace.steps), LabelRule(neutral="good"))
                     whole_run = good_if == "all" or (good_if == "successful" and item.trace.outcome is True)
-                    places = call_steps(seen.trace)
+                    viewed_steps = call_steps(seen.trace)
                     calls = [
-                        (labels_of[step].good, scores.scores[places[call]])
+                        (labels_of[step].good, scores.scores[viewed_steps[call]])
                         for call, step in call_steps(item.trace).items()
                     ]
                     runs.append(

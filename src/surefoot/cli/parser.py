@@ -81,11 +81,11 @@ class SettingsCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the common options, or all of them, in their panels."""
-        shown = self.options
-        if len(shown) > _FEW and not ctx.meta.get("all"):
-            shown = [option for option in shown if option.common]
+        options = self.options
+        if len(options) > _FEW and not ctx.meta.get("all"):
+            options = [option for option in options if option.common]
         panels: dict[str, list[tuple[str, str]]] = {}
-        for option in shown:
+        for option in options:
             title = "Arguments" if option.flag.argument else option.panel or "Options"
             default = option.default_text
             default = default if default in ("", "required") else f"default: {default}"
@@ -100,7 +100,7 @@ class SettingsCommand(click.Command):
         ]
         if output_fields(self.settings):
             general.insert(0, ("--force", "Overwrite existing output."))
-        if hidden := len(self.options) - len(shown):
+        if hidden := len(self.options) - len(options):
             general.append(("--help-all", f"Show {hidden} more options."))
         for title, rows in panels.items():
             with formatter.section(title):
@@ -187,14 +187,14 @@ def explained(error: ValidationError, command: type[BaseModel]) -> Exception:
     """The first error of a validation, in one sentence that names the option."""
     options = options_of(command)
     first = error.errors(include_url=False)[0]
-    place = tuple(part for part in first["loc"] if isinstance(part, str))
+    path = tuple(part for part in first["loc"] if isinstance(part, str))
     of_tag = first["type"] == "union_tag_invalid"
     matches = (
         option
         for option in options
-        if (option.path[:-1] if of_tag else option.path) == place[: len(option.path)]
+        if (option.path[:-1] if of_tag else option.path) == path[: len(option.path)]
     )
-    name = next((option.name for option in matches), ".".join(place))
+    name = next((option.name for option in matches), ".".join(path))
     if first["type"] == "missing":
         return click.UsageError(f"{name} is required", click.get_current_context(silent=True))
     if first["type"] in ("literal_error", "union_tag_invalid"):

@@ -38,12 +38,12 @@ Shared = dict[str, tuple[str, str]]
 
 def shared_options(commands: Iterable[type[Command]]) -> Shared:
     """The options that are the same in several commands; common ones are described in full on every page."""
-    places: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
+    defaults: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
     for command in commands:
         for option in _shown(command):
             if option.panel or not option.common:
-                places[_row(option)][option.panel or "General", _default(option)] += 1
-    return {row: found.most_common(1)[0][0] for row, found in places.items() if found.total() >= _SHARED}
+                defaults[_row(option)][option.panel or "General", _default(option)] += 1
+    return {row: counts.most_common(1)[0][0] for row, counts in defaults.items() if counts.total() >= _SHARED}
 
 
 def pages(folder: Path = FOLDER) -> dict[Path, str]:

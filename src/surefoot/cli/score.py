@@ -122,18 +122,18 @@ class Score(Command):
 
         text = sys.stdin.read() if self.solution == "-" else self.solution
         with checked_options():
-            asked = Problem(text=problem)
-        trace = cut(asked, text, segmenter(self.segment) if self.segment else scorer.card.segmenter)
-        [scores] = scorer.score_traces([ProblemTrace(problem=asked, trace=trace)])
+            question = Problem(text=problem)
+        trace = cut(question, text, segmenter(self.segment) if self.segment else scorer.card.segmenter)
+        [scores] = scorer.score_traces([ProblemTrace(problem=question, trace=trace)])
         low = (
             step for step, value in enumerate(scores.scores) if value is not None and value < self.threshold
         )
         bad = next(low, None)
         for step, value in enumerate(scores.scores):
             mark = "  ← first error" if step == bad else ""
-            shown = " n/a " if value is None else f"{value:.3f}"
+            number = " n/a " if value is None else f"{value:.3f}"
             colour = "red" if step == bad else None
-            echo(f"{step:3}  {shown}  {trace.step_text(step).strip()}{mark}", fg=colour)
+            echo(f"{step:3}  {number}  {trace.step_text(step).strip()}{mark}", fg=colour)
         if scores.unscored_reason:
             echo(scores.unscored_reason, fg="yellow")
         else:

@@ -276,8 +276,8 @@ def _field(kind: type, name: str, info: FieldInfo) -> SettingsField:
     parts = [part for part in get_args(core) if part is not NoneType]
     optional = get_origin(core) in (Union, UnionType) and NoneType in get_args(core)
     if optional:
-        some: Any = Union[tuple(parts)]  # noqa: UP007
-        inner = FieldInfo.from_annotation(some)
+        union: Any = Union[tuple(parts)]  # noqa: UP007
+        inner = FieldInfo.from_annotation(union)
         core, metadata = inner.annotation, [*inner.metadata, *metadata]
         description = description or inner.description
     default = info.get_default(call_default_factory=True, validated_data={})
@@ -316,10 +316,10 @@ def _options(
     ``prefix`` comes before the names of options below an optional class.
     """
     for field in settings_fields(kind):
-        here = (*path, field.name)
+        field_path = (*path, field.name)
         value = field.default if default is None else getattr(default, field.name)
         if not is_settings(field.kind):
-            yield _option(field, value, here, group, prefix)
+            yield _option(field, value, field_path, group, prefix)
             continue
         start = value if is_settings(type(value)) else None
         below = f"{prefix or ''}{field.name}-" if field.optional else prefix
@@ -329,11 +329,11 @@ def _options(
         else:
             inner = field.last(OptionGroup) or OptionGroup()
             inner = replace(inner, title=inner.title or title)
-        first, *others = _options(field.kind, start, here, inner, prefix=below)
+        first, *remaining = _options(field.kind, start, field_path, inner, prefix=below)
         if field.optional and start is None:  # its first option describes the whole class, too
             text = f"{field.description} {first.description}"
             first = replace(first, default=None, description=" ".join(text.split()))
-        yield from (first, *others)
+        yield from (first, *remaining)
 
 
 def _option(

@@ -105,7 +105,7 @@ def label_noise(predicted: GoodSteps, truth: GoodSteps) -> LabelNoise:
     )
     good = Confusion(tp=bad.tn, fp=bad.fn, fn=bad.fp, tn=bad.tp)
     firsts = [(first_error(a), first_error(b)) for a, b in zip(predicted, truth, strict=True)]
-    known = [a == b for a, b in firsts if a is not None and b is not None]
+    agreements = [a == b for a, b in firsts if a is not None and b is not None]
     return LabelNoise(
         precision_error=bad.precision,
         recall_error=bad.recall,
@@ -114,11 +114,11 @@ def label_noise(predicted: GoodSteps, truth: GoodSteps) -> LabelNoise:
         recall_good=good.recall,
         f1_good=good.f1,
         accuracy=bad.accuracy,
-        first_error_accuracy=_share(sum(known), len(known)),
+        first_error_accuracy=_share(sum(agreements), len(agreements)),
         steps=bad.steps,
         dropped=pairs.total() - bad.steps,
-        traces=len(known),
-        dropped_traces=len(firsts) - len(known),
+        traces=len(agreements),
+        dropped_traces=len(firsts) - len(agreements),
     )
 
 

@@ -47,9 +47,9 @@ def drawn(plot: Plot, tables: Mapping[str, Sequence[Measures]]) -> Figure | None
     rows = [
         row
         for row in tables.get(plot.rows, ())
-        if all(row.keys[key] in some for key, some in plot.where.items())
+        if all(row.keys[key] in allowed for key, allowed in plot.where.items())
     ]
-    same = {plot.x, *(key for key, some in plot.where.items() if len(some) == 1)}
+    same = {plot.x, *(key for key, allowed in plot.where.items() if len(allowed) == 1)}
     if plot.y and not plot.x:
         return _dots(rows, plot.y[0]) if rows else None
     lines: dict[str, list[Line]] = {}

@@ -100,8 +100,8 @@ def fit_threshold(
     blocked = np.zeros((len(scored), 6))
     for fold in range(folds.max(initial=-1) + 1):
         inside = folds == fold
-        others = [run for run, held in zip(scored, inside, strict=True) if not held]
-        threshold = calibrated_threshold(_units(others, unit), max_false_blocks)
+        training = [run for run, held in zip(scored, inside, strict=True) if not held]
+        threshold = calibrated_threshold(_units(training, unit), max_false_blocks)
         for number in np.flatnonzero(inside):
             blocked[number] = _counts(scored[number], threshold)
     totals = group_sums(blocked, [run.problem for run in scored])
@@ -140,7 +140,7 @@ def _folds(problems: Sequence[str]) -> NDArray[np.intp]:
             f"{len(names)} problems have runs with scored calls; cross-validation needs 2 or more"
         )
     order = np.random.default_rng(0).permutation(len(names))
-    fold = {names[place]: number % min(FOLDS, len(names)) for number, place in enumerate(order)}
+    fold = {names[index]: number % min(FOLDS, len(names)) for number, index in enumerate(order)}
     return np.array([fold[problem] for problem in problems], dtype=np.intp)
 
 

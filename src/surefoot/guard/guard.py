@@ -380,9 +380,9 @@ def _results(messages: Sequence[Message], reply: Message, earlier: list[CallResu
 def _call_rules(
     verifier: ToolCallVerifier, item: ProblemTrace, results: Sequence[CallResult], new: int
 ) -> list[_Found]:
-    found: dict[Outcome, Finding] = {"violated": "fail", "undecidable": "error", "satisfied": "unknown"}
+    findings: dict[Outcome, Finding] = {"violated": "fail", "undecidable": "error", "satisfied": "unknown"}
     verdicts = map(overall, verifier.check_calls(item.trace.messages, item.trace.tools, results, new))
-    return [_Found(found[outcome], reason) for outcome, reason in verdicts]
+    return [_Found(findings[outcome], reason) for outcome, reason in verdicts]
 
 
 def _rule(verifier: StepVerifier, item: ProblemTrace) -> list[_Found]:

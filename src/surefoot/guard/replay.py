@@ -57,8 +57,8 @@ def replay_policy(policy: ToolPolicy, runs: Iterable[Trace]) -> PolicyReplay:
             replay.counts[_ACTIONS[worst]] += 1
             if worst != "satisfied":
                 call = {"tool": result.call.name, "arguments": result.call.arguments, "reason": reason}
-                place = {"trace_id": run.id, "message": result.message, "action": _ACTIONS[worst]}
-                replay.stopped.append(place | call)
+                source = {"trace_id": run.id, "message": result.message, "action": _ACTIONS[worst]}
+                replay.stopped.append(source | call)
     for rule in rules:
         evaluations = rule["satisfied"] + rule["violated"] + rule["undecidable"]
         rule["microseconds"] = round(rule["microseconds"] / max(1, evaluations), 1)

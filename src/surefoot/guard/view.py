@@ -43,10 +43,10 @@ def viewed_trace(trace: Trace, sees: Collection[Channel]) -> Trace:
 
 def call_steps(trace: Trace) -> dict[tuple[int, int], int]:
     """The step of each call, by the numbers of its message and of the call there."""
-    places = {}
+    steps = {}
     for number, step in enumerate(trace.steps):
         if step.message is not None and step.part in ("tool_call", "message"):
             calls = trace.messages[step.message].tool_calls
             for call in range(len(calls)) if step.call is None else (step.call,):
-                places[step.message, call] = number
-    return places
+                steps[step.message, call] = number
+    return steps

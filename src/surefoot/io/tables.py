@@ -171,8 +171,8 @@ class RecordTable(OnDisk[R], Generic[R]):
             "(SELECT coalesce(max(first), 0) FROM places WHERE first <= ?) ORDER BY first",
             (stop, start),
         )
-        for place, records in self.read(map(Location._make, rows)):
-            yield from records[max(0, start - place.first) : stop - place.first]
+        for location, records in self.read(map(Location._make, rows)):
+            yield from records[max(0, start - location.first) : stop - location.first]
 
     def facts(self) -> Iterator[Facts]:
         """Facts about each place in the file: about each record, if every record has its own key."""
@@ -215,33 +215,34 @@ class RecordTable(OnDisk[R], Generic[R]):
             )
             yield [record for _, records in self.read(map(Location._make, rows)) for record in records]
 
-    def read(self, places: Iterable[Location]) -> Iterator[tuple[Location, list[R]]]:
-        """Yield the records of ``places``; neighbouring places are read together."""
+    def read(self, locations: Iterable[Location]) -> Iterator[tuple[Location, list[R]]]:
+        """Yield the records of ``locations``; neighbouring records are read together."""
         with self.data.open("rb", buffering=0) as stream:
             waiting: list[Location] = []
-            for place in places:
+            for location in locations:
                 if waiting and not (
-                    waiting[-1].start < place.start
-                    and place.start + place.bytes - waiting[0].start <= _READ_AHEAD
+                    waiting[-1].start < location.start
+                    and location.start + location.bytes - waiting[0].start <= _READ_AHEAD
                 ):
                     yield from self._parsed(stream.fileno(), waiting)
                     waiting = []
-                waiting.append(place)
+                waiting.append(location)
             yield from self._parsed(stream.fileno(), waiting)
 
-    def _parsed(self, handle: int, places: Sequence[Location]) -> Iterator[tuple[Location, list[R]]]:
-        if not places:
+    def _parsed(self, handle: int, locations: Sequence[Location]) -> Iterator[tuple[Location, list[R]]]:
+        if not locations:
             return
-        base, end = places[0].start, places[-1].start + places[-1].bytes
+        base, end = locations[0].start, locations[-1].start + locations[-1].bytes
         text = os.pread(handle, end - base, base)
         if len(text) < end - base:
             raise RecordError(
                 f"{self.data} is shorter than when it was opened; do not change it while it is in use"
             )
         parse = self.record.model_validate_json
-        for place in places:
-            lines = text[place.start - base : place.start - base + place.bytes].split(b"\n")
-            yield place, [parse(line) for line in map(bytes.strip, lines) if line]
+        for location in locations:
+            start = location.start - base
+            lines = text[start : start + location.bytes].split(b"\n")
+            yield location, [parse(line) for line in map(bytes.strip, lines) if line]
 
 
 def open_table(

@@ -146,22 +146,22 @@ def _changes(item: LabelledTrace, start: float | None) -> Iterator[_Change]:
     if start is not None and not 0 <= start <= 1:
         raise LabelError(f"start[{item.problem.id!r}] is {start}; a success rate lies in [0, 1]")
     values = _values(item)
-    before, why = start, "no value of the problem itself ('start')"
+    value_before, why = start, "no value of the problem itself ('start')"
     for step in range(len(item.trace.steps)):
         value = values.get(step)
-        after = None if value is None else value.value
-        reason = None if before is not None else why
-        if after is None:
+        value_after = None if value is None else value.value
+        reason = None if value_before is not None else why
+        if value_after is None:
             reason = f"no value after the step: {value.reason if value else 'no label'}"
         yield _Change(
             trace_id=item.trace.id,
             step=step,
-            before=math.nan if before is None else before,
-            after=math.nan if after is None else after,
+            before=math.nan if value_before is None else value_before,
+            after=math.nan if value_after is None else value_after,
             reason=reason,
             of=value,
         )
-        before, why = after, "no value before the step"
+        value_before, why = value_after, "no value before the step"
 
 
 def _values(item: LabelledTrace) -> dict[int, StepLabel]:

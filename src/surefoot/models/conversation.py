@@ -82,8 +82,8 @@ def _broken(trace: Trace, reserved: ControlTokens) -> Trace:
     for number, message in enumerate(trace.messages):
         reasoning = message.reasoning
         if reasoning is not None:
-            shown = text(reasoning.text, number, "reasoning")
-            reasoning = reasoning.model_copy(update={"text": shown})
+            reasoning_text = text(reasoning.text, number, "reasoning")
+            reasoning = reasoning.model_copy(update={"text": reasoning_text})
         content = text(message.content, number, "content", "message") if message.content else message.content
         calls = tuple(
             call.model_copy(

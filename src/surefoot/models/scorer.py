@@ -68,9 +68,9 @@ class CheckpointScorer(ABC):
         how; else at blank lines, or at line ends if it has none. Raises ``ScoreError`` for an empty
         solution.
         """
-        known = Problem(text=problem) if isinstance(problem, str) else problem
-        traces = [cut(known, text, segmenter or self.card.segmenter) for text in solutions]
-        return self.score_traces([ProblemTrace(problem=known, trace=trace) for trace in traces])
+        record = Problem(text=problem) if isinstance(problem, str) else problem
+        traces = [cut(record, text, segmenter or self.card.segmenter) for text in solutions]
+        return self.score_traces([ProblemTrace(problem=record, trace=trace) for trace in traces])
 
     def aggregate(self, scores: StepScores) -> float:
         """One number for a whole trace, by the checkpoint's own rule."""

@@ -184,8 +184,8 @@ def shorten(text: str, columns: int) -> str:
         return clean
     room = columns - 1
     head = chop_cells(clean, room - room // 3)[0] if room else ""
-    rest = room - cell_len(head)
-    tail = chop_cells(clean[::-1], rest)[0][::-1] if rest else ""
+    tail_columns = room - cell_len(head)
+    tail = chop_cells(clean[::-1], tail_columns)[0][::-1] if tail_columns else ""
     return f"{head}…{tail}"
 
 

@@ -57,8 +57,8 @@ class RolloutSettings(Command):
         from surefoot.cli.runs import CHARACTERS_PER_TOKEN, say_prediction
 
         half = self.sampling.max_tokens / 2
-        if some := items[:: max(1, len(items) // 1000)]:
-            traces = [item.trace for item in some]
+        if sample := items[:: max(1, len(items) // 1000)]:
+            traces = [item.trace for item in sample]
             lengths = [t.usage.completion_tokens or len(t.text or "") / CHARACTERS_PER_TOKEN for t in traces]
             half = fmean(lengths) / 2
         texts = fmean(len(problem.text) for problem in problems[:1000]) / CHARACTERS_PER_TOKEN

@@ -212,7 +212,7 @@ SWAP_NUMBER = swap_number()
 DELETE_PREMISE = Edit(
     "deleted premise",
     "breaks",
-    lambda trace: [place for place in _visible(trace) if place < len(trace.steps) - 1],
+    lambda trace: [n for n in _visible(trace) if n < len(trace.steps) - 1],
     # the step after it is compared with itself
     lambda _, parts, place: ([*parts[:place], *parts[place + 1 :]], place, place + 1),
 )

@@ -131,7 +131,7 @@ class ShopMenu:
         state = "delivered" if kind == "refund" else "processing"
         looked = 0 if order is None else 1 if order["status"] == state else 2
         receipt = {"valid": 1, "forged": 2}.get(view.receipts.get(order_id, ""), 0)
-        pending = sum(one not in view.done for _, one, _ in view.requests if one != order_id)
+        pending = sum(other not in view.done for _, other, _ in view.requests if other != order_id)
         digits = (
             *(_KINDS.index(kind), looked, receipt, int(view.verified), self._last),
             *(int(order_id in view.done), pending, int(view.resolved)),

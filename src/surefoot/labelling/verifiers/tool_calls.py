@@ -184,8 +184,8 @@ class _Repeats:
             reason = self._repeated(text, result)
         self._equal.setdefault(text, []).append((self._count, result))
         if result.call.name not in self._policy.read_only:
-            others = [change for change in self._changes if change[1] != text]
-            self._changes = [*others[-1:], (self._count, text)]
+            unequal = [change for change in self._changes if change[1] != text]
+            self._changes = [*unequal[-1:], (self._count, text)]
         self._count += 1
         return reason
 

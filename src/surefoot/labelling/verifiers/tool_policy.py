@@ -155,8 +155,8 @@ class CallResult:
         text = ((self.result.content or "") if self.result is not None else "").strip()
         try:
             value, end = _RESULTS.raw_decode(text)
-            whole = isinstance(value, dict | list) or end == len(text)
-            return _as_cel(value) if whole and _depth(value) <= MAX_DEPTH else text
+            is_json = isinstance(value, dict | list) or end == len(text)
+            return _as_cel(value) if is_json and _depth(value) <= MAX_DEPTH else text
         except (ValueError, OverflowError, RecursionError):
             return text
 
@@ -164,8 +164,10 @@ class CallResult:
         """Whether it is a call of this tool that has all of ``arguments``, among others."""
         if normal_name(self.call.name) != normal_name(name):
             return False
-        own = self.arguments or {}
-        return all(key in own and json_text(own[key]) == json_text(value) for key, value in arguments.items())
+        actual = self.arguments or {}
+        return all(
+            key in actual and json_text(actual[key]) == json_text(value) for key, value in arguments.items()
+        )
 
 
 def call_results(messages: Sequence[Message]) -> Iterator[CallResult]:
@@ -178,9 +180,9 @@ def call_results(messages: Sequence[Message]) -> Iterator[CallResult]:
             continue
         results = list(takewhile(lambda reply: reply.role == "tool", messages[index + 1 :]))
         by_id = _unique({}, ((reply.tool_call_id, reply) for reply in results))
-        known = _unique({}, ((call.id, call) for call in message.tool_calls))
+        calls = _unique({}, ((call.id, call) for call in message.tool_calls))
         for number, call in enumerate(message.tool_calls):
-            result = by_id.get(call.id) if call.id is not None and known[call.id] else None
+            result = by_id.get(call.id) if call.id is not None and calls[call.id] else None
             if result is None and number < len(results):
                 at_index = results[number]
                 result = at_index if None in (at_index.tool_call_id, call.id) else None
@@ -304,8 +306,10 @@ class ToolPolicy(FrozenModel):
         named |= {f"rules.{number}.tools": rule.tools for number, rule in enumerate(self.rules)}
         for field, names in named.items():
             if unknown := set(names) - schemas.keys():
-                known = ", ".join(schemas) or "none"
-                raise ValueError(f"{field}: there is no tool {sorted(unknown)[0]!r}; the tools are {known}")
+                tool_names = ", ".join(schemas) or "none"
+                raise ValueError(
+                    f"{field}: there is no tool {sorted(unknown)[0]!r}; the tools are {tool_names}"
+                )
         for number, rule in enumerate(self.rules):
             for name in rule.tools:
                 if wrong := _type_error(rule.require, schemas[name]):
@@ -575,16 +579,16 @@ def _member(tokens: Sequence[str], at: int) -> str | None:
 
 def _misuse(path: str, part: Mapping[str, Any], tokens: Sequence[str], at: int, end: int) -> str | None:
     types, choices = _types(part), part.get("enum")
-    before, after = tokens[max(0, at - 2) : at], tokens[end : end + 2]
-    if len(after) == 2 and after[0] == "." and types and "string" not in types:
-        wrong = f"{path} has no {after[1]}(): it is a {' or '.join(sorted(types))}"
-        return wrong if after[1] in _OF_TEXT else None
-    listed = after == ["in", "["]
-    others = tokens[end + 2 : _end(tokens, end + 1)] if listed else after[1:]
-    operator = "==" if listed else after[0] if after else ""
-    if operator not in (*_COMPARED, "+", "-", "*", "/") and len(before) == 2 and before[1] in _COMPARED:
-        operator, others = before[1], before[:1]
-    for value in map(_literal, others):
+    preceding, following = tokens[max(0, at - 2) : at], tokens[end : end + 2]
+    if len(following) == 2 and following[0] == "." and types and "string" not in types:
+        wrong = f"{path} has no {following[1]}(): it is a {' or '.join(sorted(types))}"
+        return wrong if following[1] in _OF_TEXT else None
+    listed = following == ["in", "["]
+    operands = tokens[end + 2 : _end(tokens, end + 1)] if listed else following[1:]
+    operator = "==" if listed else following[0] if following else ""
+    if operator not in (*_COMPARED, "+", "-", "*", "/") and len(preceding) == 2 and preceding[1] in _COMPARED:
+        operator, operands = preceding[1], preceding[:1]
+    for value in map(_literal, operands):
         if value is None or operator not in (*_COMPARED, "+", "-", "*", "/"):
             continue
         if types and _TYPES[type(value)] not in types:

@@ -257,8 +257,8 @@ class ImplicitPRM(CheckpointScorer):
         responses = [response_of(trace) for trace in encoded]
         read = [response for response in responses if response is not None]
         ours, cost = read_logprobs(self.policy, [ids for ids, _ in read], [first for _, first in read])
-        others, more = self.reference.logprobs(read)
-        pairs = zip(ours, others, map(sum, zip(cost, more, strict=True)), strict=True)
+        theirs, more = self.reference.logprobs(read)
+        pairs = zip(ours, theirs, map(sum, zip(cost, more, strict=True)), strict=True)
         rewards = []
         for trace, response in zip(encoded, responses, strict=True):
             steps: tuple[float | None, ...] = (None,) * len(trace.positions)
