@@ -152,7 +152,7 @@ Count = Annotated[int, Field(ge=0), AfterValidator(partial(min, MAX_COUNT))]
 
 
 def reported_count(value: object, most: int = MAX_COUNT) -> int:
-    """A count as another program reported it, between 0 and ``most``; 0 (unknown) for what is no number.
+    """A count that another program reported, between 0 and ``most``; 0 (unknown) if it is not a number.
 
     A larger number counts as ``most``, the most that the work could have used, so that a false report is
     never cheaper than the truth.

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from surefoot.evaluation.plots import curve_figure, drawn
+from surefoot.evaluation.plots import curve_figure, plot_figure
 from surefoot.evaluation.report import Plot, Report, Section
 from surefoot.stats.intervals import Interval
 
@@ -245,18 +245,18 @@ def test_a_section_prints_the_tables_that_it_names_and_shows_all_on_the_page():
 
 def test_plots_draw_the_measures_of_the_rows():
     rows = Section(title="t", about="", results={"audit": scorers()}).rows()
-    lines = drawn(Plot("audit.accuracy", "", log=True), rows)
+    lines = plot_figure(Plot("audit.accuracy", "", log=True), rows)
     assert lines is not None
     [axes] = lines.axes
     assert [(line.get_label(), list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines] == [
         ("a, min", [1, 4], [0.25, 0.5]),
         ("b, min", [1, 4], [0.25, 0.5]),
     ]
-    paired = drawn(Plot("audit.accuracy", "", x="audit.tokens"), rows)
+    paired = plot_figure(Plot("audit.accuracy", "", x="audit.tokens"), rows)
     assert paired is not None
     assert [list(line.get_xdata()) for line in paired.axes[0].lines] == [[10.0, 40.0], [10.0, 40.0]]
-    dots = drawn(Plot("audit.effects", "", y=("change",)), rows)
+    dots = plot_figure(Plot("audit.effects", "", y=("change",)), rows)
     assert dots is not None
     [axes] = dots.axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["swap"]
-    assert drawn(Plot("audit.effects", "", y=("change",)), {}) is None
+    assert plot_figure(Plot("audit.effects", "", y=("change",)), {}) is None

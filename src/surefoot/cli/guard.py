@@ -48,7 +48,7 @@ class Mcp(Command):
 
     Calls that a rule forbids, or that do not fit the server's schema, never reach the server, and the client
     reads the reason as their result. The server's other messages pass unchanged. Write the server's command
-    after `--`. A held call is refused, because nobody can be asked here.
+    after `--`. A held call is refused, because this command cannot ask a reviewer.
 
     Example: `surefoot guard mcp --policy policy.json -- npx -y @modelcontextprotocol/server-filesystem /data`
     """
@@ -235,7 +235,7 @@ def _summary(fit: ThresholdFit, seen: Sequence[Channel]) -> Iterator[str]:
     else:
         yield f"caught: {fit.blocked_bad_calls:.1%} of {fit.bad_calls} calls that are labelled bad"
     if fit.unscored_calls:
-        yield f"{fit.unscored_calls} calls have no score, which a guard that fails closed blocks"
+        yield f"{fit.unscored_calls} calls could not be scored; a guard that fails closed blocks them"
     view = "".join(f" --guard-monitor-sees {channel}" for channel in seen)
     yield f"use it with: surefoot serve --guard --guard-threshold {fit.threshold:.6g}{view}"
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from surefoot.evaluation.report import Measures, Plot
 
 MAX_LINES = 20
-"""Lines that a figure can hold and still be readable; the first are drawn."""
+"""The most lines that a figure shows, so that it stays readable; further lines are left out."""
 _SHADED = 6
 """With more lines the intervals would overlap, so only the tables show them."""
 
@@ -32,7 +32,7 @@ def curve_figure(
 ) -> Figure:
     """Accuracy against the number of samples on a log2 axis: one line per name, up to six with intervals.
 
-    Raises ``ValueError`` if there is no curve, a curve is empty, or a size is below 1.
+    Raises ``ValueError`` for no curves, an empty curve, or a size below 1.
     """
     sizes = {size for curve in curves.values() for size in curve}
     if not sizes or min(sizes) < 1 or not all(curves.values()):
@@ -41,7 +41,7 @@ def curve_figure(
     return _lines(lines, xlabel, ylabel, log=True)
 
 
-def drawn(plot: Plot, tables: Mapping[str, Sequence[Measures]]) -> Figure | None:
+def plot_figure(plot: Plot, tables: Mapping[str, Sequence[Measures]]) -> Figure | None:
     """The figure of the rows that ``plot`` names; ``None`` if there is nothing to draw."""
     across = {tuple(row.keys.values()): row.values for row in tables.get(plot.x, ())}
     rows = [

@@ -71,7 +71,7 @@ class Measures(NamedTuple):
     about: str
     """First sentence on its class."""
     keys: dict[str, Cell]
-    """The names of what is measured, such as the scorer and the subset."""
+    """Names that identify the row, such as its scorer and subset."""
     values: dict[str, Cell]
 
 
@@ -162,7 +162,7 @@ def _cell(part: Any) -> Cell:
 
 
 def _table(path: str, rows: Sequence[Measures]) -> Table:
-    """The rows of one path; columns without any value are left out. A result's own values stand in a list."""
+    """The rows of one path; columns without any value are left out. A result's own values form a list."""
     about = " ".join(rows[0].about.split())
     if not path:
         return Table(caption=about, headers=["item", "value"], rows=list(rows[0].values.items()))
@@ -236,7 +236,7 @@ class Report:
 
     def section(self, section: Section) -> Self:
         """Add a result; the terminal gets its text and the tables without multi-line cells."""
-        from surefoot.evaluation.plots import drawn
+        from surefoot.evaluation.plots import plot_figure
 
         self.heading(section.title)
         self.printed.append(f"\n{section.title}")
@@ -245,7 +245,7 @@ class Report:
             self.printed.append(paragraph)
         rows = section.rows()
         for plot in section.plots:
-            if figure := drawn(plot, rows):
+            if figure := plot_figure(plot, rows):
                 self.figure(figure, plot.caption)
         for path, of_path in rows.items():
             table = _table(path, of_path)

@@ -26,7 +26,7 @@ from surefoot.evaluation.step_scores import System
 SPLIT = "split"
 HALVES = 2
 AS_LABELLED = "as labelled"
-"""The rule of a judge, which needs no threshold."""
+"""The rule of a judge, whose labels are used without a threshold."""
 
 Fit = Callable[[list[int]], float]
 """Fits a threshold on the traces of these indices."""
@@ -147,7 +147,7 @@ def threshold_above(distinct: NDArray[np.float64], cut: int) -> float:
         return math.nextafter(distinct[-1], math.inf)
     below, above = float(distinct[cut - 1]), float(distinct[cut])
     middle = below / 2 + above / 2
-    return middle if below < middle <= above else above  # neighbouring floats have no middle
+    return middle if below < middle <= above else above  # no float lies between neighbours
 
 
 def _fitted(fit: Fit, members: list[int], where: str) -> float:

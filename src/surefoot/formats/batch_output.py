@@ -108,8 +108,8 @@ def _response_messages(items: Any, instructions: str | None = None) -> list[dict
 
 
 def _function_item(item: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """An item; calls and outputs of the provider's own tools as those of functions; ``None`` for unknown
-    types."""
+    """An item, with calls and outputs of the provider's own tools as function calls and outputs; ``None`` for
+    unknown types."""
     kind = item.get("type", "message")
     if kind == "message":
         return {"role": "assistant", **item}

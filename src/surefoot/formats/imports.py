@@ -36,7 +36,7 @@ ROW_ERRORS = (RecordError, ValueError, AttributeError, LookupError, TypeError, A
 
 
 class ImportSettings(FrozenModel):
-    """Columns of a table by what they hold; all others are guessed, and the guess is shown.
+    """Columns of a table by their content; all others are guessed, and the guess is shown.
 
     A name with dots goes down: ``response.text``. Logs and batch outputs have fixed fields.
     """

@@ -54,8 +54,8 @@ def read_math_aps(
     each estimate is one label; a state that was estimated twice has two labels. A step includes the white
     space before it. In the tree form ``separator`` is inserted before each step but the first.
 
-    ``meta["roots"]`` holds the values of the bare question, which is not a step. The data has no counts of
-    rollouts.
+    ``meta["roots"]`` holds the values of the bare question, which is not a step. Counts of
+    rollouts are not in the data.
     """
     builder = TraceBuilder(separator)
     return expand_rows(path, _SearchTreeRow, lambda number, row: _traces(number, row, builder), report)

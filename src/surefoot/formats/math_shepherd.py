@@ -33,7 +33,7 @@ def read_math_shepherd(path: Path | str, *, report: ReadReport | None = None) ->
     A sign is the hard estimate of a Monte Carlo value: 1 means that some completion from there reached the
     answer, not that the step is valid. ``Step i:`` is part of the text, as the policy wrote it. A line that
     begins with the next step's number, without a tag before it, is a separate step, and the step before it
-    has no label.
+    stays unlabelled.
 
     Raises ``RecordError`` for a bad row (the label's text differs from the input's) unless a ``report``
     counts it.

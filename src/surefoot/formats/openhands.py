@@ -64,8 +64,8 @@ def read_openhands(path: Path | str, context: ImportContext) -> Iterator[Importe
     """One trace per run: a file of events is one run, and so is each row of an evaluation.
 
     Calls are the model's own if an event has its response; otherwise they have the name and arguments of the
-    action, and the trace has no tools, because the schemas belong to other names. A user's commands are user
-    messages.
+    action, and the trace lists no tools, because the schemas belong to other names. A user's commands are
+    user messages.
     """
     return context.rows(
         _runs(raw_rows(path)),
@@ -137,7 +137,7 @@ class _Chat:
     tools: list[Any] = field(default_factory=list)
     model: str | None = None
     named_by_action: bool = False
-    """Whether a call has the name of its action, for which there is no tool schema."""
+    """Whether a call has the name of its action, which no tool schema describes."""
     _open_calls: dict[Any, Any] = field(default_factory=dict)
     """Ids of unanswered calls, by themselves and by the id of their event."""
     _response: Any = None

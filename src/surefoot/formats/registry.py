@@ -52,7 +52,7 @@ from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Problem
 
 RECORDS: Final = "records"
-"""Result of ``detect_format`` for a file of surefoot's own records, which needs no import."""
+"""Result of ``detect_format`` for a file of surefoot's own records, which can be read without an import."""
 
 Item = Problem | ProblemTrace | LabelledTrace
 Detector = Callable[[Mapping[str, Any]], bool]

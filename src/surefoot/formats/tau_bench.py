@@ -42,7 +42,7 @@ def is_tau2(row: Mapping[str, Any]) -> bool:
 
 
 def read_tau_bench(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
-    """One trace per run. The files have no tool schemas."""
+    """One trace per run, without tool schemas, which the files lack."""
     return context.rows(raw_rows(path), lambda number, row: [_tau_trace(number, row, context)])
 
 
@@ -50,7 +50,7 @@ def read_tau2(path: Path | str, context: ImportContext) -> Iterator[ImportedTrac
     """One trace per simulation, with the agent's policy as its system message, and its tools.
 
     A single simulation in a file lacks policy, tools and gold actions. The user's own tool calls are user
-    messages. Voice simulations have no messages and are rejected.
+    messages. Voice simulations, which lack messages, are rejected.
     """
 
     def simulations() -> Iterator[Row]:

@@ -99,7 +99,7 @@ class CallMemory:
         return attempts
 
     def note(self, decision: str, calls: Sequence[ToolCall], turn: int, *, released: bool) -> None:
-        """What became of the calls of a decision, in place of what was noted before. Refused calls beyond a
+        """Record what became of a decision's calls; this replaces an earlier record. Refused calls beyond a
         bound count as attempts."""
         now = time.monotonic()
         with self.lock:

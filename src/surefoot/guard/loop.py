@@ -129,7 +129,7 @@ async def _reviewed(
     """The decision after a person's; still ``hold`` if it did not come in time."""
     try:
         verdict, held = await review(run, reply, decision) if review else (Review(approved=False), None)
-    except BaseException:  # there is no decision, and the call may be checked again
+    except BaseException:  # without a decision the call may be checked again
         guard.settle(decision, "reject")
         raise
     action: Action = "hold" if verdict is None else "release" if verdict.approved else "reject"
@@ -226,7 +226,7 @@ async def run_tools(
     """Let a model call tools until it answers; only what ``guard`` releases is executed.
 
     The reasons of rejections stay in the run. ``ask`` and ``execute`` may raise, which ends the run.
-    ``trusted`` works as in :func:`guarded_reply`, for each answer anew.
+    ``trusted`` works as in :func:`guarded_reply`, separately for each answer.
     """
     run, decisions, conversation = tuple(messages), list[GuardDecision](), uuid.uuid4().hex
     for _ in range(max_turns):

@@ -57,11 +57,11 @@ class McpProxy:
     ``on_decision`` gets each decision. Raises ``GuardError`` for the protocol defer-to-trusted.
 
     The guard's run has the calls of this session with their results, and no messages of the user, which a
-    server never sees. Rules about what the user said are therefore not satisfied here. A request for a call
+    server never sees. Rules about the user's messages are therefore not satisfied here. A request for a call
     that a client sends again, for example with requested input (2026-07-28), counts as another attempt.
 
     Messages from the client are parsed once, without duplicate keys, and serialized again, so the server
-    reads exactly what was checked.
+    reads exactly the message that was checked.
     """
 
     def __init__(

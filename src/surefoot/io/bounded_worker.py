@@ -1,7 +1,7 @@
 """A process that answers questions about untrusted text within limits of time and memory.
 
 Model text can be hostile (``9^{9^{9^9}}``), and an expression that sympy has begun to evaluate cannot be
-interrupted from inside. So it is evaluated in another process, which has no access to files or the network
+interrupted from inside. So it is evaluated in another process, which cannot access files or the network
 and is killed when its time is over.
 
 Loading sympy takes seconds. Therefore the process loads it once and answers in a forked child, which the

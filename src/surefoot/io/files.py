@@ -134,7 +134,7 @@ def parse_line(
 ) -> R | None:
     """The record of a line or row; ``None`` if it is invalid, which ``report`` counts.
 
-    Raises ``RecordError`` for an invalid one if there is no report.
+    Without ``report``, an invalid one raises ``RecordError``.
     """
     try:
         if isinstance(raw, bytes):
@@ -178,7 +178,7 @@ def write_records(path: Path | str, records: Iterable[Record], *, record: type[R
 
     The file appears whole or not at all: after an exception, even one from ``records`` itself, the previous
     file is still there. A Parquet file has the columns of ``record``, by default the class of the first
-    record; without records and class, it has no columns.
+    record; with neither records nor a class, it is without columns.
 
     Raises ``RecordError`` for an unknown ending, a missing folder, and a record that the format cannot hold
     (in Parquet also one of another class).

@@ -1,8 +1,8 @@
 """Blocks a process's access to files and the network, as far as the system allows it.
 
-On Linux only. Landlock denies opening files, except reading those of loaded packages (which import more
+On Linux only. Landlock denies opening files, except reading files of loaded packages (which import more
 modules later), and from Linux 6.7 on TCP connections and ports. A new network namespace, if the process may
-create one, has no interfaces at all. Open files and sockets stay open.
+create one, contains no interfaces at all. Open files and sockets stay open.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
 def isolate() -> tuple[str, ...]:
     """Block access for this process, which must have one thread, and its children, for ever.
 
-    Returns what is blocked now, out of ``files``, ``tcp`` and ``network``.
+    Returns the kinds of access that are blocked now, out of ``files``, ``tcp`` and ``network``.
     """
     if not sys.platform.startswith("linux") or platform.machine() not in ("x86_64", "aarch64"):
         return ()

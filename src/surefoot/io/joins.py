@@ -163,7 +163,7 @@ class LabelledTraces(Joined[LabelledTrace]):
 def join_traces(
     problems: RecordTable[Problem], traces: RecordTable[Trace], cut: Cut
 ) -> tuple[JoinedTraces, LeftOut]:
-    """Traces with their problems, and what was left out. ``cut`` cuts traces that have no steps."""
+    """Traces with their problems, and which traces were left out. ``cut`` cuts traces without steps."""
     left_out = LeftOut()
     items = _write_items(traces.lookup.path.parent, _usable(problems, traces, cut, left_out))
     return JoinedTraces(problems, traces, items, cut), left_out

@@ -202,7 +202,7 @@ def _settle(directory: Path, manifest: dict[str, Any]) -> dict[str, Any]:
 def _remove_unfinished_files(directory: Path, *, resumed: bool) -> None:
     """Remove what a killed process was writing; the lock says that no living process writes here.
 
-    A new run looks for its own manifest only: a wrong ``--out`` may be a folder of somebody else's files
+    A new run looks for its own manifest only: a wrong ``--out`` may be a folder of another user's files
     with such names.
     """
     find = directory.rglob if resumed else directory.glob

@@ -41,7 +41,7 @@ _COPIED = (StepLabel, StepScores)
 _READ_AHEAD = 1 << 20
 """Bytes that are read together if records are neighbours in the file."""
 _CACHE_KIB = 2_048
-"""Memory for SQLite's pages of one database. More was no faster with millions of rows."""
+"""Memory for SQLite's pages of one database. More memory did not speed up tables of millions of rows."""
 _DIGEST_BYTES = 16
 
 

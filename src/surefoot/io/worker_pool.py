@@ -64,7 +64,7 @@ class WorkerPool:
     """``size`` bounded workers for one task, each started when first needed. Threads may share them.
 
     The first half of several workers are quick ones (see the module); a single one serves everybody in turn.
-    ``timeout_s`` bounds each question. Other arguments are those of :class:`BoundedWorker`.
+    ``timeout_s`` bounds each question. Other arguments are passed to :class:`BoundedWorker`.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class WorkerPool:
         self._turns = FairQueue(size, quick=n_quick, quick_cost=SLICE_S)
 
     def ask(self, question: object, budget: RequestBudget | None = None) -> Reply:
-        """The reply to one question. Failures are those of a worker, ``budget`` (spent) and ``cancelled``.
+        """The reply to one question. Its failure is one of a worker, ``budget`` (spent) or ``cancelled``.
 
         Raises as :meth:`BoundedWorker.ask` does.
         """

@@ -262,7 +262,7 @@ class ExactLabeller:
     """Correctness labels that are known to be true (a :class:`surefoot.protocols.Labeller`).
 
     ``after_error`` says what the steps after the first wrong one get: ``unlabelled`` (PRM800K: raters stop
-    there), ``step`` (each judged on its own) or ``wrong`` (Uesato et al.: the prefix stays wrong).
+    there), ``step`` (each judged independently) or ``wrong`` (Uesato et al.: the prefix stays wrong).
     """
 
     after_error: Literal["unlabelled", "step", "wrong"] = "unlabelled"

@@ -5,8 +5,8 @@ progress is the ratio (GenPRM; Zhao et al., arXiv 2504.00891).
 
 A step moves from one prefix to the next with certainty, so the advantage under a prover μ is a difference of
 its values, A(s_h, a_h) = Q(after step h) - Q(before it). Over a whole solution the advantages add up to the
-outcome minus the problem's success rate. A best-of-K prover needs no extra rollouts: it succeeds if one of K
-samples of the base does, Q_BoK = 1 - (1 - Q)^K.
+outcome minus the problem's success rate. A best-of-K prover does not need extra rollouts: it succeeds
+if one of K samples of the base does, Q_BoK = 1 - (1 - Q)^K.
 """
 
 from __future__ import annotations

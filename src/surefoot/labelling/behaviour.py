@@ -182,11 +182,11 @@ def _accepted_inputs(results: Sequence[Sequence[str]]) -> list[int]:
 
 
 def task_inputs(task: CodeTask, *, count: int = INPUTS, seed: int = 0) -> list[list[Any]]:
-    """Arguments for the function of a task, the same for the same seed: those of the visible tests first.
+    """Arguments for the function of a task, the same for the same seed.
 
-    Further inputs are variations of them. A task without visible tests gets values of the argument types in
-    the prompt's annotations, or of all simple types if there are none: four times as many, because programs
-    reject some.
+    The arguments of the visible tests come first; further inputs are variations of them. A task without
+    visible tests gets values of the argument types in the prompt's annotations, or of all simple types if
+    there are none: four times as many, because programs reject some.
     """
     rng = random.Random(f"{seed} {task.entry_point} {task.prompt}")
     examples = literal_calls([test.code for test in task.that_are("visible")], task.entry_point)

@@ -1,4 +1,4 @@
-"""Combine the labels of several labellers, and report what was dropped.
+"""Combine the labels of several labellers, and report which were dropped.
 
 The published filter (Zhang et al., "Lessons of developing PRMs", arXiv 2501.07301) keeps a trace if Monte
 Carlo and a judge agree on the first error. :class:`SameFirstError` is that rule; two other rules decide each
@@ -193,7 +193,7 @@ class Decision:
     good: bool | None
     """``None`` = no consensus."""
     reason: str = ""
-    """Why there is no consensus, without step numbers, so that reasons can be counted."""
+    """Why no consensus was reached, without step numbers, so that reasons can be counted."""
     agreeing: int = 0
     """Sources that agree with the decision."""
     voting: int = 0

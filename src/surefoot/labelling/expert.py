@@ -66,7 +66,7 @@ class StepMatch:
 
     @property
     def nothing(self) -> str:
-        """Why a step whose ``key`` is ``None`` has no label."""
+        """Why a step whose ``key`` is ``None`` stays unlabelled."""
         if self.rule == "tool-call":
             return "the step calls no tool"
         return f"the step has no {'number' if self.rule == 'numbers' else 'text'} to compare"

@@ -45,7 +45,7 @@ class MonteCarloLabeller:
 
     Steps after the first error without rollouts are unknown, or have value 0 with ``after_error="wrong"``.
     Prefixes that several traces share are rolled out once, and a rollout that passes through a later prefix
-    also counts there. The end of a finished trace needs no rollouts, because its outcome is known. Evidence:
+    also counts there. The end of a finished trace is not rolled out, because its outcome is known. Evidence:
     successes, trials, Wilson interval, and the cost of the label; a label that reuses rollouts costs nothing.
 
     Traces that cannot share rollouts are labelled concurrently: a server always has requests, and a policy in

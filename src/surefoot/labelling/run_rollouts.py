@@ -150,7 +150,7 @@ class _State:
 
     @property
     def reason(self) -> str | None:
-        """Why there are no outcomes."""
+        """Why outcomes are missing."""
         if self.outcomes:
             return None
         errors = (episode.error for episode in self.episodes if episode.error is not None)

@@ -140,8 +140,8 @@ class Rule(FrozenModel):
 
 
 def unknown_as_failed(group: Sequence[ScoredRollout], *, scores: bool = True) -> list[ScoredRollout]:
-    """The group without an unknown outcome beside a known one, which counts as wrong; with ``scores`` also
-    without an unscored step beside a scored one, which counts as the worst step of the group.
+    """The group with unknown outcomes counted as wrong if another outcome is known; with ``scores``, also
+    with unscored steps counted as the group's worst step if another step is scored.
 
     Otherwise a response that its judge cannot read would beat one that fails. If nothing of a group is known,
     the judge has failed, and nothing is learned from the group.
@@ -191,7 +191,7 @@ class Summed(Rule):
     r_k = 2 p_k - 1, so that a step more likely wrong than right costs.
 
     More steps bring more reward: this is the rule that policies game by writing empty or repeated steps.
-    In a group without a scored step there is no reward.
+    A group without a scored step gets no reward.
     """
 
     rule: Literal["summed"] = Field(default="summed", description="Credit by the sum of step scores.")

@@ -583,7 +583,7 @@ def within_band(
     within = []
     for group in groups:
         outcomes = [rollout.trace.outcome for rollout in group]
-        # beside known outcomes an unknown one counts as wrong
+        # an unknown outcome counts as wrong if another one is known
         share = None if set(outcomes) <= {None} else _mean(map(bool, outcomes))
         in_band = band is None or share is None or band[0] <= share <= band[1]
         if group and in_band and not (mixed and share in (0.0, 1.0)):

@@ -203,7 +203,7 @@ class Space:
     async def score(self, prefixes: Sequence[Prefix]) -> list[float]:
         """Value of each prefix: its step scores, aggregated; minus infinity without a score.
 
-        Each node is scored once; only what is new goes to the scorer. The root has neither step nor value.
+        Each node is scored once; only new nodes go to the scorer. The root has neither step nor value.
         Raises ``ScoreError`` if the scorer's records do not fit the traces.
         """
         nodes = dict.fromkeys(_scored_node(prefix) for prefix in prefixes)

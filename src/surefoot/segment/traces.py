@@ -60,7 +60,7 @@ def segment_trace(
     step, and each of its calls is one. ``segmenter`` cuts texts, contents and reasoning instead. With
     ``granularity="message"`` each assistant message is one step and ``segmenter`` is not used on messages.
     The messages of other roles are observations or instructions, not steps; encrypted and withheld reasoning
-    gives no steps.
+    is not cut into steps.
 
     Raises:
         SegmentError: the spans do not tile the text.

@@ -22,7 +22,7 @@ class Auc:
     """Share of (good, bad) pairs in which the good step has the higher score; a tie counts one half."""
 
     value: float
-    """In [0, 1]; NaN if there is no pair."""
+    """In [0, 1]; NaN without pairs."""
     pairs: int
     positives: int
     negatives: int

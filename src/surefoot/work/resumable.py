@@ -30,7 +30,7 @@ class MapResult:
     """Result of :func:`map_resumable`."""
 
     written: int
-    """Records in the output, those of earlier starts included."""
+    """Records in the output, including records of earlier starts."""
     failed: int
     """Records whose request failed."""
     problem: str | None
@@ -84,7 +84,7 @@ def map_resumable(
         if out == "-":
             saved = _Pipe(output)
         else:
-            # standard input has no file to compare, so the items are part of the settings
+            # standard input cannot be read twice to compare it, so the items are part of the settings
             config = {**job.config, "items": _digest(items.items)}
             run = Run.open(Path(f"{out}.work"), command=job.command, config=config, inputs=job.inputs)
             saved = context.enter_context(run).journal("pieces", job.record)

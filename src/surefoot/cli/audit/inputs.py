@@ -160,7 +160,7 @@ class CaseAudit(AuditCommand):
 
 
 def refuse_unused(because_of: str, **options: object) -> None:
-    """Raise ``ValueError`` for options that have no effect together with ``because_of``."""
+    """Raise ``ValueError`` for options that are not used together with ``because_of``."""
     unused = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
     if unused:
         raise ValueError(f"{', '.join(unused)}: not used with {because_of}; leave out one or the other")

@@ -66,7 +66,9 @@ class EvaluateBestOfN(ScoringCommand):
         default=COMMON_RULES, min_length=1, description="Selection rule to apply to every scorer."
     )
     grading: o.GradingSettings = o.GradingSettings()
-    draws: o.Draws = Field(default=400, description="Random subsets for votes, which have no closed form.")
+    draws: o.Draws = Field(
+        default=400, description="Random subsets for votes, whose accuracy lacks a closed form."
+    )
     bootstrap: int = Field(default=10_000, ge=1, description="Bootstrap draws of problems for the intervals.")
 
     @model_validator(mode="after")

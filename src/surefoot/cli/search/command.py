@@ -244,7 +244,7 @@ class GuidedSearch(SearchCommand):
 
 
 class _Bar:
-    """A progress bar of problems, including those of an earlier start."""
+    """A progress bar of problems, including problems solved before a restart."""
 
     def __init__(self, command: str, show: Callable[[str, int, int], None]) -> None:
         self._command, self._show = command, show

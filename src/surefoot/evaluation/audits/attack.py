@@ -96,7 +96,7 @@ def audit_attack(
     In each round a trace gets random edits of its current version; the best is accepted if its aggregated
     score is higher. ``truth`` is gold for edited text. Without it only style edits are made, which cannot
     repair a wrong solution: gold stays 0 by construction. Correct traces define a good score. Raises
-    ``ScoreError`` for stored scores and if there is no wrong text trace.
+    ``ScoreError`` for stored scores and without a wrong text trace.
     """
     audited.require_live()
     wrong = [case for case in cases if case.right is False and case.item.trace.text is not None]

@@ -316,8 +316,8 @@ class PRMBenchCases:
 def prmbench_cases(items: Sequence[LabelledTrace]) -> PRMBenchCases:
     """Cases from what ``read_prmbench`` and ``read_prmbench_controls`` give; controls have class "correct".
 
-    Raises ``LabelError`` for a trace without ``idx`` and a known class in its ``meta``, or with a step that
-    has no correctness label.
+    Raises ``LabelError`` for a trace without ``idx`` and a known class in its ``meta``, or with a step
+    without a correctness label.
     """
     cases: dict[tuple[str, str], PRMBenchCase] = {}
     for item in items:
@@ -340,9 +340,9 @@ def evaluate_prmbench(
     """Compare ``systems`` (aligned with the traces of the cases) with the truth under each rule.
 
     ``redundancy`` has the redundancy scores of a system by its name. A trace without a record of some system
-    is left out for every system, or, if ``missing`` is ``wrong``, has no verdict for this system. Controls
-    need no record. Steps without verdict are not counted, but reported. Intervals resample problems
-    (``idx``), with fixed thresholds.
+    is left out for every system, or, if ``missing`` is ``wrong``, stays without a verdict for this system.
+    Controls do not need a record. Steps without verdict are not counted, but reported. Intervals resample
+    problems (``idx``), with fixed thresholds.
 
     Raises ``LabelError`` for no cases or systems, redundancy scores of an unknown system, and where a
     threshold cannot be fitted; ``ScoreError`` if no trace has a record of every system.

@@ -267,7 +267,7 @@ def code_task(problem: Problem) -> CodeTask | None:
 class ProgramGrader:
     """A :class:`surefoot.answers.ProblemGrader`: a program is correct if every hidden test passes.
 
-    The outcome is unknown if the tests or the sandbox failed. Grades have no answer.
+    The outcome is unknown if the tests or the sandbox failed. Grades do not include an answer.
     """
 
     sandbox: Sandbox

@@ -1,7 +1,7 @@
 """Tactics of formal proofs, checked by the proof assistant: ``rocq`` and ``lean``.
 
 The checker runs in a sandbox (:mod:`surefoot.sandbox`) on the statement of ``Problem.meta["proof"]`` and the
-proof in the trace. A trace may only contain tactics: commands could change what is proved, so they are
+proof in the trace. A trace may only contain tactics: commands could change the statement, so they are
 refused before anything runs. At the end the checker lists the axioms.
 """
 

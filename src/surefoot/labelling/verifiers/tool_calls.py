@@ -59,7 +59,7 @@ class ToolCallVerifier:
     - *ignored-error*: all calls right before the run's last message failed, and that message does not admit
       it. English only.
     - *unsupported-claim*: an answer has an identifier (a letter, and four or more digits in a row) whose
-      digits occur neither in a message by somebody else nor in a successful call. Plain numbers are ignored,
+      digits occur neither in a message of another role nor in a successful call. Plain numbers are ignored,
       because they can be computed.
     """
 
@@ -129,7 +129,7 @@ class ToolCallVerifier:
         user = [message.content or "" for message in messages if message.role == "user"]
         earlier: list[CallResult] = []
         unanswered = 0
-        """Calls of the current message: it has no results yet when it is judged."""
+        """Calls of the current message: it is judged before it has results."""
         for number, result in enumerate(results):
             if number and results[number - 1].message != result.message:
                 earlier[number - unanswered :] = results[number - unanswered : number]

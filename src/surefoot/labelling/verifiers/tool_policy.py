@@ -1,6 +1,6 @@
 """A tool policy: rules in CEL over the calls of a run, each satisfied, violated or undecidable.
 
-CEL is the Common Expression Language (https://cel.dev). An expression has no side effects and ends.
+CEL is the Common Expression Language (https://cel.dev). Expressions are free of side effects and always end.
 """
 
 from __future__ import annotations
@@ -548,8 +548,8 @@ _COMPARED: Final = ("==", "!=", *_ORDERED)
 
 
 def _type_error(expression: str, schema: Mapping[str, Any]) -> str | None:
-    """Why an expression does not fit the schema of a tool's arguments: what is compared with ``args`` at each
-    place, as far as the schema has types."""
+    """Why an expression does not fit the schema of a tool's arguments: the values compared with ``args`` are
+    checked wherever the schema has types."""
     tokens = _TOKENS.findall(expression)
     for at, token in enumerate(tokens):
         if token != "args" or tokens[at - 1 : at] == ["."]:

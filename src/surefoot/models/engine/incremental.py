@@ -67,8 +67,8 @@ class IncrementalScorer(Scorer):
     Call :meth:`score_traces` with the candidates of each round, whole as they are: the longest prefix whose
     tokens are cached (from any earlier trace, which covers forks and merges) is not read again, and
     ``usage.verifier_tokens`` counts new tokens alone. Since tokens are compared, not text, a step whose
-    first characters join the prefix's last token is read from there. Scores equal those of a
-    :class:`Scorer` up to rounding.
+    first characters join the prefix's last token is read from there. Scores equal a
+    :class:`Scorer`'s up to rounding.
 
     ``max_tokens`` bounds the cache between calls (:attr:`cached_tokens`); one token takes keys and values
     of every layer, and the last hidden state (:func:`bytes_per_scored_token`). A trunk that cannot read trees

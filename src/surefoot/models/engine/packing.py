@@ -144,8 +144,8 @@ def pad_batch(sequences: list[tuple[int, ...]]) -> tuple[torch.Tensor, torch.Ten
 def tree_limit(trunk: PreTrainedModel) -> int:
     """Longest sequence that :func:`read_trees` reads as plain reading would; 0 = it does not.
 
-    Tried on a small tree: 0 for trunks that look ahead, keep a recurrent state, take no positions, or whose
-    attention cannot be replaced. A sliding window, which the small tree would not show, is the limit.
+    Tried on a small tree: 0 for trunks that look ahead, keep a recurrent state, do not take positions, or
+    whose attention cannot be replaced. A sliding window, which the small tree would not show, is the limit.
     """
     config = trunk.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])

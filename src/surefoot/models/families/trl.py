@@ -1,7 +1,7 @@
 """Token classifiers as TRL's ``PRMTrainer`` trains them (experimental since TRL 0.24).
 
 Input: the tokenizer's beginning of text if it names one, the ids of the question, then for each step its ids
-and those of the separator, each piece tokenised separately without special tokens. The separator is
+and the separator's ids, each piece tokenised separately without special tokens. The separator is
 ``SEPARATOR``, TRL's default; a checkpoint does not say which it was trained with. Score: class 1 of a
 softmax over two classes at the separator's last token. The head is the ``score`` (in some architectures
 ``classifier``) layer of a ``…ForTokenClassification`` model.

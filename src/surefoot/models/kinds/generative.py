@@ -107,7 +107,7 @@ class GenerativeVerifier(WritingScorer):
 
     **Scaling.** ``chains`` are sampled in parallel and averaged (ThinkPRM: temperature 0.6).
 
-    **Failures.** A chain that is cut off, has no verdict on some step, or no odds does not count: it is
+    **Failures.** A chain that is cut off, lacks a verdict on some step, or lacks odds does not count: it is
     recorded in ``invalid`` by reason, over all calls, and never scored. A trace without a valid chain has no
     scores, and the reason says why. Other boxes, and verdicts on steps that are not there, do no harm.
 

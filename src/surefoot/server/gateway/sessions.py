@@ -94,10 +94,10 @@ class Conversation:
     trace: Trace
     """The whole branch, cut into steps."""
     turns: tuple[ConversationTurn, ...]
-    """Its answers without those of a longer branch: each answer of a session is in one conversation."""
+    """Its answers, except the answers of a longer branch: each answer of a session is in one conversation."""
 
     def scores(self) -> list[StepScores]:
-        """Step scores of its turns, one record per scorer; other steps have no scores.
+        """Step scores of its turns, one record per scorer; other steps stay unscored.
 
         If the gateway cut a message into other steps than the trace, the message's score belongs to its last
         step.

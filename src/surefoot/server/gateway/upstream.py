@@ -103,7 +103,7 @@ class UpstreamScorer:
         with self.lock:
             begin = time.monotonic()
             records = self._score(items)
-            read = [  # a text that is refused takes no time
+            read = [  # refused texts are not read
                 _characters(item)
                 for item, record in zip(items, records, strict=True)
                 if any(score is not None for score in record.scores)

@@ -1,4 +1,4 @@
-"""Who sends a request and what they may do: sessions, API keys, cookies, and roles."""
+"""Authentication and authorisation: sessions, API keys, cookies, and roles."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def decide(request: Request, place: AdminPlace, item_id: int, form: CheckedForm)
 
 
 def _steps(db: Database, item: Item, disputes: dict[int, Disagreement]) -> list[dict[str, Any]]:
-    """The item's steps with the annotators' labels and what is disputed."""
+    """The item's steps with the annotators' labels and the disputes between them."""
     labels: dict[int, list[dict[str, Any]]] = {}
     for label in db.labels.of_trace(item.project_id, item.trace_id):
         if label.item_id == item.id:

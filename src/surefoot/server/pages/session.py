@@ -161,7 +161,7 @@ def _sign_in_form(request: Request, to: str, *, failed: bool = False) -> Respons
 def _require_own_form(request: Request, form: Form) -> None:
     """Raise 403 unless this server sent the form to this browser, and one of its pages sent it back.
 
-    Otherwise another site could sign a visitor in to an attacker's account and see what they do there.
+    Otherwise another site could sign a visitor in to an attacker's account and watch their actions there.
     """
     pages = pages_of(request)
     browser = pages.cookies.get(request, SIGN_IN)

@@ -109,7 +109,7 @@ def choose(
 ) -> tuple[int, ChosenBy] | None:
     """The item for the user after screening, and what selected it; ``None`` if none is left.
 
-    The number of draws from ``rng`` does not depend on what is left, so that a seed gives one order.
+    The number of draws from ``rng`` does not depend on the items left, so that a seed gives one order.
     """
     protocol = project.protocol
     control, at_random = rng.random() < protocol.control_share, rng.random() < protocol.random_share

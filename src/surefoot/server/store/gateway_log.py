@@ -149,7 +149,7 @@ class RequestLog(Repository):
         return records[0]
 
     def session(self, name: str, *, key_id: int | None, limit: int = 1000) -> list[GatewayRecord]:
-        """The latest turns of a session that this key (``None``: nobody's) had recorded, oldest first; other
+        """The latest turns of a session that this key (``None``: no key) had recorded, oldest first; other
         keys' sessions of the same name are others."""
         g = gateway_requests.c
         turns = select(g.id, g.payload).where(g.session == name, g.key_id == key_id)

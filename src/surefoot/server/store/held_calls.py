@@ -16,7 +16,7 @@ from surefoot.server.store.engine import Repository
 from surefoot.server.store.schema import Mark, UserId, as_data, checked_text, payload_of, rows_of, table
 
 HeldState = Literal["waiting", "approved", "denied", "abandoned"]
-"""abandoned: the client disconnected before a decision, so nobody would get the call."""
+"""abandoned: the client disconnected before a decision, so the call cannot be delivered."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ class HeldCalls(Repository):
         return HeldCall.model_validate_json(stored["payload"]).model_copy(update={"review": review}), row
 
     def abandon(self, number: int) -> None:
-        """The client of a call has disconnected: if nobody has decided yet, the call cannot be decided."""
+        """The client of a call has disconnected: an undecided call can no longer be decided."""
         h, now = held_calls.c, self._connections.clock()
         change = update(held_calls).where(h.id == number, h.state == "waiting")
         with self._connections.write() as connection:

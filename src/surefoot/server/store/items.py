@@ -34,10 +34,10 @@ class Items(Repository):
             return [self._put(connection, project_id, item) for item in items]
 
     def add_solutions(self, project_id: int, trace_ids: Sequence[str] | None = None) -> list[int]:
-        """An item for each trace; by default for every trace with steps that has no item.
+        """An item for each trace; by default for every trace with steps but without an item.
 
         Many items take several transactions, so that others get their turn; repeated after a failure, it adds
-        what is missing.
+        the missing items.
         """
         if trace_ids is None:
             with self._connections.read() as connection:

@@ -77,7 +77,7 @@ class Reviews(Repository):
     def cells(self, project_id: int, *, known: bool | None = None) -> list[MatrixCell]:
         """The ratings that count, in the order they were submitted.
 
-        ``known``: only those of items with known answers, or only those of others.
+        ``known``: only ratings of items with known answers (true), or of other items (false).
         """
         query = _ratings(project_id)
         if known is not None:

@@ -238,7 +238,7 @@ def import_files(database: Database, project_id: int, files: Mapping[Path, str])
         else:
             for _ in _solutions(kind, path, ReadReport()):
                 pass
-    # scores and labels need the traces, also those of other formats
+    # scores and labels need the traces, also traces of other formats
     order = {"problems": 0, "traces": 1, "scores": 3, "labels": 4}
     imported = {}
     for path, kind in sorted(files.items(), key=lambda file: order.get(file[1], 2)):
