@@ -17,15 +17,17 @@ from decimal import Decimal
 from functools import cached_property, lru_cache
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
-import cel
 from pydantic import Field, model_validator
 
 from surefoot.errors import LabelError
 from surefoot.records import FrozenModel, Message, Problem, Tool, ToolCall
 from surefoot.segment import reports_error
+
+if TYPE_CHECKING:
+    import cel  # slow to import, and commands import this module before --help
 
 MAX_EXPRESSION: Final = 2000
 """Characters of an expression; the parser of the language ends the process for a deep one of 20,000."""
@@ -367,6 +369,8 @@ def _evaluate(
     user: Sequence[str],
     limit: ReadLimit,
 ) -> tuple[Outcome, str]:
+    from cel import Context
+
     program, depth = _compile(rule.require)
     values = _Values(rule.require, earlier, limit, most=int(MAX_EVALUATION ** (1 / max(1, depth))))
     reading: dict[str, Callable[[], Any]] = {
@@ -378,7 +382,7 @@ def _evaluate(
     }
     try:
         variables = {name: read() for name, read in reading.items() if name in program.variables()}
-        value = program.execute(cel.Context(variables=variables, functions=values.functions()))
+        value = program.execute(Context(variables=variables, functions=values.functions()))
     except Exception as error:
         if values.missing is not None:
             return "violated", f"{rule.message} ({values.missing})"
@@ -513,6 +517,8 @@ def _compile(expression: str) -> tuple[cel.Program, int]:
     """The program, and how deep its loops are nested. Raises ``ValueError`` for an unusable expression."""
     if len(expression) > MAX_EXPRESSION:
         raise ValueError(f"longer than {MAX_EXPRESSION} characters")
+    import cel
+
     try:
         program = cel.compile(expression)
     except ValueError as error:
