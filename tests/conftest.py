@@ -24,14 +24,15 @@ settings.load_profile("repeatable")
 LONGEST = (
     *("journeys/test_chaos.py", "work/test_ray_engine.py", "cli/test_commands.py", "test_examples.py"),
     *("test_kinds_benchmark.py", "server/pages/test_screenshots.py", "rl/test_rl_processes.py"),
-    *("training/test_processes.py", "quickstart/test_quickstart.py"),
+    *("training/test_processes.py", "quickstart/test_quickstart.py", "journeys/test_tutorial.py"),
+    *("training/test_loop.py", "cli/test_label_commands.py", "server/gateway/test_gateway_command.py"),
 )
 """Files that take longest: they start first, so that no process is left with one of them at the end."""
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One process more than cores: tests of servers and of killed workers mostly wait."""
-    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 1
+    """Two processes more than cores: tests of servers and of killed workers mostly wait."""
+    return len(os.sched_getaffinity(0)) + 2 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 2
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from surefoot.printable import printable
 from surefoot.stats.intervals import Interval
 
 if TYPE_CHECKING:
@@ -154,5 +155,5 @@ def shade(axes: Axes, x: Sequence[float], values: Sequence[Interval], colour: st
 
 
 def wrapped(name: str) -> str:
-    """A long name on several lines, so that the figure keeps its width."""
-    return "\n".join(textwrap.wrap(name, 40))
+    """A long name on several lines, so that the figure keeps its width; control characters are escaped."""
+    return "\n".join(textwrap.wrap(printable(name), 40))
