@@ -50,7 +50,7 @@ lock: setup ## write the lock files anew, keeping versions (ARGS='--upgrade-pack
 quickstart: setup ## run the whole way from problems to a measured reward model (OUT=directory, ARGS='more options')
 	$(BIN)/surefoot quickstart $(if $(OUT),--out '$(OUT)') $(ARGS)
 
-test: setup ## run every test, the slow ones too, in a process more than there are cores (ARGS='pytest options')
+test: setup ## run every test, the slow ones too, in two processes more than there are cores (ARGS='pytest options')
 	$(BIN)/python -m pytest $(XDIST) $(ARGS)
 
 test-fast: setup ## run the tests that take seconds
