@@ -25,7 +25,7 @@ To write a command:
    result as ``Flag(transient=True)``, so that a run can be resumed with another value, and an output file as
    ``Flag(output=True)``: the command then has ``--force`` and never overwrites without it. A command that
    writes other files overrides ``outputs``.
-7. Add a line to the table in :mod:`surefoot.cli.commands`, and run ``python -m surefoot.cli.reference``.
+7. Add a line to the table in :mod:`surefoot.cli.commands`, and run ``python tools/reference.py``.
 
 The modules of commands are imported before ``--help`` is shown, so import slow packages (torch) in ``run``.
 """

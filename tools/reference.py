@@ -1,4 +1,4 @@
-"""Write the pages in ``docs/reference/commands`` from the commands: ``python -m surefoot.cli.reference``.
+"""Write the pages in ``docs/reference/commands`` from the commands: ``python tools/reference.py``.
 
 The text of a page above its first command is written by hand and stays. Options that several commands share
 are described once, in ``options.md``.
@@ -15,7 +15,7 @@ from surefoot.cli import load_settings
 from surefoot.cli.commands import COMMANDS, GROUPS
 from surefoot.cli.settings import REQUIRED, Command, Option, examples, help_text, options_of, output_fields
 
-FOLDER = Path(__file__).parents[3] / "docs" / "reference" / "commands"
+FOLDER = Path(__file__).parents[1] / "docs" / "reference" / "commands"
 
 _PAGE = {
     "segment": "import",
