@@ -148,7 +148,8 @@ _BATCH_TURNS = 4
 _SCORING_TURNS = 8
 """Turns at a reward model that takes several calls at once, half of them quick."""
 _QUICK_S = 1.0
-_SAMPLING_TURNS = 64
+_SAMPLING_TURNS = 512
+"""Turns at a policy that states no ``concurrency``: it batches requests, and admission bounds them."""
 
 
 class FairBatcher(Batcher):
