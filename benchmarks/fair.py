@@ -15,18 +15,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from innocent_latency import Attacker, Site
+from innocent_latency import Attacker, Site, serving
 
 from surefoot.policies import ScriptedPolicy
 from surefoot.protocols import Completion, SampleResult
@@ -184,27 +181,10 @@ def serve(folder: Path) -> None:
         server.run()
 
 
-@contextmanager
-def serving() -> Iterator[Site]:
-    """The server in a separate process."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, __file__, "--serve", folder]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-            try:
-                yield Site(**json.loads(next(iter(process.stdout or ()))))
-            finally:
-                if process.stdin is not None:
-                    process.stdin.close()
-                try:
-                    process.wait(60)
-                finally:
-                    process.kill()
-
-
 def scenarios(only: list[str] | None, seconds: float) -> Iterator[tuple[Outcome, Outcome]]:
     """What the innocent client saw alone, and next to each attack."""
     if only is None or {"scores", "guard"} & set(only):
-        with serving() as site:
+        with serving(__file__) as site:
             verify = asking(site, "innocent", "/v1/verify", verification)
             if only is None or "scores" in only:
                 alone = measure("verification alone", verify, None, 0, seconds)

@@ -407,16 +407,11 @@ def hostile_names() -> list[str]:
 
 
 @contextmanager
-def serving() -> Iterator[Site]:
-    """The server in a separate process."""
+def serving(script: str = __file__) -> Iterator[Site]:
+    """The server of ``script``, which takes ``--serve FOLDER``, in a separate process."""
     with tempfile.TemporaryDirectory() as folder:
-        process = subprocess.Popen(
-            [sys.executable, __file__, "--serve", folder],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        with process:
+        command = [sys.executable, script, "--serve", folder]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             try:
                 yield Site(**json.loads(next(iter(process.stdout or ()))))
             finally:
