@@ -18,18 +18,12 @@ is skipped and reported.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
-import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from _agents_figures import shown
+from _agents_figures import measure
 
-from surefoot import __version__
 from surefoot.errors import MissingExtraError
 
 Figures = list[dict[str, Any]]
@@ -96,7 +90,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS), help="these alone")
     parser.add_argument("--data", type=Path, help="folder of the three files named above")
     parser.add_argument("--tau-bench", type=Path, help="real: clone of tau-bench, for its tools' schemas")
     parser.add_argument(
@@ -105,33 +98,7 @@ def main() -> None:
     parser.add_argument("--states", type=Path, help="learned: folder for its states, to be used again")
     parser.add_argument("--adapters", type=Path, help="learned: train adapters of it, too, in this folder")
     parser.add_argument("--prm", help="guard: reward model whose scores instructions may move")
-    parser.add_argument("--quick", action="store_true", help="less of the same, in some minutes")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    options = parser.parse_args()
-    figures: Figures = []
-    seconds: dict[str, float] = {}
-    for name in options.only:
-        started = time.perf_counter()
-        try:
-            found = PARTS[name](options)
-        except MissingExtraError as missing:
-            print(f"{name} is left out: {missing}", file=sys.stderr)
-            continue
-        seconds[name] = round(time.perf_counter() - started, 1)
-        figures += found
-        for item in found:
-            print(shown(item), flush=True)
-    if not figures:
-        parser.error("nothing could be measured")
-    if options.json:
-        setting = {
-            "version": __version__,
-            "quick": options.quick,
-            "seconds": seconds,
-            "machine": platform.machine(),
-            "cores": os.cpu_count(),
-        }
-        options.json.write_text(json.dumps({"figures": figures, "setting": setting}, indent=2) + "\n")
+    measure(parser, PARTS)
 
 
 if __name__ == "__main__":

@@ -28,13 +28,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import random
 import statistics
 import subprocess
-import sys
-import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -42,11 +38,12 @@ from typing import Any, Final
 
 import fair
 import numpy as np
-from _agents_figures import figure, shown
+from _agents_figures import figure, measure
 from _agents_guard import SETTINGS, Counts, play
 from numpy.typing import NDArray
 
-from surefoot import __version__, run_sync
+from surefoot import run_sync
+from surefoot.errors import MissingExtraError
 from surefoot.formats import ImportContext, ImportSettings, import_traces
 from surefoot.guard import Guard, replay_policy
 from surefoot.io import ReadReport
@@ -280,7 +277,7 @@ def _ratio(totals: NDArray[np.float64]) -> NDArray[np.float64]:
 def agentdojo(options: argparse.Namespace) -> Figures:
     """Policies on AgentDojo's user tasks and injections."""
     if options.agentdojo is None:
-        raise LookupError("--agentdojo names no Python that has agentdojo")
+        raise MissingExtraError("--agentdojo names no Python that has agentdojo")
     script = Path(__file__).with_name("_guard_agentdojo.py")
     output = subprocess.run(
         [options.agentdojo, script], stdout=subprocess.PIPE, check=True, timeout=1800, text=True
@@ -355,7 +352,7 @@ def _over_injections(blocked: list[tuple[str, bool]]) -> Interval:
 def tau_bench(options: argparse.Namespace) -> Figures:
     """The airline's policy on real successful runs."""
     if options.tau_bench is None:
-        raise LookupError("--tau-bench names no file of results")
+        raise MissingExtraError("--tau-bench names no file of results")
     policy = ToolPolicy.of_file(POLICIES / "airline.json")
     context = ImportContext(settings=ImportSettings(), report=ReadReport(), say=print)
     items = import_traces(options.tau_bench, "tau-bench", context)
@@ -388,32 +385,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--only", nargs="+", choices=list(PARTS), default=list(PARTS), help="these parts alone"
-    )
     parser.add_argument("--agentdojo", help="Python that has agentdojo")
     parser.add_argument("--tau-bench", type=Path, help="results of tau-bench's airline (.json or .json.gz)")
-    parser.add_argument("--quick", action="store_true", help="fewer of the same, in some minutes")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    options = parser.parse_args()
-    figures: Figures = []
-    seconds: dict[str, float] = {}
-    for name in options.only:
-        started = time.perf_counter()
-        try:
-            part = PARTS[name](options)
-        except LookupError as missing:
-            print(f"{name} is left out: {missing}", file=sys.stderr)
-            continue
-        seconds[name] = round(time.perf_counter() - started, 1)
-        figures += part
-        print(*map(shown, part), sep="\n", flush=True)
-    if not figures:
-        parser.error("nothing could be measured")
-    if options.json:
-        machine = {"machine": platform.machine(), "cores": os.cpu_count()}
-        setting = {"version": __version__, "quick": options.quick, "seconds": seconds, **machine}
-        options.json.write_text(json.dumps({"figures": figures, "setting": setting}, indent=2) + "\n")
+    measure(parser, PARTS)
 
 
 if __name__ == "__main__":
