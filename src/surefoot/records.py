@@ -294,12 +294,14 @@ StepKind = Literal[
     "edit",
     "command",
     "recovery",
+    "reply",
     "final_answer",
     "message",
 ]
 """Kinds of steps. ``edit`` and ``command`` are a coding agent's calls that change files or run something in a
 shell or interpreter; ``tool_call`` is any other call. ``recovery`` is an assistant's text right after an
-observation that reports an error; ``message`` is a whole assistant message."""
+observation that reports an error; ``reply`` ends a turn of a run that goes on, ``final_answer`` the run;
+``message`` is a whole assistant message."""
 
 
 class Reasoning(FrozenModel):
@@ -724,7 +726,8 @@ class StepScores(Record):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if None in self.scores and not self.unscored_reason:
-            raise ValueError("a missing score needs an 'unscored_reason'")
+            # other programs write null without a reason: such a step is unscored, and its record is kept
+            object.__setattr__(self, "unscored_reason", "no reason given")
         if self.reasons and len(self.reasons) != len(self.scores):
             raise ValueError(
                 f"'reasons' has {len(self.reasons)} entries for {len(self.scores)} scores; give one a step"

@@ -11,7 +11,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
+from surefoot.cli import app
 from surefoot.errors import RecordError
 from surefoot.formats import (
     ImportContext,
@@ -302,6 +304,14 @@ def test_every_sample_of_a_row_counts_the_empty_ones_too(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(("name", "ending"), [("completion", ""), ("response", " \n")])
+def test_an_empty_completion_is_a_wrong_sample(tmp_path, name, ending):
+    lines = [{"prompt": "Write f.", name: text} for text in ("x = 1", ending)]
+    found, context = read(rows(tmp_path, *lines))
+    assert [(one.trace.text, one.trace.outcome) for one in found] == [("x = 1", None), (ending, False)]
+    assert context.report.bad_count == 0
+
+
 def test_solutions_inside_objects_are_reached_by_a_name_with_dots(tmp_path):
     line = {"problem": "p", "candidates": [{"text": "a", "score": 1}, {"text": "b", "score": 2}]}
     found, _ = read(rows(tmp_path, line), text_field="candidates.text")
@@ -558,3 +568,19 @@ def test_only_imported_traces_are_written_back(tmp_path):
         export_results(tmp_path / "rows.jsonl", tmp_path / "out.csv", results)
     with pytest.raises(RecordError, match="no trace has a label or a score"):
         export_results(tmp_path / "rows.jsonl", tmp_path / "out.jsonl", [])
+
+
+def test_one_broken_log_of_several_is_named_and_the_others_are_read(tmp_path):
+    whole = (DATA / "inspect.eval").read_bytes()
+    for name, content in (("a.eval", whole[:500]), ("b.eval", whole), ("c.eval", whole[:-200])):
+        (tmp_path / name).write_bytes(content)
+    command = ["import", str(tmp_path / "*.eval"), "--out", str(tmp_path / "mine")]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 1
+    [first, *reasons] = str(result.exception).splitlines()
+    assert first == "2 files were not read to their end; the others were"
+    assert [Path(reason.split(":")[0]).name for reason in reasons] == ["a.eval", "c.eval"]
+    assert len((tmp_path / "mine" / "traces.jsonl").read_text().splitlines()) == 2
+    (tmp_path / "b.eval").unlink()
+    with pytest.raises(RecordError, match=r"c\.eval"):
+        read(str(tmp_path / "*.eval"))

@@ -42,7 +42,9 @@ def labelled(trace: Trace, values: Sequence[int]) -> list[StepLabel]:
 
 def test_a_run_of_tau_bench():
     ((problem, trace),), _ = read(DATA / "tau-bench.json")
-    assert (problem.text, problem.source) == ("You are ann. Cancel R1.", "tau-bench")
+    assert (problem.text, problem.source) == (trace.messages[1].content, "tau-bench")
+    assert problem.meta == {"hidden": {"user_script": "You are ann. Cancel R1."}}
+    assert problem.id == Problem(text="You are ann. Cancel R1.").id  # shared by all runs of the task
     assert (trace.outcome, trace.sample, trace.tools) == (False, 1, ())
     roles = ["system", "user", "assistant", "tool", "assistant"]
     assert [message.role for message in trace.messages] == roles
@@ -55,7 +57,8 @@ def test_a_run_of_tau_bench():
 
 def test_a_simulation_of_tau2():
     ((problem, trace),), _ = read(DATA / "tau2.json")
-    assert (problem.text, problem.source) == ("Cancel R1.\n\nR1", "tau2")
+    assert (problem.text, problem.source) == (trace.messages[2].content, "tau2")
+    assert problem.meta == {"hidden": {"user_script": "Cancel R1.\n\nR1"}}
     assert (trace.id, trace.outcome, trace.sample, trace.seed, trace.policy) == ("s-0", True, 2, 7, "m")
     assert trace.finish_reason == "user_stop"
     assert (trace.usage.prompt_tokens, trace.usage.completion_tokens) == (29, 5)

@@ -443,6 +443,19 @@ def test_parts_of_a_run_are_typed():
     assert segment_trace(trace, segmenter("sentence")).granularity == "part, sentence"
 
 
+def test_only_the_last_reply_of_a_run_is_its_final_answer():
+    def kinds(*messages):
+        trace = segment_trace(Trace(problem_id="p", messages=messages))
+        return [step.kind for step in trace.steps]
+
+    user, reply = Message(role="user", content="Yes."), Message(role="assistant", content="Which order?")
+    call = Message(role="assistant", tool_calls=(ToolCall(id="a", name="order"),))
+    result = Message(role="tool", content="paid", tool_call_id="a")
+    assert kinds(user, reply, user, reply, user) == ["reply", "final_answer"]
+    assert kinds(user, reply, user, call, result) == ["reply", "tool_call"]
+    assert kinds(user, call, result, reply, result, reply) == ["tool_call", "thought", "final_answer"]
+
+
 def test_blocks_give_all_of_a_run_once_in_order():
     trace = segment_trace(Trace(problem_id="p", messages=RUN))
     blocks = list(trace_blocks(trace))

@@ -130,11 +130,13 @@ class Import(Command):
         if not is_log and (self.segment or self.granularity != "part"):
             raise RunError(f"{name} is a data set with fixed steps; cut its traces with surefoot segment")
         echo(f"{self.source} is read as {name}", err=True)
+        failed: list[str] = []
         context = ImportContext(
             settings=self.columns,
             report=ReadReport(),
             keep=self._store_attachment,
             say=lambda text: echo(text, err=True),
+            failed=failed,
         )
         counts: Counter[str] = Counter()
         printed_s = time.monotonic()
@@ -171,6 +173,9 @@ class Import(Command):
             f"steps, {counts['graded']} of them graded{labels}",
             err=True,
         )
+        if failed:
+            reasons = "\n".join(failed)
+            raise RecordError(f"{len(failed)} files were not read to their end; the others were\n{reasons}")
         if is_log and counts["problems"] and not counts["traces"]:
             echo(
                 "no solutions: none of the columns is a known name for them; if there is one, import with "

@@ -76,6 +76,8 @@ class ImportContext:
     keep: StoreAttachment | None = None
     say: Callable[[str], None] = lambda _: None
     """Shows which columns were guessed."""
+    failed: list[str] | None = None
+    """Collects why files of several could not be read to their end; ``None`` = the first of them raises."""
 
     def rows(
         self, rows: Iterable[Row], build: Callable[[int, Any], Iterable[ImportedTrace]]

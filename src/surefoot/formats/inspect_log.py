@@ -101,7 +101,7 @@ def write_inspect_log(original: Path, path: Path, results: Mapping[str, TraceRes
 
 
 def _samples(path: Path) -> Iterator[Row]:
-    if not zipfile.is_zipfile(path):
+    if not is_inspect_archive(path):
         samples = _log(path).get("samples")
         if not isinstance(samples, list):
             raise RecordError(f"{path}: the log has no samples; run the evaluation with log_samples=True")

@@ -138,7 +138,7 @@ class _Columns:
         if problem and "text" not in (self._columns or {}):
             yield ImportedTrace(problem=problem, trace=None)
             return
-        if not any(text and text.strip() for text in solutions):
+        if all(text is None for text in solutions):
             raise RecordError(f"no solution: {self._advice(row, 'text')}")
         if problem is None and values.get("problem_id") is None:
             raise RecordError(f"no problem: {self._advice(row, 'problem')}")
@@ -146,13 +146,14 @@ class _Columns:
         if not isinstance(outcomes, list) or len(outcomes) != len(solutions):
             outcomes = [outcomes] * len(solutions)
         for sample, (text, outcome) in enumerate(zip(solutions, outcomes, strict=True)):
-            # An empty solution among others is kept, because it is a failed sample.
+            # An empty solution is kept, because it is a failed sample.
+            correct = False if outcome is None and not (text or "").strip() else _outcome(outcome)
             trace = Trace(
                 problem_id=problem.id if problem else str(values["problem_id"]),
                 text=text or "",
                 sample=sample,
                 error=None if text is not None else "the file has no solution here",
-                **(fields | {"outcome": _outcome(outcome), "meta": {IMPORT_KEY: {**note, "sample": sample}}}),
+                **(fields | {"outcome": correct, "meta": {IMPORT_KEY: {**note, "sample": sample}}}),
             )
             yield ImportedTrace(
                 problem=problem, trace=self._with_id(trace, values, several=len(solutions) > 1)

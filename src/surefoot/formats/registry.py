@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -175,13 +175,19 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
 def detect_format(path: Path | str, settings: ImportSettings | None = None) -> str:
     """The name in ``FORMATS`` of the format of ``path``, or ``RECORDS``, from its content.
 
-    The first of several files decides (see :func:`import_traces`). Raises ``RecordError`` for a file that
-    cannot be opened, is empty, or is an unknown archive.
+    The first of several files that can be read decides (see :func:`import_traces`). Raises ``RecordError``
+    for a file that cannot be opened, is empty, or is an unknown archive.
     """
-    path = _files(path)[0]
+    *files, last = _files(path)
+    for file in files:
+        with suppress(RecordError):
+            return _format_of(file, settings or ImportSettings())
+    return _format_of(last, settings or ImportSettings())
+
+
+def _format_of(path: Path | str, settings: ImportSettings) -> str:
     if is_inspect_archive(Path(path)):
         return "inspect"
-    settings = settings or ImportSettings()
     _, row = next(raw_rows(path, subset=settings.subset, split=settings.split), (0, None))
     if row is None:
         raise RecordError(f"{path}: empty; give a file with at least one row")
@@ -216,31 +222,43 @@ def import_traces(path: Path | str, name: str, context: ImportContext) -> Iterat
 
     A text may also be a pattern or a URL, see :func:`surefoot.io.sources.files_of`, or for rows the name or
     folder of a data set. Traces of a log with the same id are numbered. Rejected rows are counted in
-    ``context.report``. Raises ``RecordError`` for an unknown name and an unreadable file.
+    ``context.report``. Raises ``RecordError`` for an unknown name, and for a file that cannot be read; with
+    ``context.failed``, one of several such files is noted there, and the others are read.
     """
     if name == RECORDS:
         raise RecordError(
             f"{path} already holds records of this package: give it to the commands directly, or to surefoot "
             "segment to cut its traces again"
         )
-    form = format_called(name)
+    form, files = format_called(name), _files(path)
+    with closing(Seen()) as seen:
+        for file in files:
+            try:
+                yield from _file_traces(form, file, context, seen)
+            except RecordError as error:
+                if context.failed is None or len(context.failed) + 1 == len(files):
+                    raise
+                context.failed.append(str(error))
+
+
+def _file_traces(
+    form: Format, file: Path | str, context: ImportContext, seen: Seen
+) -> Iterator[ImportedTrace]:
     if form.read_log is None:
-        for item in read_source(name, path, report=context.report):
+        for item in form.read_dataset(file, report=context.report):  # type: ignore[misc]
             if isinstance(item, Problem):
                 yield ImportedTrace(problem=item, trace=None)
             else:
                 labels = item.labels if isinstance(item, LabelledTrace) else ()
                 yield ImportedTrace(problem=item.problem, trace=item.trace, labels=labels)
         return
-    with closing(Seen()) as seen:
-        for file in _files(path):
-            context.report.opened(str(file))
-            for imported in form.read_log(file, context):
-                trace = imported.trace
-                if trace is not None and (repeats := seen.times(trace.id)):
-                    update = {"id": f"{trace.id}-{repeats}", "sample": max(trace.sample, repeats)}
-                    imported = ImportedTrace(problem=imported.problem, trace=trace.model_copy(update=update))
-                yield imported
+    context.report.opened(str(file))
+    for imported in form.read_log(file, context):
+        trace = imported.trace
+        if trace is not None and (repeats := seen.times(trace.id)):
+            update = {"id": f"{trace.id}-{repeats}", "sample": max(trace.sample, repeats)}
+            imported = ImportedTrace(problem=imported.problem, trace=trace.model_copy(update=update))
+        yield imported
 
 
 def _files(path: Path | str) -> Sequence[Path | str]:

@@ -1,7 +1,8 @@
 """Results of tau-bench (arXiv 2406.12045) and tau2 (arXiv 2506.07982): an agent, a simulated user and tools.
 
 A run's reward is its outcome; the task's gold actions are in ``meta["gold_actions"]`` as ``name`` and
-``arguments``. The problem is the instruction of the simulated user, which all runs of a task share.
+``arguments``. The problem is what the agent sees of the task, the user's first message. The script of the
+simulated user, which the agent never sees, is in the problem's ``meta["hidden"]``.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from surefoot.formats.imports import (
     task_of,
 )
 from surefoot.formats.rows import Row, raw_rows
-from surefoot.records import Message, Problem, Tool, Trace, Usage, reported_count
+from surefoot.records import Message, Problem, Tool, Trace, Usage, content_id, reported_count
 
 _TAU: Final = "tau-bench"
 _TAU2: Final = "tau2"
 GOLD_KEY: Final = "gold_actions"
 """``Trace.meta`` entry with the calls that solve the task."""
+HIDDEN_KEY: Final = "hidden"
+"""``Problem.meta`` entry with what the agent does not see; it is not shown to judges and reward models."""
 
 _INSTRUCTIONS = ("reason_for_call", "known_info", "unknown_info", "task_instructions")
 
@@ -70,7 +73,7 @@ def _tau_trace(number: int, row: Any, context: ImportContext) -> ImportedTrace:
         raise RecordError("a run of tau-bench has its messages in 'traj'")
     task = (row.get("info") or {}).get("task") or {}
     messages = context.chat(row["traj"])
-    problem = Problem(text=task.get("instruction") or task_of(messages), source=_TAU)
+    problem = _problem(task.get("instruction"), messages, _TAU)
     gold = [
         {"name": action["name"], "arguments": action.get("kwargs") or {}}
         for action in task.get("actions") or ()
@@ -113,7 +116,7 @@ def _tau2_trace(context: ImportContext, row: Any, simulation: Any, note: dict[st
     task_id = simulation.get("task_id")
     task: Mapping[str, Any] = next((task for task in row.get("tasks") or () if task.get("id") == task_id), {})
     criteria = task.get("evaluation_criteria") or {}
-    problem = Problem(text=_instruction(task, messages), source=_TAU2)
+    problem = _problem(_script(task), messages, _TAU2)
     trace = Trace(
         id=str(simulation.get("id") or ""),
         problem_id=problem.id,
@@ -151,15 +154,22 @@ def _with_call_id(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "tool_call_id": row.get("id")} if row.get("role") == "tool" else dict(row)
 
 
-def _instruction(task: Mapping[str, Any], messages: Sequence[Message]) -> str:
-    """The simulated user's instruction; without one, its first message."""
-    instruction = (task.get("user_scenario") or {}).get("instructions")
-    if isinstance(instruction, Mapping):
-        instruction = "\n\n".join(str(instruction[name]) for name in _INSTRUCTIONS if instruction.get(name))
-    first = next(
-        (message.content for message in messages if message.role == "user" and message.content), None
-    )
-    return str(instruction or task.get("ticket") or first or "") or task_of(messages)
+def _problem(script: object, messages: Sequence[Message], source: str) -> Problem:
+    """The user's first message. Runs of one script share the problem; its text is from the first one read."""
+    texts = (message.content for message in messages if message.role == "user" and message.content)
+    text = next(texts, None) or task_of(messages)
+    if not script:
+        return Problem(text=text, source=source)
+    name = content_id("problem", str(script), None)
+    return Problem(id=name, text=text, source=source, meta={HIDDEN_KEY: {"user_script": str(script)}})
+
+
+def _script(task: Mapping[str, Any]) -> object:
+    """What the simulated user of tau2 is told."""
+    script = (task.get("user_scenario") or {}).get("instructions")
+    if isinstance(script, Mapping):
+        script = "\n\n".join(str(script[name]) for name in _INSTRUCTIONS if script.get(name))
+    return script or task.get("ticket")
 
 
 def _tool(name: str, signature: Mapping[str, Any]) -> Tool:

@@ -197,12 +197,8 @@ def _parts(trace: Trace, number: int, segmenter: Segmenter | None) -> list[Step]
     content = message.content or ""
     cut = _cut(content, segmenter or _Whole(), segmenter or Thoughts(), trace.id)
     steps += [_step(number, span, "content", kind) for span, kind in cut]
-    ends_turn = not message.tool_calls and _ends_turn(trace.messages, number)
-    last = steps[-1] if cut else None
-    if last is not None and last.kind == "thought":
-        recovers = number > 0 and reports_error(trace.messages[number - 1])
-        kind: StepKind = "final_answer" if ends_turn else "recovery" if recovers else "thought"
-        steps[-1] = last.model_copy(update={"kind": kind})
+    if cut and steps[-1].kind == "thought":
+        steps[-1] = steps[-1].model_copy(update={"kind": _text_kind(trace.messages, number)})
     steps += [
         Step(
             start=0,
@@ -221,9 +217,12 @@ def _step(message: int, span: Span, part: StepPart, kind: StepKind) -> Step:
     return Step(start=span[0], end=span[1], message=message, part=part, kind=kind)
 
 
-def _ends_turn(messages: Sequence[Message], number: int) -> bool:
-    """Whether the user speaks next, or the run ends."""
-    return number + 1 == len(messages) or messages[number + 1].role == "user"
+def _text_kind(messages: Sequence[Message], number: int) -> StepKind:
+    """Kind of the text of an assistant message, by what comes before and after it."""
+    following = [message.role for message in messages[number + 1 :]]
+    if not messages[number].tool_calls and (not following or following[0] == "user"):
+        return "reply" if "assistant" in following else "final_answer"
+    return "recovery" if number > 0 and reports_error(messages[number - 1]) else "thought"
 
 
 def reports_error(message: Message) -> bool:
