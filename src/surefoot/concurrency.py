@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 R = TypeVar("R")
@@ -36,6 +36,10 @@ def run_sync(coroutine: Coroutine[Any, Any, R]) -> R:
         return pool.submit(contextvars.copy_context().run, asyncio.run, coroutine).result()
 
 
+_GRANTED: Future[None] = Future()
+_GRANTED.set_result(None)
+
+
 @dataclass(eq=False)
 class FairTurn:
     """A key's place in a :class:`FairQueue`."""
@@ -45,7 +49,7 @@ class FairTurn:
     used_before: float
     quick: bool
     """Whether it may have a quick slot; once it has a slot, whether it is one."""
-    granted: Future[None] = field(default_factory=Future)
+    granted: Future[None] = _GRANTED
     """Done once the turn has a slot; cancelling it gives the turn up."""
     began: float = 0.0
     charged: float = 0.0
@@ -63,6 +67,10 @@ class _Share:
     """Slots that it has now."""
 
 
+_Group = tuple[str, bool, float]
+"""Turns of equal rank: their key, whether they may be quick, and what their request has used."""
+
+
 class FairQueue:
     """Hands ``slots`` to waiting turns, fairly by key and cost: start-time fair queueing (Goyal et al. 1996).
 
@@ -78,7 +86,8 @@ class FairQueue:
 
     def __init__(self, slots: int, *, quick: int = 0, quick_cost: float = 1e9) -> None:
         self._free, self._free_quick, self._quick_cost = slots - quick, quick, quick_cost
-        self._waiting: list[FairTurn] = []
+        self._waiting: dict[_Group, dict[FairTurn, None]] = {}
+        """Turns of equal rank, the oldest first: a free slot is given in time linear in the groups."""
         self._shares: dict[str, _Share] = {}
         self._now = 0.0
         """Virtual time: the start of the latest turn."""
@@ -90,15 +99,17 @@ class FairQueue:
         """A turn, which waits until it is ``granted``. With ``quick=False`` it never takes a quick slot."""
         turn = FairTurn(key, cost, used_before, quick)
         with self._lock:
-            self._waiting.append(turn)
+            self._waiting.setdefault((key, quick, used_before), {})[turn] = None
             self._hand_out()
+            if self._is_waiting(turn):
+                turn.granted = Future()
         return turn
 
     def leave(self, turn: FairTurn, used: float | None = None) -> None:
         """End a turn, which has cost ``used``, by default its ``cost`` or seconds; or give up waiting."""
         with self._lock:
-            if turn in self._waiting:
-                self._waiting.remove(turn)
+            if self._is_waiting(turn):
+                self._remove(turn)
                 return
             if used is None:
                 used = time.monotonic() - turn.began if turn.cost is None else turn.cost
@@ -162,30 +173,35 @@ class FairQueue:
 
     def _hand_out(self) -> None:
         """Give free slots to waiting turns; the lock is held."""
-        while self._free_quick and (turns := [turn for turn in self._waiting if self._may_be_quick(turn)]):
+        while self._free_quick and (
+            groups := [group for group in self._waiting if self._may_be_quick(group)]
+        ):
             self._free_quick -= 1
-            self._grant(min(turns, key=lambda turn: (self._mean(turn.key), turn.used_before)), quick=True)
+            self._grant(min(groups, key=lambda group: (self._mean(group[0]), group[2])), quick=True)
         while self._free and self._waiting:
             self._free -= 1
             self._grant(min(self._waiting, key=self._order), quick=False)
 
-    def _may_be_quick(self, turn: FairTurn) -> bool:
-        share = self._share(turn.key)
-        if share.mean is None and turn.key:
-            return turn.quick and not (share.turns or self._free)
-        return turn.quick and (not turn.key or self._mean(turn.key) < 0.8 * self._quick_cost)
+    def _may_be_quick(self, group: _Group) -> bool:
+        key, quick, _ = group
+        share = self._share(key)
+        if share.mean is None and key:
+            return quick and not (share.turns or self._free)
+        return quick and (not key or self._mean(key) < 0.8 * self._quick_cost)
 
     def _mean(self, key: str) -> float:
         """Mean cost of a key's turns; a new key comes after those known to be cheap."""
         mean = self._share(key).mean
         return self._quick_cost / 2 if mean is None else mean
 
-    def _order(self, turn: FairTurn) -> tuple[float, float, float]:
-        finish = self._share(turn.key).finish
-        return max(finish, self._now), finish, turn.used_before
+    def _order(self, group: _Group) -> tuple[float, float, float]:
+        key, _, used_before = group
+        finish = self._share(key).finish
+        return max(finish, self._now), finish, used_before
 
-    def _grant(self, turn: FairTurn, *, quick: bool) -> None:
-        self._waiting.remove(turn)
+    def _grant(self, group: _Group, *, quick: bool) -> None:
+        turn = next(iter(self._waiting[group]))
+        self._remove(turn)
         share = self._shares.setdefault(turn.key, _Share())
         turn.quick, turn.began = quick, time.monotonic()
         start = max(share.finish, self._now)
@@ -194,9 +210,18 @@ class FairQueue:
         share.turns += 1
         if not quick:
             self._now = start
-        if not turn.granted.set_running_or_notify_cancel():  # given up meanwhile: `leave` follows
-            return
-        turn.granted.set_result(None)
+        # A turn that was given up meanwhile keeps its slot until `leave` follows.
+        if turn.granted is not _GRANTED and turn.granted.set_running_or_notify_cancel():
+            turn.granted.set_result(None)
+
+    def _is_waiting(self, turn: FairTurn) -> bool:
+        return turn in self._waiting.get((turn.key, turn.quick, turn.used_before), ())
+
+    def _remove(self, turn: FairTurn) -> None:
+        group = (turn.key, turn.quick, turn.used_before)
+        del self._waiting[group][turn]
+        if not self._waiting[group]:
+            del self._waiting[group]
 
     def _share(self, key: str) -> _Share:
         return self._shares.get(key) or _NEW
