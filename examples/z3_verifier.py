@@ -46,11 +46,24 @@ _FUNCTIONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "xor": z3.Xor,
 }
 _QUOTED = re.compile(r"`([^`\n]+)`")
-_SENTENCE = re.compile(r"[^.;\n]+")
+_SENTENCE = re.compile(r"(?:`[^`\n]+`|[^.;\n])+")
 _IS = re.compile(
     r"\s*(?:(?:so|thus|therefore|hence|then|and),?\s+)*(?P<name>\w+) is (?P<not>not )?an? (?P<kind>\w+)\s*",
     re.IGNORECASE,
 )
+_STATES = re.compile(
+    r"(?:\W|\b(?:so|thus|therefore|hence|then|and|also|now|finally|we|have|get|know|see|find|conclude|it|this|"
+    r"means|follows|that|is|true|holds)\b)*",
+    re.IGNORECASE,
+)
+"""All that may stand around a formula in backticks for it to be a claim of the step."""
+_REPORTS = re.compile(
+    r"\b(?:says?|said|saying|claim\w*|stat(?:es|ed|ing)|according|believes?|thinks?|den(?:y|ies|ied)|"
+    r"whether|false|untrue|wrong|incorrect|cannot|never|doubts?|not (?:true|so|right|correct|"
+    r"the case|know))\b|n't\b|\?",
+    re.IGNORECASE,
+)
+"""Words with which a step reports or denies something instead of claiming it."""
 _SUPPOSES = re.compile(r"\b(?:suppose|assume|assuming|if|were|would|case|either|or)\b", re.IGNORECASE)
 _CONTRADICTION = re.compile(r"\b(?:contradiction|contradicts|impossible)\b", re.IGNORECASE)
 
@@ -60,7 +73,8 @@ class Z3Verifier:
 
     A step is -1 if one of its claims contradicts the premises, and +1 if all its claims follow from them.
     It is unlabelled if a claim does neither, or if the step makes no claim that can be parsed. Only two forms
-    are parsed: formulas, in backticks or as whole sentences, and sentences such as "So Ann is a knight."
+    are parsed: formulas, as whole sentences or in backticks after words such as "so we have", and sentences
+    such as "So Ann is a knight." Steps that report, ask or deny something ("Ann says `Bob`") are unlabelled.
     Steps that suppose something are unlabelled, and so are the steps after them up to a contradiction.
     """
 
@@ -106,6 +120,8 @@ class Puzzle:
 
     def verdict(self, text: str) -> Verdict:
         """The verdict on one step."""
+        if reported := _REPORTS.search(_QUOTED.sub("", text)):
+            return Verdict(value=None, reason=f"{reported[0]!r}: the step reports, asks or denies something")
         claims = list(self.claims(text))
         if not claims:
             return Verdict(value=None, reason="no claim that can be parsed")
@@ -119,8 +135,8 @@ class Puzzle:
     def claims(self, text: str) -> Iterator[tuple[str, z3.BoolRef]]:
         """Each claim of a step as written, with its formula."""
         names = {name.lower(): formula for name, formula in self.names.items()}
-        candidates = [*_QUOTED.findall(text), *map(str.strip, _SENTENCE.findall(_QUOTED.sub("", text)))]
-        for candidate in candidates:
+        sentences = map(str.strip, _SENTENCE.findall(text))
+        for candidate in (part for sentence in sentences for part in _parts(sentence)):
             sentence = _IS.fullmatch(candidate)
             if sentence and sentence["name"].lower() in names and sentence["kind"].lower() in self.kinds:
                 formula = names[sentence["name"].lower()]
@@ -167,6 +183,12 @@ class Puzzle:
             case ast.Call(func=ast.Name(id=name), args=[left, right], keywords=[]) if name in _FUNCTIONS:
                 return _FUNCTIONS[name](self._build(left), self._build(right))
         raise ValueError(f"cannot parse {ast.unparse(node)!r}")
+
+
+def _parts(sentence: str) -> list[str]:
+    """What a sentence may claim: its formulas in backticks, or all of it if it has none."""
+    quoted: list[str] = _QUOTED.findall(sentence)
+    return (quoted if _STATES.fullmatch(_QUOTED.sub("", sentence)) else []) if quoted else [sentence]
 
 
 def main() -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from surefoot import Problem
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = {path.name: path for path in sorted((ROOT / "examples").glob("*.py"))}
@@ -48,6 +51,35 @@ def test_example_runs(name: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip(), "an example prints what it found"
+
+
+@pytest.mark.parametrize(
+    ("step", "value"),
+    [
+        ("It is not true that `Ann and Bob`.", None),
+        ("Ann says `Bob`.", None),
+        ("The claim `Ann and Bob` is false.", None),
+        ("We do not know whether `Bob`.", None),
+        ("`Ann and Bob` cannot hold.", None),
+        ("Could it be that `Bob`?", None),
+        ("According to Bob, Bob is a knight.", None),
+        ("Therefore we have `Ann and Bob`.", -1),
+        ("So `Ann` and `not Bob`.", 1),
+        ("`Ann and not Bob` holds.", 1),
+        ("So Bob is a knight.", -1),
+        ("Ann", 1),
+    ],
+)
+def test_z3_checks_only_what_a_step_claims(step: str, value: int | None) -> None:
+    pytest.importorskip("z3")
+    example = runpy.run_path(str(EXAMPLES["z3_verifier.py"]))
+    logic = {
+        "names": {"Ann": "bool", "Bob": "bool"},
+        "premises": ["Ann", "not Bob"],
+        "kinds": {"knight": True},
+    }
+    puzzle = example["Puzzle"](Problem(text="Who is a knight?", meta={"logic": logic}))
+    assert puzzle.verdict(step).value == value
 
 
 def test_slow_examples_exist() -> None:

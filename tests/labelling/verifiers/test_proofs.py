@@ -142,7 +142,10 @@ def test_the_first_wrong_step_of_each_proof_is_named(rocq):
     ("text", "wrong"),
     [
         ("Proof. intros n m. Admitted.", 2),
-        ("Proof. intros n m. admit. Qed.", 3),
+        ("Proof. intros n m. admit. Qed.", 2),
+        ("Proof. intros n m. give_up. Qed.", 2),
+        ("Proof. intros n m. (* admit. *) assert (n = n). { idtac; admit. } lia. Qed.", 3),
+        ("Proof. intros n m. all: admit. exact I. Qed.", 2),
         ("Proof. Axiom cheat : False. intros. destruct cheat. Qed.", 1),
         ("Abort. Theorem add_comm : True. exact I. Qed.", 0),
         ("Proof. intros n m. Unset Guard Checking. lia. Qed.", 2),
@@ -157,6 +160,12 @@ def test_the_first_wrong_step_of_each_proof_is_named(rocq):
 def test_what_proves_nothing_is_wrong(rocq, text, wrong):
     [row] = rocq.verify([item(problem("add_comm"), text)])
     assert values(row)[: wrong + 1] == [1] * wrong + [-1], row
+
+
+def test_a_goal_that_was_not_given_up_is_proved(rocq):
+    for tactic in ("first [ apply Nat.add_comm | admit ]", 'idtac "admit"; apply Nat.add_comm'):
+        [row] = rocq.verify([item(problem("add_comm"), f"Proof. intros n admit. {tactic}. Qed.")])
+        assert set(values(row)) == {1}, row
 
 
 def test_axioms_are_named_unless_they_are_allowed(rocq):

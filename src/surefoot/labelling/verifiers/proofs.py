@@ -12,7 +12,7 @@ import re
 import secrets
 from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ _NO_END = "the checker did not reach the end of the file"
 _ROCQ_ERROR = re.compile(
     r'^File "[^"]*", line (\d+), characters (\d+)-\d+:\n(?:Error:?)(.*)', re.MULTILINE | re.DOTALL
 )
+_GIVES_UP = re.compile(r"(?<![\w'\".])(?:admit|give_up)(?![\w'\"])")
 _FINDLIB = b'path="/usr/lib/ocaml:/usr/local/lib/ocaml"\ndestdir="/usr/lib/ocaml"\n'
 """Tells Rocq where its plugins are: Debian configures it in /etc, which a sandbox does not have."""
 
@@ -119,10 +120,7 @@ class RocqVerifier(ProofVerifier):
 
     def find_command(self, proof: str) -> Fault | None:
         """Commands of Rocq begin with a capital letter or an attribute, tactics never do."""
-        from surefoot.segment.segmenters import RocqSentences
-
-        for start, end in RocqSentences().segment(proof):
-            sentence = _without_comments(proof[start:end])
+        for start, sentence in _rocq_sentences(proof):
             word = re.match(r"[\s{}+*-]*(?:(?:\d+|all|par|!|\[[^\]]*\])\s*:\s*)?[{}\s]*(#|\w+)", sentence)
             if word is None or not (word[1] == "#" or word[1][0].isupper()):
                 continue
@@ -143,7 +141,17 @@ class RocqVerifier(ProofVerifier):
         )
 
     def find_fault(self, task: ProofTask, proof: str, result: ProgramResult, mark: str) -> Fault | None:
-        """The first error, at which ``coqc`` stops, or a forbidden axiom."""
+        """The first error, at which ``coqc`` stops, a forbidden axiom, or a goal given up before it."""
+        fault = self._first_error(task, proof, result, mark)
+        if fault is None:
+            return None
+        # coqc accepts these tactics and refuses the end of the proof
+        for start, sentence in _rocq_sentences(proof[: fault.at]):
+            if tactic := _GIVES_UP.search(sentence):
+                return Fault(at=start, reason=f"{tactic[0]!r} gives the goal up and proves nothing")
+        return fault
+
+    def _first_error(self, task: ProofTask, proof: str, result: ProgramResult, mark: str) -> Fault | None:
         output = result.stderr.decode(errors="replace")
         opening = _opening(task)
         if error := _ROCQ_ERROR.search(output):
@@ -265,6 +273,14 @@ def _verdicts(trace: Trace, fault: Fault) -> list[Verdict]:
     last = len(starts) - 1
     wrong = last if fault.at is None else min(max(bisect_right(starts, fault.at) - 1, 0), last)
     return first_error(len(starts), wrong, fault.reason, "accepted by the checker")
+
+
+def _rocq_sentences(proof: str) -> Iterator[tuple[int, str]]:
+    """Each sentence's position, and its text without comments."""
+    from surefoot.segment.segmenters import RocqSentences
+
+    for start, end in RocqSentences().segment(proof):
+        yield start, _without_comments(proof[start:end])
 
 
 def _without_comments(sentence: str) -> str:
