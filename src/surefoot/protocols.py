@@ -10,6 +10,8 @@ from pydantic import Field, JsonValue
 
 from surefoot.printable import writable
 from surefoot.records import (
+    CUT_OFF,
+    Ending,
     Execution,
     Message,
     Problem,
@@ -20,6 +22,7 @@ from surefoot.records import (
     ToolCall,
     Trace,
     Usage,
+    ending_of,
 )
 
 
@@ -66,7 +69,7 @@ class Completion:
 
     text: str
     finish_reason: str
-    """``stop`` (end of sequence or stop text), ``length``, or the server's own word."""
+    """Why the text ended, in the server's own word."""
     tokens: int
     """Tokens generated."""
     tool_calls: tuple[ToolCall, ...] = ()
@@ -77,6 +80,16 @@ class Completion:
     returned."""
     reasoning: Reasoning | None = None
     """Reasoning that is separate from the text; ``tokens`` counts its tokens, too."""
+
+    @property
+    def ending(self) -> Ending:
+        """How the text ended."""
+        return ending_of(self.finish_reason)
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether a limit, a failure or a filter ended it, not its writer."""
+        return self.ending in CUT_OFF
 
     @property
     def whole_text(self) -> str:

@@ -31,6 +31,31 @@ from surefoot.messages import message_fields
 
 SCHEMA_VERSION: Final = 2
 
+Ending = Literal["finished", "truncated", "filtered", "tool_call", "unknown"]
+"""How a text ended: its writer ended it, a limit or a failure cut it off, a provider's filter withheld the
+rest, its writer called a tool, or nobody said."""
+
+CUT_OFF: Final = frozenset({"truncated", "filtered"})
+"""Endings of a text that its writer did not end."""
+
+_FINISH_REASONS: Final[dict[Ending, str]] = {
+    "finished": "stop stop_unknown stop_sequence end_turn eos eos_token complete completed",
+    "truncated": "length max_tokens max_output_tokens max_completion_tokens max_new_tokens max_length "
+    "incomplete model_length model_context_window_exceeded context_length_exceeded pause_turn abort aborted "
+    "cancelled error",
+    "filtered": "content_filter content_filtered refusal safety recitation blocklist prohibited_content spii "
+    "guardrail_intervened error_toxic",
+    "tool_call": "tool_calls tool_call tool_use function_call",
+}
+"""Words of OpenAI, Anthropic, Google, Mistral, Cohere, Amazon, vLLM, SGLang, TGI and Inspect."""
+_ENDINGS: Final = {word: ending for ending, words in _FINISH_REASONS.items() for word in words.split()}
+
+
+def ending_of(finish_reason: str | None) -> Ending:
+    """The ending that a provider's word means; a word that no provider is known for is ``unknown``."""
+    return _ENDINGS.get((finish_reason or "").lower(), "unknown")
+
+
 LabelKind = Literal["correctness", "value", "advantage"]
 """correctness: is this step valid; value: chance of the right answer from here; advantage: did it help."""
 
@@ -431,6 +456,7 @@ class Trace(Record):
     sample: int = 0
     """Number of this sample among samples of the same problem, policy and seed."""
     finish_reason: str | None = None
+    """Why the text ended, in the provider's own word."""
     error: str | None = None
     """Error during sampling, with the boundary that failed; such a trace is kept and counted."""
     usage: Usage = Usage()
@@ -508,6 +534,16 @@ class Trace(Record):
         answer = "no answer" if self.answer is None else f"answer {_short(self.answer)}"
         writer = "" if self.policy is None else f" by {self.policy}"
         return f"{self.id}{writer}: {len(self.steps)} steps, {answer}, {outcome}"
+
+    @property
+    def ending(self) -> Ending:
+        """How the text ended."""
+        return ending_of(self.finish_reason)
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether a limit, a failure or a filter ended it, not its writer."""
+        return self.ending in CUT_OFF
 
     def part_text(self, step: Step) -> str:
         """The original text of the part that ``step`` is a span of."""

@@ -9,10 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from surefoot.answers.checker import AnswerChecker
 from surefoot.answers.extraction import EXPLICIT, AnswerStyle, extract_statement
-from surefoot.records import Problem
-
-CUT_OFF = frozenset({"length"})
-"""Values of ``finish_reason`` of a text that the limit of tokens ended, not its writer."""
+from surefoot.records import Problem, ending_of
 
 _WORD = re.compile(r"\w")
 _CLOSING = re.compile(r"\s*\W*\s*I hope (?:it|this) is correct\W*", re.IGNORECASE)
@@ -27,7 +24,7 @@ class Solution:
     prefix: str = ""
     """The text that the completion continues: answers in it are not the policy's."""
     finish_reason: str | None = None
-    """Why it ended; ``None`` = unknown, treated as a natural end."""
+    """Why it ended, in the provider's word; unknown is treated as a natural end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,14 +88,14 @@ def final_answer(solution: Solution, styles: Sequence[AnswerStyle]) -> str | Non
     - An explicit answer (every style but ``last_number``) counts if its statement ends in the completion.
     - One in the prefix counts if the solution was finished there: it ends the prefix, and the completion adds
       no word and ended naturally. A policy adds nothing to a finished solution.
-    - The last number counts if it is in the completion, and the completion was not cut off.
-    - Of a text that was cut off, an explicit answer counts if it is closed: "The answer is 1" may be the
-      beginning of "The answer is 18."
+    - The last number counts if it is in the completion, and the completion ended naturally.
+    - Of a text that ended otherwise (at a limit, a filter or a tool call), an explicit answer counts if it is
+      closed: "The answer is 1" may be the beginning of "The answer is 18."
 
     Raises ``AnswerError`` for an unknown style.
     """
     text, prefix_end = solution.prefix + solution.text, len(solution.prefix)
-    cut_off = solution.finish_reason in CUT_OFF
+    cut_off = ending_of(solution.finish_reason) not in ("finished", "unknown")
     for style in styles:
         if style not in EXPLICIT:
             statement = None if cut_off else extract_statement(text, [style], start=prefix_end)

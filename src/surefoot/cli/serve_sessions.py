@@ -142,7 +142,7 @@ def _recorded(turn: ConversationTurn, reward: float | None) -> RecordedTurn:
         prompt=[openai_message(message) for message in turn.context],
         completion=openai_message(turn.reply),
         reward=reward,
-        truncated=turn.finish_reason == "length",
+        truncated=turn.candidate.trace.cut_off,
         prompt_ids=turn.tokens.prompt_ids,
         completion_ids=turn.tokens.ids,
         logprobs=turn.tokens.logprobs,

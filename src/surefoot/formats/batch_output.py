@@ -80,7 +80,7 @@ def _traces(
     tools = record_tools(request.get("tools") or body.get("tools"))
     choices = body.get("choices")
     if choices is None:
-        choices = [{"messages": _response_messages(body["output"]), "finish_reason": body.get("status")}]
+        choices = [{"messages": _response_messages(body["output"]), "finish_reason": _ending(body)}]
     for index, choice in enumerate(choices):
         fields = shared | {
             "sample": index,
@@ -97,6 +97,13 @@ def _traces(
         reply = with_reasoning_tokens(context.messages(answer), tokens, withheld=withheld)
         messages = (*prompt, *reply)
         yield ImportedTrace(problem=problem, trace=Trace(messages=messages, tools=tools, **fields))
+
+
+def _ending(response: Mapping[str, Any]) -> str | None:
+    """Why a response of the Responses API ended: the limit or filter that cut it off, else its status."""
+    details = response.get("incomplete_details")
+    reason = details.get("reason") if isinstance(details, Mapping) else None
+    return reason or response.get("status")
 
 
 def _response_messages(items: Any, instructions: str | None = None) -> list[dict[str, Any]]:

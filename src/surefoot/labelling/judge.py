@@ -113,9 +113,9 @@ class JudgeLabeller:
         return 0, [_Outcome(value=None, votes=0, reason=reason)] * steps
 
     def _vote(self, completion: Completion, steps: int) -> Vote:
-        if completion.finish_reason == "length":
+        if completion.ending == "truncated":
             raise ReplyError("cut off at max_tokens")
-        if completion.finish_reason == "content_filter":
+        if completion.ending == "filtered":
             raise ReplyError("refused")
         return read_reply(completion.text, prompt=self.prompt, steps=steps)
 

@@ -134,7 +134,7 @@ class _TraceProgress:
         trace = item.trace
         self.count = len(trace.steps)
         # the outcome of a finished trace is known; a trace that was cut off could continue
-        self.open = self.count if trace.finish_reason == "length" else max(self.count - 1, 0)
+        self.open = self.count if trace.cut_off else max(self.count - 1, 0)
         self.tallies = {depth: rollouts.tally(trace.prefix(depth)) for depth in range(1, self.open + 1)}
         if self.open < self.count and labeller.counts_own(item):
             for tally in self.tallies.values():

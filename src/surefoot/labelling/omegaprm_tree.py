@@ -83,7 +83,7 @@ class TreeSearch:
         yield tally
         for trace, outcome in zip(seeds, outcomes, strict=True):
             tokens = trace.usage.completion_tokens or len((trace.text or "").split())
-            ended = trace.finish_reason != "length"
+            ended = not trace.cut_off
             end = self._add(root, trace_steps(trace), outcome, tokens, ended=ended)
             tree.seeds.setdefault(end, trace)
         self._absorb(root)
@@ -134,7 +134,7 @@ class TreeSearch:
         for rollout in tally.rollouts if tally is not None else ():
             completion = rollout.completion
             steps = [completion.text[start:end] for start, end in self.segmenter.segment(completion.text)]
-            ended = completion.finish_reason != "length"
+            ended = not completion.cut_off
             self._add(node, [s for s in steps if s], rollout.outcome, completion.tokens, ended=ended)
 
     def _add(

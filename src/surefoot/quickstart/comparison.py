@@ -272,7 +272,7 @@ def _counts(
         "test_traces": len(scored.traces),
         "traces_without_steps": sum(not trace.steps for trace in traces),
         "traces_with_error": sum(trace.error is not None for trace in traces),
-        "traces_cut_at_max_tokens": sum(trace.finish_reason == "length" for trace in traces),
+        "traces_cut_at_max_tokens": sum(trace.ending == "truncated" for trace in traces),
         "labels": sum(map(len, labels["monte_carlo"])),
         "labels_without_value": sum(label.value is None for row in labels["monte_carlo"] for label in row),
     }

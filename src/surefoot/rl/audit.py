@@ -104,7 +104,7 @@ def shape_of(traces: Sequence[Trace]) -> Shape:
         traces=len(traces),
         tokens=sum(trace.usage.completion_tokens for trace in traces) / len(traces),
         steps=steps / len(traces),
-        finished=sum(trace.finish_reason != "length" for trace in traces) / len(traces),
+        finished=sum(not trace.cut_off for trace in traces) / len(traces),
         empty=empty / steps if steps else None,
         repeated=repeated / steps if steps else None,
     )

@@ -18,7 +18,6 @@ from surefoot.io import Run
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import (
-    STOP_UNKNOWN,
     Policy,
     ProblemTrace,
     SampleRequest,
@@ -112,7 +111,7 @@ def _problem_data(
     dropped = sum((item.dropped for item in relabelled), Counter[str]())
     dropped["rollouts without a step"] += len(traces) - len(relabelled)
     dropped["states without a demonstration"] += sum(
-        len(trace.steps) + (trace.finish_reason != "length") - by_trace[trace.id].states
+        len(trace.steps) + (not trace.cut_off) - by_trace[trace.id].states
         for trace in traces
         if trace.id in by_trace
     )
@@ -163,7 +162,7 @@ class ExpertDecisions:
             raise TrainingError(f"trace {trace.id} is a chat; an expert can continue only texts")
         self._problem, self._trace, self._after = item.problem, trace, after
         self._own: list[str | None] = [trace.step_text(step) for step in range(len(trace.steps))]
-        if trace.finish_reason != "length":
+        if not trace.cut_off:
             self._own.append(None)
         self._at = 0  # decisions before the current state
         self._same: list[int] = []  # decisions shared with the expert, not yet in a demonstration
@@ -219,7 +218,7 @@ class ExpertDecisions:
         if len(steps) > 1 and not str(steps[0]).strip():
             # the segmenter attached leading white space to the step before; it belongs to the expert's first
             steps[:2] = [f"{steps[0]}{steps[1]}"]
-        if completion.finish_reason not in ("stop", STOP_UNKNOWN):
+        if completion.ending != "finished":
             steps = steps[:-1]
             self.dropped["truncated steps of the expert"] += not steps
         elif not (stop and text.endswith(stop)) or text == prefix:

@@ -433,8 +433,8 @@ def _answer_fault(trace: Trace) -> str | None:
         return "failed samples" if trace.error else "empty samples"
     if not trace.steps:
         return "solutions without a step"
-    if trace.finish_reason == "length":
-        return "solutions truncated at max_tokens"
+    if trace.cut_off:
+        return "solutions truncated at max_tokens" if trace.ending == "truncated" else "filtered solutions"
     if trace.outcome is None:
         return "solutions whose answer could not be judged"
     return None if trace.outcome else "wrong answers"

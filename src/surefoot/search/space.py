@@ -28,8 +28,6 @@ from surefoot.scores import Aggregator, complete_scores, require_fit, trace_scor
 from surefoot.segment import Marker
 from surefoot.tree import Node, StepTree
 
-TRUNCATED = "length"
-
 
 @dataclass(eq=False, kw_only=True)
 class PrefixState:
@@ -259,7 +257,7 @@ class Space:
 
     def solution(self, prefix: Prefix) -> Solution:
         """A solution as it is graded; an unfinished one is cut off."""
-        return Solution(text=prefix.prefix, finish_reason=prefix.data.finish or TRUNCATED)
+        return Solution(text=prefix.prefix, finish_reason=prefix.data.finish or "length")
 
     def record(self, prefix: Prefix, trace: Trace) -> StepScores:
         """The scores of a prefix as a record of ``trace``; scores that were not requested are ``None``."""
@@ -334,7 +332,7 @@ class Space:
     def _insert(self, prefix: Prefix, completion: Completion, *, end: bool) -> Prefix:
         """The node that a completion leads to."""
         text = completion.text if prefix.prefix else completion.whole_text
-        capped = completion.finish_reason == TRUNCATED
+        capped = completion.cut_off
         self.counts["capped"] += capped
         complete = text.endswith(self.steps.separator)  # the policy could have continued after this step
         ends = end or capped or not complete

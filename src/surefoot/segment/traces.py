@@ -97,7 +97,7 @@ def _text_steps(trace: Trace, segmenter: Segmenter | None) -> list[Step]:
     text = trace.text or ""
     cut = _cut(text, segmenter or _default(text), segmenter or Thoughts(), trace.id)
     steps = [Step(start=start, end=end, kind=kind) for (start, end), kind in cut]
-    if steps and steps[-1].kind == "thought" and trace.finish_reason != "length":
+    if steps and steps[-1].kind == "thought" and not trace.cut_off:
         last = text[steps[-1].start :]
         if steps[0].kind == "reasoning" or _ANSWER.search(last):
             steps[-1] = steps[-1].model_copy(update={"kind": "final_answer"})

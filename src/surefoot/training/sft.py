@@ -198,10 +198,10 @@ class Demonstration(Record):
 def demonstrate(trace: Trace, steps: Collection[int] | None = None) -> Demonstration:
     """``trace`` and the steps of it to learn (all without ``steps``).
 
-    Its end is learned together with its last step, unless it was cut off by a limit of tokens.
+    Its end is learned together with its last step, unless it was cut off.
     """
     chosen = range(len(trace.steps)) if steps is None else sorted(set(steps))
-    complete = trace.text is not None and trace.finish_reason != "length"
+    complete = trace.text is not None and not trace.cut_off
     return Demonstration(trace=trace, steps=tuple(chosen), end=complete and len(trace.steps) - 1 in chosen)
 
 

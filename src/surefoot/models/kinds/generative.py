@@ -90,7 +90,7 @@ class VerifierOutput:
         self.spend(result.usage)
         if missing := requested - len(result.completions):
             self.invalid["request failed" + (f": {result.error}" if result.error else "")] += missing
-        texts = [c.text for c in result.completions if c.finish_reason != "length"]
+        texts = [c.text for c in result.completions if not c.cut_off]
         if cut := len(result.completions) - len(texts):
             self.invalid["cut off at max_tokens"] += cut
         return texts
