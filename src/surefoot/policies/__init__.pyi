@@ -1,3 +1,6 @@
+from .capabilities import Capabilities as Capabilities
+from .capabilities import Capability as Capability
+from .capabilities import capabilities_of as capabilities_of
 from .control_tokens import break_control_tokens as break_control_tokens
 from .devices import Loading as Loading
 from .episodes import Episode as Episode

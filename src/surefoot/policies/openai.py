@@ -14,7 +14,9 @@ from zlib import crc32
 import aiohttp
 from pydantic import ValidationError
 
+from surefoot.concurrency import run_sync
 from surefoot.errors import PolicyError
+from surefoot.policies.capabilities import Capabilities, probe_server, weakest
 from surefoot.policies.endpoints import Endpoint, Endpoints
 from surefoot.policies.http_client import (
     MAX_RESPONSE_BYTES,
@@ -49,8 +51,8 @@ class OpenAIPolicy:
     refused with :class:`PolicyError`, because only the server knows the chat template. In ``chat`` mode a
     ``str`` prompt is one user message, and a prefix is sent as a last assistant message with
     ``continue_final_message`` (vLLM, SGLang). A server without this field either refuses the request, which
-    is reported as its error, or ignores the field and starts a new answer, which cannot be detected here: try
-    it once, or use ``completions`` mode. Reasoning that a server separates from the content is not part of
+    is reported as its error, or ignores the field and starts a new answer, which :meth:`capabilities`
+    detects; use ``completions`` mode there. Reasoning that a server separates from the content is not part of
     the text.
 
     **Tokens.** ``Completion.tokens`` is the server's count for that completion. The protocol only has a total
@@ -153,6 +155,25 @@ class OpenAIPolicy:
         policy._extra_body = {**self._extra_body, **extra_body}
         return policy
 
+    def capabilities(self) -> Capabilities:
+        """What every one of the servers can do, probed once for this policy and its copies.
+
+        Servers often ignore unsupported fields without an error, so check before relying on one: a prefix in
+        ``chat`` mode above all.
+        """
+        servers = self._servers
+        if servers.capabilities is None:
+            servers.capabilities = run_sync(self._probe())
+        return servers.capabilities
+
+    async def _probe(self) -> Capabilities:
+        async with open_session() as session:
+            probes = [
+                probe_server(self._servers.client(session, url), self._model, self._mode, self._extra_body)
+                for url in self._servers.urls
+            ]
+            return weakest(await asyncio.gather(*probes))
+
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:
         """Keep the connections open until the end of the block, even between calls.
@@ -233,11 +254,15 @@ class _Servers:
     concurrency: int
     max_retries: int
     timeout_s: float
+    capabilities: Capabilities | None = None
     endpoints: Endpoints[HttpClient] = field(init=False)
     """While connected."""
     session: aiohttp.ClientSession | None = None
     loop: asyncio.AbstractEventLoop | None = None
     users: int = 0
+
+    def client(self, session: aiohttp.ClientSession, url: str) -> HttpClient:
+        return HttpClient(session, url, api_key=self.api_key, timeout_s=self.timeout_s)
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[None]:
@@ -249,9 +274,7 @@ class _Servers:
         if self.session is None:
             session = self.session = open_session()
             self.loop = loop
-            clients = [
-                HttpClient(session, url, api_key=self.api_key, timeout_s=self.timeout_s) for url in self.urls
-            ]
+            clients = [self.client(session, url) for url in self.urls]
             self.endpoints = Endpoints(clients, window=self.concurrency)
         elif self.loop is not loop:
             raise PolicyError(
