@@ -54,7 +54,7 @@ def figures(folder: Path) -> dict[str, Any]:
 
 
 def test_baselines_alone(data: Path, tmp_path: Path):
-    ended = good("evaluate", "agent-processbench", "--data", data, "--out", tmp_path / "out", FEW)
+    ended = good("evaluate", "agent-processbench", "--data", data, "--out", tmp_path / "out", FEW, "--tables")
     assert "4 runs of 4 problems, 10 steps" in " ".join(ended.out.split())
     found = figures(tmp_path / "out")["last step wrong iff the run failed"]
     assert found["step"]["value"] == 0.6  # the neutral steps and the first wrong ones are missed
@@ -165,7 +165,7 @@ def test_who_and_when(tmp_path: Path):
         for item, low in zip(items, (0.1, 0.9), strict=True)
     ]
     write_records(tmp_path / "s.jsonl", scores)
-    words = ("--data", f"made={tmp_path}/?.json", "--out", tmp_path / "out", FEW)
+    words = ("--data", f"made={tmp_path}/?.json", "--out", tmp_path / "out", FEW, "--tables")
     ended = good("evaluate", "who-and-when", f"s={tmp_path}/s.jsonl", *words)
     assert "Who&When 2 failed runs" in " ".join(ended.out.split())
     found = json.loads((tmp_path / "out" / "who-and-when.json").read_text())["scores"]

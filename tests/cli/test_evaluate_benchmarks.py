@@ -77,7 +77,7 @@ def test_processbench_side_by_side_and_again_without_scoring(data, prm, tmp_path
         *("evaluate", "processbench", f"mine={prm}", f"judge={tmp_path / 'truth.jsonl'}"),
         *("--data", data / "gsm8k.json", "--data", data / "math.jsonl", "--out", tmp_path / "out", FEW),
     )
-    ended = good(*command)
+    ended = good(*command, "--tables")
     assert "12 traces" in ended.out
     assert "optimistic" in ended.out
     result = json.loads((tmp_path / "out/processbench.json").read_text())
@@ -143,8 +143,8 @@ def test_stored_scores_need_no_model_and_partial_files_leave_traces_out(data, tm
         *("evaluate", "processbench", tmp_path / "s.jsonl", "--data", data / "gsm8k.json"),
         *("--data", data / "math.jsonl", "--threshold=0.5", "--out", tmp_path / "out", FEW),
     )
-    assert "9 traces" in good(*command).out
-    assert "12 traces" in good(*command, "--missing=wrong", "--force").out
+    assert "9 traces" in good(*command, "--tables").out
+    assert "12 traces" in good(*command, "--tables", "--missing=wrong", "--force").out
     result = json.loads((tmp_path / "out/processbench.json").read_text())
     assert sum(part["unparsed"] for part in result["scores"][0]["subsets"].values()) == 3
 
@@ -168,9 +168,8 @@ def test_a_neutral_verdict_is_what_the_option_says(data, tmp_path):
 
 
 def test_prmbench(data, prm, tmp_path):
-    ended = good(
-        "evaluate", "prmbench", f"mine={prm}", "--data", data / "prmbench.jsonl", "--out", tmp_path, FEW
-    )
+    words = ("--data", data / "prmbench.jsonl", "--out", tmp_path, FEW, "--tables")
+    ended = good("evaluate", "prmbench", f"mine={prm}", *words)
     assert "36 traces and 4 controls" in ended.out
     result = json.loads((tmp_path / "prmbench.json").read_text())
     assert [score["rule"] for score in result["scores"]] == ["0.5", "split"]

@@ -70,9 +70,11 @@ def checkpoint(lab_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 def test_a_checkpoint_and_stored_scores_side_by_side(files: Path, checkpoint: Path, tmp_path: Path):
     words = ["evaluate", "best-of-n", f"tiny={checkpoint}", f"hand={files / 'scores.jsonl'}"]
     words += ["--problems", files / "problems.jsonl", "--traces", files / "traces.jsonl"]
-    words += ["--sizes", "1,4", "--bootstrap", "200", "--out", tmp_path]
+    words += ["--sizes", "1,4", "--bootstrap", "200", "--out", tmp_path, "--tables"]
     ended = good(*words)
-    assert "8 problems. Of 4 samples, at least one is correct for 100.0% (pass@4)" in ended.out
+    assert "8 problems. Of 4 samples, at least one is correct for 100.0% (pass@4)" in " ".join(
+        ended.out.split()
+    )
     data = json.loads((tmp_path / "best_of_n.json").read_text())
     assert data["sizes"] == [1, 4]
     curves = {curve["name"]: curve for curve in data["curves"]}
@@ -171,9 +173,8 @@ def test_calibration_is_fitted_reported_and_stored(files: Path, checkpoint: Path
 
 def test_calibration_of_stored_scores(files: Path, tmp_path: Path):
     records = ["--problems", files / "problems.jsonl", "--traces", files / "traces.jsonl", "--labels", "lab"]
-    ended = good(
-        "evaluate", "calibration", f"hand={files / 'scores.jsonl'}", *records, "--fit=none", "--out", tmp_path
-    )
+    words = (*records, "--fit=none", "--out", tmp_path, "--tables")
+    ended = good("evaluate", "calibration", f"hand={files / 'scores.jsonl'}", *words)
     assert "ECE" in ended.out
     data = json.loads((tmp_path / "calibration.json").read_text())
     assert data["scorers"][0]["fits"] == []

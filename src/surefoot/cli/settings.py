@@ -48,6 +48,8 @@ from pydantic import BaseModel, ByteSize, ConfigDict
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from surefoot.cli.commands import COMMANDS
+
 REQUIRED: Any = PydanticUndefined
 """Default of a required field."""
 
@@ -190,6 +192,26 @@ class Command(BaseModel):
             if option.flag.transient:
                 table.pop(field, None)
         return settings
+
+
+def command_line(command: Command) -> list[str]:
+    """The words that run ``command``: its name, and every option that is not the default."""
+    kind = type(command)
+    target = f"{kind.__module__.removeprefix('surefoot.cli.')}:{kind.__name__}"
+    words = ["surefoot", *next((path.split() for path, (of, _) in COMMANDS.items() if of == target), ())]
+    for option in options_of(kind):
+        value: Any = command
+        for name in option.path:
+            value = getattr(value, name, None)
+        if not option.names or option.flag.transient or value in (None, (), option.default):
+            continue
+        if option.kind is bool:
+            words.append(option.name if value else option.negative)
+            continue
+        values = value if option.repeated else [value]
+        texts = [",".join(map(str, item)) if isinstance(item, tuple) else str(item) for item in values]
+        words += texts if option.flag.argument else [word for text in texts for word in (option.name, text)]
+    return words
 
 
 def help_text(command: type[Command]) -> str:

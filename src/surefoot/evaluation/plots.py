@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from surefoot.evaluation.palette import GREY, SERIES
 from surefoot.printable import printable
 from surefoot.stats.intervals import Interval
 
@@ -83,10 +84,9 @@ def _lines(
     """For each name a solid line and, if it has a second curve, a dashed one; intervals are shaded."""
     figure, axes = new_figure(xlabel, ylabel, lines=min(len(curves), MAX_LINES))
     if diagonal:
-        axes.plot([0, 1], [0, 1], color="#888888", linestyle=":")
+        axes.plot([0, 1], [0, 1], color=GREY, linestyle=":")
     for number, (name, lines) in enumerate(list(curves.items())[:MAX_LINES]):
-        # ten colours, then the same ten with another marker
-        colour, marker = f"C{number % 10}", "os"[number // 10]
+        colour, marker = colour_of(number), "os^"[number // len(SERIES)]
         for (x, values), style, label in zip(lines, ("-", "--"), (wrapped(name), None), strict=False):
             if len(curves) <= _SHADED:
                 shade(axes, x, values, colour, alpha=0.12)
@@ -123,7 +123,7 @@ def _dots(rows: Sequence[Measures], measure: str) -> Figure:
         # rounding may put a mean slightly outside its interval, and error bars must not be negative
         errors = [[max(v.value - v.low, 0) for _, v in values], [max(v.high - v.value, 0) for _, v in values]]
         x, y = [v.value for _, v in values], [at for at, _ in values]
-        colour = f"C{number % 10}"
+        colour = colour_of(number)
         axes.errorbar(x, y, xerr=errors, fmt="o", markersize=4, color=colour, label=wrapped(name))
     axes.set_yticks(range(len(names)), [wrapped(name) for name in names])
     axes.invert_yaxis()
@@ -142,6 +142,11 @@ def new_figure(xlabel: str, ylabel: str, *, lines: int = 0, height: float = 4.5)
     axes.set_ylabel(ylabel)
     axes.grid(alpha=0.3)
     return figure, axes
+
+
+def colour_of(number: int) -> str:
+    """The colour of line ``number``, from 0."""
+    return SERIES[number % len(SERIES)]
 
 
 def legend(figure: Figure) -> None:

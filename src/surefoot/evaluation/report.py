@@ -8,11 +8,9 @@ its column on the page and in the terminal, and the docstring of its class is th
 from __future__ import annotations
 
 import inspect
-import io
 import math
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from html import escape
 from itertools import takewhile
 from operator import attrgetter
@@ -21,6 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, TypeVar
 
 from pydantic import BaseModel
 
+from surefoot.evaluation.frame import Card, Example, FirstScreen, Origin, sentence, weakest
+from surefoot.evaluation.markup import STYLE, first_screen, svg_of, table_html, whole_runs
 from surefoot.io.atomic import atomic_file
 from surefoot.stats.intervals import Cell, Interval, format_cell
 
@@ -28,29 +28,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --rule: #d0d7de; --soft: #57606a; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e6edf3; --paper: #0d1117; --rule: #30363d; --soft: #9198a1; }
-}
-body { margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: var(--ink); background: var(--paper);
-  font: 1rem/1.5 system-ui, sans-serif; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-caption, figcaption { color: var(--soft); text-align: left; padding: .4rem 0; }
-th, td { padding: .3rem .8rem; border-bottom: 1px solid var(--rule); text-align: left; }
-th.number, td.number { text-align: right; }
-figure { margin: 1.5rem 0; }
-figure svg { max-width: 100%; height: auto; background: #ffffff; border-radius: .3rem; }
-"""
-
-
 T = TypeVar("T")
 Column: TypeAlias = str | Callable[[T], Cell]
 """Attribute (``"counts.used"``) or function."""
 
-PRINTED_ROWS, PRINTED_COLUMNS = 60, 6
-"""Part of a table that a command prints; the page has all of it."""
+PRINTED_ROWS = 60
+"""Rows of a table that ``--tables`` prints; the page has all of them."""
 _LISTED = 8
 """Longest list that a cell holds."""
 
@@ -104,13 +87,39 @@ class Section:
     """One plain sentence each, whether the result is good or bad."""
     plots: Sequence[Plot] = ()
     printed: Collection[str] | None = None
-    """Paths of the tables that a command prints; by default all."""
+    """Paths of the tables that ``--tables`` prints; by default all."""
+    cards: Mapping[str, Sequence[Card]] = field(default_factory=dict)
+    """Answers on each scorer, best or first named first."""
+    examples: Sequence[Example] = ()
+    """Worked examples of the first scorer."""
+    limits: Sequence[str] = ()
+    """What limits the result: numbers, domain, excluded data."""
+    sentence: str = ""
+    """Replaces the sentence that the cards make."""
 
     def rows(self) -> dict[str, list[Measures]]:
         """The rows of each table by its path."""
         rows: dict[str, list[Measures]] = {}
         _collect(self.results, (), {}, rows)
         return rows
+
+
+def first_screen_of(sections: Sequence[Section], origin: Origin) -> FirstScreen:
+    """What the sections say together: of several answers to a question the weakest counts."""
+    names = dict.fromkeys(name for section in sections for name in section.cards)
+    ranking = {name: weakest(c for s in sections for c in s.cards.get(name, ())) for name in names}
+    lead = next(iter(ranking), "")
+    cards = ranking.get(lead, [])
+    said = [section.sentence for section in sections if section.sentence]
+    more = f" It is the first of {len(ranking)} scorers in the table below." if len(ranking) > 1 else ""
+    return FirstScreen(
+        sentence=" ".join(said) or sentence(lead or sections[0].title, cards) + more,
+        cards=cards,
+        ranking=ranking,
+        examples=next((section.examples for section in sections if section.examples), ()),
+        limits=list(dict.fromkeys(limit for section in sections for limit in section.limits)),
+        origin=origin,
+    )
 
 
 def _collect(
@@ -185,12 +194,13 @@ def _header(path: str) -> str:
 class Report:
     """Collects parts in order and writes them as one page; each call returns the report, for chaining."""
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, first: FirstScreen | None = None) -> None:
         self._title = title
-        self._parts: list[str] = []
+        self._parts = [f"<h1>{escape(title)}</h1>"] if first is None else first_screen(first)
+        self._runs = [] if first is None else whole_runs(first)
         self._figures = 0
         self.printed: list[str | Table] = []
-        """Paragraphs and tables of sections for the terminal; of wide tables the first columns."""
+        """Paragraphs and tables of sections for the terminal."""
 
     def heading(self, text: str) -> Self:
         """Start a section."""
@@ -201,27 +211,26 @@ class Report:
         return self._add(f"<p>{escape(paragraph)}</p>")
 
     def table(
-        self, headers: Sequence[str], rows: Sequence[Sequence[Cell]], caption: str = "", *, spec: str = ".4g"
+        self,
+        headers: Sequence[str],
+        rows: Sequence[Sequence[Cell]],
+        caption: str = "",
+        *,
+        spec: str = ".4g",
+        folded: bool = True,
     ) -> Self:
         """Add a table; floats and intervals are formatted with ``spec`` (:func:`surefoot.stats.format_cell`).
 
-        Raises ``ValueError`` if a row is not as long as ``headers``.
+        A folded table shows its caption until the reader opens it; it is open on paper. Raises ``ValueError``
+        if a row is not as long as ``headers``.
         """
         for number, row in enumerate(rows):
             if len(row) != len(headers):
                 raise ValueError(f"rows[{number}] has {len(row)} cells, but there are {len(headers)} headers")
-        numeric = [_is_numeric([row[column] for row in rows]) for column in range(len(headers))]
-
-        def line(tag: str, cells: Sequence[Cell]) -> str:
-            kinds = [' class="number"' * right for right in numeric]
-            texts = [escape(format_cell(cell, spec)) for cell in cells]
-            html = (f"<{tag}{kind}>{text}</{tag}>" for kind, text in zip(kinds, texts, strict=True))
-            return f"<tr>{''.join(html)}</tr>"
-
-        title = f"<caption>{escape(caption)}</caption>" if caption else ""
-        body = "\n".join(line("td", row) for row in rows)
-        rows_html = f"<thead>{line('th', headers)}</thead>\n<tbody>\n{body}\n</tbody>"
-        return self._add(f'<div class="scroll"><table>{title}{rows_html}</table></div>')
+        html = table_html(headers, rows, caption, spec)
+        if folded and caption:
+            html = f"<details><summary>{escape(caption)} ({len(rows)} rows)</summary>{html}</details>"
+        return self._add(html)
 
     def records(self, caption: str, items: Iterable[T], columns: Mapping[str, Column[T]]) -> Self:
         """Add a table with one row per item."""
@@ -231,7 +240,7 @@ class Report:
     def figure(self, figure: Figure, caption: str) -> Self:
         """Add a matplotlib figure as inline SVG; ``caption`` is also what a screen reader says."""
         self._figures += 1
-        svg = _svg(figure, prefix=f"f{self._figures}-", label=caption)
+        svg = svg_of(figure, prefix=f"f{self._figures}-", label=caption)
         return self._add(f"<figure>\n{svg}\n<figcaption>{escape(caption)}</figcaption></figure>")
 
     def section(self, section: Section) -> Self:
@@ -253,9 +262,7 @@ class Report:
             multi_line = any("\n" in str(cell) for row in table.rows for cell in row)
             if multi_line or (section.printed is not None and path not in section.printed):
                 continue
-            short = [row[:PRINTED_COLUMNS] for row in table.rows[:PRINTED_ROWS]]
-            headers = table.headers[:PRINTED_COLUMNS]
-            self.printed.append(Table(caption=table.caption, headers=headers, rows=short, spec=".3f"))
+            self.printed.append(replace(table, rows=table.rows[:PRINTED_ROWS], spec=".3f"))
             if len(table.rows) > PRINTED_ROWS:
                 self.printed.append(f"{len(table.rows) - PRINTED_ROWS} more rows are in the report")
         return self
@@ -266,9 +273,9 @@ class Report:
         return (
             '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            f"<title>{title}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
-            + "\n".join(self._parts)
-            + "\n</body>\n</html>\n"
+            f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
+            + "\n".join(self._parts + self._runs)
+            + "\n</main>\n</body>\n</html>\n"
         )
 
     def write(self, path: Path | str) -> Self:
@@ -280,27 +287,6 @@ class Report:
     def _add(self, part: str) -> Self:
         self._parts.append(part)
         return self
-
-
-def _svg(figure: Figure, *, prefix: str, label: str) -> str:
-    """The figure as an ``<svg>`` element; ``prefix`` keeps the ids of several figures on a page distinct."""
-    import matplotlib as mpl
-
-    buffer = io.StringIO()
-    with mpl.rc_context({"svg.hashsalt": "surefoot", "svg.fonttype": "path"}):
-        figure.savefig(
-            buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
-        )
-    text = buffer.getvalue()
-    text = text[text.index("<svg") :].rstrip()
-    text = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}", text)
-    return text.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)
-
-
-def _is_numeric(cells: Sequence[Cell]) -> bool:
-    values = [cell for cell in cells if cell is not None]
-    return bool(values) and not any(isinstance(cell, str) for cell in values)
 
 
 class JSONResult:

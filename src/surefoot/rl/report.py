@@ -9,7 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from surefoot.evaluation.plots import legend, new_figure, shade
+from surefoot.evaluation.palette import GREY, SERIES
+from surefoot.evaluation.plots import colour_of, legend, new_figure, shade
 from surefoot.evaluation.report import Column, Report
 from surefoot.io import read_records
 from surefoot.rl.log import Alarm, EvaluationRow, RLLog, SampleRow, UpdateRow
@@ -77,7 +78,7 @@ def write_report(
         report.figure(_accuracy_figure(log), "Accuracy, with 95% intervals over problems")
         if any(row.trace_error for row in log.evaluations):
             figure, axes = _axes("correct answers with a wrong step")
-            _band(axes, log.evaluations, lambda row: row.trace_error, "C3", "held-out problems")
+            _band(axes, log.evaluations, lambda row: row.trace_error, SERIES[3], "held-out problems")
             report.figure(figure, "Trace error: correct answers with at least one wrong step")
         report.records("Evaluations", log.evaluations, _EVALUATIONS)
     if log.updates:
@@ -165,11 +166,11 @@ def truth_figure(log: RLLog) -> Figure:
     figure, axes = _axes("held-out accuracy (gold)")
     right = axes.twinx()
     right.set_ylabel("held-out score (proxy), broken line")
-    _band(axes, log.evaluations, lambda row: row.accuracy, "C0", "gold")
-    _band(right, log.evaluations, lambda row: row.proxy, "C1", "proxy", "--")
+    _band(axes, log.evaluations, lambda row: row.accuracy, SERIES[0], "gold")
+    _band(right, log.evaluations, lambda row: row.proxy, SERIES[1], "proxy", "--")
     if best := log.best:
         axes.plot(
-            best.samples, best.accuracy.value, "o", ms=12, mfc="none", color="C0", label="best accuracy"
+            best.samples, best.accuracy.value, "o", ms=12, mfc="none", color=SERIES[0], label="best accuracy"
         )
     at = {row.update: row.samples for row in log.evaluations}
     for number, alarm in enumerate(alarm for alarm in log.alarms if alarm.name == "overoptimization"):
@@ -182,8 +183,8 @@ def truth_figure(log: RLLog) -> Figure:
 def _accuracy_figure(log: RLLog) -> Figure:
     """Held-out accuracy with its 95% band, and the share of correct answers among training rollouts."""
     figure, axes = _axes("share of correct answers")
-    _line(axes, log.updates, lambda row: row.outcome, "C7", "training rollouts", alpha=0.6)
-    _band(axes, log.evaluations, lambda row: row.accuracy, "C0", "held-out problems")
+    _line(axes, log.updates, lambda row: row.outcome, GREY, "training rollouts", alpha=0.6)
+    _band(axes, log.evaluations, lambda row: row.accuracy, SERIES[0], "held-out problems")
     legend(figure)
     return figure
 
@@ -210,7 +211,7 @@ def _rollouts_figure(log: RLLog) -> Figure:
     panels = figure.subplots(3, 2, sharex=True)
     for axes, (title, lines, alarms) in zip(panels.flat, parts, strict=True):
         for number, (name, quantity) in enumerate(lines.items()):
-            _line(axes, log.updates, quantity, f"C{number}", name)
+            _line(axes, log.updates, quantity, colour_of(number), name)
         for alarm in log.alarms:
             if alarm.name in alarms:
                 axes.axvline(at[alarm.update], color="#000000", linestyle=":")

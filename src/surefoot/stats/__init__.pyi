@@ -10,8 +10,11 @@ from .calibration import ReliabilityBin as ReliabilityBin
 from .calibration import expected_calibration_error as expected_calibration_error
 from .calibration import reliability as reliability
 from .calibration import reliability_by as reliability_by
+from .intervals import Decision as Decision
 from .intervals import Interval as Interval
+from .intervals import decide as decide
 from .intervals import format_cell as format_cell
+from .intervals import units_needed as units_needed
 from .intervals import wilson_interval as wilson_interval
 from .rater_agreement import Agreement as Agreement
 from .rater_agreement import agreement as agreement

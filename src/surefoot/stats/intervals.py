@@ -1,10 +1,11 @@
-"""An estimate with its interval, how it prints, and Wilson's interval of a rate."""
+"""An estimate with its interval, how it prints, what it decides, and Wilson's interval of a rate."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Literal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,44 @@ class Interval:
 
 UNKNOWN = Interval(value=math.nan, low=math.nan, high=math.nan)
 """Nothing could be measured."""
+
+
+Decision = Literal["yes", "no", "cannot tell"]
+
+FEWEST_UNITS = 10
+"""Bootstrap intervals of fewer units are too narrow to decide anything."""
+
+
+def decide(estimate: Interval, units: int, *, smallest: float, null: float = 0.0) -> Decision:
+    """Whether an effect above ``null`` exists that is not certainly smaller than ``smallest``.
+
+    ``smallest`` is the smallest effect of interest, in the unit of the estimate. ``no``: the whole interval
+    lies below ``null + smallest``, which excludes every effect of interest. ``yes``: otherwise, if it lies
+    above ``null``. ``cannot tell``: it contains both, or it comes from too few ``units`` (the resampled
+    problems), or nothing varied among them (an interval without width, widened by the rule of three).
+    """
+    low, high = estimate.bounds
+    if math.isnan(low) or math.isnan(high) or units < FEWEST_UNITS:
+        return "cannot tell"
+    if low == high:
+        low, high = low - 3 / units, high + 3 / units
+    if high < null + smallest:
+        return "no"
+    return "yes" if low > null else "cannot tell"
+
+
+def units_needed(estimate: Interval, units: int, *, smallest: float) -> int | None:
+    """About how many units :func:`decide` needs; ``None`` if the interval is undefined.
+
+    An interval no wider than ``smallest`` cannot contain both the null and the smallest effect. Its width
+    falls with the square root of the number of units.
+    """
+    width = estimate.high - estimate.low
+    if math.isnan(width) or not units:
+        return None
+    # an interval without width has the width 6 / units by the rule of three
+    needed = units * (width / smallest) ** 2 if width else 6 / smallest
+    return max(math.ceil(needed), FEWEST_UNITS)
 
 
 Cell = str | int | float | Interval | None

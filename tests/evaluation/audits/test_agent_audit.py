@@ -206,7 +206,9 @@ def length_of_steps(problem, trace):
 
 def test_the_command_audits_rules(files, tmp_path):
     about = f"--problems={files / 'p.jsonl'}", f"--traces={files / 't.jsonl'}"
-    out = good("audit", "agent", "--verifier=tool-calls", *about, f"--out={tmp_path}", "--draws=50").out
+    out = good(
+        "audit", "agent", "--verifier=tool-calls", *about, f"--out={tmp_path}", "--draws=50", "--tables"
+    ).out
     assert "tool-calls passes 6 of 6 variants." in out
     written = json.loads((tmp_path / "agent.json").read_text())
     assert written["agent"][0]["effects"][0]["moved"]["value"] == 0
@@ -217,8 +219,9 @@ def test_the_command_compares_stored_scores(files, tmp_path):
     about = f"--problems={files / 'p.jsonl'}", f"--traces={files / 't.jsonl'}"
     names = f"one={files / 'one.jsonl'}", f"two={files / 'two.jsonl'}"
     labels = f"--labels={files / 'l.jsonl'}"
-    common = *names, *about, labels, f"--out={tmp_path}", "--draws=50"
-    assert "does not clearly prefer runs of a" in good("audit", "agent", *common, "--same=one=a").out
+    common = *names, *about, labels, f"--out={tmp_path}", "--draws=50", "--tables"
+    said = good("audit", "agent", *common, "--same=one=a").out
+    assert "does not clearly prefer runs of a" in " ".join(said.split())
     assert "stored scores cannot score a rewritten run" in refused("audit", "agent", *common, "--force")
     assert "no scorer has this name" in refused("audit", "agent", *common, "--force", "--same=three=a")
     assert "--same takes NAME=POLICY" in refused("audit", "agent", *common, "--force", "--same=one")

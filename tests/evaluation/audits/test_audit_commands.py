@@ -76,7 +76,9 @@ def result(out: Path, name: str):
 
 def test_gaming_edits_probes_and_attacks(files, tmp_path):
     sizes = ("--rounds=2", "--proposals=2", "--versions=4", "--attacked=3", "--limit=4")
-    ended = good("audit", "gaming", f"a={files / 'prm'}", *lab(files), *sizes, *QUICK, "--out", tmp_path)
+    ended = good(
+        "audit", "gaming", f"a={files / 'prm'}", *lab(files), *sizes, *QUICK, "--out", tmp_path, "--tables"
+    )
     found = result(tmp_path, "gaming")
     assert "Verifier gaming" in ended.out
     [gaming], [attack] = found["gaming"], found["attack"]

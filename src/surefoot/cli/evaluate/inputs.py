@@ -6,18 +6,19 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from surefoot.cli import options as o
 from surefoot.cli.runs import print_table
-from surefoot.cli.settings import Command
-from surefoot.cli.terminal import echo
+from surefoot.cli.settings import Command, Flag, command_line
+from surefoot.cli.terminal import echo, echo_wrapped
 from surefoot.errors import LabelError, RecordError
 from surefoot.policies.devices import Loading
 
 if TYPE_CHECKING:
+    from surefoot.evaluation.frame import Origin
     from surefoot.evaluation.report import Section
     from surefoot.evaluation.step_layout import StepLayout
     from surefoot.evaluation.step_scores import System
@@ -46,6 +47,9 @@ class ReportCommand(Command):
     )
     draws: o.Draws = 1000
     seed: o.Seed = 0
+    tables: Annotated[bool, Flag(transient=True)] = Field(
+        default=False, description="Also print the findings and the tables of the report."
+    )
 
     def outputs(self) -> list[Path]:
         """The report's files; the directory may also hold other reports and stored scores."""
@@ -57,25 +61,50 @@ class ReportCommand(Command):
         return self.out
 
     def write(self, *sections: Section, **also: Any) -> None:
-        """Write the results as a JSON file, with the settings and ``also``, and as a page, and print them."""
-        from surefoot.evaluation.report import Report, Table, to_json
+        """Write the results as a JSON file, with the settings and ``also``, and as a page."""
+        from surefoot.evaluation.report import Report, Table, first_screen_of, to_json
         from surefoot.io import write_json
 
         self.folder()
         for_json, for_html = self.outputs()
+        inputs = self.model_dump(mode="json", exclude={"tables"})
         findings = {section.title: list(section.findings) for section in sections}
-        data = {"inputs": self.model_dump(mode="json"), "findings": findings, **also}
-        report = Report(f"{self.report_name}: {', '.join(findings)}")
+        first = first_screen_of(sections, self._origin(for_json.name))
+        screen = {"sentence": first.sentence, "cards": first.cards, "limits": first.limits}
+        data = {"inputs": inputs, "first_screen": to_json(screen), "findings": findings, **also}
+        report = Report(f"{self.report_name}: {', '.join(findings)}", first)
         for section in sections:
             data |= to_json(section.results)
             report.section(section)
         write_json(for_json, data)
-        report.text(f"Settings: {json.dumps(data['inputs'])}").write(for_html)
-        for part in report.printed:
+        report.text(f"Settings: {json.dumps(inputs)}").write(for_html)
+        for line in first.lines():
+            echo_wrapped(line, indent="  ")
+        for part in report.printed if self.tables else ():
             if isinstance(part, Table):
                 print_table(part)
             else:
-                echo(part)
+                echo_wrapped(part)
+        echo(f"{for_html}")
+
+    def _origin(self, json_name: str) -> Origin:
+        """Header of the page: the files and scorers that the options name, the command, and the day."""
+        import shlex
+        from datetime import UTC, datetime
+
+        from surefoot.evaluation.frame import Origin
+
+        names = ("data", "domain", "processbench", "pool", "problems", "traces", "labels", "truth")
+        given = [value for name in names if (value := getattr(self, name, None))]
+        files = [file for value in given for file in ([value] if isinstance(value, str) else value)]
+        scorers = [*getattr(self, "scorers", ()), *getattr(self, "sources", ())]
+        return Origin(
+            data=", ".join(dict.fromkeys(files)),
+            model=", ".join(scorers),
+            command=shlex.join(command_line(self)),
+            json=json_name,
+            date=datetime.now(UTC).date().isoformat(),
+        )
 
 
 class EvaluationCommand(ReportCommand):

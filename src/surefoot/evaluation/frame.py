@@ -1,0 +1,278 @@
+"""The first screen of every report: a sentence, three cards, two worked examples, and what limits them.
+
+A card answers one of :data:`QUESTIONS` with *yes*, *no*, or *cannot tell*, which
+:func:`surefoot.stats.intervals.decide` computes from an interval and the smallest effect of interest. A
+question that a report has no figure for is "not measured here".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Literal, get_args
+
+from surefoot.records import Trace
+from surefoot.stats.intervals import Decision, Interval, decide, units_needed
+
+Question = Literal["reads", "selects", "trust"]
+Verdict = Decision | Literal["not measured here"]
+
+QUESTIONS: Mapping[Question, str] = {
+    "reads": "Does it read the steps?",
+    "selects": "Does it select better answers?",
+    "trust": "How far can it be trusted?",
+}
+
+SMALLEST_EFFECT = 0.05
+"""Smallest effect of interest of shares, AUCs, F1s and scores, unless a report states another."""
+SMALLEST_GAIN = 0.02
+"""Smallest difference of interest between the accuracies of two ways to select answers: 2 points."""
+
+_CLAIMS: Mapping[Question, Mapping[Decision, str]] = {
+    "reads": {
+        "yes": "reads the steps",
+        "no": "does not read the steps",
+        "cannot tell": "may or may not read the steps",
+    },
+    "selects": {
+        "yes": "selects better answers",
+        "no": "does not select better answers",
+        "cannot tell": "may or may not select better answers",
+    },
+    "trust": {
+        "yes": "holds up where this report tests it",
+        "no": "cannot be trusted without limits",
+        "cannot tell": "may or may not hold up",
+    },
+}
+_WORST_FIRST: Sequence[Decision] = ("no", "cannot tell", "yes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """The answer to one question; :func:`card` makes it from an interval."""
+
+    question: Question
+    verdict: Verdict
+    chip: str
+    """The verdict in words, such as "cannot tell: needs about 1,200 problems"."""
+    text: str
+    """What the number is, and what it is compared with."""
+    estimate: Interval | None = None
+    null: float = 0.0
+    spec: str = ".2f"
+    """How the estimate is printed, as :class:`~surefoot.stats.intervals.Interval` takes it."""
+    claim: str = ""
+    """The verdict as the rest of a sentence that begins with the scorer's name."""
+
+    @property
+    def number(self) -> str:
+        """The estimate without its interval; empty if nothing was measured."""
+        return "" if self.estimate is None else format(self.estimate, self.spec).partition(" [")[0]
+
+    @property
+    def line(self) -> str:
+        """The card in one line of a terminal."""
+        measured = f" {format(self.estimate, self.spec)}" if self.estimate else ""
+        return f"{QUESTIONS[self.question]} {self.chip}.{measured} {self.text}".strip()
+
+
+def card(
+    question: Question,
+    estimate: Interval,
+    text: str,
+    *,
+    units: int,
+    null: float = 0.0,
+    smallest: float = SMALLEST_EFFECT,
+    spec: str = ".2f",
+    unit: str = "problems",
+    harm: bool = False,
+    claims: Mapping[Decision, str] | None = None,
+    chips: Mapping[Decision, str] | None = None,
+) -> Card:
+    """A card whose verdict is computed. ``units`` is the number of resampled ``unit``.
+
+    With ``harm`` the estimate is a defect: the answer is *yes* if a defect of ``smallest`` is excluded.
+    ``claims`` and ``chips`` replace words by verdict. An undefined estimate cannot tell.
+    """
+    verdict = decide(estimate, units, smallest=smallest, null=null)
+    if harm and verdict != "cannot tell":
+        verdict = "no" if verdict == "yes" else "yes"
+    needed = units_needed(estimate, units, smallest=smallest)
+    unclear = "cannot tell" + (f": needs about {needed:,} {unit}" if needed and needed > units else "")
+    return Card(
+        question=question,
+        verdict=verdict,
+        chip=(chips or {}).get(verdict, unclear if verdict == "cannot tell" else verdict),
+        text=text,
+        estimate=estimate,
+        null=null,
+        spec=spec,
+        claim=(claims or {}).get(verdict, _CLAIMS[question][verdict]),
+    )
+
+
+def not_measured(question: Question, text: str = "") -> Card:
+    """The card of a question that a report does not answer; ``text`` says what does."""
+    return Card(question=question, verdict="not measured here", chip="not measured here", text=text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExampleStep:
+    """One step of a worked example."""
+
+    number: int
+    """From 1."""
+    text: str
+    score: float | None = None
+    wrong: bool = False
+    """Whether it is the first error by its label."""
+    below: bool = False
+    """Whether it is the first step below the threshold, or the first that a judge calls wrong."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """A trace that the scorer judged correctly (caught) or not (missed)."""
+
+    caught: bool
+    trace_id: str
+    problem: str
+    steps: Sequence[ExampleStep]
+    note: str
+    """What happened, in one sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedTrace:
+    """A trace with its labelled first error and what a scorer said, the material of examples."""
+
+    trace: Trace
+    problem: str
+    error: int
+    """0-based index of the first error by the labels."""
+    predicted: int | None
+    """0-based index of the first step below the threshold; -1 for none, ``None`` without a prediction."""
+    scores: Sequence[float | None] = ()
+    """Empty for a judge's labels."""
+
+
+def worked_examples(traces: Iterable[JudgedTrace]) -> list[Example]:
+    """A trace whose first error was found and one whose first error was not: the shortest of each.
+
+    Traces of one step or with an empty step are passed over if there are others.
+    """
+
+    def order(judged: JudgedTrace) -> tuple[bool, int, str]:
+        texts = [judged.trace.step_text(step).strip() for step in range(len(judged.trace.steps))]
+        return len(texts) < 2 or not all(texts), sum(map(len, texts)), judged.trace.id
+
+    shortest: dict[bool, JudgedTrace] = {}
+    for judged in traces:
+        if judged.predicted is not None:
+            caught = judged.predicted == judged.error
+            if caught not in shortest or order(judged) < order(shortest[caught]):
+                shortest[caught] = judged
+    return [_example(shortest[caught], caught) for caught in (True, False) if caught in shortest]
+
+
+def _example(judged: JudgedTrace, caught: bool) -> Example:
+    trace, predicted, scores = judged.trace, judged.predicted, judged.scores
+    if caught:
+        note = f"Step {judged.error + 1} is the first error, and the first step that it rejects."
+    elif predicted == -1:
+        note = f"Step {judged.error + 1} is the first error; it rejects no step."
+    else:
+        note = f"Step {judged.error + 1} is the first error; it rejects step {(predicted or 0) + 1} first."
+    return Example(
+        caught=caught,
+        trace_id=trace.id,
+        problem=judged.problem,
+        steps=[
+            ExampleStep(
+                number=step + 1,
+                text=trace.step_text(step).strip(),
+                score=scores[step] if scores else None,
+                wrong=step == judged.error,
+                below=step == predicted,
+            )
+            for step in range(len(trace.steps))
+        ],
+        note=note,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Where a report comes from; empty parts are left out."""
+
+    data: str = ""
+    model: str = ""
+    command: str = ""
+    json: str = ""
+    """Name of the JSON file beside the page."""
+    date: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstScreen:
+    """What a reader sees first."""
+
+    sentence: str
+    cards: Sequence[Card] = ()
+    """At most one for each question; the others are shown as not measured."""
+    ranking: Mapping[str, Sequence[Card]] = field(default_factory=dict)
+    """Cards of every scorer, best first; a table if there are several."""
+    examples: Sequence[Example] = ()
+    limits: Sequence[str] = ()
+    origin: Origin = Origin()
+
+    @property
+    def three(self) -> list[Card]:
+        """One card for each question."""
+        given = {card.question: card for card in self.cards}
+        return [given.get(question) or not_measured(question) for question in get_args(Question)]
+
+    def lines(self) -> list[str]:
+        """The first screen in a terminal: the sentence, and a line for each question."""
+        return [self.sentence, *(f"- {card.line}" for card in self.three)]
+
+
+def weakest(cards: Iterable[Card]) -> list[Card]:
+    """For each question the card with the worst verdict, the first of equals."""
+    chosen: dict[Question, Card] = {}
+    for one in sorted((one for one in cards if one.verdict in _WORST_FIRST), key=_rank):
+        chosen.setdefault(one.question, one)
+    return [chosen[question] for question in get_args(Question) if question in chosen]
+
+
+def _rank(one: Card) -> int:
+    return _WORST_FIRST.index(one.verdict) if one.verdict in _WORST_FIRST else len(_WORST_FIRST)
+
+
+def sentence(name: str, cards: Sequence[Card]) -> str:
+    """The verdicts on ``name`` as one sentence; "but" where they turn from yes to another or back."""
+    said = [one for one in cards if one.claim]
+    if not said:
+        return f"{name}: this report measures none of the three questions."
+    text = f"{name} {said[0].claim}"
+    for before, after in pairwise(said):
+        turns = (before.verdict == "yes") != (after.verdict == "yes")
+        text += f", {'but' if turns else 'and'} it {after.claim}"
+    return f"{text}."
+
+
+def bar(one: Card) -> tuple[float, float, float, float] | None:
+    """Low, value, high and null on a line from 0 to 1; ``None`` without a finite estimate."""
+    if one.estimate is None or math.isnan(one.estimate.value):
+        return None
+    points = [one.estimate.low, one.estimate.value, one.estimate.high, one.null]
+    start, end = min(points), max(points)
+    if start >= 0 and end <= 1 and end - start > 0.3:
+        start, end = 0.0, 1.0
+    width = (end - start) or 1.0
+    low, value, high, null = (0.06 + 0.88 * (point - start) / width for point in points)
+    return low, value, high, null
