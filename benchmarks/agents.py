@@ -5,7 +5,8 @@
 - ``real`` (``_agents_real.py``): AgentProcessBench with baselines and stored judges, and tau-bench;
   ``first_error_vs_floor_agentprocessbench``;
 - ``learned`` (``_agents_learned.py``): scorers on a small language model's states, on AgentProcessBench;
-- ``bfcl`` (``_agents_bfcl.py``): injected faults, found by running the back ends; ``fault_detection_bfcl``;
+- ``bfcl``, ``shop_faults`` (``_agents_faults.py``): injected faults and correct variants of gold runs, with
+  executable worlds; ``fault_detection_bfcl``, ``fault_detection_shop``;
 - ``lab`` (``_agents_lab.py``): the shop's labellers against the truth; ``prm_vs_orm_best_of_16``;
 - ``guard`` (``_agents_guard.py``): ``guard_violations``, ``guard_success_difference``, ``injection_shift``;
 - ``rl`` (``_agents_rl.py``): ``turn_credit_samples_to_outcome_end``.
@@ -43,9 +44,15 @@ def learned(options: argparse.Namespace) -> Figures:
 
 
 def bfcl(options: argparse.Namespace) -> Figures:
-    from _agents_bfcl import bfcl_figures
+    from _agents_faults import bfcl_figures
 
     return bfcl_figures(options.quick)
+
+
+def shop_faults(options: argparse.Namespace) -> Figures:
+    from _agents_faults import shop_figures
+
+    return shop_figures(options.quick)
 
 
 def lab(options: argparse.Namespace) -> Figures:
@@ -73,7 +80,7 @@ def rl_shop(options: argparse.Namespace) -> Figures:
 
 
 PARTS: Mapping[str, Callable[[argparse.Namespace], Figures]] = {
-    part.__name__: part for part in (real, learned, bfcl, lab, guard, rl, rl_shop)
+    part.__name__: part for part in (real, learned, bfcl, shop_faults, lab, guard, rl, rl_shop)
 }
 
 

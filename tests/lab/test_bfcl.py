@@ -190,11 +190,11 @@ def test_a_long_context_begins_with_more(package):
 def test_the_benchmark_makes_its_faults_and_finds_them(package):
     folder = Path(__file__).parents[2] / "benchmarks"
     sys.path.append(str(folder))
-    import _agents_bfcl as bench
+    import _agents_faults as bench
 
     sys.path.remove(str(folder))
     tasks = list(read_bfcl())
-    golds, faulty, broken = bench.make_runs(tasks, seed=0)
+    golds, faulty, broken = bench.make_runs(BFCL, tasks, seed=0)
     assert (len(golds), broken) == (2, 0)
     assert {kind: len(runs) for kind, runs in faulty.items()} == {
         "wrong-argument": 2,
@@ -205,9 +205,13 @@ def test_the_benchmark_makes_its_faults_and_finds_them(package):
         "hallucinated-observation": 2,
         "early-stop": 2,
         "damaging-call": 1,
+        "swapped-calls": 0,
+        "moved-call": 0,
+        "read-again": 0,
+        "default-argument": 0,
     }
-    figures = {one["name"]: one for one in bench.measure(tasks, seed=0, draws=20)}
-    found = {kind: figures[f"detected_{kind}_replay_in_order_rules"]["value"] for kind in faulty}
+    figures = {one["name"]: one for one in bench.measure("bfcl", BFCL, tasks, seed=0, draws=20)}
+    found = {kind: figures[f"detected_{kind}_replay_in_order_rules"]["value"] for kind in bench.KINDS}
     assert [found[kind] for kind in ("wrong-argument", "missing-call", "early-stop")] == [100, 100, 100]
     assert figures["gold_alarms_replay_in_order_rules"]["value"] == 0
     assert figures["changes_end_hallucinated-observation"]["value"] == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -114,9 +115,55 @@ def test_the_same_end_and_the_same_knowledge_by_other_calls():
     assert run(("put", extra)) == [("needed", 1)]
 
 
-def test_the_order_of_the_gold_run_may_matter():
-    kinds = run(GOLD[2], GOLD[0], order="gold")
-    assert kinds == [("wrong order", -1), ("needed", 1)]
+def test_calls_that_commute_have_no_order():
+    end = ("ends in the gold run's end state", 1)
+    for swapped in ([GOLD[2], *GOLD[:2]], [GOLD[0], GOLD[2], GOLD[1]]):
+        assert run(*swapped, "done", order="gold") == [("needed", 1)] * 3 + [end]
+    early = run(GOLD[1], GOLD[0], GOLD[2], "done", order="gold")
+    assert early == [("wrong order", -1), ("needed", 1), ("needed", 1), end]
+
+
+def test_the_order_over_all_permutations_is_that_of_brute_force():
+    """A run of the gold calls in some order has a wrong call iff a result or the end is not the gold one."""
+    gold = [put("a", 1), put("b", 2), ("peek", {"drawer": "a"}), put("a", 3), ("peek", {"drawer": "b"})]
+    for order in itertools.permutations(range(len(gold))):
+        world, results = Drawers(), [""] * len(gold)
+        world.reset(Problem(text="Tidy up."))
+        for place in order:
+            name, arguments = gold[place]
+            results[place] = world.step(ToolCall(name=name, arguments=json.dumps(arguments))).text
+        same = (results, world.state()["a"]) == (["a: 1", "b: 2", "a: 1", "a: 3", "b: 2"], 3)
+        verdicts = run(*(gold[place] for place in order), "done", gold=gold, order="gold")
+        assert same == all(value == 1 for _, value in verdicts), (order, verdicts)
+
+
+def test_the_culprit_is_the_last_call_that_it_depends_on():
+    world_calls = [put("b", 2), put("a", 1), put("c", 0), ("peek", {"drawer": "a"})]
+    problem = Problem(
+        text="Tidy up.",
+        meta={"gold_actions": [{"name": name, "arguments": arguments} for name, arguments in world_calls]},
+    )
+    call = ToolCall(name="peek", arguments='{"drawer": "a"}')
+    trace = Trace(problem_id=problem.id, messages=(Message(role="assistant", tool_calls=(call,)),))
+    item = ProblemTrace(problem=problem, trace=segment_trace(trace))
+    ((verdict,),) = StateReplayVerifier(environment=Drawers, order="gold").verify([item])
+    assert verdict.reason == "wrong order: the gold run calls put before"
+
+
+def test_another_call_with_the_effect_of_a_gold_call_takes_its_place():
+    gently = ("put", {"drawer": "b", "thing": 2, "gently": True})
+    end = ("ends in the gold run's end state", 1)
+    assert run(*GOLD[:2], gently, "done", order="gold") == [("needed", 1)] * 3 + [end]
+    two_parts = [put("c", {"d": [1, 2]})]
+    # two calls bring about together what the gold call does at once
+    steps = run(put("c", {"d": [1]}), put("c", {"d": [1, 2]}), "done", gold=two_parts, order="gold")
+    assert [value for _, value in steps] == [1, 1, 1]
+
+
+def test_a_read_does_not_take_the_place_of_a_change():
+    assert run(("peek", {"drawer": "c"}), gold=[("put", {"drawer": "c", "thing": {"d": [0]}})]) == [
+        ("harmless", 0)
+    ]
 
 
 def test_a_record_that_the_environment_does_not_confirm():

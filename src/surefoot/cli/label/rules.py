@@ -54,7 +54,9 @@ class Verify(LabelCommand):
     )
     environment: o.EnvironmentName = None
     gold_order: bool = Field(
-        default=False, description="To `state-replay` a gold call before an earlier one is wrong."
+        default=False,
+        description="To `state-replay` a gold call before an earlier one that it does not commute with is "
+        "wrong, and so is a turn that ends without all gold calls.",
     )
     sandbox: o.SandboxName = "bubblewrap"
     workers: o.Workers = 1

@@ -45,17 +45,19 @@ class StateReplayVerifier:
     each turn is compared with the gold run's; otherwise the whole run is one turn. A call is
 
     - *needed* (+1): it brings a part of the state to its value at the end of the gold turn, or the gold run
-      makes the same call or gets the same result;
+      has the same call, or one that changes the state in the same way, or reads the same result;
     - *repairs* (+1): the same for a part that an earlier call had damaged;
     - *harmless* (0): nothing changes;
     - *wrong argument* (-1): it changes something else or fails, and the gold run calls that tool with other
       arguments;
-    - *wrong order* (-1), only with ``order="gold"``: a gold call before an earlier one of the gold run; it is
-      harmless if it fails and the run repeats it later;
+    - *wrong order* (-1), only with ``order="gold"``: a gold call before an earlier one that it does not
+      commute with: from the present state, the rest of the gold run has another result or another end if
+      this call is made first. It is harmless if it fails and the run repeats it later;
     - *damaging* (-1): it moves a part of the state away from the end of the gold turn.
 
     The text that ends a turn is right (+1) in the final state of the gold turn, and wrong in any other state;
-    with ``order="gold"`` it is also wrong while a gold call of the turn is missing. Other texts are unknown.
+    with ``order="gold"`` it is also wrong while a gold call of the turn is missing and no other call has had
+    its effect. Other texts are unknown.
     From the first result on that differs from the recorded one, all steps are unknown. A step of several
     calls has the lowest verdict.
     """
@@ -155,10 +157,16 @@ def _of_step(trace: Trace, index: int, verdicts: Mapping[tuple[int, int | None],
     return min(decided, key=lambda verdict: verdict.value or 0, default=of_calls[0])
 
 
+State = dict[str, JsonValue]
+"""The parts of a state, each with its path."""
+
+
 class _GoldCall(NamedTuple):
     turn: int
     call: ToolCall
     result: str
+    effect: State
+    """The parts of the state that it changes, with their new values."""
 
 
 class _Replay:
@@ -173,11 +181,19 @@ class _Replay:
         environment.reset(item.problem, item.trace.seed or 0)
         self.gold: list[_GoldCall] = []
         """Gold calls that are still missing in the run."""
-        self.ends: list[dict[str, JsonValue]] = []
+        self.ends: list[State] = []
         """The state at the end of each gold turn."""
+        state = _leaves(environment.state())
         for turn, calls in enumerate(turns):
-            self.gold += [_GoldCall(turn, call, self._gold_step(call).text) for call in calls]
-            self.ends.append(_leaves(environment.state()))
+            for call in calls:
+                observation, previous = self._try(call), state
+                if observation.error:
+                    raise LabelError(
+                        f"gold call {call} of problem {item.problem.id} fails: {observation.text[:200]}"
+                    )
+                state = _leaves(environment.state())
+                self.gold.append(_GoldCall(turn, call, observation.text, _effect(previous, state)))
+            self.ends.append(state)
         if environment.outcome() is False:
             raise LabelError(f"the gold calls of problem {item.problem.id} do not solve it")
         self.tools = {gold.call.name for gold in self.gold}
@@ -188,14 +204,12 @@ class _Replay:
         self.now = _leaves(environment.state())
         self.damaged: set[str] = set()
 
-    def _gold_step(self, call: ToolCall) -> Observation:
+    def _try(self, call: ToolCall) -> Observation:
         for _ in range(_TRIES):
             observation = self.environment.step(call)
             if not observation.error:
-                return observation
-        raise LabelError(
-            f"gold call {call} of problem {self.item.problem.id} fails: {observation.text[:200]}"
-        )
+                break
+        return observation
 
     def run(self) -> dict[tuple[int, int | None], Verdict]:
         """Verdicts by message and call; ``None`` for a message without calls."""
@@ -234,36 +248,54 @@ class _Replay:
 
     def _call(self, result: CallResult) -> tuple[Verdict, bool]:
         """The verdict, and whether the result is the recorded one."""
+        match = next((at for at, gold in enumerate(self.gold) if _equal(gold.call, result.call)), None)
+        too_early = self._too_early(match) if match is not None and self.order == "gold" else ""
         observation = self.environment.step(result.call)
         recorded = result.result is None or (result.result.content or "") == observation.text
         previous, self.now = self.now, _leaves(self.environment.state())
-        repeated = any(_equal(later, result.call) for later in self.later)
-        return self._judge(result.call, observation, previous, repeated=repeated), recorded
+        effect = _effect(previous, self.now)
+        if not effect and observation.error:
+            return self._judge_failure(result.call, observation, match, too_early), recorded
+        return self._judge(result.call, observation, previous, effect, match, too_early), recorded
+
+    def _judge_failure(
+        self, call: ToolCall, observation: Observation, match: int | None, too_early: str
+    ) -> Verdict:
+        if too_early and not any(_equal(later, call) for later in self.later):
+            return Verdict(value=-1, reason=too_early)
+        if match is None and call.name in self.tools:
+            return Verdict(value=-1, reason=f"wrong argument: {observation.text[:200]}")
+        return Verdict(value=0, reason="harmless: it fails, and nothing changes")
 
     def _judge(
-        self, call: ToolCall, observation: Observation, previous: dict[str, JsonValue], *, repeated: bool
+        self,
+        call: ToolCall,
+        observation: Observation,
+        previous: State,
+        effect: State,
+        match: int | None,
+        too_early: str,
     ) -> Verdict:
-        changed = {at for at in previous.keys() | self.now.keys() if previous.get(at) != self.now.get(at)}
         wrong_before, wrong = self._wrong(previous), self._wrong(self.now)
-        fixed, damaged = changed & wrong_before - wrong, changed & wrong
-        match = next((at for at, gold in enumerate(self.gold) if _equal(gold.call, call)), None)
-        if observation.error and not changed:
-            too_early = self._too_early(match)
-            if too_early and not repeated:
-                return Verdict(value=-1, reason=too_early)
-            if match is None and call.name in self.tools:
-                return Verdict(value=-1, reason=f"wrong argument: {observation.text[:200]}")
-            return Verdict(value=0, reason="harmless: it fails, and nothing changes")
-        if match is None and not changed:  # another call may give the same information
-            match = next((at for at, gold in enumerate(self.gold) if gold.result == observation.text), None)
+        fixed, damaged = effect.keys() & wrong_before - wrong, effect.keys() & wrong
+        if match is None:  # another call may have the same effect, or give the same information
+            match = next(
+                (
+                    at
+                    for at, gold in enumerate(self.gold)
+                    if gold.turn <= self.turn
+                    and gold.effect == effect
+                    and (effect or gold.result == observation.text)
+                ),
+                None,
+            )
         if match is not None:
-            too_early = self._too_early(match)
             self.gold.pop(match)
             self.damaged -= fixed
             if too_early:
                 return Verdict(value=-1, reason=too_early)
             return Verdict(value=1, reason="needed: the gold run does it")
-        if not changed:
+        if not effect:
             return Verdict(value=0, reason="harmless: nothing changes")
         if damaged:
             self.damaged |= damaged
@@ -272,29 +304,61 @@ class _Replay:
             return Verdict(value=-1, reason=f"{what}: {_named(damaged)} not as in the gold run")
         repairs = bool(fixed & self.damaged)
         self.damaged -= fixed
+        self.gold = [gold for gold in self.gold if not self._has_effect(gold, effect)]
         return Verdict(value=1, reason=f"{'repairs' if repairs else 'needed'}: {_named(fixed)}")
 
-    def _too_early(self, match: int | None) -> str:
-        """Why a gold call comes too early, if it does and the order matters."""
-        if match is None or self.order == "any":
-            return ""
-        turn = self.gold[match].turn
-        # a call that an earlier turn left out was wrong there, and is not reported a second time
-        first = [gold.call.name for gold in self.gold[:match] if self.turn <= gold.turn <= turn]
-        return f"wrong order: the gold run calls {first[0]} before" if first else ""
+    def _has_effect(self, gold: _GoldCall, latest: State) -> bool:
+        """Whether the latest change completes what a gold call does that is missing so far."""
+        return (
+            gold.turn <= self.turn
+            and bool(gold.effect.keys() & latest.keys())
+            and all(self.now.get(at, _NONE) == value for at, value in gold.effect.items())
+        )
 
-    def _wrong(self, state: dict[str, JsonValue]) -> set[str]:
+    def _too_early(self, match: int) -> str:
+        """Why a gold call comes too early, if it does."""
+        gold, rest = self.gold[match], self.gold[match + 1 :]
+        # a call that an earlier turn left out was wrong there, and is not reported a second time
+        missing = [other for other in self.gold[:match] if self.turn <= other.turn <= gold.turn]
+        if not missing:
+            return ""
+        in_order = self._played([*missing, gold, *rest])
+        if self._played([gold, *missing, *rest]) == in_order:
+            return ""
+        # the last of the missing calls over which it cannot be moved
+        place = len(missing) - 1
+        while place and self._played([*missing[:place], gold, *missing[place:], *rest]) == in_order:
+            place -= 1
+        return f"wrong order: the gold run calls {missing[place].call.name} before"
+
+    def _played(self, calls: Sequence[_GoldCall]) -> tuple[dict[int, str], State]:
+        """The result of each call, and the end state, if these calls are made now; nothing remains of it."""
+        snapshot = self.environment.snapshot()
+        results = {id(gold): self._try(gold.call).text for gold in calls}
+        end = _leaves(self.environment.state())
+        self.environment.restore(snapshot)
+        return results, end
+
+    def _wrong(self, state: State) -> set[str]:
         """Parts that differ from the end of the gold turn."""
-        end = self.ends[self.turn]
-        return {at for at in state.keys() | end.keys() if state.get(at, _NONE) != end.get(at, _NONE)}
+        return set(_effect(state, self.ends[self.turn]))
 
 
 _NONE = "\0absent"
 
 
-def _leaves(state: JsonValue) -> dict[str, JsonValue]:
+def _effect(before: State, after: State) -> State:
+    """The parts that differ, as they are after."""
+    return {
+        at: after.get(at, _NONE)
+        for at in before.keys() | after.keys()
+        if before.get(at, _NONE) != after.get(at, _NONE)
+    }
+
+
+def _leaves(state: JsonValue) -> State:
     """The parts of a state, each with its path. An empty object or list is a part."""
-    leaves: dict[str, JsonValue] = {}
+    leaves: State = {}
     pending: list[tuple[str, JsonValue]] = [("", state)]
     while pending:
         path, value = pending.pop()
