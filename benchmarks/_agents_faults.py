@@ -55,6 +55,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from types import MappingProxyType
 from typing import Any
 
@@ -64,7 +65,6 @@ from numpy.typing import NDArray
 
 from surefoot import run_sync
 from surefoot.lab import BFCL, read_bfcl
-from surefoot.lab.bfcl import BFCLTask, declared_tools
 from surefoot.lab.shop import Shop, generate_tasks, judge_steps
 from surefoot.labelling import (
     ExpertLabeller,
@@ -511,14 +511,15 @@ def rates(totals: NDArray[np.float64]) -> NDArray[np.float64]:
 def bfcl_figures(quick: bool) -> list[dict[str, Any]]:
     """The figures on ``multi_turn_base``; on each tenth task with ``quick``. Raises ``MissingExtraError``."""
     tasks = list(read_bfcl())
+    documents = resources.files("bfcl_eval").joinpath("data/multi_turn_func_doc").iterdir()
+    tools = [json.loads(line) for document in documents for line in document.read_text().splitlines()]
     defaults = {
         tool["name"]: {
             name: described["default"]
             for name, described in tool["parameters"]["properties"].items()
             if "default" in described and name not in tool["parameters"]["required"]
         }
-        for task in tasks
-        for tool in declared_tools(BFCLTask.model_validate(task.meta["bfcl"]))
+        for tool in tools
     }
     return measure(
         "bfcl",

@@ -91,7 +91,7 @@ def read_bfcl(category: str = "multi_turn_base", *, folder: Path | str | None = 
             excluded=tuple(row.get("excluded_function") or ()),
             long_context=category.endswith("long_context"),
         )
-        signatures = {tool["name"]: list(tool["parameters"]["properties"]) for tool in declared_tools(task)}
+        signatures = {tool["name"]: list(tool["parameters"]["properties"]) for tool in _declared(task)}
         turns = [[_gold(text, signatures, row["id"]) for text in turn] for turn in answers[row["id"]]]
         meta = {
             "bfcl": task.model_dump(mode="json"),
@@ -129,7 +129,7 @@ class BFCL:
         if strange := [item for item in self._task.classes if item not in _MODULES]:
             raise RecordError(f"problem {problem.id}: unknown BFCL back end {strange[0]!r}")
         self._gold = problem.meta.get(GOLD_KEY) or ()
-        self.tools = tuple(_tool(item) for item in declared_tools(self._task))
+        self.tools = tuple(_tool(item) for item in _declared(self._task))
         self._now = {"turn": 0, "back_ends": _opened(self._task)}
         return tuple(Message(role="user", content=text) for text in self._task.turns[0])
 
@@ -185,7 +185,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
 
 
-def declared_tools(task: BFCLTask) -> list[dict[str, Any]]:
+def _declared(task: BFCLTask) -> list[dict[str, Any]]:
     """Descriptions of the tools that a task offers, in BFCL's own form."""
     docs = _package() / "data" / "multi_turn_func_doc"
     tools = [tool for name in task.classes for tool in _rows(docs / f"{_MODULES[name]}.json")]
