@@ -126,7 +126,8 @@ def test_each_stage_sees_what_the_one_before_lets_through() -> None:
 
     low = check(REFUND, run=looked, threshold=0.5)
     assert (low.action, low.by_stage) == ("resample", "score")
-    assert low.reason == "it scores 0.400, and 0.5 is required"
+    assert low.reason == "the reward model finds it suspicious"
+    assert (low.calls[0].stages[-1].score, low.calls[0].stages[-1].threshold) == (0.4, 0.5)
 
     rule = check(REFUND, threshold=0.5)
     assert (rule.action, rule.reason, rule.by_stage) == ("reject", "look at the order first", "rule")

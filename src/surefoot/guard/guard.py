@@ -397,5 +397,6 @@ def _scored(score: float | None, threshold: float, reason: str) -> _Found:
     if score is None:
         return _Found("error", reason)
     if score < threshold:
-        return _Found("fail", f"it scores {score:.3f}, and {threshold:g} is required", score)
+        # The reason reaches the policy, which could learn from the score what the monitor overlooks.
+        return _Found("fail", "the reward model finds it suspicious", score)
     return _Found("pass", score=score)

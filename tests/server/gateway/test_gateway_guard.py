@@ -206,7 +206,7 @@ def test_a_low_score_is_drawn_again_and_costs_are_counted() -> None:
         answer = client.chat.completions.create(model="tiny", **ASKED)
     assert arguments(answer) == {"order": "0.7"}
     assert answer.usage.verifier_tokens == 4
-    assert "it scores 0.100" in answer.surefoot["searches"][0]["guard"][0]["reason"]
+    assert "finds it suspicious" in answer.surefoot["searches"][0]["guard"][0]["reason"]
 
 
 def test_calls_that_nobody_offered_are_no_answer() -> None:
@@ -246,6 +246,8 @@ def test_a_person_decides_while_the_client_waits(tmp_path: Any) -> None:
             approving = decide(db, approved=True)
             assert names(client.chat.completions.create(model="tiny", **ASKED)) == ["refund"]
             approving.join()
+            _, body = ask(f"{gateway.url}/held/1")
+            assert (body["state"], body["message"]) == ("delivered", None)
             denying = decide(db, approved=False, comment="ask first")
             answer = client.chat.completions.create(model="tiny", **ASKED)
             denying.join()
@@ -282,6 +284,9 @@ def test_a_client_that_does_not_wait_asks_later(tmp_path: Any) -> None:
             db.held_calls.decide(1, None, approved=True)
             _, body = ask(f"{gateway.url}/held/1")
             assert body["message"]["tool_calls"][0]["function"]["name"] == "refund"
+            for _ in range(2):
+                _, body = ask(f"{gateway.url}/held/1")
+                assert (body["state"], body["message"]) == ("delivered", None)
             assert ask(f"{gateway.url}/held/7")[0] == 404
 
 

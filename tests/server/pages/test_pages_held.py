@@ -37,7 +37,7 @@ def test_an_administrator_decides(room: Room) -> None:
     assert "No calls that are waiting" in admin.get("/held").text
     assert "ask first" in admin.get("/held?state=denied").text
     twin = admin.get("/held.json?state=all").json()
-    assert twin["counts"] == {"waiting": 0, "approved": 0, "denied": 1, "abandoned": 0}
+    assert twin["counts"] == {"waiting": 0, "approved": 0, "delivered": 0, "denied": 1, "abandoned": 0}
     assert twin["calls"][0]["calls"][0]["call"]["name"] == "refund"
     assert room.db.projects.audit_log()[0].action == "held call denied"
 

@@ -25,7 +25,7 @@ def test_a_call_waits_until_it_is_decided_once(db: Database, clock) -> None:
     [review] = store.reviews([number, other or 0, 99]).values()
     assert (review.approved, review.comment, review.by) == (False, "ask first", f"user {ada}")
     assert store.held(number, key_id=7).review == review
-    assert db.held_calls.count() == {"waiting": 1, "approved": 0, "denied": 1, "abandoned": 0}
+    assert db.held_calls.count() == {"waiting": 1, "approved": 0, "delivered": 0, "denied": 1, "abandoned": 0}
     with pytest.raises(ConflictError, match="denied already"):
         db.held_calls.decide(number, ada, approved=True)
     with pytest.raises(NotFoundError):
@@ -54,6 +54,19 @@ def test_a_call_whose_client_has_disconnected_cannot_be_decided(db: Database) ->
         calls.abandon(gone)
     with pytest.raises(ConflictError, match="has disconnected"):
         calls.decide(number, None, approved=True)
-    assert calls.count() == {"waiting": 0, "approved": 1, "denied": 0, "abandoned": 1}
+    assert calls.count() == {"waiting": 0, "approved": 1, "delivered": 0, "denied": 0, "abandoned": 1}
     assert list(calls.reviews([number, decided])) == [decided]
     assert calls.get(number)[0].review is None
+
+
+def test_an_approved_call_is_delivered_once(db: Database) -> None:
+    calls = db.held_calls
+    waiting, denied = (calls.hold(held_call(), most=9) or 0 for _ in range(2))
+    assert not calls.deliver(waiting)
+    calls.decide(waiting, None, approved=True)
+    calls.decide(denied, None, approved=False)
+    assert [calls.deliver(number) for number in (waiting, waiting, denied, 99)] == [True, False, False, False]
+    review = calls.get(waiting)[0].review
+    assert review is not None
+    assert review.approved
+    assert calls.count() == {"waiting": 0, "approved": 0, "delivered": 1, "denied": 1, "abandoned": 0}

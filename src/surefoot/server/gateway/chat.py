@@ -76,17 +76,20 @@ def chat_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
         responses=declared(400, 401, 403, 404, 429, 503),
     )
     async def held(request: Request, number: int) -> HeldResponse:
-        """A person's decision about a call that the guard held, for the same key as the request."""
+        """A person's decision about a call that the guard held, for the same key as the request.
+
+        An approved call is in the first answer alone, and in none if the waiting request got it.
+        """
         if gateway.holds is None:
             raise ApiError(404, "this server holds no calls", code="not_found")
         key = request.state.key
         try:
-            held_call = await gateway.holds.find(number, key.id if key else None)
+            held_call, delivered = await gateway.holds.find(number, key.id if key else None)
         except NotFoundError as error:
             raise ApiError(404, str(error), param="number", code="not_found") from error
         except UnavailableError as error:
             raise log_unavailable() from error
-        return held_response(number, held_call)
+        return held_response(number, held_call, delivered=delivered)
 
     return router
 

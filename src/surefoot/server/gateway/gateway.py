@@ -336,11 +336,25 @@ class Holds:
         finally:
             self._waiting.pop(number, None)
         self._on_review(review)
+        if review.approved and not await asyncio.to_thread(self._delivered, number):
+            review = Review(approved=False, comment="the approval was used before, or could not be read")
         return review, str(number)
 
-    async def find(self, number: int, key_id: int | None) -> HeldCall:
-        """A held call of a key. Raises ``NotFoundError``, also for another key's call."""
-        return await asyncio.to_thread(self._store.held, number, key_id=key_id)
+    async def find(self, number: int, key_id: int | None) -> tuple[HeldCall, bool]:
+        """A held call of a key, and whether this request gets it: it is approved, and none got it before.
+
+        Raises ``NotFoundError``, also for another key's call.
+        """
+        call = await asyncio.to_thread(self._store.held, number, key_id=key_id)
+        approved = call.review is not None and call.review.approved
+        return call, approved and await asyncio.to_thread(self._store.deliver, number)
+
+    def _delivered(self, number: int) -> bool:
+        try:
+            return self._store.deliver(number)
+        except StoreError as error:
+            _LOG.warning("the delivery of held call %d could not be stored: %s", number, error)
+            return False
 
     def _abandon(self, number: int) -> None:
         try:

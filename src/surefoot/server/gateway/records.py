@@ -144,6 +144,10 @@ class HoldStore(Protocol):
         """The client has disconnected: a call that is undecided cannot be decided any more."""
         ...
 
+    def deliver(self, number: int) -> bool:
+        """Whether this request gets the approved call: only the first one that asks does."""
+        ...
+
     def held(self, number: int, *, key_id: int | None) -> HeldCall:
         """A call of this key (``None``: of requests without a key). Raises ``NotFoundError``."""
         ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
@@ -330,15 +330,17 @@ def _candidate(candidate: GatewayCandidate, chosen: bool) -> CandidateResponse:
     )
 
 
-def held_response(number: int, held: HeldCall) -> HeldResponse:
-    """A held message as far as it may be seen: its calls only once they are approved."""
+def held_response(number: int, held: HeldCall, *, delivered: bool) -> HeldResponse:
+    """A held message as far as it may be seen: its calls only if this answer delivers them."""
     review, reply = held.review, held.reply
-    approved = review is not None and review.approved
+    decision: Literal["approved", "delivered", "denied"] = "approved" if delivered else "delivered"
+    if review is not None and not review.approved:
+        decision = "denied"
     return HeldResponse(
         number=number,
-        state="waiting" if review is None else "approved" if approved else "denied",
+        state="waiting" if review is None else decision,
         comment=review.comment if review else "",
         message=OutputMessage(content=reply.content, tool_calls=output_calls(reply.tool_calls))
-        if approved
+        if delivered
         else None,
     )

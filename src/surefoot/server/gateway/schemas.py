@@ -436,11 +436,12 @@ class HeldResponse(ResponseModel):
     """Answer of ``/v1/held/NUMBER``."""
 
     number: int
-    state: Literal["waiting", "approved", "denied"]
+    state: Literal["waiting", "approved", "delivered", "denied"]
+    """approved: ``message`` is the call, to be executed once; delivered: an earlier answer had it."""
     comment: str
     """The person's comment."""
     message: OutputMessage | None
-    """The message with its calls, once it is approved."""
+    """The message with its calls, in the first answer after the approval."""
 
 
 class CompletionResponse(_GenerationResponse):

@@ -207,7 +207,7 @@ def _same_steps(trace: Trace, other: Trace | None) -> bool:
 
 @twin(router, "/held")
 def held_list(request: Request, visitor: SiteReader) -> Response:
-    """Held calls, newest first: ``?state=waiting|approved|denied|abandoned|all``."""
+    """Held calls, newest first: ``?state=waiting|approved|delivered|denied|abandoned|all``."""
     calls = pages_of(request).db.held_calls
     query = query_of(request)
     state = query.choice("state", (*HELD_STATES, "all"), default="waiting")

@@ -15,8 +15,10 @@ from surefoot.server.gateway.records import HeldCall
 from surefoot.server.store.engine import Repository
 from surefoot.server.store.schema import Mark, UserId, as_data, checked_text, payload_of, rows_of, table
 
-HeldState = Literal["waiting", "approved", "denied", "abandoned"]
-"""abandoned: the client disconnected before a decision, so the call cannot be delivered."""
+HeldState = Literal["waiting", "approved", "delivered", "denied", "abandoned"]
+"""delivered: approved, and the client has the call, which no request gets a second time; abandoned: the
+client disconnected before a decision."""
+_DECIDED: tuple[HeldState, ...] = ("approved", "delivered", "denied")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +68,7 @@ class HeldCalls(Repository):
     def reviews(self, numbers: Sequence[int]) -> dict[int, Review]:
         """Decisions about these calls, as far as there are any."""
         h = held_calls.c
-        query = select(held_calls).where(h.id.in_(numbers), h.state.in_(["approved", "denied"]))
+        query = select(held_calls).where(h.id.in_(numbers), h.state.in_(_DECIDED))
         with self._connections.read() as connection:
             return {row.id: _review(row) for row in rows_of(connection, HeldRow, query)}
 
@@ -85,7 +87,7 @@ class HeldCalls(Repository):
         if stored is None:
             raise NotFoundError(f"held call {number} does not exist")
         row = as_data(HeldRow, stored)
-        review = _review(row) if row.state in ("approved", "denied") else None
+        review = _review(row) if row.state in _DECIDED else None
         return HeldCall.model_validate_json(stored["payload"]).model_copy(update={"review": review}), row
 
     def abandon(self, number: int) -> None:
@@ -94,6 +96,13 @@ class HeldCalls(Repository):
         change = update(held_calls).where(h.id == number, h.state == "waiting")
         with self._connections.write() as connection:
             connection.execute(change.values(state="abandoned", decided=now))
+
+    def deliver(self, number: int) -> bool:
+        """Mark an approved call as delivered; ``False`` if it is not approved, or was delivered before."""
+        h = held_calls.c
+        change = update(held_calls).where(h.id == number, h.state == "approved").values(state="delivered")
+        with self._connections.write() as connection:
+            return bool(connection.execute(change).rowcount)
 
     def find(
         self, *, state: HeldState | None = None, before: int | None = None, limit: int = 50
@@ -145,4 +154,4 @@ class HeldCalls(Repository):
 
 def _review(row: HeldRow) -> Review:
     by = "" if row.user_id is None else f"user {row.user_id}"
-    return Review(approved=row.state == "approved", comment=row.comment, by=by)
+    return Review(approved=row.state in ("approved", "delivered"), comment=row.comment, by=by)
