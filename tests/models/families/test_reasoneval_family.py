@@ -14,6 +14,7 @@ from published_checkpoints import (
     scores_of,
     states,
 )
+from published_inputs import reasoneval_reads
 from torch import nn
 from transformers import (
     LlamaConfig,
@@ -94,26 +95,12 @@ def test_golden_tokens_and_positions(checkpoint, scorer):
     assert read == (["▁", "▁"] if checkpoint[2] == "7B" else ["2", "2"])
 
 
-def published_reads(tokenizer, question, steps, size):
-    """The arithmetic of the authors' script, written out again."""
-    separator = tokenizer.pad_token
-    prompt = f"Question:\n{question}\nAnswer:\nLet's think step by step.\n"
-    tokens = tokenizer(prompt + separator + "".join(step + separator for step in steps))["input_ids"]
-    reads, ids = [], []
-    for place, token in enumerate(tokens):
-        if token == tokenizer(separator)["input_ids"][-1]:
-            reads.append(place - 1 - len(reads))
-        else:
-            ids.append(token)
-    return ([1, *ids], reads[2:]) if size == "7B" else (ids, reads[1:])
-
-
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_scores_of_the_plain_forward(checkpoint, scorer, side):
     _, model, size = checkpoint
     written = [golden(one.problem.text, texts, size) for one, texts in zip(BATCH, STEPS, strict=True)]
     for one, texts, (ids, reads) in zip(BATCH, STEPS, written, strict=True):
-        assert published_reads(scorer.model.tokenizer, one.problem.text, texts, size) == (ids, reads)
+        assert reasoneval_reads(scorer.model.tokenizer, one.problem.text, texts, size) == (ids, reads)
     logits = states(model, [ids for ids, _ in written], side)
     chances = [row[reads].softmax(-1) for row, (_, reads) in zip(logits, written, strict=True)]
     close(scores_of(scorer, BATCH), [(row[:, 1] + row[:, 2]).tolist() for row in chances])

@@ -22,6 +22,8 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from surefoot import load_prm
 from surefoot.errors import CheckpointError
+from surefoot.protocols import ProblemTrace
+from surefoot.records import Problem, Step, Trace
 
 BOS = SPECIAL
 TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -62,10 +64,11 @@ def scorer(checkpoint):
 
 
 def golden(question, steps):
-    """The authors' ``prepare_input``: beginning, question, line end; then each step and a line end."""
+    """The authors' ``prepare_input``: beginning, question, line end; then each step and a line end, and one
+    more for each blank line between steps."""
     ids, reads = [BOS, *question, *b"\n"], []
     for step in steps:
-        ids += [*step, *b"\n"]
+        ids += [*(b"\n" if reads else b""), *step, *b"\n"]
         reads.append(len(ids) - 1)
     return ids, reads
 
@@ -96,8 +99,17 @@ def test_later_steps_change_nothing(scorer):
 
 def test_a_line_end_or_special_token_in_a_step_adds_no_score(scorer):
     [encoded] = scorer.model.encode([item("1+1?", ["a\nb<|endoftext|>\n", "2"])])
-    assert encoded.ids == (BOS, *b"1+1?\na\nb< |endoftext|>\n2\n")
-    assert encoded.positions == (23, 25)
+    assert encoded.ids == (BOS, *b"1+1?\na\nb< |endoftext|>\n\n\n2\n")
+    assert encoded.positions == (23, 27)
+
+
+def test_steps_of_one_line_each_get_a_line_end(scorer):
+    text, cuts = "  a. b \n\n c.\n d\n\n", [(0, 4), (4, 9), (9, 13), (13, 17)]
+    problem, steps = Problem(text="1+1?"), tuple(Step(start=start, end=end) for start, end in cuts)
+    trace = Trace(problem_id=problem.id, text=text, steps=steps)
+    [encoded] = scorer.model.encode([ProblemTrace(problem=problem, trace=trace)])
+    assert encoded.ids == (BOS, *b"1+1?\n  a.\n b \n\n c.\n d\n\n\n")
+    assert encoded.positions == (10, 14, 19, 22)
 
 
 def test_card_and_context(scorer, tmp_path):

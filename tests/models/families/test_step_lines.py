@@ -9,7 +9,7 @@ import test_rlhflow_family
 import test_skywork_family
 import test_token_classifier_families
 from published_checkpoints import item, save_math_shepherd, save_qwen_prm
-from test_reasoneval_family import published_reads
+from published_inputs import REFERENCE, qwen, rlhflow, skywork
 
 from surefoot import load_prm
 from surefoot.protocols import ProblemTrace
@@ -21,80 +21,6 @@ QUESTION = "How many?"
 PARAGRAPHS = "Eggs:\n  - 3 big.\n  - 4\n\n   \\[\n   3+4=7.\n   \\]\n\n\tso 7  \n\n  the end"
 LINES = "f():\n    a=1\n\n\n    b=2\n  b"
 FAMILIES = ["math-shepherd", "rlhflow", "skywork", "qwen-prm", "pure", "reasoneval", "trl", "eurus"]
-
-
-def chat(tokenizer, *turns):
-    rows = [{"role": role, "content": content} for role, content in turns]
-    return tokenizer.apply_chat_template(rows, tokenize=False, add_generation_prompt=False)
-
-
-def bare(tokenizer, text):
-    return tokenizer(text, add_special_tokens=False)["input_ids"]
-
-
-def qwen(tokenizer, steps):
-    """The model card: ``"<extra_0>".join(steps) + "<extra_0>"``."""
-    answer = "<extra_0>".join(steps) + "<extra_0>"
-    system = "Please reason step by step, and put your final answer within \\boxed{}."
-    ids = bare(tokenizer, chat(tokenizer, ("system", system), ("user", QUESTION), ("assistant", answer)))
-    mark = tokenizer.encode("<extra_0>")[0]
-    return ids, [place for place, token in enumerate(ids) if token == mark]
-
-
-def rlhflow(tokenizer, steps):
-    """``prm_evaluate.py``: steps stripped, one pass a step, read at the third token from the end."""
-    turns, reads = [], []
-    for number, step in enumerate(steps):
-        turns += [("user", step.strip() if number else QUESTION + " " + step.strip()), ("assistant", "+")]
-        ids = bare(tokenizer, chat(tokenizer, *turns))
-        reads.append(len(ids) - 3)
-    return ids, reads
-
-
-def skywork(tokenizer, steps):
-    """``prepare_input`` with ``step_token="\\n"``: every line by itself, a score at every line end."""
-    ids = list(tokenizer.encode(tokenizer.bos_token + QUESTION + "\n"))
-    flags = []
-    for line in "\n".join(steps).split("\n"):
-        ids += [*(tokenizer.encode(line) if line != "" else []), tokenizer.encode("\n")[-1]]
-        flags.append(len(ids) - 1)
-    last_lines, lines = [], -1
-    for step in steps:
-        lines += len(step.split("\n"))
-        last_lines.append(flags[lines])
-    return ids, last_lines
-
-
-def math_shepherd(tokenizer, steps):
-    """The model card: question, a space, steps with their tags, joined by line ends."""
-    ids = tokenizer(f"{QUESTION} " + "\n".join(f"{step} ки" for step in steps))["input_ids"]
-    tag = tokenizer.encode("ки")[-1]
-    return ids, [place for place, token in enumerate(ids) if token == tag]
-
-
-def separated(tokenizer, steps):
-    """``tokenize_row`` of TRL and PURE's ``experience_maker.py``: every piece by itself."""
-    ids, reads = bare(tokenizer, QUESTION), []
-    for step in steps:
-        ids = [*ids, *bare(tokenizer, step), *bare(tokenizer, "\n")]
-        reads.append(len(ids) - 1)
-    return ids, reads
-
-
-def reasoneval(tokenizer, steps):
-    return published_reads(tokenizer, QUESTION, steps, "34B")
-
-
-def eurus(tokenizer, steps):
-    """``processbench.py``: tokens of the conversation cut after each step, its end of turn included."""
-    numbered = [f"Step {number}: {step}" for number, step in enumerate(steps, start=1)]
-    ids = bare(tokenizer, chat(tokenizer, ("user", QUESTION), ("assistant", "\n\n".join(numbered))))
-    reads = []
-    for count in range(1, len(steps) + 1):
-        text = chat(tokenizer, ("user", QUESTION), ("assistant", "\n\n".join(numbered[:count]))).strip()
-        text += "\n\n" * (count < len(steps))
-        reads.append(len(bare(tokenizer, text)) - 1)  # a log-probability further on than its own index
-    return ids, reads
 
 
 @pytest.fixture(scope="module")
@@ -118,18 +44,6 @@ def scorers(tmp_path_factory):
     }
 
 
-REFERENCE = {
-    "math-shepherd": math_shepherd,
-    "rlhflow": rlhflow,
-    "skywork": skywork,
-    "qwen-prm": qwen,
-    "pure": separated,
-    "reasoneval": reasoneval,
-    "trl": separated,
-    "eurus": eurus,
-}
-
-
 def model_of(scorer):
     """What encodes: a scorer's model, or a model that scores itself."""
     return getattr(scorer, "model", scorer)
@@ -144,21 +58,22 @@ def encoded(scorer, text, cutter):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_paragraphs_with_indentation_are_fed_as_the_authors_feed_them(scorers, family):
-    expected = REFERENCE[family](model_of(scorers[family]).tokenizer, PARAGRAPHS.split("\n\n"))
+    tokenizer = model_of(scorers[family]).tokenizer
+    expected = REFERENCE[family](tokenizer, QUESTION, PARAGRAPHS.split("\n\n"), PARAGRAPHS)
     assert encoded(scorers[family], PARAGRAPHS, BlankLine()) == (list(expected[0]), list(expected[1]))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_indented_lines_are_fed_as_the_authors_feed_them(scorers, family):
     lines = [line for line in LINES.split("\n") if line]
-    expected = REFERENCE[family](model_of(scorers[family]).tokenizer, lines)
+    expected = REFERENCE[family](model_of(scorers[family]).tokenizer, QUESTION, lines, LINES)
     assert encoded(scorers[family], LINES, Line()) == (list(expected[0]), list(expected[1]))
 
 
 def test_a_solution_with_the_familys_own_separators_is_fed_as_it_stands(scorers):
     text = "Step 1: a = 1 ки\nStep 2: b,\n  so 2 ки\nStep 3: c"
     steps = [step.strip() for step in text.split("ки\n")]  # RLHFlow's script, for its Mistral data
-    ids, reads = rlhflow(scorers["rlhflow"].model.tokenizer, steps)
+    ids, reads = rlhflow(scorers["rlhflow"].model.tokenizer, QUESTION, steps, text)
     assert encoded(scorers["rlhflow"], text, segmenter("ki")) == (ids, reads)
     assert encoded(scorers["rlhflow"], text + " ки", segmenter("ki")) == (ids, reads)
     tokenizer = scorers["math-shepherd"].model.tokenizer
@@ -166,7 +81,7 @@ def test_a_solution_with_the_familys_own_separators_is_fed_as_it_stands(scorers)
     reads = [at for at, token in enumerate(tagged) if token == tokenizer.encode("ки")[-1]]
     assert encoded(scorers["math-shepherd"], text + " ки", segmenter("ki")) == (tagged, reads)
     tokenizer = scorers["qwen-prm"].model.tokenizer
-    expected = qwen(tokenizer, ["a\n b", "c"])
+    expected = qwen(tokenizer, QUESTION, ["a\n b", "c"], text)
     assert encoded(scorers["qwen-prm"], "a\n b<extra_0>c<extra_0>", segmenter("regex:<extra_0>")) == expected
 
 
@@ -178,7 +93,7 @@ def test_a_word_that_ends_like_a_separator_stays(scorers):
 def test_a_blank_line_inside_a_step_stays_and_is_two_line_ends_for_skywork(scorers):
     steps = ["code:\n\n  a = 1.\n\n  b", "2"]
     [written] = scorers["skywork"].model.encode([item(QUESTION, steps)])
-    ids, reads = skywork(scorers["skywork"].model.tokenizer, steps)
+    ids, reads = skywork(scorers["skywork"].model.tokenizer, QUESTION, steps, "\n\n".join(steps))
     assert (list(written.ids), list(written.positions)) == (ids, reads)
     assert [written.ids[at] for at in written.positions] == [10, 10]
 

@@ -32,6 +32,7 @@ from surefoot.models.families.published import (
     FamilyMatch,
     encode_texts,
     is_causal,
+    step_texts,
     within_context,
 )
 from surefoot.models.kinds.implicit import response_of
@@ -40,6 +41,7 @@ from surefoot.policies.control_tokens import control_tokens
 from surefoot.policies.prompts import render_chat
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Message, StepScores
+from surefoot.segment.spans import Span
 
 REFERENCE = "Qwen/Qwen2.5-7B-Instruct"
 COEFFICIENT = 0.001
@@ -124,16 +126,16 @@ class ImplicitModel(CheckpointScorer):
             records.append(self._record(item.trace, trace, row, tokens))
         return records
 
-    def _write(self, question: str, steps: list[str]) -> EncodedTrace:
+    def _write(self, question: str, text: str, spans: Sequence[Span]) -> EncodedTrace:
         """The conversation, with first and last token of each step's share of the sum."""
-        numbered = [_numbered(number, step) for number, step in enumerate(steps, start=1)]
+        numbered = [_numbered(number, step) for number, step in enumerate(step_texts(text, spans), start=1)]
         ids = self._ids(self._conversation(question, numbered))
         ends = []
-        for count in range(len(steps) + 1):
-            text = self._conversation(question, numbered[:count]).strip()
-            if 0 < count < len(steps):
-                text += "\n\n"
-            ends.append(min(len(self._ids(text)) - 1, len(ids) - 1))
+        for count in range(len(numbered) + 1):
+            cut = self._conversation(question, numbered[:count]).strip()
+            if 0 < count < len(numbered):
+                cut += "\n\n"
+            ends.append(min(len(self._ids(cut)) - 1, len(ids) - 1))
         # with no step, all but the end of turn is prompt: the answer's first token is counted first
         starts = (ends[0], *(end + 1 for end in ends[1:-1]))
         return EncodedTrace(ids=tuple(ids), positions=tuple(ends[1:]), starts=starts)

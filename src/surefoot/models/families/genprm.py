@@ -25,7 +25,7 @@ from transformers import PreTrainedTokenizerBase
 from surefoot.errors import ScoreError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
-from surefoot.models.families.published import WritingModel, plain_texts
+from surefoot.models.families.published import WritingModel, plain_solution, step_texts
 from surefoot.models.kinds.generative import WritingScorer
 from surefoot.models.kinds.yes_no import TransformersYesNo, YesNoReader
 from surefoot.policies.control_tokens import ControlTokens, special_tokens
@@ -125,7 +125,8 @@ class GenPRMScorer(WritingScorer):
 
     def _paragraphs(self, item: ProblemTrace) -> tuple[str, ...]:
         """What each user message says."""
-        problem, (first, *later) = plain_texts(item, self._reserved)
+        problem, text, spans = plain_solution(item, self._reserved)
+        first, *later = step_texts(text, spans)
         return (f"Question: {problem}\n\n{first}", *later)
 
     async def _judge(self, step: int, live: list[_Conversation]) -> None:

@@ -14,6 +14,8 @@ weights; whether the hub holds safetensors was not seen, ``pytorch_model.bin`` i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
@@ -21,8 +23,9 @@ from surefoot.errors import CheckpointError, ScoreError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import FamilyMatch, PublishedModel, is_causal
+from surefoot.models.families.published import FamilyMatch, PublishedModel, is_causal, step_texts
 from surefoot.segment import token_positions
+from surefoot.segment.spans import Span
 
 TAG = "ки"
 
@@ -46,14 +49,14 @@ class MathShepherd(PublishedModel):
     markers = (TAG,)
     separators = (TAG,)
 
-    def write(self, question: str, steps: list[str]) -> EncodedTrace:
-        text, spans = question + " ", []
-        for step in steps:
-            text += f"{step} {TAG}"
-            spans.append((len(text) - len(TAG), len(text)))
-            text += "\n"
-        tokens = self.tokenizer(text[:-1], return_offsets_mapping=True)
-        reads = token_positions(text[:-1], tokens["offset_mapping"], spans, whole=True)
+    def write(self, question: str, text: str, spans: Sequence[Span]) -> EncodedTrace:
+        written, tags = question + " ", []
+        for step in step_texts(text, spans):
+            written += f"{step} {TAG}"
+            tags.append((len(written) - len(TAG), len(written)))
+            written += "\n"
+        tokens = self.tokenizer(written[:-1], return_offsets_mapping=True)
+        reads = token_positions(written[:-1], tokens["offset_mapping"], tags, whole=True)
         if None in reads:
             raise ScoreError(f"the tokenizer dropped the step tag {TAG!r}; it is not this family's")
         return EncodedTrace(ids=tuple(tokens["input_ids"]), positions=tuple(reads))

@@ -8,6 +8,7 @@ a policy wrote: a step cannot add a score, or move one, by writing the marker it
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -26,7 +27,7 @@ from surefoot.models.families.checkpoint import Checkpoint
 from surefoot.models.scorer import CheckpointScorer, Scorer
 from surefoot.policies.control_tokens import ControlTokens, control_tokens
 from surefoot.protocols import ProblemTrace
-from surefoot.segment.spans import own_lines
+from surefoot.segment.spans import Span, own_lines
 
 Engine = Literal["vllm", "sglang", "surefoot"]
 """Servers; ``surefoot`` is this package's gateway, which serves every family."""
@@ -92,8 +93,12 @@ class PublishedModel(nn.Module, ABC):
         return model
 
     @abstractmethod
-    def write(self, question: str, steps: list[str]) -> EncodedTrace:
-        """Token ids and read-out positions, before any cut. Texts hold no special token."""
+    def write(self, question: str, text: str, spans: Sequence[Span]) -> EncodedTrace:
+        """Token ids and read-out positions, before any cut, of a solution ``text`` with steps at ``spans``.
+
+        Question and text hold no special token. :func:`step_texts` gives the steps of a family that reads
+        them one by one.
+        """
 
     def scores(self, logits_sc: torch.Tensor) -> torch.Tensor:
         """Scores ``[S]`` from the head's logits ``[S, C]``."""
@@ -165,14 +170,14 @@ def within_context(card: CheckpointCard, *models: PreTrainedModel) -> Checkpoint
 
 
 def encode_texts(
-    write: Callable[[str, list[str]], EncodedTrace],
+    write: Callable[[str, str, Sequence[Span]], EncodedTrace],
     items: Sequence[ProblemTrace],
     reserved: ControlTokens,
     *,
     limit: int,
     separators: Sequence[str] = (),
 ) -> list[EncodedTrace]:
-    """What ``write`` makes of each question and its steps, cut at ``limit`` tokens; messages are refused."""
+    """What ``write`` makes of each question and solution, cut at ``limit`` tokens; messages are refused."""
     encoded = []
     for item in items:
         reason = too_long(item, limit)
@@ -181,33 +186,40 @@ def encode_texts(
         if reason is not None:
             encoded.append(EncodedTrace.unreadable(item, reason))
             continue
-        written = write(*plain_texts(item, reserved, separators))
+        written = write(*plain_solution(item, reserved, separators))
         reads = tuple(at if at is not None and at < limit else None for at in written.positions)
         encoded.append(replace(written, ids=written.ids[:limit], positions=reads))
     return encoded
 
 
-def plain_texts(
+def plain_solution(
     item: ProblemTrace, reserved: ControlTokens, separators: Sequence[str] = ()
-) -> tuple[str, list[str]]:
-    """Question and steps, reserved text broken by a space.
+) -> tuple[str, str, list[Span]]:
+    """Question, solution and the spans of its steps, reserved text broken by a space.
 
-    A step is its own lines, with their indentation, as it is where the authors split a solution at line ends
-    or blank lines (:func:`surefoot.segment.spans.own_lines`). What stands between steps is the family's: one
-    of ``separators`` at a step's end is left out with the white space around it. ``<extra_0>`` in a step
-    becomes ``< extra_0>``: read as the text it is, not as the end of a step. Raises ``ScoreError`` for a
-    trace without steps or made of messages.
+    One of ``separators`` at a step's end is left out with the white space before it: what stands between
+    steps is the family's. ``<extra_0>`` inside a step becomes ``< extra_0>``: read as the text it is, not as
+    the end of a step. Raises ``ScoreError`` for a trace without steps or made of messages.
     """
     trace = item.trace
     if trace.text is None:
         raise ScoreError(f"trace {trace.id}: this family reads text, not messages; score its text instead")
     if not trace.steps:
         raise ScoreError(f"trace {trace.id} has no steps; segment it first (surefoot.segment.segment_trace)")
-    texts = [own_lines(trace.text, (step.start, step.end)) for step in trace.steps]
-    for separator in separators:
-        texts = [_without_end(text, separator) for text in texts]
-    question, *steps = [reserved.broken(text) for text in (item.problem.text, *texts)]
-    return question, steps
+    text, spans, reached = "", [], 0
+    for step in trace.steps:
+        text += trace.text[reached : step.start]
+        start, reached = len(text), step.end
+        text += _without_end(trace.text[step.start : step.end], separators)
+        spans.append((start, len(text)))
+    text, spans = reserved.broken_with_spans(text + trace.text[reached:], spans)
+    return reserved.broken(item.problem.text), text, spans
+
+
+def step_texts(text: str, spans: Sequence[Span]) -> list[str]:
+    """Each step's own lines, with their indentation, as they are where the authors split a solution at line
+    ends or blank lines (:func:`surefoot.segment.spans.own_lines`)."""
+    return [own_lines(text, span) for span in spans]
 
 
 def one_token(checkpoint: Checkpoint, text: str) -> int:
@@ -232,12 +244,15 @@ def is_causal(checkpoint: Checkpoint, model_type: str) -> bool:
     return plain and checkpoint.config.get("model_type") == model_type
 
 
-def _without_end(text: str, separator: str) -> str:
-    """``text`` without ``separator`` as its last word."""
-    bare = text.rstrip()
-    text_before = bare.removesuffix(separator)
-    word = text_before == bare or (separator[0].isalpha() and text_before[-1:].isalpha())
-    return text if word else text_before.rstrip()
+def _without_end(step: str, separators: Sequence[str]) -> str:
+    """``step`` without one of ``separators`` as its last word; the line breaks after it stay."""
+    bare = step.rstrip()
+    for separator in separators:
+        before = bare.removesuffix(separator)
+        part_of_word = separator[0].isalpha() and before[-1:].isalpha()
+        if before != bare and not part_of_word:
+            return before.rstrip() + re.sub(r"^[^\r\n]*", "", step[len(bare) :])
+    return step
 
 
 def _width(head: nn.Module) -> int:

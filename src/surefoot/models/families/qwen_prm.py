@@ -13,15 +13,24 @@ shape and names, and that an ``lm_head`` in the files is to be ignored). Solutio
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import FamilyMatch, PublishedModel, marked, one_token
+from surefoot.models.families.published import (
+    FamilyMatch,
+    PublishedModel,
+    marked,
+    one_token,
+    step_texts,
+)
 from surefoot.policies.prompts import render_chat
 from surefoot.records import Message
+from surefoot.segment.spans import Span
 
 ARCHITECTURE = "Qwen2ForProcessRewardModel"
 MARKER = "<extra_0>"
@@ -47,17 +56,17 @@ class QwenPRM(PublishedModel):
     markers = (MARKER,)
     separators = (MARKER,)
 
-    def write(self, question: str, steps: list[str]) -> EncodedTrace:
+    def write(self, question: str, text: str, spans: Sequence[Span]) -> EncodedTrace:
         messages = [
             Message(role="system", content=SYSTEM),
             Message(role="user", content=question),
-            Message(role="assistant", content="".join(step + MARKER for step in steps)),
+            Message(role="assistant", content="".join(step + MARKER for step in step_texts(text, spans))),
         ]
-        text = render_chat(self.tokenizer, messages, generation=False)
-        ids = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        rendered = render_chat(self.tokenizer, messages, generation=False)
+        ids = list(self.tokenizer(rendered, add_special_tokens=False)["input_ids"])
         return EncodedTrace(
             ids=tuple(ids),
-            positions=tuple(marked(ids, self.tokenizer.convert_tokens_to_ids(MARKER), len(steps))),
+            positions=tuple(marked(ids, self.tokenizer.convert_tokens_to_ids(MARKER), len(spans))),
         )
 
     @classmethod

@@ -16,6 +16,8 @@ script). Never run on the real weights; the 7B's special tokens are inferred fro
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 
@@ -23,7 +25,8 @@ from surefoot.errors import CheckpointError, ScoreError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import FamilyMatch, PublishedModel
+from surefoot.models.families.published import FamilyMatch, PublishedModel, step_texts
+from surefoot.segment.spans import Span
 
 PROMPT = "Question:\n{problem}\nAnswer:\nLet's think step by step.\n"
 
@@ -42,9 +45,9 @@ class ReasonEval(PublishedModel):
     )
     repositories = ("GAIR/ReasonEval-7B", "GAIR/ReasonEval-34B")
 
-    def write(self, question: str, steps: list[str]) -> EncodedTrace:
+    def write(self, question: str, text: str, spans: Sequence[Span]) -> EncodedTrace:
         separator = self.tokenizer.pad_token
-        pieces = [PROMPT.replace("{problem}", question), *steps]
+        pieces = [PROMPT.replace("{problem}", question), *step_texts(text, spans)]
         tokens = self.tokenizer("".join(piece + separator for piece in pieces))["input_ids"]
         mark = self.tokenizer.pad_token_id
         ids: list[int] = []
@@ -56,8 +59,8 @@ class ReasonEval(PublishedModel):
                 ids.append(token)
         begins = mark == self.tokenizer.bos_token_id
         reads = ends[2:] if begins else ends[1:]
-        if len(reads) != len(steps):
-            raise ScoreError(f"{len(reads)} step separators ({separator!r}) came back for {len(steps)} steps")
+        if len(reads) != len(spans):
+            raise ScoreError(f"{len(reads)} step separators ({separator!r}) came back for {len(spans)} steps")
         return EncodedTrace(ids=tuple([mark, *ids] if begins else ids), positions=tuple(reads))
 
     def scores(self, logits_sc: torch.Tensor) -> torch.Tensor:

@@ -16,6 +16,8 @@ the steps (that script). Never run on the real weights.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
@@ -29,9 +31,11 @@ from surefoot.models.families.published import (
     is_causal,
     marked,
     one_token,
+    step_texts,
 )
 from surefoot.policies.prompts import render_chat
 from surefoot.records import Message
+from surefoot.segment.spans import Span
 
 PLACE = "<|reserved_special_token_0|>"
 
@@ -54,17 +58,17 @@ class RLHFlow(PublishedModel):
     markers = (PLACE,)
     separators = ("ки",)
 
-    def write(self, question: str, steps: list[str]) -> EncodedTrace:
-        texts = [step.strip() for step in steps]
+    def write(self, question: str, text: str, spans: Sequence[Span]) -> EncodedTrace:
+        texts = [step.strip() for step in step_texts(text, spans)]
         texts[0] = f"{question} {texts[0]}"
         messages = [
             message
-            for text in texts
-            for message in (Message(role="user", content=text), Message(role="assistant", content=PLACE))
+            for content in texts
+            for message in (Message(role="user", content=content), Message(role="assistant", content=PLACE))
         ]
         rendered = render_chat(self.tokenizer, messages, generation=False)
         ids = list(self.tokenizer(rendered, add_special_tokens=False)["input_ids"])
-        positions = marked(ids, self.tokenizer.convert_tokens_to_ids(PLACE), len(steps))
+        positions = marked(ids, self.tokenizer.convert_tokens_to_ids(PLACE), len(spans))
         [plus] = self.tokenizer("+", add_special_tokens=False)["input_ids"]
         for position in positions:
             ids[position] = plus

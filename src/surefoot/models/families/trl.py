@@ -12,6 +12,7 @@ the minimum is the package's default. Never run on the real weights.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from torch import nn
@@ -19,7 +20,8 @@ from torch import nn
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import FamilyMatch, PublishedModel
+from surefoot.models.families.published import FamilyMatch, PublishedModel, step_texts
+from surefoot.segment.spans import Span
 
 SEPARATOR = "\n"
 
@@ -42,12 +44,12 @@ class TokenClassifier(PublishedModel):
     begins = True
     """Whether the tokenizer's beginning of text comes first."""
 
-    def write(self, question: str, steps: list[str]) -> EncodedTrace:
+    def write(self, question: str, text: str, spans: Sequence[Span]) -> EncodedTrace:
         separator = self._pieces(SEPARATOR)
         first = self.tokenizer.bos_token_id if self.begins else None
         ids = [*(() if first is None else (first,)), *self._pieces(question)]
         reads = []
-        for step in steps:
+        for step in step_texts(text, spans):
             ids += [*self._pieces(step), *separator]
             reads.append(len(ids) - 1)
         return EncodedTrace(ids=tuple(ids), positions=tuple(reads))
