@@ -133,7 +133,7 @@ def test_a_policy_learns_from_its_own_good_solutions(tmp_path) -> None:
 
 
 def test_commands_that_make_no_sense_are_refused(files, tmp_path) -> None:
-    base = (files / "p.jsonl", "--out", tmp_path / "x")
+    base = (files / "p.jsonl", "--policy", "lab", "--out", tmp_path / "x")
     assert "nothing to imitate" in refused("imitate", *base)
     assert "--labels are of --traces" in refused(
         "imitate", *base, "--labels", files / "l.jsonl", "--expert", "lab-exact"

@@ -270,7 +270,8 @@ def test_trees_are_grown_resumed_and_taken_apart(data, tmp_path):
 
 
 def test_a_dry_run_of_trees_takes_lengths_from_traces(data, tmp_path):
-    command = ["label", "tree", data / "p.jsonl", "--out", tmp_path / "x", "--dry-run", *GRADING]
+    command = ["label", "tree", data / "p.jsonl", "--policy=lab", "--out", tmp_path / "x", "--dry-run"]
+    command += GRADING
     bound = "at most 540 prefixes of 8 rollouts each"  # 60 problems, 2 searches of at most 4 probes, the root
     without = good(*command, "--search-limit=2")
     assert without.out.startswith(bound)

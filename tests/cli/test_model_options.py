@@ -89,8 +89,10 @@ def test_float32_is_exact_unless_tf32_is_asked_for():
 
 
 def test_what_cannot_be_is_refused_with_the_option():
-    words = ("train", "orm", "--problems", "p", "t", "--out", "x")
+    words = ("train", "orm", "--problems", "p", "t", "--base", "lab", "--out", "x")
     assert "--device-map" in refused(*words, "--device-map", "auto")
     assert "FSDP" in refused(*words, "--device-map", "auto")
-    assert refused("sample", "p", "--dtype", "int8").startswith("--dtype is 'int8'; choose auto, float32")
-    assert "choose auto, eager, sdpa" in refused("sample", "p", "--attention", "fast")
+    assert refused("sample", "p", "--policy=lab", "--dtype", "int8").startswith(
+        "--dtype is 'int8'; choose auto, float32"
+    )
+    assert "choose auto, eager, sdpa" in refused("sample", "p", "--policy=lab", "--attention", "fast")

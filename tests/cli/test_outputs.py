@@ -34,7 +34,15 @@ VERIFY = ("label", "verify", "t.jsonl", "--problems", "p.jsonl", "--verifier", "
     [
         (*VERIFY, "out.jsonl"),
         ("select", "t.jsonl", "--rule", "majority", "--equality", "exact", "--out", "out.jsonl"),
-        ("sample", "p.jsonl", "--out", "out.jsonl", "--n", "1", "--max-tokens", "4", "--equality", "exact"),
+        (
+            "sample",
+            "p.jsonl",
+            "--policy=lab",
+            "--out=out.jsonl",
+            "--n=1",
+            "--max-tokens=4",
+            "--equality=exact",
+        ),
     ],
     ids=lambda words: words[0],
 )
@@ -69,7 +77,7 @@ def test_a_directory_of_records_is_not_written_over(folder):
 def test_a_checkpoint_is_not_trained_into_a_folder_of_other_files(folder):
     (folder / "mine").mkdir()
     (folder / "mine" / "config.json").write_text("{}")
-    words = ("train", "orm", "--problems", "p.jsonl", "t.jsonl", "--out", "mine")
+    words = ("train", "orm", "--problems", "p.jsonl", "t.jsonl", "--base", "lab", "--out", "mine")
     assert "mine is a directory with other files in it" in refused(*words)
 
 

@@ -36,7 +36,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_sampling_reads_the_prompts_and_writes_at_most_so_much(files, tmp_path):
     problems, _ = files
-    rates = ["--read-rate=110", "--write-rate=10"]
+    rates = ["--policy=lab", "--read-rate=110", "--write-rate=10"]
     said = good("sample", problems, "--n=4", "--max-tokens=50", "--template={problem}", "--dry-run", *rates)
     assert said.out.splitlines() == [
         "40 traces of 10 problems: about 100 tokens read (3.5 characters each), at most 2,000 written, "
@@ -77,7 +77,8 @@ def test_a_judge_is_predicted_by_its_prompts(files, tmp_path):
 def test_rollouts_are_predicted(files):
     problems, traces = files
     said = good(
-        *("label", "mc", traces, "--problems", problems, "--dry-run", "--read-rate=1000", "--write-rate=10")
+        *("label", "mc", traces, "--problems", problems, "--policy=lab"),
+        *("--dry-run", "--read-rate=1000", "--write-rate=10"),
     )
     assert said.out.splitlines() == [
         "at most 20 prefixes of 8 rollouts each: about 400 tokens read (3.5 characters each), at most 1,600 "

@@ -46,7 +46,7 @@ def settled(*words: str, file: Path | None = None) -> RLConfig:
 
     app = SettingsCommand("rl", Seen)
     config = ["--config", str(file)] if file else []
-    CliRunner().invoke(app, ["--out", "run", *config, *words], catch_exceptions=False)
+    CliRunner().invoke(app, ["lab", "--policy=lab", "--out", "run", *config, *words], catch_exceptions=False)
     return seen[0].rl
 
 
@@ -206,5 +206,5 @@ def test_episodes_in_an_environment(tmp_path: Path, menu_policy: Path) -> None:
     assert 1 <= turns_of_one <= 3
     out = f"--out={tmp_path / 'no'}"
     assert "takes calls of its tools" in refused(*base, "--environment=shop", out)
-    assert "needs its own PROBLEMS" in refused("rl", "--environment=shop-menu", out)
+    assert "needs its own PROBLEMS" in refused("rl", "lab", "--policy=lab", "--environment=shop-menu", out)
     assert "compares turns in equal states" in refused(*base, out)

@@ -91,9 +91,11 @@ def test_gold_verifiers_of_training_run_programs_in_the_named_sandbox(
 ) -> None:
     problem, trace, _ = failing_program()
     problems = str(files[2])
-    imitate = Imitate(problems=problems, traces=str(files[0]), out=tmp_path / "out", gold=("python-tests",))
+    imitate = Imitate(
+        policy="lab", problems=problems, traces=str(files[0]), out=tmp_path / "out", gold=("python-tests",)
+    )
     judge = JudgeSettings(verifier=("arithmetic",), sandbox=IMAGE)
-    rl = RL(out=tmp_path / "out", gold=("python-tests",), judge=judge)
+    rl = RL(problems="lab", policy="lab", out=tmp_path / "out", gold=("python-tests",), judge=judge)
     for opened in (open_task(imitate, [problem], (), JudgeSettings(sandbox=IMAGE), LOADING), rl.task()):
         programs = docker.programs()
         with opened as task:
@@ -107,7 +109,7 @@ def test_an_unknown_sandbox_is_refused_before_anything_is_read(tmp_path: Path) -
     assert "unknown sandbox 'bare'" in refused(*words, "--sandbox", "bare")
     for words in (
         ["search", "revise", "none.jsonl", "--policy", "lab", "--verifier", "visible-tests"],
-        ["imitate", "none.jsonl", "--expert", "lab-exact", "--out", tmp_path / "out"],
-        ["rl", "--verifier", "visible-tests", "--out", tmp_path / "out"],
+        ["imitate", "none.jsonl", "--policy=lab", "--expert=lab-exact", "--out", tmp_path / "out"],
+        ["rl", "lab", "--policy=lab", "--verifier", "visible-tests", "--out", tmp_path / "out"],
     ):
         assert "unknown sandbox 'bare'" in refused(*words, "--sandbox", "bare")

@@ -243,7 +243,7 @@ def test_what_makes_no_search_is_refused(method, given, said, search, tmp_path, 
 
 
 def test_only_majority_needs_no_reward_model(files):
-    assert "give --prm or --verifier" in refused("search", "beam", files / "p.jsonl")
+    assert "give --prm or --verifier" in refused("search", "beam", files / "p.jsonl", "--policy=lab")
 
 
 def test_models_in_this_process_remember_what_they_read(files, lab_base, lab_items):
@@ -279,7 +279,7 @@ def test_a_calibrated_model_remembers_too(files, lab_items, tmp_path):
     [("0", 0), ("512", 512), ("2GB", 2 * 10**9), ("1.5GiB", 3 * 2**29), ("500 mb", 500 * 10**6)],
 )
 def test_sizes_are_bytes(text, size):
-    assert SearchSettings(problems="p", remember=text).remember == size
+    assert SearchSettings(problems="p", policy=PolicySettings(name="lab"), remember=text).remember == size
 
 
 def test_memory_is_bounded_in_bytes(files, lab_base, lab_items):
@@ -310,11 +310,12 @@ def test_without_memory_the_same_is_found_for_more_tokens(search, tmp_path):
 
 def test_steps_are_written_as_asked():
     cut = StepSettings(separator=r"\n\n", segment="sentence", max_steps=7)
-    steps = SearchSettings(problems="p", steps=cut, sampling=Sampling(temperature=0.5)).how(None)
+    base = SearchSettings(problems="p", policy=PolicySettings(name="lab"))
+    steps = base.model_copy(update={"steps": cut, "sampling": Sampling(temperature=0.5)}).how(None)
     assert steps.separator == "\n\n"
     assert (steps.sampling.temperature, steps.max_steps) == (0.5, 7)
     assert steps.cut("One. Two.") == [(0, 5), (5, 9)]
-    assert SearchSettings(problems="p").how(None).cut("a\nb") == [(0, 2), (2, 3)]
+    assert base.how(None).cut("a\nb") == [(0, 2), (2, 3)]
 
 
 def test_trees_are_drawn(search, tmp_path):

@@ -55,10 +55,10 @@ def test_what_does_not_exist_is_reported_before_torch_is_imported(tmp_path, monk
     for modules in imported(
         ("score", "-m", "nowhere", "--problem", "p", "--solution", "s"),
         ("score", "nowhere.jsonl", "--problems", "nowhere.jsonl", "-m", "nowhere"),
-        ("sample", "nowhere.jsonl"),
-        ("search", "beam", "nowhere.jsonl", "--prm", "nowhere"),
-        ("rl", "nowhere.jsonl", "--out", "nowhere"),
-        ("train", "orm", "nowhere.jsonl", "--problems", "nowhere.jsonl", "--out", "nowhere"),
+        ("sample", "nowhere.jsonl", "--policy=lab"),
+        ("search", "beam", "nowhere.jsonl", "--policy=lab", "--prm", "nowhere"),
+        ("rl", "nowhere.jsonl", "--policy=lab", "--out", "nowhere"),
+        ("train", "orm", "nowhere.jsonl", "--problems", "nowhere.jsonl", "--base=lab", "--out=nowhere"),
     ):
         assert "torch" not in modules
     assert not list(Path().iterdir())

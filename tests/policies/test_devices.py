@@ -18,8 +18,8 @@ NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has
     "words",
     [
         ("score", "-m", "no/such/prm", "--problem", "p", "--solution", "s"),
-        ("sample", "nowhere.jsonl"),
-        ("train", "orm", "--problems", "p", "t", "--out", "x"),
+        ("sample", "nowhere.jsonl", "--policy=lab"),
+        ("train", "orm", "--problems", "p", "t", "--base=lab", "--out", "x"),
     ],
     ids=lambda words: words[0],
 )

@@ -48,9 +48,7 @@ class RoundsCommand(Command):
     out: o.OutDirectory = Field(
         description="Run directory; it holds `policy` (the best round) and `round-N`."
     )
-    policy: str = Field(
-        default="lab", description="Policy to start from: `lab`, a checkpoint directory or a hub name."
-    )
+    policy: str = Field(description="Policy to start from: `lab`, a checkpoint directory or a hub name.")
     held_out: Annotated[str | None, o.INPUT] = Field(
         default=None,
         description="File of problems to evaluate on after every round; they choose the best one.",
@@ -123,7 +121,7 @@ class Imitate(RoundsCommand):
 
     Example: `surefoot imitate p.jsonl --traces solutions.jsonl --policy lab --out cloned`
 
-    Example: `surefoot imitate p.jsonl --expert lab-exact --rounds 4 --held-out test.jsonl
+    Example: `surefoot imitate p.jsonl --policy lab --expert lab-exact --rounds 4 --held-out test.jsonl
     --gold lab --out dagger`
     """
 

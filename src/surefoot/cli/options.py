@@ -211,9 +211,8 @@ class PolicySettings(SettingsGroup):
     """The policy: a model in this process, or one behind an OpenAI-compatible server."""
 
     name: Annotated[str, Flag(name="--policy", common=True)] = Field(
-        default="lab",
-        description="`lab`, `shop` (the lab's scripted agent), a checkpoint directory, a hub name "
-        "(`owner/name@revision`), or with `--base-url` the server's name of the model.",
+        description="A checkpoint directory, a hub name (`owner/name@revision`), with `--base-url` the "
+        "server's name of the model, `lab` (for the small built-in world), or `shop` (its scripted agent)."
     )
     base_url: Annotated[tuple[str, ...], Flag(common=True)] = Field(
         default=(),

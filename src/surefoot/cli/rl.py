@@ -71,7 +71,7 @@ class RL(Command):
     If the command is stopped, the same command resumes and gives the same curve. On several processes:
     `accelerate launch -m surefoot rl ...`
 
-    Example: `surefoot rl --credit min-form --verifier lab --gold lab --out rl`
+    Example: `surefoot rl lab --policy lab --credit min-form --verifier lab --gold lab --out rl`
 
     Example: `surefoot rl --credit pure --policy Qwen/Qwen2.5-Math-7B --prm Qwen/Qwen2.5-Math-PRM-7B
     train.jsonl --chat --learning-rate 1e-6 --config rl.toml --out rl`
@@ -79,7 +79,7 @@ class RL(Command):
 
     out: o.OutDirectory = Field(description="Run directory; the trained policy is its folder `policy`.")
     problems: o.ProblemsArgument = Field(
-        default="lab", description="File of problem records, or `lab`: problems of the lab's world."
+        description="File of problem records, or `lab`: problems of the lab's world."
     )
     held_out: Annotated[str | None, o.INPUT] = Field(
         default=None, description="File of problems to evaluate on; else a share of the problems."
@@ -87,9 +87,7 @@ class RL(Command):
     validation: float = Field(
         default=0.1, ge=0, le=0.9, description="Share of the problems to hold out, without `--held-out`."
     )
-    policy: str = Field(
-        default="lab", description="Policy to train: `lab`, a checkpoint directory or a hub name."
-    )
+    policy: str = Field(description="Policy to train: `lab`, a checkpoint directory or a hub name.")
     environment: str | None = Field(
         default=None,
         description="World of several turns: `shop-menu` (the lab's, of texts), `shop` and `bfcl` (of "

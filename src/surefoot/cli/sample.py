@@ -37,7 +37,7 @@ class Sample(Command):
     environment: o.EnvironmentName = None
     turns: int = Field(default=30, ge=1, description="Most messages of an agent in one run.")
     seed: o.Seed = 0
-    policy: o.PolicySettings = o.PolicySettings()
+    policy: o.PolicySettings
     prompt: PromptFormat = PromptFormat()
     sampling: Sampling = Sampling()
     grading: o.GradingSettings = o.GradingSettings()

@@ -73,6 +73,14 @@ _PAGES = OptionGroup(
 _MONITOR = OptionGroup(omit=tuple(MonitorSettings.model_fields))
 
 
+class UpstreamSettings(o.PolicySettings):
+    """The policy behind the gateway."""
+
+    concurrency: Annotated[int, Flag(transient=True)] = Field(
+        default=64, ge=1, description="Requests in flight at each server."
+    )
+
+
 class Serve(Command):
     """Serve an OpenAI-compatible gateway that verifies as it generates, and the pages for labels and traces.
 
@@ -80,7 +88,7 @@ class Serve(Command):
     programs with `surefoot serve keys add`. The windows and alarms of the monitor are set in the table
     `monitor` of a `--config` file.
 
-    Example: `surefoot serve --prm prm --strategy best-of-16`
+    Example: `surefoot serve --policy lab --prm prm --strategy best-of-16`
 
     Example: `surefoot serve --host 0.0.0.0 --policy my-model --base-url http://gpu:8001/v1 --dialect vllm
     --chat --prm Qwen/Qwen2.5-Math-PRM-7B --database postgresql://surefoot@db/surefoot`
@@ -93,7 +101,7 @@ class Serve(Command):
     record: bool = Field(
         default=True, description="Store every answer with all its candidates in the database."
     )
-    policy: o.PolicySettings = o.PolicySettings(concurrency=64)
+    policy: UpstreamSettings
     loading: o.Models = Loading()
     reward_model: o.JudgeSettings = o.JudgeSettings()
     gateway: Annotated[GatewaySettings, _GATEWAY] = GatewaySettings()

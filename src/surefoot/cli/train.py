@@ -60,7 +60,6 @@ class TrainCommand(Command):
     problems: o.Problems
     out: o.OutDirectory = Field(description="Directory for the checkpoint.")
     base: str = Field(
-        default="lab",
         description="Model to start from: `lab` (the lab's trunk), a checkpoint directory or a hub "
         "name (`owner/name@revision`).",
     )
@@ -191,7 +190,7 @@ class TrainPRM(ClassifierCommand):
     - 1). If the command is stopped, the same command resumes from the last checkpoint. On several processes:
     `accelerate launch -m surefoot train prm ...`
 
-    Example: `surefoot train prm t.jsonl --problems p.jsonl --labels l.jsonl --out prm`
+    Example: `surefoot train prm t.jsonl --base lab --problems p.jsonl --labels l.jsonl --out prm`
     """
 
     traces: o.TracesArgument | None = None
@@ -289,7 +288,7 @@ class TrainORM(ClassifierCommand):
 
     If the command is stopped, the same command resumes from the last checkpoint.
 
-    Example: `surefoot train orm traces.jsonl --problems problems.jsonl --out orm`
+    Example: `surefoot train orm traces.jsonl --base lab --problems problems.jsonl --out orm`
     """
 
     traces: o.TracesArgument
@@ -321,7 +320,7 @@ class TrainImplicit(TrainCommand):
     rate is 5e-7. If the command is stopped, the same command resumes from the last checkpoint; the
     reference's log-probabilities are cached until training is done.
 
-    Example: `surefoot train implicit traces.jsonl --problems problems.jsonl --out iprm`
+    Example: `surefoot train implicit traces.jsonl --base lab --problems problems.jsonl --out iprm`
     """
 
     traces: o.TracesArgument

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 class CriticSettings(o.PolicySettings):
     """The language model that reviews."""
 
-    name: Annotated[str, Flag(name="--policy")] = Field(
-        description="The language model: a checkpoint directory, a hub name, or the server's name of it."
-    )
     batch_size: Annotated[int, Flag(transient=True)] = Field(
         default=16, ge=1, description="Samples decoded together in this process."
     )

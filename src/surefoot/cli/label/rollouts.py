@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class RolloutSettings(Command):
     """The policy that completes prefixes, its sampling, and the budget."""
 
-    policy: o.PolicySettings = o.PolicySettings()
+    policy: o.PolicySettings
     prompt: PromptFormat = PromptFormat()
     sampling: Sampling = Sampling()
     grading: o.GradingSettings = o.GradingSettings()
@@ -131,11 +131,11 @@ class MonteCarlo(RolloutSettings, LabelCommand):
     agent runs, and the policy continues from the state after each message; the environment must be able to
     restore its state. `--dry-run` predicts the cost. If the command is stopped, the same command resumes.
 
-    Example: `surefoot label mc traces.jsonl --problems problems.jsonl --rollouts 8 --max-tokens 96
-    --out labels.jsonl`
+    Example: `surefoot label mc traces.jsonl --problems problems.jsonl --policy lab --rollouts 8
+    --max-tokens 96 --out labels.jsonl`
 
-    Example: `surefoot label mc traces.jsonl --problems problems.jsonl --estimate hard --order until-error
-    --token-budget 5000000 --out labels.jsonl`
+    Example: `surefoot label mc traces.jsonl --problems problems.jsonl --policy lab --estimate hard
+    --order until-error --token-budget 5000000 --out labels.jsonl`
     """
 
     command: ClassVar[str] = "label mc"
@@ -262,8 +262,8 @@ class Tree(RolloutSettings):
     into the directory. Problems whose rollouts are all correct, or all wrong, are counted and not searched.
     If the command is stopped, the same command resumes.
 
-    Example: `surefoot label tree problems.jsonl --search-limit 20 --max-tokens 96 --extract phrase
-    --equality exact --out trees/`
+    Example: `surefoot label tree problems.jsonl --policy lab --search-limit 20 --max-tokens 96
+    --extract phrase --equality exact --out trees/`
     """
 
     problems: Annotated[str, Flag(argument=True, transient=True)] = Field(

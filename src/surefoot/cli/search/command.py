@@ -56,7 +56,7 @@ class SearchSettings(Command):
     problems: o.ProblemsArgument
     seed: o.Seed = 0
     in_flight: int = Field(default=32, ge=1, description="Problems searched at the same time.")
-    policy: o.PolicySettings = o.PolicySettings()
+    policy: o.PolicySettings
     prompt: PromptFormat = PromptFormat()
     sampling: Annotated[Sampling, OptionGroup(omit=("stop",))] = Sampling(temperature=0.8, max_tokens=2048)
     steps: StepSettings = StepSettings()

@@ -86,7 +86,7 @@ Resample = guided(
 class SearchMajority(SearchCommand):
     """Self-consistency: sample whole solutions and choose the most frequent answer, without scores.
 
-    Example: `surefoot search majority problems.jsonl --n 16 --batch 4 --out results.jsonl`
+    Example: `surefoot search majority problems.jsonl --policy lab --n 16 --batch 4 --out results.jsonl`
     """
 
     command: ClassVar[str] = "majority"

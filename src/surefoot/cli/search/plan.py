@@ -29,7 +29,7 @@ def read_plan(path: str) -> SearchPlan:
 class Optimal(GuidedSearch):
     """Compute-optimal search: a few solutions predict the difficulty, which decides the search.
 
-    Example: `surefoot search optimal problems.jsonl --plan plan.json --prm prm --out r.jsonl`
+    Example: `surefoot search optimal problems.jsonl --policy lab --plan plan.json --prm prm --out r.jsonl`
     """
 
     command: ClassVar[str] = "optimal"
