@@ -43,7 +43,7 @@ def test_a_card_says_yes_no_or_how_many_problems_are_missing():
 
 def test_the_sentence_may_say_no():
     assert sentence("prm", [READS, SELECTS, FALLS]) == (
-        "prm reads the steps, but it may or may not select better answers, and it cannot be trusted without "
+        "prm reads the steps, and it may or may not select better answers, and it cannot be trusted without "
         "limits."
     )
     assert sentence("x", [not_measured("reads")]) == "x: this report measures none of the three questions."
@@ -52,6 +52,12 @@ def test_the_sentence_may_say_no():
 def test_the_weakest_answer_to_a_question_counts():
     low = card("reads", interval(0.0, 0.02), "Drop at the first error.", units=200)
     assert weakest([READS, low, SELECTS]) == [low, SELECTS]
+    few = card("reads", interval(0.1, 0.5), "Nine traces.", units=9)
+    assert weakest([few, READS]) == [READS]
+    untested = card("trust", interval(0.0, 0.9), "", units=20, harm=True)
+    holds = card("trust", interval(0.0, 0.01), "", units=200, harm=True)
+    assert weakest([holds, untested, not_measured("selects")]) == [untested]
+    assert weakest([untested, FALLS]) == [FALLS]
 
 
 def test_a_question_without_a_figure_is_not_measured():
@@ -72,12 +78,12 @@ def test_examples_are_the_shortest_caught_and_missed_error_with_steps_from_1():
             judged("no prediction\nwrong\n", 1, None),
         ]
     )
-    assert [(step.number, step.score, step.wrong, step.below) for step in caught.steps] == [
+    assert [(step.number, step.score, step.wrong, bool(step.rejected)) for step in caught.steps] == [
         (1, 0.9, False, False),
         (2, 0.2, True, True),
     ]
     assert missed.note == "Step 2 is the first error; it rejects step 1 first."
-    assert [(step.wrong, step.below) for step in missed.steps] == [(False, True), (True, False)]
+    assert [(step.wrong, bool(step.rejected)) for step in missed.steps] == [(False, True), (True, False)]
     [silent] = worked_examples([judged("ok\nwrong\n", 1, -1)])
     assert silent.note == "Step 2 is the first error; it rejects no step."
 
@@ -106,7 +112,7 @@ def test_an_example_shows_the_steps_near_the_error_and_links_to_the_whole_run(st
     assert 'href="#run-0"' in shown
     assert html.count("line &lt;") == shown.count("line &lt;") + steps
     assert "✗ first error (label)" in shown
-    assert "▽ first rejected step" in shown
+    assert "▽ first called wrong" in shown
 
 
 def test_the_interval_is_drawn_against_the_null():

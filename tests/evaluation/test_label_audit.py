@@ -393,7 +393,7 @@ def run(*words):
     return CliRunner().invoke(app, ["evaluate", "labels", *words], env={"COLUMNS": "200"})
 
 
-COMMON = ("--traces", "traces.jsonl", "--out", "audit", "--draws", "20")
+COMMON = ("--traces", "traces.jsonl", "--out", "audit", "--draws", "20", "--tables")
 
 
 def test_the_command_audits_against_the_exact_checker(files):

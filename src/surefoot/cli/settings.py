@@ -203,7 +203,7 @@ def command_line(command: Command) -> list[str]:
         value: Any = command
         for name in option.path:
             value = getattr(value, name, None)
-        if not option.names or option.flag.transient or value in (None, (), option.default):
+        if not option.names or value in (None, (), option.default):
             continue
         if option.kind is bool:
             words.append(option.name if value else option.negative)

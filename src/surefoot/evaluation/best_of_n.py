@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from surefoot.errors import ScoreError
+from surefoot.evaluation.frame import SMALLEST_GAIN, Card, card
 from surefoot.evaluation.pools import (
     CandidateGroup,
     Candidates,
@@ -314,6 +315,37 @@ def best_of_n_findings(result: BestOfNResult) -> list[str]:
     return sentences
 
 
+def _cards(result: BestOfNResult, scorer: str) -> list[Card]:
+    """Against majority with the most samples, by a rule that the result does not influence.
+
+    It is the weighted vote if that was evaluated, with the first aggregation that the scores allow.
+    """
+    top = result.sizes[-1]
+    curves = [curve for curve in result.curves if curve.scorer == scorer]
+    curves.sort(key=lambda curve: curve.rule != "weighted_vote")
+    if not curves:
+        return []
+    curve, majority = curves[0], result.curve(MAJORITY).accuracy[top]
+    text = (
+        f"of problems: {curve.name} ({curve.accuracy[top].value:.1%}) less majority voting "
+        f"({majority.value:.1%}), {top} samples. The rule was fixed beforehand."
+    )
+    return [
+        card(
+            "selects",
+            curve.minus_majority[top],
+            text,
+            units=result.problems,
+            smallest=SMALLEST_GAIN,
+            spec="+.1p",
+            claims={
+                "yes": "selects better answers than majority voting",
+                "no": "does not select better answers than majority voting",
+            },
+        )
+    ]
+
+
 def best_of_n_section(result: BestOfNResult) -> Section:
     """Curves of each scorer, differences from majority, and tokens."""
     plots = []
@@ -340,6 +372,13 @@ def best_of_n_section(result: BestOfNResult) -> Section:
         about=f"{result.problems} problems, {result.traces} samples. Intervals are 95 %, over problems; "
         "differences from majority are paired by problem.",
         findings=best_of_n_findings(result),
+        cards={name: _cards(result, name) for name in result.scorers},
+        limits=[
+            f"{result.problems} problems, {result.traces} samples"
+            + "".join(f"; left out: {count} {reason}" for reason, count in result.dropped.items())
+            + ".",
+            "There are no worked examples: they need step labels, which this report does not read.",
+        ],
         results=result,
         plots=plots,
         printed=("curves.accuracy", "curves.minus_majority", "curves.tokens", "dropped", "unknown"),

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Literal, get_args
 
 from surefoot.records import Trace
-from surefoot.stats.intervals import Decision, Interval, decide, units_needed
+from surefoot.stats.intervals import UNKNOWN, Decision, Interval, decide, units_needed
 
 Question = Literal["reads", "selects", "trust"]
 Verdict = Decision | Literal["not measured here"]
@@ -47,7 +47,12 @@ _CLAIMS: Mapping[Question, Mapping[Decision, str]] = {
         "cannot tell": "may or may not hold up",
     },
 }
-_WORST_FIRST: Sequence[Decision] = ("no", "cannot tell", "yes")
+_WORST_FIRST: Mapping[Question, Sequence[Verdict]] = {
+    "reads": ("no", "yes", "cannot tell"),
+    "selects": ("no", "yes", "cannot tell"),
+    "trust": ("no", "cannot tell", "yes"),
+}
+"""Which of several answers counts: a measured yes, except that trust needs every test to be decided."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +65,7 @@ class Card:
     """The verdict in words, such as "cannot tell: needs about 1,200 problems"."""
     text: str
     """What the number is, and what it is compared with."""
-    estimate: Interval | None = None
+    estimate: Interval = UNKNOWN
     null: float = 0.0
     spec: str = ".2f"
     """How the estimate is printed, as :class:`~surefoot.stats.intervals.Interval` takes it."""
@@ -70,12 +75,12 @@ class Card:
     @property
     def number(self) -> str:
         """The estimate without its interval; empty if nothing was measured."""
-        return "" if self.estimate is None else format(self.estimate, self.spec).partition(" [")[0]
+        return "" if math.isnan(self.estimate.value) else format(self.estimate, self.spec).partition(" [")[0]
 
     @property
     def line(self) -> str:
         """The card in one line of a terminal."""
-        measured = f" {format(self.estimate, self.spec)}" if self.estimate else ""
+        measured = f" {format(self.estimate, self.spec)}" if self.number else ""
         return f"{QUESTIONS[self.question]} {self.chip}.{measured} {self.text}".strip()
 
 
@@ -130,8 +135,8 @@ class ExampleStep:
     score: float | None = None
     wrong: bool = False
     """Whether it is the first error by its label."""
-    below: bool = False
-    """Whether it is the first step below the threshold, or the first that a judge calls wrong."""
+    rejected: str = ""
+    """For the first step below the threshold, or the first that a judge calls wrong: which of the two."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +163,7 @@ class JudgedTrace:
     """0-based index of the first step below the threshold; -1 for none, ``None`` without a prediction."""
     scores: Sequence[float | None] = ()
     """Empty for a judge's labels."""
+    threshold: float | None = None
 
 
 def worked_examples(traces: Iterable[JudgedTrace]) -> list[Example]:
@@ -181,6 +187,8 @@ def worked_examples(traces: Iterable[JudgedTrace]) -> list[Example]:
 
 def _example(judged: JudgedTrace, caught: bool) -> Example:
     trace, predicted, scores = judged.trace, judged.predicted, judged.scores
+    cut = judged.threshold
+    rejected = "first called wrong" if cut is None else f"first score below {cut:.2g}"
     if caught:
         note = f"Step {judged.error + 1} is the first error, and the first step that it rejects."
     elif predicted == -1:
@@ -197,7 +205,7 @@ def _example(judged: JudgedTrace, caught: bool) -> Example:
                 text=trace.step_text(step).strip(),
                 score=scores[step] if scores else None,
                 wrong=step == judged.error,
-                below=step == predicted,
+                rejected=rejected if step == predicted else "",
             )
             for step in range(len(trace.steps))
         ],
@@ -242,32 +250,30 @@ class FirstScreen:
 
 
 def weakest(cards: Iterable[Card]) -> list[Card]:
-    """For each question the card with the worst verdict, the first of equals."""
-    chosen: dict[Question, Card] = {}
-    for one in sorted((one for one in cards if one.verdict in _WORST_FIRST), key=_rank):
-        chosen.setdefault(one.question, one)
-    return [chosen[question] for question in get_args(Question) if question in chosen]
-
-
-def _rank(one: Card) -> int:
-    return _WORST_FIRST.index(one.verdict) if one.verdict in _WORST_FIRST else len(_WORST_FIRST)
+    """For each question the card that counts by :data:`_WORST_FIRST`, the first of equals."""
+    given = list(cards)
+    return [
+        min(asked, key=lambda one: order.index(one.verdict))
+        for question, order in _WORST_FIRST.items()
+        if (asked := [one for one in given if one.question == question and one.verdict in order])
+    ]
 
 
 def sentence(name: str, cards: Sequence[Card]) -> str:
-    """The verdicts on ``name`` as one sentence; "but" where they turn from yes to another or back."""
+    """The verdicts on ``name`` as one sentence; "but" between yes and no."""
     said = [one for one in cards if one.claim]
     if not said:
         return f"{name}: this report measures none of the three questions."
     text = f"{name} {said[0].claim}"
     for before, after in pairwise(said):
-        turns = (before.verdict == "yes") != (after.verdict == "yes")
+        turns = {before.verdict, after.verdict} == {"yes", "no"}
         text += f", {'but' if turns else 'and'} it {after.claim}"
     return f"{text}."
 
 
 def bar(one: Card) -> tuple[float, float, float, float] | None:
     """Low, value, high and null on a line from 0 to 1; ``None`` without a finite estimate."""
-    if one.estimate is None or math.isnan(one.estimate.value):
+    if not one.number:
         return None
     points = [one.estimate.low, one.estimate.value, one.estimate.high, one.null]
     start, end = min(points), max(points)

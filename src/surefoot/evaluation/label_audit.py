@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import LabelError
+from surefoot.evaluation.frame import Card, card
 from surefoot.evaluation.label_sets import LabelCost, LabelCounts, LabelSet, label_sets
 from surefoot.evaluation.label_truth import AgainstTruth, against_truth
 from surefoot.evaluation.report import JSONResult, Plot, Section
@@ -219,6 +220,36 @@ def _check_ids(layout: StepLayout) -> None:
         raise LabelError(f"{len(twice)} trace ids occur twice, first {first}; keep one trace of each id")
 
 
+def _agreement(audit: LabelAudit) -> str:
+    text = "No true labels were given, so nothing says whether the labels are right"
+    if audit.overall is None:
+        return f"{text}."
+    return f"{text}; the {len(audit.sources)} sources agree with an alpha of {audit.overall.alpha:.2f}."
+
+
+def _cards(audit: LabelAudit, source: Source) -> list[Card]:
+    """Agreement with the truth beyond chance, and the precision of its wrong steps."""
+    truth = [pair for pair in audit.pairs if (pair.first, pair.second) == (source.name, TRUTH)]
+    if source.against_truth is None or not truth:
+        return []
+    precision = source.against_truth.precision
+    text = "is Cohen's kappa with the true labels of steps; chance is 0."
+    return [
+        card("reads", truth[0].kappa, text, units=audit.problems, smallest=0.1),
+        card(
+            "trust",
+            precision,
+            "of the steps that it calls wrong are wrong; below 0.5 most of its alarms are false.",
+            units=audit.problems,
+            null=0.5,
+            claims={
+                "yes": "is mostly right when it calls a step wrong",
+                "no": "raises too many false alarms",
+            },
+        ),
+    ]
+
+
 def label_section(audit: LabelAudit) -> Section:
     """Counts and cost, accuracy against the truth, agreement of sources."""
     truth = "sources.against_truth"
@@ -231,6 +262,13 @@ def label_section(audit: LabelAudit) -> Section:
         "and alpha are low even for sources that nearly always agree; AC1 is not. None of them says which "
         "source is correct.",
         results=audit,
+        cards={source.name: _cards(audit, source) for source in audit.sources},
+        sentence="" if audit.truth else _agreement(audit),
+        limits=[
+            f"{audit.traces} traces of {audit.problems} problems; {audit.traces_without_steps} without steps "
+            "left out.",
+            *["No true labels were given, so accuracy is not measured."] * (audit.truth is None),
+        ],
         plots=[
             Plot(
                 f"{truth}.by_fifth",

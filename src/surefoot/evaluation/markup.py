@@ -92,7 +92,7 @@ def _card(card: Card) -> str:
 def _bar(card: Card) -> str:
     """The interval as a line with a dot, drawn against a broken line for the null."""
     places = bar(card)
-    if places is None or card.estimate is None:
+    if places is None:
         return ""
     low, value, high, null = (f"{100 * place:.1f}%" for place in places)
     null_text = format_cell(float(card.null), card.spec)
@@ -120,15 +120,15 @@ def _ranking(screen: FirstScreen) -> str:
     for number, (name, cards) in enumerate(screen.ranking.items(), 1):
         of = {card.question: card for card in cards}
         cells = [
-            f"{_chip(of[question])} {escape(format(estimate, of[question].spec))}"
-            if question in of and (estimate := of[question].estimate)
+            f"{_chip(of[question])} {escape(format(of[question].estimate, of[question].spec))}"
+            if question in of
             else "not measured here"
             for question in asked
         ]
         rows.append(f"<tr><td>{number}</td><td>{escape(name)}</td>{_cells(cells)}</tr>")
     head = "".join(f'<th scope="col">{escape(QUESTIONS[question])}</th>' for question in asked)
     return (
-        '<div class="scroll" tabindex="0" role="region" aria-label="All scorers"><table><thead><tr>'
+        '<div class="scroll ranking" tabindex="0" role="region" aria-label="All scorers"><table><thead><tr>'
         f'<th scope="col">#</th><th scope="col">scorer</th>{head}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
@@ -139,7 +139,7 @@ def _cells(cells: Sequence[str]) -> str:
 
 
 def _example(example: Example, number: int) -> str:
-    matter = [step.number for step in example.steps if step.wrong or step.below] or [1]
+    matter = [step.number for step in example.steps if step.wrong or step.rejected] or [1]
     shown = [
         step
         for step in example.steps
@@ -158,7 +158,7 @@ def _example(example: Example, number: int) -> str:
 def _steps(steps: Sequence[ExampleStep], *, clip: bool) -> str:
     rows = []
     for step in steps:
-        marks = ["✗ first error (label)"] * step.wrong + ["▽ first rejected step"] * step.below
+        marks = ["✗ first error (label)"] * step.wrong + [f"▽ {step.rejected}"] * bool(step.rejected)
         said = "".join(f'<span class="mark">{mark}</span>' for mark in marks)
         text = f'<span class="clipped">{escape(step.text)}</span>' if clip else escape(step.text)
         score = "" if step.score is None or math.isnan(step.score) else f"{step.score:.2f}"

@@ -90,8 +90,6 @@ class Section:
     """Paths of the tables that ``--tables`` prints; by default all."""
     cards: Mapping[str, Sequence[Card]] = field(default_factory=dict)
     """Answers on each scorer, best or first named first."""
-    examples: Sequence[Example] = ()
-    """Worked examples of the first scorer."""
     limits: Sequence[str] = ()
     """What limits the result: numbers, domain, excluded data."""
     sentence: str = ""
@@ -104,19 +102,28 @@ class Section:
         return rows
 
 
-def first_screen_of(sections: Sequence[Section], origin: Origin) -> FirstScreen:
+def first_screen_of(
+    sections: Sequence[Section], origin: Origin, examples: Sequence[Example] = ()
+) -> FirstScreen:
     """What the sections say together: of several answers to a question the weakest counts."""
     names = dict.fromkeys(name for section in sections for name in section.cards)
-    ranking = {name: weakest(c for s in sections for c in s.cards.get(name, ())) for name in names}
+    folders = {name.rpartition("/")[0] for name in names}
+    short = len(names) > 1 and len(folders) == 1  # scorers of one file are called file/scorer
+    ranking = {
+        name.rpartition("/")[2] if short else name: weakest(
+            card for section in sections for card in section.cards.get(name, ())
+        )
+        for name in names
+    }
     lead = next(iter(ranking), "")
     cards = ranking.get(lead, [])
     said = [section.sentence for section in sections if section.sentence]
-    more = f" It is the first of {len(ranking)} scorers in the table below." if len(ranking) > 1 else ""
+    more = f" It is the first of {len(ranking)} scorers; the report lists all." if len(ranking) > 1 else ""
     return FirstScreen(
         sentence=" ".join(said) or sentence(lead or sections[0].title, cards) + more,
         cards=cards,
         ranking=ranking,
-        examples=next((section.examples for section in sections if section.examples), ()),
+        examples=examples,
         limits=list(dict.fromkeys(limit for section in sections for limit in section.limits)),
         origin=origin,
     )

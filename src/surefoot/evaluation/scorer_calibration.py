@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import ScoreError
+from surefoot.evaluation.frame import card
 from surefoot.evaluation.label_sets import LabelSet
 from surefoot.evaluation.report import JSONResult, Plot, Section
 from surefoot.evaluation.splits import half_of
@@ -269,6 +270,27 @@ def calibration_section(audit: CalibrationAudit) -> Section:
         "%, over problems.",
         findings=findings(audit),
         results=audit,
+        cards={
+            scorer.name: [
+                card(
+                    "reads",
+                    scorer.auc,
+                    "is the AUC of good over bad steps. Chance is 0.5; a step's place alone can lift it.",
+                    units=audit.problems,
+                    null=0.5,
+                ),
+                card(
+                    "trust",
+                    scorer.overall.ece,
+                    "is the expected calibration error; noise alone raises it.",
+                    units=audit.problems,
+                    harm=True,
+                    claims={"no": "is not calibrated", "yes": "is calibrated"},
+                ),
+            ]
+            for scorer in audit.scorers
+        },
+        limits=[f"{audit.traces} traces of {audit.problems} problems, {audit.steps} steps."],
         plots=[
             Plot(
                 "scorers.overall.calibration.bins",

@@ -61,9 +61,10 @@ class AuditGaming(CaseAudit):
     per_problem: int | None = Field(default=2, ge=1, description="Use only the first traces of each problem.")
     search: Search = GAMING
 
-    def sections(self) -> list[Section]:
+    def run(self) -> None:
         """Edits, content probe and search."""
-        return _gaming(self, self.subjects(partial=self.partial), self.cases(self.per_problem))
+        subjects, cases = self.subjects(partial=self.partial), self.cases(self.per_problem)
+        self.write_audit(_gaming(self, subjects, cases), subjects, cases)
 
 
 class AuditOutcome(CaseAudit):
@@ -79,10 +80,11 @@ class AuditOutcome(CaseAudit):
 
     report_name: ClassVar[str] = "outcome"
 
-    def sections(self) -> list[Section]:
+    def run(self) -> None:
         """Audit."""
         subjects = self.subjects(partial=self.partial)
-        return _outcome(self, subjects, with_scores(self.cases(self.per_problem), subjects))
+        cases = with_scores(self.cases(self.per_problem), subjects)
+        self.write_audit([_outcome(self, subjects, cases)], subjects, cases)
 
 
 class AuditClean(CaseAudit):
@@ -114,11 +116,12 @@ class AuditClean(CaseAudit):
         if self.problems is None:
             raise ValueError("'build' needs 'problems', a file of problems of the lab")
 
-    def sections(self) -> list[Section]:
+    def run(self) -> None:
         """Audit."""
         subjects = self.subjects(partial=self.partial)
         cases = rationalised(self, subjects) if self.build else self.cases(self.per_problem)
-        return _clean(self, subjects, with_scores(cases, subjects))
+        cases = with_scores(cases, subjects)
+        self.write_audit([_clean(self, subjects, cases)], subjects, cases)
 
 
 class AuditTransfer(AuditCommand):
@@ -148,19 +151,22 @@ class AuditTransfer(AuditCommand):
         "domain, and this half of every set is not reported.",
     )
 
-    def sections(self) -> list[Section]:
+    def run(self) -> None:
         """Audit."""
         from surefoot.evaluation.audits import audit_transfer, transfer_section
 
         subjects = self.subjects(partial=True)
+        sets = {name: with_scores(self._domain(path), subjects) for name, path in named(self.domain).items()}
         audit = audit_transfer(
             {subject.name: subject for subject in subjects},
-            {name: with_scores(self._domain(path), subjects) for name, path in named(self.domain).items()},
+            sets,
             threshold=self.threshold,
             draws=self.draws,
             seed=self.seed,
         )
-        return [transfer_section(audit)]
+        self.write_audit(
+            [transfer_section(audit)], subjects, [case for cases in sets.values() for case in cases]
+        )
 
     def _domain(self, path: str) -> list[Case]:
         from surefoot.io.sources import ENDINGS
@@ -215,13 +221,15 @@ class AuditOverOptimisation(AuditCommand):
             raise ValueError("scorers need 'problems' and 'traces'")
         return self
 
-    def sections(self) -> list[Section]:
+    def run(self) -> None:
         """Audit."""
         if self.pool:
-            return _pressure(self, *read_pool(self.pool, self.aggregate))
-        subjects = self.subjects()
-        cases = with_scores(self.read(self.problems, self.traces, None), subjects)
-        return _pressure(self, subjects, [case.item for case in cases])
+            subjects, items = read_pool(self.pool, self.aggregate)
+        else:
+            subjects = self.subjects()
+            cases = with_scores(self.read(self.problems, self.traces, None), subjects)
+            items = [case.item for case in cases]
+        self.write(_pressure(self, subjects, items))
 
 
 class AuditAgent(CaseAudit):
@@ -265,7 +273,7 @@ class AuditAgent(CaseAudit):
             raise ValueError("'same' takes NAME=POLICY")
         return self
 
-    def sections(self) -> list[Section]:
+    def run(self) -> None:
         """Audit."""
         from surefoot.evaluation.audits import agent_section, audit_agent, audit_self_preference
         from surefoot.work import progress_bars
@@ -289,7 +297,7 @@ class AuditAgent(CaseAudit):
             if unknown := set(same) - {subject.name for subject in subjects}:
                 raise RunError(f"--same {min(unknown)}=…: no scorer has this name")
             preferences = audit_self_preference(subjects, cases, same, draws=self.draws, seed=self.seed)
-        return [agent_section(audits, preferences)]
+        self.write_audit([agent_section(audits, preferences)], subjects, cases)
 
 
 class AuditAll(CaseAudit):
@@ -314,7 +322,7 @@ class AuditAll(CaseAudit):
     largest: int | None = _LARGEST
     search: Search = GAMING
 
-    def sections(self) -> list[Section]:
+    def run(self) -> None:
         """The audits that the traces allow, and the reasons why others are left out."""
         from surefoot.evaluation.report import Section
 
@@ -330,13 +338,13 @@ class AuditAll(CaseAudit):
 
         def clean() -> list[Section]:
             build = self.labels == "lab" and live == subjects
-            return _clean(self, subjects, rationalised(self, subjects) if build else cases)
+            return [_clean(self, subjects, rationalised(self, subjects) if build else cases)]
 
         audits: dict[str, Callable[[], list[Section]]] = {
             "gaming": gaming,
-            "outcome": lambda: _outcome(self, subjects, first),
+            "outcome": lambda: [_outcome(self, subjects, first)],
             "clean": clean,
-            "over-optimisation": lambda: _pressure(self, subjects, [case.item for case in cases]),
+            "over-optimisation": lambda: [_pressure(self, subjects, [case.item for case in cases])],
         }
         sections: list[Section] = []
         left_out: dict[str, str] = {}
@@ -348,8 +356,15 @@ class AuditAll(CaseAudit):
                 echo(f"{name} left out: {error}", err=True)
         if not sections:
             raise ScoreError(f"these traces allow no audit: {'; '.join(left_out.values())}")
-        about = "Audits that these traces do not allow, and why."
-        return [*sections, Section(title="Left out", about=about, results={"left_out": left_out})]
+        sections.append(
+            Section(
+                title="Left out",
+                about="Audits that these traces do not allow, and why.",
+                results={"left_out": left_out},
+                limits=[f"Left out: {name}, because {reason}." for name, reason in left_out.items()],
+            )
+        )
+        self.write_audit(sections, subjects, first)
 
 
 def _gaming(
@@ -379,36 +394,34 @@ def _gaming(
                 left_out[subject.name] = str(error)
                 echo(f"no search against {subject.name}: {error}", err=True)
     return [
-        a.gaming_section(edits, probes),
+        a.gaming_section(edits, probes, search.tolerance),
         *([a.attack_section(attacks, left_out)] if search.rounds else []),
     ]
 
 
-def _outcome(
-    command: AuditCommand, subjects: Sequence[AuditedScorer], cases: Sequence[Case]
-) -> list[Section]:
+def _outcome(command: AuditCommand, subjects: Sequence[AuditedScorer], cases: Sequence[Case]) -> Section:
     from surefoot.evaluation.audits import audit_outcome, outcome_section
 
-    return [outcome_section(command.each(audit_outcome, subjects, cases))]
+    return outcome_section(command.each(audit_outcome, subjects, cases))
 
 
 def _clean(
     command: AuditClean | AuditAll, subjects: Sequence[AuditedScorer], cases: Sequence[Case]
-) -> list[Section]:
+) -> Section:
     from surefoot.evaluation.audits import audit_clean, clean_section
 
-    return [clean_section(command.each(audit_clean, subjects, cases, threshold=command.threshold))]
+    return clean_section(command.each(audit_clean, subjects, cases, threshold=command.threshold))
 
 
 def _pressure(
     command: AuditOverOptimisation | AuditAll,
     subjects: Sequence[AuditedScorer],
     items: Sequence[ProblemTrace],
-) -> list[Section]:
+) -> Section:
     from surefoot.evaluation.audits import audit_over_optimisation, over_optimisation_section
 
     audits = command.each(audit_over_optimisation, subjects, items, largest=command.largest)
-    return [over_optimisation_section(audits)]
+    return over_optimisation_section(audits)
 
 
 def rationalised(command: CaseAudit, subjects: Sequence[AuditedScorer]) -> list[Case]:

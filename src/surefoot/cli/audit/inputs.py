@@ -47,13 +47,13 @@ class AuditCommand(ReportCommand):
         _rules(value)
         return value
 
-    def sections(self) -> list[Section]:
-        """Audit."""
-        raise NotImplementedError
+    def write_audit(
+        self, sections: Sequence[Section], subjects: Sequence[AuditedScorer], cases: Sequence[Case]
+    ) -> None:
+        """Write the report, with worked examples of the first scorer at a threshold of 0.5."""
+        from surefoot.evaluation.audits import judged_cases
 
-    def run(self) -> None:
-        """Audit, print and write the report."""
-        self.write(*self.sections())
+        self.write(*sections, judged=judged_cases(subjects[0], cases) if cases else ())
 
     def subjects(self, *, partial: bool = False) -> list[AuditedScorer]:
         """The scorers, in order; a file with several scorers gives one each, ``name/scorer``."""

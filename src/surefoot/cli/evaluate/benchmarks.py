@@ -51,6 +51,7 @@ class EvaluateProcessBench(BenchmarkCommand):
         """Evaluate, print and write the report."""
         from surefoot.evaluation.benchmarks.processbench import (
             evaluate_processbench,
+            judged_traces,
             processbench_cases,
             processbench_section,
         )
@@ -61,15 +62,17 @@ class EvaluateProcessBench(BenchmarkCommand):
         rules = parse_rules(list(self.threshold) or default, list(paths))
         subsets = {name: _read_processbench(path) for name, path in paths.items()}
         items = unlabelled(item for rows in subsets.values() for item in rows)
+        cases = processbench_cases(subsets)
+        systems = self.systems(items, reading=LabelRule(neutral=self.neutral))
         result = evaluate_processbench(
-            processbench_cases(subsets),
-            self.systems(items, reading=LabelRule(neutral=self.neutral)),
+            cases,
+            systems,
             rules=rules,
             missing=self.missing,
             draws=self.draws,
             seed=self.seed,
         )
-        self.write(processbench_section(result))
+        self.write(processbench_section(result), judged=judged_traces(result, cases, systems))
 
 
 class EvaluatePRMBench(BenchmarkCommand):
@@ -97,6 +100,7 @@ class EvaluatePRMBench(BenchmarkCommand):
         """Evaluate, print and write the report."""
         from surefoot.evaluation.benchmarks.prmbench import (
             evaluate_prmbench,
+            judged_flags,
             prmbench_cases,
             prmbench_section,
         )
@@ -117,7 +121,7 @@ class EvaluatePRMBench(BenchmarkCommand):
             draws=self.draws,
             seed=self.seed,
         )
-        self.write(prmbench_section(result))
+        self.write(prmbench_section(result), judged=judged_flags(cases, systems))
 
 
 class AgentCommand(ScoringCommand):
@@ -144,6 +148,7 @@ class AgentCommand(ScoringCommand):
             agent_runs,
             agent_section,
             evaluate_agent_steps,
+            judged_runs,
         )
         from surefoot.evaluation.splits import parse_rules
         from surefoot.protocols import LabelledTrace
@@ -157,7 +162,7 @@ class AgentCommand(ScoringCommand):
         result = evaluate_agent_steps(
             runs, systems, rules=rules, unknown=self.unknown, draws=self.draws, seed=self.seed
         )
-        self.write(agent_section(result, title))
+        self.write(agent_section(result, title), judged=judged_runs(result, items, systems))
 
 
 class EvaluateAgentProcessBench(AgentCommand):
@@ -241,6 +246,7 @@ class EvaluateWhoAndWhen(ScoringCommand):
         from surefoot.evaluation.benchmarks.who_and_when import (
             blamed_runs,
             evaluate_who_and_when,
+            judged_blames,
             who_and_when_section,
         )
         from surefoot.formats import read_who_and_when
@@ -250,11 +256,11 @@ class EvaluateWhoAndWhen(ScoringCommand):
         data = {name: list(read_who_and_when(path, report=report)) for name, path in named(self.data).items()}
         report.require_some("give files of Who&When")
         show_skipped(report)
-        items = unlabelled(item for rows in data.values() for item in rows)
+        items = [item for rows in data.values() for item in rows]
         runs = blamed_runs(data)
-        systems = self.systems(items, reading=LabelRule(neutral="good"))
+        systems = self.systems(unlabelled(items), reading=LabelRule(neutral="good"))
         result = evaluate_who_and_when(runs, systems, draws=self.draws, seed=self.seed)
-        self.write(who_and_when_section(result))
+        self.write(who_and_when_section(result), judged=judged_blames(runs, items, systems))
 
 
 def _read_processbench(path: str) -> list[LabelledTrace]:

@@ -18,7 +18,7 @@ from surefoot.errors import LabelError, RecordError
 from surefoot.policies.devices import Loading
 
 if TYPE_CHECKING:
-    from surefoot.evaluation.frame import Origin
+    from surefoot.evaluation.frame import JudgedTrace, Origin
     from surefoot.evaluation.report import Section
     from surefoot.evaluation.step_layout import StepLayout
     from surefoot.evaluation.step_scores import System
@@ -60,8 +60,12 @@ class ReportCommand(Command):
         self.out.mkdir(parents=True, exist_ok=True)
         return self.out
 
-    def write(self, *sections: Section, **also: Any) -> None:
-        """Write the results as a JSON file, with the settings and ``also``, and as a page."""
+    def write(self, *sections: Section, judged: Iterable[JudgedTrace] = (), **also: Any) -> None:
+        """Write the results as a JSON file, with the settings and ``also``, and as a page.
+
+        The sentence and the cards are printed; worked examples are chosen from ``judged``.
+        """
+        from surefoot.evaluation.frame import worked_examples
         from surefoot.evaluation.report import Report, Table, first_screen_of, to_json
         from surefoot.io import write_json
 
@@ -69,7 +73,7 @@ class ReportCommand(Command):
         for_json, for_html = self.outputs()
         inputs = self.model_dump(mode="json", exclude={"tables"})
         findings = {section.title: list(section.findings) for section in sections}
-        first = first_screen_of(sections, self._origin(for_json.name))
+        first = first_screen_of(sections, self._origin(for_json.name), worked_examples(judged))
         screen = {"sentence": first.sentence, "cards": first.cards, "limits": first.limits}
         data = {"inputs": inputs, "first_screen": to_json(screen), "findings": findings, **also}
         report = Report(f"{self.report_name}: {', '.join(findings)}", first)
@@ -99,9 +103,9 @@ class ReportCommand(Command):
         files = [file for value in given for file in ([value] if isinstance(value, str) else value)]
         scorers = [*getattr(self, "scorers", ()), *getattr(self, "sources", ())]
         return Origin(
-            data=", ".join(dict.fromkeys(files)),
-            model=", ".join(scorers),
-            command=shlex.join(command_line(self)),
+            data=", ".join(dict.fromkeys(Path(file).name for file in files)),
+            model=", ".join(Path(scorer).name for scorer in scorers),
+            command=shlex.join(word for word in command_line(self) if word != "--tables"),
             json=json_name,
             date=datetime.now(UTC).date().isoformat(),
         )

@@ -10,6 +10,7 @@ from .attack import AttackAudit as AttackAudit
 from .attack import attack_section as attack_section
 from .attack import audit_attack as audit_attack
 from .cases import Case as Case
+from .cases import judged_cases as judged_cases
 from .cases import lab_cases as lab_cases
 from .cases import lab_right as lab_right
 from .cases import labelled_cases as labelled_cases

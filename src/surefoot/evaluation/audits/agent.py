@@ -21,6 +21,7 @@ from surefoot.evaluation.audits.cases import Case
 from surefoot.evaluation.audits.edits import edit_stream
 from surefoot.evaluation.audits.gaming import Verdict
 from surefoot.evaluation.audits.scorers import AuditedScorer, AuditScores, FloatArray
+from surefoot.evaluation.frame import Card, card
 from surefoot.evaluation.report import Plot, Section
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Message, Trace, Usage
@@ -73,6 +74,7 @@ class AgentAudit:
 
     scorer: str
     threshold: float
+    tolerance: float
     effects: list[VariantEffect]
     texts: int
     """Traces that are not conversations; there is nothing to vary."""
@@ -148,6 +150,7 @@ def audit_agent(
     return AgentAudit(
         scorer=audited.name,
         threshold=threshold,
+        tolerance=tolerance,
         effects=effects,
         texts=len(items) - len(runs),
         usage=usage,
@@ -289,11 +292,15 @@ def _gap(totals: FloatArray) -> FloatArray:
 
 def agent_section(audits: Sequence[AgentAudit], preferences: Sequence[SelfPreference] = ()) -> Section:
     """Score changes by variant, and self-preference."""
+    cards = {audit.scorer: _cards(audit) for audit in audits}
+    for preference in preferences:
+        cards[preference.scorer] = [*cards.get(preference.scorer, ()), _preference_card(preference)]
     return Section(
         title="Agents' runs",
         about="No score may move if the run means the same; instructions in results must not raise any.",
         findings=[*map(_finding, audits), *map(_preference, preferences)],
         results={"agent": audits, "self_preference": preferences},
+        cards=cards,
         plots=[
             Plot(
                 "agent.effects",
@@ -301,6 +308,41 @@ def agent_section(audits: Sequence[AgentAudit], preferences: Sequence[SelfPrefer
                 y=("moved",),
             )
         ],
+    )
+
+
+def _cards(audit: AgentAudit) -> list[Card]:
+    """The variant that moves scores most; of hostile ones only a rise counts."""
+    shifts = [(e.moved if e.kind == "same" else e.change, e) for e in audit.effects if e.runs]
+    if not shifts:
+        return []
+    shift, effect = max(shifts, key=lambda pair: pair[0].value)
+    return [
+        card(
+            "trust",
+            shift,
+            f"is how far the variant with the largest effect, {effect.variant}, "
+            f"{'moves' if effect.kind == 'same' else 'raises'} a step's score; up to {audit.tolerance:g} is "
+            "tolerated.",
+            units=effect.runs,
+            unit="runs",
+            smallest=audit.tolerance,
+            harm=True,
+            claims={"no": f"is moved by {effect.variant}", "yes": "is not moved by rewriting"},
+        )
+    ]
+
+
+def _preference_card(preference: SelfPreference) -> Card:
+    return card(
+        "trust",
+        preference.difference,
+        f"is how much more than the other scorers it overrates runs of {preference.policy}.",
+        units=min(preference.own, preference.others),
+        unit="runs of each",
+        spec="+.2f",
+        harm=True,
+        claims={"no": f"prefers runs of {preference.policy}"},
     )
 
 

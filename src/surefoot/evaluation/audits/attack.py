@@ -22,6 +22,7 @@ from surefoot.evaluation.audits.gaming import Truth
 from surefoot.evaluation.audits.over_optimisation import sizes_to
 from surefoot.evaluation.audits.scorers import AuditedScorer, FloatArray
 from surefoot.evaluation.audits.settings import GAMING, GamingSettings
+from surefoot.evaluation.frame import Card, card
 from surefoot.evaluation.report import Plot, Section
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Usage
@@ -267,10 +268,25 @@ def attack_section(
         "scored at or above the median correct solution.",
         findings=[_finding(audit) for audit in audits],
         results={"attack": audits, "attack_left_out": left_out},
+        cards={audit.scorer: [_card(audit)] for audit in audits},
         plots=[
             Plot(f"attack.{key}", f"Proxy (solid) and gold (dashed) {where}.", x=key, y=("proxy", "gold"))
             for key, where in plots.items()
         ],
+    )
+
+
+def _card(audit: AttackAudit) -> Card:
+    fooled = audit.climb[max(audit.climb)].fooled
+    return card(
+        "trust",
+        fooled,
+        f"of {audit.traces} wrong solutions score at or above the median correct one after "
+        f"{max(audit.climb)} rounds of search against the score, and are still wrong.",
+        units=audit.traces,
+        unit="wrong traces",
+        harm=True,
+        claims={"no": "can be fooled by a search against it"},
     )
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from surefoot.evaluation.audits.scorers import AuditedScorer
+from surefoot.evaluation.frame import JudgedTrace
 from surefoot.evaluation.label_sets import label_set
 from surefoot.lab.world import SolutionState, check_steps, parse_problem
 from surefoot.labels import NO_ERROR, LabelRule, all_good, first_error
@@ -63,6 +67,23 @@ def lab_cases(items: Sequence[ProblemTrace]) -> list[Case]:
         Case(item=item, good=tuple(verdict.value != -1 for verdict in check_steps(item.problem, item.trace)))
         for item in items
     ]
+
+
+def judged_cases(
+    audited: AuditedScorer, cases: Sequence[Case], threshold: float = 0.5
+) -> Iterator[JudgedTrace]:
+    """Cases with a known first error and the first step below ``threshold``, for worked examples."""
+    erring = [case for case in cases if case.first_error is not None]
+    for case, row in zip(erring, audited.score([case.item for case in erring]).steps, strict=True):
+        below = [step for step, score in enumerate(row) if score < threshold]
+        yield JudgedTrace(
+            trace=case.item.trace,
+            problem=case.item.problem.text,
+            error=case.first_error or 0,
+            predicted=None if np.isnan(row).all() else below[0] if below else -1,
+            threshold=threshold,
+            scores=[None if np.isnan(score) else float(score) for score in row],
+        )
 
 
 def lab_right(problem: Problem, trace: Trace) -> bool:

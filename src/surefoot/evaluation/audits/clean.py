@@ -17,6 +17,7 @@ import numpy as np
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import Case, lab_cases
 from surefoot.evaluation.audits.scorers import AuditedScorer
+from surefoot.evaluation.frame import Card, card
 from surefoot.evaluation.report import Plot, Section
 from surefoot.lab.world import BASE, ArithmeticChain, apply, parse_problem
 from surefoot.protocols import ProblemTrace
@@ -187,7 +188,21 @@ def clean_section(audits: Sequence[CleanAudit]) -> Section:
         f"{audits[0].threshold:g} or more.",
         findings=[_finding(audit) for audit in audits],
         results={"clean": audits},
+        cards={audit.scorer: [_card(audit)] for audit in audits},
+        limits=[f"Groups: {', '.join(f'{g.traces} {n}' for n, g in audits[0].groups.items())} traces."],
         plots=[Plot("clean.groups", "Mean trace score by group, with 95 % intervals.", y=("mean",))],
+    )
+
+
+def _card(audit: CleanAudit) -> Card:
+    return card(
+        "reads",
+        audit.right_over_rationalised,
+        "of pairs: a correct solution scores higher than one with a hidden wrong step and the same correct "
+        "answer. Chance is 0.5.",
+        units=min(audit.groups["right"].traces, audit.groups["rationalised"].traces),
+        unit="traces of each kind",
+        null=0.5,
     )
 
 

@@ -20,12 +20,13 @@ from surefoot.evaluation.audits.cases import Case
 from surefoot.evaluation.audits.edits import EDITS, Edit, Kind, edit_stream, edited
 from surefoot.evaluation.audits.scorers import AuditedScorer
 from surefoot.evaluation.audits.settings import GAMING, GamingSettings
+from surefoot.evaluation.frame import Card, card
 from surefoot.evaluation.report import Plot, Section
 from surefoot.lab.probe import ProbeResult
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace, Usage
 from surefoot.stats.bootstrap import Bootstrap
-from surefoot.stats.intervals import Interval
+from surefoot.stats.intervals import Interval, wilson_interval
 
 Truth = Callable[[Problem, Trace], bool]
 """Whether an edited solution is correct; the lab provides one (``cases.lab_right``)."""
@@ -185,13 +186,22 @@ def _stays(change: Interval, tolerance: float) -> Verdict:
     return "fails" if change.low > tolerance or change.high < -tolerance else "unclear"
 
 
-def gaming_section(audits: Sequence[GamingAudit], probes: Mapping[str, ProbeResult]) -> Section:
+def gaming_section(
+    audits: Sequence[GamingAudit],
+    probes: Mapping[str, ProbeResult],
+    tolerance: float = GAMING.tolerance,
+) -> Section:
     """Score changes by edit; ``probes`` by scorer, if the traces come from the lab."""
     return Section(
         title="Verifier gaming",
         about="An edit that breaks a correct solution must lower its score; a style edit must not move it.",
         findings=[_finding(audit, probes.get(audit.scorer)) for audit in audits],
         results={"gaming": audits, "probe": probes},
+        cards={a.scorer: _cards(a, probes.get(a.scorer), tolerance) for a in audits},
+        limits=[
+            f"Edits were made in {audits[0].right} correct and {audits[0].wrong} wrong traces; "
+            f"{audits[0].unknown} traces without a verdict and {audits[0].chats} chats were left out."
+        ],
         plots=[
             Plot(
                 "gaming.effects",
@@ -200,6 +210,40 @@ def gaming_section(audits: Sequence[GamingAudit], probes: Mapping[str, ProbeResu
             )
         ],
     )
+
+
+def _cards(audit: GamingAudit, probe: ProbeResult | None, tolerance: float) -> list[Card]:
+    """The content probe, or else the swapped number; and the style edit that moves the score most."""
+    cards = []
+    if probe:
+        right = wilson_interval(round(probe.right * probe.lines), probe.lines)
+        text = f"of {probe.lines} lines: the correct digit of ten scores highest. Chance is 0.1."
+        cards.append(card("reads", right, text, units=probe.lines, unit="lines", null=0.1))
+    else:
+        swapped = next((e for e in audit.effects if e.edit == "swapped number" and e.traces), None)
+        if swapped:
+            text = (
+                f"of {swapped.traces} correct traces score lower after one number is changed. Chance is 0.5."
+            )
+            cards.append(card("reads", swapped.fell, text, units=swapped.traces, unit="traces", null=0.5))
+    style = [e for e in audit.effects if e.kind == "style" and not math.isnan(e.trace.value)]
+    if style:
+        worst = max(style, key=lambda e: abs(e.trace.value))
+        way = "lowers" if worst.trace.value < 0 else "raises"
+        cards.append(
+            card(
+                "trust",
+                worst.trace * math.copysign(1, worst.trace.value),
+                f"is how much the edit of style with the largest effect, {worst.edit}, {way} the score of "
+                f"{'correct' if worst.on == 'right' else 'wrong'} traces; up to {tolerance:g} is tolerated.",
+                units=worst.traces,
+                unit="traces",
+                smallest=tolerance,
+                harm=True,
+                claims={"no": f"is moved by style ({worst.edit})"},
+            )
+        )
+    return cards
 
 
 def _finding(audit: GamingAudit, probe: ProbeResult | None) -> str:

@@ -17,11 +17,12 @@ from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import Case
 from surefoot.evaluation.audits.edits import Piece, cores, edit_stream, pieces, rebuilt
 from surefoot.evaluation.audits.scorers import AuditedScorer, FloatArray
+from surefoot.evaluation.frame import Card, card
 from surefoot.evaluation.report import Plot, Section
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Trace, Usage
 from surefoot.stats.bootstrap import Bootstrap
-from surefoot.stats.intervals import Interval
+from surefoot.stats.intervals import FEWEST_UNITS, Interval
 
 OFFSETS = range(-2, 3)
 """Steps around the first error that are reported."""
@@ -234,6 +235,9 @@ def outcome_section(audits: Sequence[OutcomeAudit]) -> Section:
         "predict the outcome from the last step alone or from steps in random order.",
         findings=[_finding(audit) for audit in audits],
         results={"outcome": audits},
+        cards={audit.scorer: _cards(audit) for audit in audits},
+        limits=[f"{audits[0].no_outcome} traces without an outcome were left out."]
+        * (audits[0].no_outcome > 0),
         plots=[
             Plot(
                 "outcome.around_error.by_offset",
@@ -241,6 +245,16 @@ def outcome_section(audits: Sequence[OutcomeAudit]) -> Section:
             )
         ],
     )
+
+
+def _cards(audit: OutcomeAudit) -> list[Card]:
+    """The drop at the first error: with a correct answer, if there are enough, which no outcome explains."""
+    lucky, wrong = (audit.around_error[name] for name in ("right answer", "wrong answer"))
+    around, answer = (lucky, "correct") if lucky.with_drop >= FEWEST_UNITS else (wrong, "wrong")
+    if not around.with_drop:
+        return []
+    text = f"is the drop of the score at the first error, with a {answer} answer ({around.with_drop} traces)."
+    return [card("reads", around.drop, text, units=around.with_drop, unit="such traces")]
 
 
 def _finding(audit: OutcomeAudit) -> str:

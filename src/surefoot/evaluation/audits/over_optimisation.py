@@ -15,6 +15,7 @@ import numpy as np
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.scorers import AuditedScorer, FloatArray
+from surefoot.evaluation.frame import SMALLEST_GAIN, Card, card
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.splits import half_of
 from surefoot.protocols import ProblemTrace
@@ -51,6 +52,8 @@ class OverOptimisationAudit:
     """95 % of the bootstrap draws of problems have their peak within."""
     peak_at_end: float
     """Share of the draws whose gold is highest at the largest N: no sign of a fall so far."""
+    gain: Interval
+    """Gold at the largest N less gold at N = 1, paired by problem."""
     fall: Interval
     """Gold at the peak less gold at the largest N. The peak is located on one half of the problems and the
     fall measured on the other, both ways; otherwise the highest of noisy points would look like a peak."""
@@ -130,6 +133,7 @@ def audit_over_optimisation(
         peak=sizes[int(_peaks(gold.mean(axis=0)[None])[0])],
         peak_interval=(sizes[int(peak_low)], sizes[int(peak_high)]),
         peak_at_end=float((peaks == len(sizes) - 1).mean()),
+        gain=bootstrap_mean(gold[:, -1] - gold[:, 0], draws=draws, rng=np.random.default_rng(seed)),
         fall=bootstrap_mean(_falls(gold, list(large)), draws=draws, rng=np.random.default_rng(seed)),
         alpha=alpha,
         beta=Interval(value=beta, low=beta_low, high=beta_high),
@@ -190,6 +194,11 @@ def over_optimisation_section(audits: Sequence[OverOptimisationAudit]) -> Sectio
         about="Best of N by score. Distance from the policy: KL = log N - (N - 1) / N.",
         findings=[_finding(audit) for audit in audits],
         results={"over_optimisation": audits},
+        cards={audit.scorer: _cards(audit) for audit in audits},
+        limits=[
+            f"Best of N: {audits[0].problems} problems; {audits[0].too_small} with fewer than "
+            f"{audits[0].samples_needed} scored traces were left out."
+        ],
         plots=[
             Plot(
                 "over_optimisation.points",
@@ -200,6 +209,33 @@ def over_optimisation_section(audits: Sequence[OverOptimisationAudit]) -> Sectio
             )
         ],
     )
+
+
+def _cards(audit: OverOptimisationAudit) -> list[Card]:
+    last = audit.points[-1].n
+    return [
+        card(
+            "selects",
+            audit.gain,
+            f"of accuracy: the best of {last} by its {audit.rule} less a single sample. "
+            "`evaluate best-of-n` compares it with majority voting.",
+            units=audit.problems,
+            smallest=SMALLEST_GAIN,
+            spec="+.1p",
+            claims={"yes": "selects better answers than a single sample"},
+        ),
+        card(
+            "trust",
+            audit.fall,
+            f"of accuracy is lost between the best N, {audit.peak}, and N = {last}.",
+            units=audit.problems,
+            smallest=SMALLEST_GAIN,
+            spec="+.1p",
+            harm=True,
+            claims={"no": f"is over-optimised beyond {audit.peak} samples"},
+            chips={"no": f"not beyond {audit.peak} samples", "yes": f"up to {last} samples"},
+        ),
+    ]
 
 
 def _finding(audit: OverOptimisationAudit) -> str:

@@ -10,6 +10,7 @@ from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import Case
 from surefoot.evaluation.audits.scorers import AuditedScorer, AuditScores
 from surefoot.evaluation.benchmarks.first_errors import best_threshold, processbench_f1
+from surefoot.evaluation.frame import Card, Question, card
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.splits import half_of
 from surefoot.records import Usage
@@ -161,8 +162,34 @@ def transfer_section(audit: TransferAudit) -> Section:
         about="A scorer has the name of its training domain.",
         findings=[_finding(audit, train) for train in audit.trained],
         results={"transfer": audit},
+        cards={train: _cards(audit, train) for train in audit.trained},
+        limits=[f"F1 uses thresholds {audit.thresholds}."],
         plots=[Plot("transfer.cells", "AUC of good steps over bad ones by test domain.", y=("auc",))],
     )
+
+
+def _cards(audit: TransferAudit, train: str) -> list[Card]:
+    """AUC on the scorer's own domain, and the lowest on another."""
+    measured = [c for c in audit.cells if c.train == train and not math.isnan(c.auc.value)]
+    own = [cell for cell in measured if cell.test == train]
+    others = sorted((cell for cell in measured if cell.test != train), key=lambda cell: cell.auc.value)
+    asked: list[tuple[Question, Sequence[TransferCell], str]] = [
+        ("reads", own, "its own domain,"),
+        ("trust", others[:1], "the hardest other domain,"),
+    ]
+    return [
+        card(
+            question,
+            cell.auc,
+            f"is the AUC of good over bad steps on {where} {cell.test}. Chance is 0.5; a step's place "
+            "alone can lift it.",
+            units=cell.traces,
+            unit="traces",
+            null=0.5,
+        )
+        for question, cells, where in asked
+        for cell in cells
+    ]
 
 
 def _finding(audit: TransferAudit, train: str) -> str:

@@ -11,7 +11,7 @@ scorer that warns in time cannot know. Baselines with a parameter fit it on the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import LabelError
+from surefoot.evaluation.frame import Card, JudgedTrace, card
 from surefoot.evaluation.report import JSONResult, Plot, Section
 from surefoot.evaluation.run_metrics import MonitoredRun, RunMetrics, run_metrics
 from surefoot.evaluation.splits import AS_LABELLED, HALVES, SPLIT, half_of
@@ -517,8 +518,84 @@ def _rates(totals_ns6: FloatArray) -> FloatArray:
         return np.stack(rates, axis=1)
 
 
+def judged_runs(
+    result: AgentEvaluation, items: Iterable[LabelledTrace | JudgedRun], systems: Sequence[System]
+) -> Iterator[JudgedTrace]:
+    """Runs with a labelled first error and the predictions of the first system, for worked examples."""
+    lead = next((score for score in result.scores if score.kind != "floor"), None)
+    if lead is None:
+        return
+    system = next(system for system in systems if system.name == lead.system)
+    for number, item in enumerate(items):
+        if not isinstance(item, LabelledTrace):
+            continue
+        run = agent_runs([item])[0]
+        if -1 not in run.signs or not system.recorded[number]:
+            continue
+        scores: list[float | None] = list(system.scores[number]) if lead.kind == "scores" else []
+        cut = None
+        if lead.kind == "labels":
+            wrong = [good is False for good in system.good[number]]
+        else:
+            half = f"{run.subset}, half {half_of(run.problem_id)}"
+            cut = lead.thresholds.get(half, lead.thresholds.get(ALL, math.nan))
+            wrong = [score is not None and score < cut for score in scores]
+        yield JudgedTrace(
+            trace=item.trace,
+            problem=item.problem.text,
+            error=run.signs.index(-1),
+            predicted=wrong.index(True) if True in wrong else -1,
+            scores=scores,
+            threshold=cut,
+        )
+
+
+def _mean_first_error(score: AgentScore) -> float:
+    values = [accuracy.first_error.value for name, accuracy in score.subsets.items() if name != ALL]
+    return math.fsum(values) / len(values) if values else -1.0
+
+
+def _cards(score: AgentScore, result: AgentEvaluation) -> list[Card]:
+    """Over all subsets, or the one that the system has: first errors, and false alarms."""
+    if not score.subsets:
+        return []
+    name = ALL if ALL in score.subsets else next(iter(score.subsets))
+    accuracy, best = score.subsets[name], result.best_floor[name]
+    alarms = score.monitoring
+    return [
+        card(
+            "reads",
+            accuracy.first_error_less_floor,
+            f"of runs: first errors found ({accuracy.first_error.value:.1%}) less those of the best baseline "
+            f'that reads nothing, "{best["first_error"]}".',
+            units=result.problems,
+            spec="+.1p",
+        ),
+        card(
+            "trust",
+            accuracy.step_less_floor,
+            f"of steps: judged right ({accuracy.step.value:.1%}) less those of the best baseline that reads "
+            f'nothing, "{best["step"]}". It raises {alarms.false_alarms.value:.2f} false alarms per run.',
+            units=result.problems,
+            spec="+.1p",
+            claims={
+                "yes": "judges single steps better than a baseline",
+                "no": "judges single steps no better than a baseline",
+            },
+        ),
+    ]
+
+
 def agent_section(result: AgentEvaluation, title: str) -> Section:
     """Accuracy by subset with the baselines first, and the quality of alarms."""
+    systems = [score for score in result.scores if score.kind != "floor"]
+    first = {score.system: score for score in reversed(systems)}
+    order = sorted(first.values(), key=_mean_first_error, reverse=True)
+    cards = {score.system: answers for score in order if (answers := _cards(score, result))}
+    ceiling = max(
+        (score for score in result.scores if score.kind == "floor" and not score.uses_outcome),
+        key=_mean_first_error,
+    )
     return Section(
         title=title,
         about=f"{sum(result.runs.values())} runs of {result.problems} problems, "
@@ -529,6 +606,16 @@ def agent_section(result: AgentEvaluation, title: str) -> Section:
         f"its problems, unless a rule is fixed. Intervals are 95 %, by bootstrap "
         "over problems, each with all its runs.",
         results=result,
+        cards=cards,
+        sentence=""
+        if cards
+        else "No scorer was given. The best baseline that does not read the run finds "
+        f"{_mean_first_error(ceiling):.1%} of first errors: {ceiling.system}.",
+        limits=[
+            f"{sum(result.runs.values())} runs of {result.problems} problems in "
+            f"{', '.join(result.runs)}; {result.unlabelled_steps} unlabelled steps are not counted.",
+            *["The first of several scorers is chosen on the data it is measured on."] * (len(cards) > 1),
+        ],
         plots=[
             Plot(
                 "scores.subsets",

@@ -160,6 +160,7 @@ class ProcessBenchCase:
     subset: str
     label: int
     """0-based index of the first error; -1 = none."""
+    problem: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

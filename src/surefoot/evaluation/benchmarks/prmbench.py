@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from surefoot.errors import LabelError
 from surefoot.evaluation.benchmarks.processbench import Missing
+from surefoot.evaluation.frame import Card, JudgedTrace, card
 from surefoot.evaluation.report import JSONResult, Plot, Section
 from surefoot.evaluation.splits import (
     POSITIONS,
@@ -445,8 +446,58 @@ def _case(item: LabelledTrace) -> PRMBenchCase:
     return PRMBenchCase(item=item, kind=kind, problem=problem, good=labelled)
 
 
+def blind_prm_score(flags: ClassFlags) -> float:
+    """The highest PRMScore of verdicts that do not depend on the step, over the share of steps kept."""
+    valid, wrong = flags.tp + flags.fn, flags.fp + flags.tn
+    kept = np.linspace(0, 1, 1001)[:, None]
+    counts = np.concatenate([valid * kept, wrong * kept, valid * (1 - kept), wrong * (1 - kept)], axis=1)
+    return float(np.nanmax(prm_score(counts)))
+
+
+def judged_flags(cases: PRMBenchCases, systems: Sequence[System]) -> Iterator[JudgedTrace]:
+    """Traces with a wrong step and the first step that the first system flags at 0.5, for worked examples."""
+    for t, case in enumerate(cases.cases):
+        for system in systems[:1]:
+            if False in case.good and system.recorded[t]:
+                scores = system.scores[t] if system.kind == "scores" else ()
+                flagged = [score is not None and score <= 0.5 for score in scores]
+                flagged = flagged or [good is False for good in system.good[t]]
+                yield JudgedTrace(
+                    trace=case.item.trace,
+                    problem=case.item.problem.text,
+                    error=case.good.index(False),
+                    predicted=flagged.index(True) if True in flagged else -1,
+                    scores=scores,
+                    threshold=0.5 if scores else None,
+                )
+
+
+def _cards(score: PRMBenchScore, traces: int) -> list[Card]:
+    """PRMScore overall, and that of the weakest group."""
+    flags, blind = score.flags, blind_prm_score(score.flags.total)
+    groups = {name: group for name, group in flags.groups.items() if not math.isnan(group.value)}
+    weakest = min(groups, key=lambda name: groups[name].value, default=None)
+    return [
+        card(
+            question,
+            estimate,
+            f"is the PRMScore {where} (rule {score.rule}). Verdicts that do not read the step reach "
+            f"{blind:.2f}.",
+            units=traces,
+            unit="traces",
+            null=blind,
+        )
+        for question, estimate, where in (
+            ("reads", flags.total.score, "over all steps"),
+            *((("trust", groups[weakest], f"of {weakest}, its weakest group"),) if weakest else ()),
+        )
+    ]
+
+
 def prmbench_section(result: PRMBenchEvaluation) -> Section:
     """PRMScore overall, by group, class and position."""
+    first = {score.system: score for score in reversed(result.scores)}
+    order = sorted(first.values(), key=lambda score: -score.flags.total.score.value)
     return Section(
         title="PRMBench",
         about=f"{result.traces} traces and {result.controls} controls; {result.left_out} left out because a "
@@ -457,6 +508,11 @@ def prmbench_section(result: PRMBenchEvaluation) -> Section:
         f"Intervals are 95 %, by bootstrap over problems, with fixed "
         "thresholds.",
         results=result,
+        cards={score.system: _cards(score, result.traces) for score in order},
+        limits=[
+            f"{result.traces} traces of mathematics; {result.left_out} left out because a source "
+            "has no record of them."
+        ],
         plots=[
             Plot("scores.flags.total", "PRMScore over all steps with 95 % intervals.", y=("score",)),
             Plot("scores.flags.positions", "PRMScore by the index of the step.", x="positions", y=("score",)),

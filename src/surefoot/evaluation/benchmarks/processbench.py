@@ -7,6 +7,8 @@ F1s. A score below the threshold is an error; each result says how its threshold
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -20,6 +22,7 @@ from surefoot.evaluation.benchmarks.first_errors import (
     best_threshold,
     first_error_below,
 )
+from surefoot.evaluation.frame import JudgedTrace, card
 from surefoot.evaluation.report import JSONResult, Plot, Section
 from surefoot.evaluation.splits import SPLIT, RuleScore, Thresholds, rules_of
 from surefoot.evaluation.step_scores import System, SystemCounts, recorded_by_all
@@ -58,6 +61,8 @@ class ProcessBenchEvaluation(JSONResult):
     """Traces without a record of some system; no system is judged on them."""
     subsets: Mapping[str, int]
     """Traces of each subset."""
+    position_f1: Mapping[str, float]
+    """F1 of the best predictor that does not read the trace (:func:`position_f1`), by subset."""
     systems: tuple[SystemCounts, ...]
     scores: tuple[ProcessBenchScore, ...]
 
@@ -69,7 +74,7 @@ def processbench_cases(data: Mapping[str, Sequence[LabelledTrace]]) -> list[Proc
     duplicate ids.
     """
     cases = [
-        ProcessBenchCase(trace=item.trace, subset=subset, label=_label(item))
+        ProcessBenchCase(trace=item.trace, subset=subset, label=_label(item), problem=item.problem.text)
         for subset, items in data.items()
         for item in items
     ]
@@ -135,6 +140,10 @@ def evaluate_processbench(
         problems=len({case.trace.problem_id for case in evaluated}),
         left_out=len(cases) - len(evaluated),
         subsets={name: len(members) for name, members in evaluator.subsets.items()},
+        position_f1={
+            name: position_f1([evaluated[t].label for t in members])
+            for name, members in evaluator.subsets.items()
+        },
         systems=tuple(system.summary() for system in systems),
         scores=tuple(scores),
     )
@@ -173,8 +182,76 @@ def _label(item: LabelledTrace) -> int:
     return first
 
 
+def position_f1(labels: Sequence[int]) -> float:
+    """The highest F1 of a predictor that does not read the trace: a fixed step, at random, or none.
+
+    With q, the largest share of erroneous traces whose first error is at one step, it reports this step with
+    chance 1 - p and no error with chance p. F1 is highest, 2q / (1 + sqrt(q))^2, at
+    p = sqrt(q) / (1 + sqrt(q)). NaN without erroneous traces.
+    """
+    errors = Counter(label for label in labels if label >= 0)
+    if not errors:
+        return math.nan
+    share = max(errors.values()) / errors.total()
+    return 2 * share / (1 + math.sqrt(share)) ** 2
+
+
+def judged_traces(
+    result: ProcessBenchEvaluation, cases: Sequence[ProcessBenchCase], systems: Sequence[System]
+) -> Iterator[JudgedTrace]:
+    """Erroneous traces with the predictions of the system that ranks first, for worked examples."""
+    lead = ranked(result)[0]
+    system = next(system for system in systems if system.name == lead.system)
+    rule: str | float = lead.rule if lead.seen or lead.rule == SPLIT else float(lead.thresholds.get("all", 0))
+    members = [t for t in range(len(cases)) if system.recorded[t]]
+    of_rule = _predictions(system, members, [cases[t] for t in members], [rule])
+    for applied, predicted, _ in of_rule:
+        for at, t in enumerate(members):
+            if cases[t].label >= 0:
+                yield JudgedTrace(
+                    trace=cases[t].trace,
+                    problem=cases[t].problem,
+                    error=cases[t].label,
+                    predicted=predicted[at],
+                    scores=system.scores[t] if system.kind == "scores" else (),
+                    threshold=applied.of_trace[at] if applied.of_trace else None,
+                )
+
+
+def ranked(result: ProcessBenchEvaluation) -> list[ProcessBenchScore]:
+    """The first rule of each system by its mean F1, highest first."""
+    first = {score.system: score for score in reversed(result.scores)}
+    return sorted(first.values(), key=lambda score: -score.average_f1.value)
+
+
 def processbench_section(result: ProcessBenchEvaluation) -> Section:
     """F1 by subset and rule, and accuracy by generator, position and answer."""
+    position = math.fsum(result.position_f1.values()) / len(result.position_f1)
+    cards = {}
+    for score in ranked(result):
+        hardest = min(score.subsets, key=lambda name: score.subsets[name].f1.value - result.position_f1[name])
+        cards[score.system] = [
+            card(
+                "reads",
+                score.average_f1,
+                f"is the mean F1 of the first error (rule {score.rule}). The best predictor that does not "
+                f"read the solution has {position:.2f}.",
+                units=result.problems,
+                null=position,
+            ),
+            *(
+                card(
+                    "trust",
+                    score.subsets[name].f1,
+                    f"is the F1 on {name}, its weakest subset; without reading it would be "
+                    f"{result.position_f1[name]:.2f}.",
+                    units=result.subsets[name],
+                    unit="traces",
+                    null=result.position_f1[name],
+                )
+                for name in [hardest] * (len(score.subsets) > 1)
+            ),
+        ]
     return Section(
         title="ProcessBench",
         about=f"{result.traces} traces of {result.problems} problems; {result.left_out} left out because a "
@@ -185,6 +262,12 @@ def processbench_section(result: ProcessBenchEvaluation) -> Section:
         f"Intervals are 95 %, by bootstrap over problems within each "
         "subset, with fixed thresholds.",
         results=result,
+        cards=cards,
+        limits=[
+            f"{result.traces} traces of {result.problems} problems of mathematics; {result.left_out} left "
+            "out because a source has no record of them.",
+            *["The first of several scorers is chosen on the data it is measured on."] * (len(cards) > 1),
+        ],
         plots=[
             Plot("scores", "Mean F1 of the subsets with 95 % intervals.", y=("average_f1",)),
             Plot(

@@ -9,13 +9,14 @@ any case.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from surefoot.errors import LabelError
+from surefoot.evaluation.frame import Card, JudgedTrace, card
 from surefoot.evaluation.report import JSONResult, Plot, Section
 from surefoot.evaluation.splits import HALVES, half_of
 from surefoot.evaluation.step_layout import BoolArray, FloatArray
@@ -226,8 +227,43 @@ def _accuracy(
     return BlameAccuracy(agent=agent, within=dict(zip(TOLERANCES, within, strict=True)), missing=missing)
 
 
+def judged_blames(
+    runs: Sequence[BlamedRun], items: Sequence[LabelledTrace], systems: Sequence[System]
+) -> Iterator[JudgedTrace]:
+    """The runs with the step that the first system blames, for worked examples."""
+    for number, (run, item) in enumerate(zip(runs, items, strict=True)):
+        for system in systems[:1]:
+            yield JudgedTrace(
+                trace=item.trace,
+                problem=item.problem.text,
+                error=run.step,
+                predicted=_blamed_step(system, number, run),
+                scores=system.scores[number] if system.kind == "scores" else (),
+            )
+
+
+def _card(score: BlameScore, result: BlameEvaluation) -> list[Card]:
+    """The step accuracy in the largest subset, against its best baseline."""
+    subset = max(result.runs, key=lambda name: result.runs[name])
+    floors = [one for one in result.scores if one.kind == "floor"]
+    best = max(floors, key=lambda one: one.subsets[subset].within[0].value)
+    return [
+        card(
+            "reads",
+            score.subsets[subset].within[0],
+            f"of {subset}'s runs: the step to blame is found. The best baseline, {best.system}, finds "
+            f"{best.subsets[subset].within[0].value:.2f}.",
+            units=result.runs[subset],
+            unit="runs",
+            null=best.subsets[subset].within[0].value,
+        )
+    ]
+
+
 def who_and_when_section(result: BlameEvaluation) -> Section:
     """Accuracies by subset with the baselines first."""
+    cards = {score.system: _card(score, result) for score in result.scores if score.kind != "floor"}
+    order = sorted(cards, key=lambda name: -cards[name][0].estimate.value)
     return Section(
         title="Who&When",
         about=f"{sum(result.runs.values())} failed runs. A prediction is a step, and its agent is the "
@@ -236,6 +272,9 @@ def who_and_when_section(result: BlameEvaluation) -> Section:
         f"blame, so no prediction can get both right. Intervals are 95 %, by bootstrap "
         "over problems.",
         results=result,
+        cards={name: cards[name] for name in order},
+        sentence="" if cards else "No scorer was given: these are the baselines that it has to beat.",
+        limits=[f"{', '.join(f'{count} runs of {name}' for name, count in result.runs.items())}."],
         plots=[
             Plot(
                 "scores.subsets.within",
