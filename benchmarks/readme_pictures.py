@@ -16,6 +16,7 @@ from html import escape
 from pathlib import Path
 
 from surefoot.display import TraceView, show
+from surefoot.evaluation.palette import SERIES
 from surefoot.io import read_records
 from surefoot.lab import check_steps
 from surefoot.records import Problem, StepScores, Trace
@@ -43,7 +44,7 @@ def example(run: Path) -> tuple[Problem, TraceView]:
         verdicts = check_steps(problem, trace)
         wrong = next((step for step, verdict in enumerate(verdicts) if verdict.value == -1), 0)
         inside = 1 < wrong < len(verdicts) - 2
-        if trace.outcome and inside and view.first_error == wrong:
+        if trace.outcome and inside and view.first_below == wrong:
             return problem, view
     raise SystemExit(f"{run}: no solution fits; run the quickstart at its full size")
 
@@ -61,15 +62,18 @@ def draw_solution(problem: Problem, view: TraceView, path: Path) -> None:
     for step, text in enumerate(view.steps):
         value = view.scores[step] or 0.0
         y = top + row * step
-        mark = step == view.first_error
-        colour, edge = f"hsl({120 * value:.0f} 70% 86%)", "#cf222e" if mark else "none"
-        label = f"{step}     {value:.2f}     {escape(text.strip())}"
+        mark = step == view.first_below
+        colour, edge = SERIES[value < view.threshold], SERIES[1] if mark else "none"
+        strength = 0.08 + 0.5 * abs(value - view.threshold)
+        label = f"{step + 1}     {value:.2f}     {escape(text.strip())}"
         parts += [
-            f'<rect x="12" y="{y}" width="736" height="26" rx="4" fill="{colour}" stroke="{edge}"/>',
+            f'<rect x="12" y="{y}" width="736" height="26" rx="4" fill="{colour}" '
+            f'fill-opacity="{strength:.2f}" stroke="{edge}"/>',
             f'<text x="20" y="{y + 18}" fill="#1b1f24" xml:space="preserve">{label}</text>',
         ]
         if mark:
-            parts.append(f'<text x="430" y="{y + 18}" fill="#cf222e" font-weight="bold">← first error</text>')
+            said = f"▽ first score below {view.threshold:g}"
+            parts.append(f'<text x="430" y="{y + 18}" fill="#8f3c00" font-weight="bold">{said}</text>')
     path.write_text("\n".join([*parts, "</svg>"]) + "\n", encoding="utf-8")
 
 

@@ -19,25 +19,25 @@ def scores(*values: float | None) -> StepScores:
     )
 
 
-def test_steps_are_listed_with_scores_and_the_first_error() -> None:
+def test_steps_are_numbered_from_1_and_a_low_score_is_not_called_an_error() -> None:
     assert str(show(TRACE, scores(0.9, 0.2))).splitlines() == [
         "t: 2 steps, no answer, not graded, scored by prm",
-        "  0  0.900  7 + 3 = 0",
-        "  1  0.200  <b> = 2  ← first error",
+        "  1  0.900  7 + 3 = 0",
+        "  2  0.200  <b> = 2  ▽ first score below 0.5",
     ]
 
 
 def test_a_text_is_cut_as_it_is_scored() -> None:
-    assert show("7 + 3 = 0\n<b> = 2\n", scores(0.9, 0.2)).first_error == 1
+    assert show("7 + 3 = 0\n<b> = 2\n", scores(0.9, 0.2)).first_below == 1
     with pytest.raises(ScoreError, match="do not fit the 1 steps"):
         show("one step", scores(0.9, 0.2))
 
 
-def test_without_a_low_score_there_is_no_first_error() -> None:
+def test_without_a_low_score_nothing_is_marked() -> None:
     view = show(TRACE, scores(0.9, None), threshold=0.3)
-    assert view.first_error is None
+    assert view.first_below is None
     assert "n/a" in str(view)
-    assert "first error" not in str(view)
+    assert "▽" not in str(view)
 
 
 def test_scores_of_another_trace_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""Shows the steps of a trace with scores and the first error."""
+"""Shows the steps of a trace with scores, and the first score below a threshold."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from surefoot.segment import segment_trace
 
 @dataclass(frozen=True, kw_only=True)
 class TraceView:
-    """Result of :func:`show`; prints one step a line."""
+    """Result of :func:`show`; prints one step a line, numbered from 1."""
 
     title: str
     steps: tuple[str, ...]
     scores: tuple[float | None, ...]
     """One per step; empty for a trace without scores."""
-    first_error: int | None
-    """The first step with a score below the threshold."""
+    first_below: int | None
+    """0-based index of the first step with a score below the threshold. It need not be an error."""
+    threshold: float
 
     def __str__(self) -> str:
         return printable("\n".join([self.title, *map(self._line, range(len(self.steps)))]))
@@ -27,10 +28,10 @@ class TraceView:
     __repr__ = __str__
 
     def _line(self, step: int) -> str:
-        mark = "  ← first error" if step == self.first_error else ""
+        mark = f"  ▽ first score below {self.threshold:g}" if step == self.first_below else ""
         value = self.scores[step] if self.scores else None
         score = "" if not self.scores else "  n/a  " if value is None else f"{value:.3f}  "
-        return f"{step:3}  {score}{self.steps[step].strip()}{mark}"
+        return f"{step + 1:3}  {score}{self.steps[step].strip()}{mark}"
 
 
 def show(solution: Trace | str, scores: StepScores | None = None, *, threshold: float = 0.5) -> TraceView:
@@ -54,7 +55,8 @@ def show(solution: Trace | str, scores: StepScores | None = None, *, threshold: 
         title=str(trace) if scores is None else f"{trace}, scored by {scores.scorer}",
         steps=tuple(trace.step_text(step).strip("\n") for step in range(len(trace.steps))),
         scores=values,
-        first_error=next(
+        threshold=threshold,
+        first_below=next(
             (step for step, value in enumerate(values) if value is not None and value < threshold), None
         ),
     )

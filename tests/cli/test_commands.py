@@ -176,15 +176,15 @@ def test_absent_labels_are_counted(files, lab_base, tmp_path):
     assert "left out: 1 traces without a usable label" in ended.err
 
 
-def test_a_pasted_solution_is_shown_with_its_first_error(files):
+def test_a_pasted_solution_is_shown_with_its_first_low_score(files):
     text = "7 + 3 = 0\n0 + 4 = 9\nAnswer: 9\n"
     ask = ("score", "-m", files / "prm", "--problem", "Start with 7. Add 3. Add 4.")
     shown = good(*ask, "--threshold", 1.1, stdin=text)
-    assert re.fullmatch(r" *0 +0\.\d{3} +7 \+ 3 = 0 +← first error", lines(shown.out)[0].rstrip())
-    assert sum("first error" in line for line in lines(shown.out)) == 1
+    assert re.fullmatch(r" *1 +0\.\d{3} +7 \+ 3 = 0 +▽ first score below .+", lines(shown.out)[1].rstrip())
+    assert sum("▽" in line for line in lines(shown.out)) == 1
     assert "min of the steps" in shown.out
     fine = good(*ask, "--threshold", 0, "--solution", text)
-    assert "first error" not in fine.out
+    assert "▽" not in fine.out
     assert "no step scores below 0" in fine.out
     whole = good(*ask, "--segment", "blank-line", stdin=text)
     assert len(re.findall(r"^ *\d+  0\.\d{3}", whole.out, re.M)) == 1

@@ -48,7 +48,7 @@ def test_commands_print_in_one_way():
 
 def test_lines_and_cells_are_shown_as_they_are(capsys):
     echo(HOSTILE)
-    echo(HOSTILE, err=True, fg="red")
+    echo(HOSTILE, err=True)
     echo_table(HOSTILE, [HOSTILE, "[b]n[/b]"], [[HOSTILE, ":smile:"]])
     said = capsys.readouterr()
     for text in said:

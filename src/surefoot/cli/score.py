@@ -33,7 +33,7 @@ class Score(Command):
     """Score one pasted solution step by step, or a file of traces, with a reward model of any kind.
 
     One solution: `--problem TEXT`, and the solution on standard input or with `--solution`. The steps are
-    shown with their scores and the first error is marked. A file: `--problems` and `--traces`; the output
+    shown with their scores, and the first score below `--threshold` is marked. A file: `--problems` and `--traces`; the output
     holds one record of step scores per trace.
 
     Example: `surefoot score -m prm --problem "Start with 7. Add 3." < solution.txt`
@@ -54,7 +54,9 @@ class Score(Command):
         description="How the solution is cut into steps; if not given, as the model's training data, else by "
         "blank line or line.",
     )
-    threshold: float = Field(default=0.5, description="A step below this is marked as an error.")
+    threshold: float = Field(
+        default=0.5, description="The first step with a score below this is marked; it need not be an error."
+    )
     problems: o.Problems | None = None
     out: o.Out = "-"
     loading: o.Models = Loading()
@@ -115,6 +117,7 @@ class Score(Command):
 
     def _show(self, scorer: CheckpointScorer, problem: str) -> None:
         from surefoot.cli.runs import checked_options
+        from surefoot.display import show
         from surefoot.models.scorer import cut
         from surefoot.protocols import ProblemTrace
         from surefoot.records import Problem
@@ -125,20 +128,13 @@ class Score(Command):
             question = Problem(text=problem)
         trace = cut(question, text, segmenter(self.segment) if self.segment else scorer.card.segmenter)
         [scores] = scorer.score_traces([ProblemTrace(problem=question, trace=trace)])
-        low = (
-            step for step, value in enumerate(scores.scores) if value is not None and value < self.threshold
-        )
-        bad = next(low, None)
-        for step, value in enumerate(scores.scores):
-            mark = "  ← first error" if step == bad else ""
-            number = " n/a " if value is None else f"{value:.3f}"
-            colour = "red" if step == bad else None
-            echo(f"{step:3}  {number}  {trace.step_text(step).strip()}{mark}", fg=colour)
+        view = show(trace, scores, threshold=self.threshold)
+        echo(str(view))
         if scores.unscored_reason:
-            echo(scores.unscored_reason, fg="yellow")
+            echo(scores.unscored_reason)
         else:
             echo(f"{scorer.card.aggregation} of the steps: {scorer.aggregate(scores):.3f}")
-        if bad is None:
+        if view.first_below is None:
             echo(f"no step scores below {self.threshold:g}")
 
     def _score_file(self) -> None:

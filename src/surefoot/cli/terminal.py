@@ -16,10 +16,9 @@ _WIDEST = 34
 _GAP = "  "
 
 
-def echo(text: str = "", *, err: bool = False, fg: str | None = None) -> None:
-    """Print lines of text in the colour ``fg``, on standard error with ``err``."""
-    safe = printable(text)
-    click.echo(click.style(safe, fg=fg) if fg else safe, err=err)
+def echo(text: str = "", *, err: bool = False) -> None:
+    """Print lines of text, on standard error with ``err``."""
+    click.echo(printable(text), err=err)
 
 
 def echo_wrapped(text: str, *, indent: str = "") -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 STYLE = files("surefoot.evaluation").joinpath("report.css").read_text("utf-8")
 
+SCOPE = ' scope="col"'
 _NEAR = 2
 """Steps of a worked example before and after those that matter; the others are below the report."""
 
@@ -67,7 +68,7 @@ def _facts(origin: Origin) -> str:
     facts = {
         "data": escape(origin.data),
         "model": escape(origin.model),
-        "command": f"<code>{escape(origin.command)}</code>" if origin.command else "",
+        "command": " ".join(f"<code>{escape(word)}</code>" for word in origin.command.split()),
         "numbers": f'<a href="{escape(origin.json)}">{escape(origin.json)}</a>' if origin.json else "",
         "date": escape(origin.date),
         "version": f"surefoot {escape(__version__)}",
@@ -95,7 +96,7 @@ def _bar(card: Card) -> str:
     if places is None:
         return ""
     low, value, high, null = (f"{100 * place:.1f}%" for place in places)
-    null_text = format_cell(float(card.null), card.spec)
+    null_text = format_cell(float(card.null), card.spec) if card.null else "0"
     estimate = format(card.estimate, card.spec)
     label = f"{estimate}, 95 % interval in brackets; broken line at {null_text}"
     anchors = ["start" if place < 0.3 else "end" if place > 0.7 else "middle" for place in places]
@@ -175,17 +176,17 @@ def table_html(
     """A table that scrolls sideways; numbers align right."""
     numeric = [_is_numeric([row[column] for row in rows]) for column in range(len(headers))]
 
-    def line(tag: str, cells: Sequence[Cell]) -> str:
+    def line(tag: str, cells: Sequence[Cell], scope: str = "") -> str:
         kinds = [' class="number"' * right for right in numeric]
         texts = [escape(format_cell(cell, spec)) for cell in cells]
-        html = (f"<{tag}{kind}>{text}</{tag}>" for kind, text in zip(kinds, texts, strict=True))
+        html = (f"<{tag}{scope}{kind}>{text}</{tag}>" for kind, text in zip(kinds, texts, strict=True))
         return f"<tr>{''.join(html)}</tr>"
 
     body = "\n".join(line("td", row) for row in rows)
     label = escape(caption or ", ".join(headers))
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table>'
-        f"<thead>{line('th', headers)}</thead>\n<tbody>\n{body}\n</tbody></table></div>"
+        f"<thead>{line('th', headers, SCOPE)}</thead>\n<tbody>\n{body}\n</tbody></table></div>"
     )
 
 

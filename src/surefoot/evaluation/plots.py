@@ -104,27 +104,42 @@ def _lines(
 
 
 def _dots(rows: Sequence[Measures], measure: str) -> Figure:
-    """A dot with its interval for each row, the first at the top; the first of several keys has a colour."""
-    several = len(rows[0].keys) > 1
-    keys = [[str(key) for key in row.keys.values() if key is not None] for row in rows]
-    names = list(dict.fromkeys(", ".join(key[several:]) for key in keys))
-    colours = list(dict.fromkeys(key[0] if several else "" for key in keys))
+    """A dot with its interval for each row, the first at the top; the first of several keys has a colour.
+
+    With more values than colours, the first key names the rows and the others have the colours. Keys that
+    follow from the first key, such as a scorer's rule, are left out.
+    """
+    first = list(dict.fromkeys(next(iter(row.keys.values())) for row in rows))
+    combined = {at: {(next(iter(row.keys.values())), row.keys[at]) for row in rows} for at in rows[0].keys}
+    telling = [
+        at
+        for number, (at, pairs) in enumerate(combined.items())
+        if not number or len(pairs) > len(first) or len({value for _, value in pairs}) == 1
+    ]
+    several = len(telling) > 1
+    placed = []
+    for row in rows:
+        colour, *names = [str(row.keys[at]) for at in telling if row.keys[at] is not None]
+        name = ", ".join(names)
+        placed.append((name, colour) if several and len(first) <= len(SERIES) else (colour, name))
+    names, colours = (list(dict.fromkeys(pair[side] for pair in placed)) for side in (0, 1))
     figure, axes = new_figure(
         measure.replace("_", " "), "", height=1.5 + 0.32 * max(len(names), 4), lines=len(colours)
     )
-    for number, name in enumerate(colours):
+    for number, colour in enumerate(colours):
         shift = 0.6 * ((number + 1) / (len(colours) + 1) - 0.5)
         values = [
-            (names.index(", ".join(key[several:])) + shift, _interval(row.values[measure]))
-            for key, row in zip(keys, rows, strict=True)
-            if not several or key[0] == name
+            (names.index(name) + shift, _interval(row.values[measure]))
+            for (name, of_colour), row in zip(placed, rows, strict=True)
+            if of_colour == colour
         ]
         values = [(at, v) for at, v in values if not math.isnan(v.value)]
         # rounding may put a mean slightly outside its interval, and error bars must not be negative
         errors = [[max(v.value - v.low, 0) for _, v in values], [max(v.high - v.value, 0) for _, v in values]]
         x, y = [v.value for _, v in values], [at for at, _ in values]
-        colour = colour_of(number)
-        axes.errorbar(x, y, xerr=errors, fmt="o", markersize=4, color=colour, label=wrapped(name))
+        axes.errorbar(
+            x, y, xerr=errors, fmt="o", markersize=4, color=colour_of(number), label=wrapped(colour)
+        )
     axes.set_yticks(range(len(names)), [wrapped(name) for name in names])
     axes.invert_yaxis()
     if several:
