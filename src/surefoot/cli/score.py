@@ -33,8 +33,8 @@ class Score(Command):
     """Score one pasted solution step by step, or a file of traces, with a reward model of any kind.
 
     One solution: `--problem TEXT`, and the solution on standard input or with `--solution`. The steps are
-    shown with their scores, and the first score below `--threshold` is marked. A file: `--problems` and `--traces`; the output
-    holds one record of step scores per trace.
+    shown with their scores, and the first score below `--threshold` is marked. A file: `--problems` and
+    `--traces`; the output holds one record of step scores per trace.
 
     Example: `surefoot score -m prm --problem "Start with 7. Add 3." < solution.txt`
 
