@@ -57,6 +57,7 @@ from surefoot.evaluation.benchmarks import AgentEvaluation, agent_layout, agent_
 from surefoot.formats import read_agent_processbench
 from surefoot.io import read_records, write_records
 from surefoot.labelling import ToolCallVerifier, VerifierLabeller
+from surefoot.labelling.verifiers.tool_calls import TOOL_RULES
 from surefoot.models import Encoding, encode_traces, read_states, windows_of
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import StepScores
@@ -264,7 +265,9 @@ def surefoot(*words: str) -> None:
 
 
 def unbroken(item: LabelledTrace) -> list[bool]:
-    labeller = VerifierLabeller(verifiers=(ToolCallVerifier(),))
+    # the rules that do not read markup: calls written as text would be a feature of one model of five
+    rules = tuple(rule for rule in TOOL_RULES if rule != "call-in-text")
+    labeller = VerifierLabeller(verifiers=(ToolCallVerifier(rules=rules),))
     (row,) = run_sync(labeller.label([ProblemTrace(problem=item.problem, trace=item.trace)]))
     return [label.value != -1 for label in row]
 

@@ -19,6 +19,13 @@ AgentProcessBench, in percent with 95 % intervals over problems; judges labelled
   the outcome;
 - ``judges_above_floor_METRIC``: how many of 20 are above this baseline on both subsets, with intervals.
 
+``surefoot inspect`` on HotpotQA, on each half of its problems; checks and limits were fixed on ``tuning``:
+
+- ``inspect_named_HALF``: runs with an error in which a first suspicious step is named;
+- ``inspect_precision_HALF``: named steps that are the first labelled error; ``_without_the_outcome``: by the
+  checks that do not know whether the answer is right; ``_last_step_iff_failed``: the last step of each failed
+  run; ``inspect_precision_short_HALF_SUBSET``: the last step of failed runs of at most four messages.
+
 The accuracies of two baselines on each subset are known from an independent count; ``known_accuracies`` says
 how many agree to one decimal.
 
@@ -28,6 +35,8 @@ tau-bench, 200 runs of 50 tasks: AUC of predictors of success (runs with a rewar
 - ``tau_auc_no_tool_errors``: fewer results of tools that report an error;
 - ``tau_auc_rules``: fewer steps that break a rule, rules of the airline's policy among them; and
   ``tau_flagged_runs``, ``tau_flagged_failed``: runs with such a step, and how many of them failed;
+- ``tau_gold_call_runs``, ``tau_gold_call_failed``: runs with a wrong gold call, and how many of them failed;
+  ``tau_gold_call_labels``: labelled steps;
 - ``tau_auc_gold_actions``: share of the task's gold actions that were called; it knows the solution.
 """
 
@@ -48,23 +57,28 @@ from surefoot import run_sync
 from surefoot.evaluation import labelled_system, open_systems
 from surefoot.evaluation.benchmarks import (
     AgentEvaluation,
+    AgentRun,
     agent_layout,
     agent_runs,
     evaluate_agent_steps,
 )
+from surefoot.evaluation.inspection import Finding, inspect_traces
+from surefoot.evaluation.splits import half_of
 from surefoot.formats import (
     ImportContext,
+    ImportedTrace,
     ImportSettings,
     import_traces,
     read_agent_judgements,
     read_agent_processbench,
 )
 from surefoot.io import ReadReport
-from surefoot.labelling import ToolCallVerifier, ToolPolicy, VerifierLabeller
+from surefoot.labelling import GoldCallVerifier, ToolCallVerifier, ToolPolicy, VerifierLabeller
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Tool, Trace
 from surefoot.segment import cut_trace, reports_error
-from surefoot.stats import Bootstrap
+from surefoot.stats import Bootstrap, Interval
+from surefoot.stats.bootstrap import group_sums
 
 SOURCE, RULES = "judge", "rules"
 JUDGED = ("gaia_dev", "bfcl_multi_turn_base")
@@ -173,6 +187,60 @@ def headlines(hotpotqa: AgentEvaluation, judged: AgentEvaluation) -> list[dict[s
     ]
 
 
+def inspected(data: Path, *, draws: int) -> list[dict[str, Any]]:
+    """How often the first suspicious step is the first labelled error."""
+    items = list(read_agent_processbench(data / "agentprocessbench_hotpotqa.jsonl.gz"))
+    traces = [ImportedTrace(problem=item.problem, trace=item.trace) for item in items]
+    found = {finding.trace_id: finding for finding in inspect_traces(lambda: traces).first_suspicious}
+    blind = {name: finding for name, finding in found.items() if finding.check != "wrong-answer"}
+    runs = agent_runs(items)
+    judged = agent_runs(read_agent_judgements(data / "apb_human_vs_judges.jsonl.gz"))
+    figures = []
+    for half, name in enumerate(("tuning", "confirming")):
+        here = [run for run in runs if half_of(run.problem_id) == half]
+        others = [run for run in judged if half_of(run.problem_id) == half]
+        sources: dict[str, list[tuple[AgentRun, int | None]]] = {
+            f"inspect_precision_{name}": [(run, _step(found.get(run.trace_id))) for run in here],
+            f"inspect_precision_{name}_without_the_outcome": [
+                (run, _step(blind.get(run.trace_id))) for run in here
+            ],
+            f"inspect_precision_{name}_last_step_iff_failed": [(run, _last_if_failed(run)) for run in here],
+        }
+        for subset in JUDGED:
+            sources[f"inspect_precision_short_{name}_{subset}"] = [
+                (run, _last_if_failed(run)) for run in others if run.subset == subset and len(run.signs) <= 4
+            ]
+        for source, pairs in sources.items():
+            rows = [[step == _first_error(run), True] for run, step in pairs if step is not None]
+            problems = [run.problem_id for run, step in pairs if step is not None]
+            figures.append(figure(source, 100 * _share(rows, problems, draws), f"% of {len(rows)} steps"))
+        wrong = [run for run in here if _first_error(run) is not None]
+        rows = [[run.trace_id in found, True] for run in wrong]
+        share = _share(rows, [run.problem_id for run in wrong], draws)
+        figures.append(figure(f"inspect_named_{name}", 100 * share, f"% of {len(wrong)} runs with an error"))
+    return figures
+
+
+def _share(rows: Sequence[Sequence[bool]], problems: Sequence[str], draws: int) -> Interval:
+    """Sum of the first column over the sum of the second, with an interval over problems."""
+    [share] = Bootstrap(draws=draws).totals(
+        [group_sums(rows, problems)], lambda totals: totals[:, 0, :1] / totals[:, 0, 1:]
+    )
+    return share
+
+
+def _step(finding: Finding | None) -> int | None:
+    return None if finding is None else finding.step - 1
+
+
+def _last_if_failed(run: AgentRun) -> int | None:
+    return len(run.signs) - 1 if run.outcome is False else None
+
+
+def _first_error(run: AgentRun) -> int | None:
+    return next((step for step, sign in enumerate(run.signs) if sign == -1), None)
+
+
 def differing(*found: AgentEvaluation) -> list[str]:
     """Known accuracies that were not counted again."""
     wrong = []
@@ -215,7 +283,17 @@ def rewards(data: Path, *, draws: int, tools: tuple[Tool, ...] = ()) -> list[dic
         "gold_actions": [_gold_share(trace) for trace in traces],
     }
     failed = [trace.outcome is False for trace, count in zip(traces, broken, strict=True) if count]
+    by_gold = GoldCallVerifier().verify(items)
+    wrong = [
+        trace.outcome is False
+        for trace, row in zip(traces, by_gold, strict=True)
+        if any(verdict.value == -1 for verdict in row)
+    ]
+    labels = sum(verdict.value is not None for row in by_gold for verdict in row)
     return [
+        figure("tau_gold_call_runs", len(wrong), f"of {len(traces)} runs"),
+        figure("tau_gold_call_failed", sum(wrong), f"of {len(wrong)} such runs"),
+        figure("tau_gold_call_labels", labels, f"of {sum(map(len, by_gold))} steps"),
         figure("tau_flagged_runs", len(failed), f"of {len(traces)} runs"),
         figure("tau_flagged_failed", sum(failed), f"of {len(failed)} flagged runs"),
         *_areas(signals, traces, draws),
@@ -266,6 +344,7 @@ def real_figures(quick: bool, data: Path, tau_bench: Path | None) -> list[dict[s
         print(f"not as known: {item}", file=sys.stderr)
     return [
         *headlines(hotpotqa, judged),
+        *inspected(data, draws=draws),
         *rewards(data, draws=draws, tools=tools),
         *accuracies(hotpotqa),
         *accuracies(judged),

@@ -37,8 +37,18 @@ def test_known_floors_and_the_headline(benchmark):
     assert (len(floors), len(judges)) == (4, 20)
     assert headline["value"] == 100 * max(judges)
     assert headline["ratio"] == pytest.approx(max(judges) / max(floors))
-    assert (len(judges), rules["value"] < 0) == (20, True)  # the rules are below the floor
+    assert (len(judges), rules["value"] > 0) == (
+        20,
+        True,
+    )  # calls written as text lift the rules above the floor
     assert 0 < above["value"] < 20
+
+
+def test_the_first_suspicious_step_is_compared_with_the_labels(benchmark):
+    figures = {one["name"]: one["value"] for one in benchmark.inspected(DATA, draws=20)}
+    assert figures["inspect_precision_confirming"] == pytest.approx(100 * 26 / 30)
+    assert figures["inspect_precision_confirming_last_step_iff_failed"] == pytest.approx(100 * 20 / 30)
+    assert figures["inspect_named_confirming"] == pytest.approx(100 * 30 / 38)
 
 
 def test_rules_flag_few_runs_of_tau_bench_and_those_failed(benchmark, tmp_path):

@@ -150,7 +150,8 @@ class Import(Command):
                     files.write("problems", imported.problem)
                 if imported.trace is not None:
                     trace, problem = imported.trace, imported.problem
-                    trace = self._cut_and_graded(trace, problem, grader) if is_log else trace
+                    if is_log:
+                        trace = cut_and_graded(trace, problem, grader, self.segment, self.granularity)
                     counts["steps"] += len(trace.steps)
                     counts["graded"] += trace.outcome is not None
                     files.write("traces", trace)
@@ -189,21 +190,6 @@ class Import(Command):
                 err=True,
             )
 
-    def _cut_and_graded(self, trace: Trace, problem: Problem | None, grader: Grader) -> Trace:
-        """The trace with steps, and with answer and outcome if the file does not have them."""
-        from surefoot.answers import Solution
-        from surefoot.segment import cut_trace
-
-        trace = trace if trace.steps else cut_trace(trace, self.segment, self.granularity)
-        reference = problem.answer if problem else None
-        if trace.answer is not None or (reference is None and trace.text is None):
-            return trace
-        answers = (row.content for row in reversed(trace.messages) if row.role == "assistant")
-        solution = Solution(text=trace.text or next(answers, None) or "", finish_reason=trace.finish_reason)
-        [grade] = grader.grade([solution], [reference if trace.outcome is None else None])
-        outcome = grade.outcome if trace.outcome is None else trace.outcome
-        return trace.model_copy(update={"answer": grade.answer, "outcome": outcome})
-
     def _store_attachment(self, content: bytes, media_type: str) -> str:
         """Store an attachment under its hash; returns its path relative to the records."""
         import hashlib
@@ -217,6 +203,28 @@ class Import(Command):
             with atomic_file(path) as stream:
                 stream.write(content)
         return f"attachments/{name}"
+
+
+def cut_and_graded(
+    trace: Trace,
+    problem: Problem | None,
+    grader: Grader,
+    segment: str | None = None,
+    granularity: Granularity = "part",
+) -> Trace:
+    """The trace with steps, and with answer and outcome if the file does not have them."""
+    from surefoot.answers import Solution
+    from surefoot.segment import cut_trace
+
+    trace = trace if trace.steps else cut_trace(trace, segment, granularity)
+    reference = problem.answer if problem else None
+    if trace.answer is not None or (reference is None and trace.text is None):
+        return trace
+    answers = (row.content for row in reversed(trace.messages) if row.role == "assistant")
+    solution = Solution(text=trace.text or next(answers, None) or "", finish_reason=trace.finish_reason)
+    [grade] = grader.grade([solution], [reference if trace.outcome is None else None])
+    outcome = grade.outcome if trace.outcome is None else trace.outcome
+    return trace.model_copy(update={"answer": grade.answer, "outcome": outcome})
 
 
 class SegmentTraces(Command):

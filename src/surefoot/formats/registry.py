@@ -193,7 +193,7 @@ def _format_of(path: Path | str, settings: ImportSettings) -> str:
         raise RecordError(f"{path}: empty; give a file with at least one row")
     if not isinstance(row, Mapping):
         return "rows"
-    if isinstance(row.get("schema_version"), int) and "id" in row:
+    if isinstance(row.get("schema_version"), int) and row.keys() & {"id", "trace_id"}:
         return RECORDS
     return next(name for name, form in FORMATS.items() if form.detect and form.detect(row))
 

@@ -34,6 +34,7 @@ from .verifier import VerifierLabeller as VerifierLabeller
 from .verifier import open_verifier as open_verifier
 from .verifiers.arithmetic import ArithmeticVerifier as ArithmeticVerifier
 from .verifiers.arithmetic import EquationCheck as EquationCheck
+from .verifiers.gold_calls import GoldCallVerifier as GoldCallVerifier
 from .verifiers.programs import ProgramGrader as ProgramGrader
 from .verifiers.programs import grade_traces as grade_traces
 from .verifiers.state_replay import StateReplayVerifier as StateReplayVerifier

@@ -41,8 +41,9 @@ class Verify(LabelCommand):
 
     verifier: tuple[str, ...] = Field(
         min_length=1,
-        description="`arithmetic`, `compile`, `execution-trace`, `lab`, `lean`, `python-tests`, `rocq`, "
-        "`shop`, `tool-calls`, `visible-tests` or `module:Class`; the lowest verdict counts.",
+        description="`arithmetic`, `compile`, `execution-trace`, `gold-calls`, `lab`, `lean`, "
+        "`python-tests`, `rocq`, `shop`, `tool-calls`, `visible-tests` or `module:Class`; the lowest "
+        "verdict counts.",
     )
     tool_rules: tuple[ToolRule, ...] = Field(
         default=TOOL_RULES, description="Rules of `tool-calls`; a step that breaks one is -1."

@@ -28,10 +28,11 @@ from surefoot.protocols import ProblemTrace, Verdict
 from surefoot.records import Message, Tool, ToolCall, Trace
 from surefoot.segment import reports_error
 
-ToolRule = Literal["schema", "repeated-call", "ignored-error", "unsupported-claim", "policy"]
+ToolRule = Literal["schema", "repeated-call", "ignored-error", "unsupported-claim", "call-in-text", "policy"]
 """schema: the tool exists and its JSON schema allows the arguments; repeated-call: no call repeats an earlier
 one with the same result; ignored-error: no answer ignores a failed call; unsupported-claim: identifiers in
-the answer occur in earlier messages; policy: the rules of a :class:`ToolPolicy`."""
+the answer occur in earlier messages; call-in-text: no call is written as text, which calls nothing; policy:
+the rules of a :class:`ToolPolicy`."""
 
 TOOL_RULES: Final[tuple[ToolRule, ...]] = get_args(ToolRule)
 
@@ -61,6 +62,8 @@ class ToolCallVerifier:
     - *unsupported-claim*: an answer has an identifier (a letter, and four or more digits in a row) whose
       digits occur neither in a message of another role nor in a successful call. Plain numbers are ignored,
       because they can be computed.
+    - *call-in-text*: a message of a run with tools contains the markup of a call or of a result
+      (``<tool_call>``), but no call, and no tool answers it.
     """
 
     rules: tuple[ToolRule, ...] = TOOL_RULES
@@ -154,7 +157,24 @@ class ToolCallVerifier:
             reasons += _ignored_error(trace.messages, message)
         if "unsupported-claim" in self.rules:
             reasons += _unsupported(trace.messages[:message], text)
+        if "call-in-text" in self.rules:
+            reasons += _call_in_text(trace, message, text)
         return [RuleOutcome(outcome="violated", reason=reason) for reason in reasons]
+
+
+_CALL_MARKUP = re.compile(
+    r"<\|?(?:tool_calls?|tool_response|function_calls?)\b[^>]*>|<function=|\[TOOL_CALLS\]"
+)
+
+
+def _call_in_text(trace: Trace, message: int, text: str) -> list[str]:
+    following = trace.messages[message + 1 : message + 2]
+    answered = bool(following) and following[0].role == "tool"
+    has_tools = bool(trace.tools) or any(row.tool_calls for row in trace.messages)
+    match = _CALL_MARKUP.search(text)
+    if match is None or answered or not has_tools:
+        return []
+    return [f"call-in-text: {match.group()} is written as text, so no tool was called"]
 
 
 def _schema_error(tools: Sequence[Tool], call: ToolCall) -> str | None:

@@ -1,0 +1,235 @@
+"""``surefoot inspect``: what a file contains, and what can be checked in it without a model."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from tempfile import mkdtemp
+from textwrap import fill
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from surefoot.cli import options as o
+from surefoot.cli.settings import Command, Flag, OptionGroup
+from surefoot.cli.terminal import echo
+from surefoot.errors import RunError
+from surefoot.formats import ImportSettings
+
+if TYPE_CHECKING:
+    from surefoot.answers import Grader
+    from surefoot.evaluation.inspection import Finding, Inspection, Readable
+    from surefoot.formats import ImportContext
+    from surefoot.records import Record
+
+_SHOW_S = 5.0
+"""Seconds between two lines of progress."""
+_ARGUMENTS = 200
+"""Characters of a tool's arguments in the terminal; the page has all."""
+
+
+class Inspect(Command):
+    """Show what files contain, and which steps look wrong, without any model.
+
+    The checks: calls that differ from the task's gold calls, calls that declared schemas do not allow or that
+    are unlike all others of their tool, calls written as text, errors that were never repaired, repeated
+    calls, equations that do not hold, unsupported identifiers, and empty or truncated answers. The ten most
+    suspicious steps are shown with evidence. For a run on which no check speaks the answer is "cannot tell".
+    docs/results/agents.md has the measured precision.
+
+    Example: `surefoot inspect results.json`
+
+    Example: `surefoot inspect mine/problems.jsonl mine/traces.jsonl mine/labels.jsonl --out inspection.html`
+    """
+
+    files: Annotated[tuple[str, ...], Flag(argument=True, metavar="FILE")] = Field(
+        min_length=1,
+        description="Files in any format that `surefoot import` reads, or records of this package.",
+    )
+    reader: Annotated[str | None, Flag(name="--from")] = Field(
+        default=None, description="Name of the format; detected from the content by default."
+    )
+    columns: Annotated[ImportSettings, OptionGroup(title="Columns")] = ImportSettings()
+    limit: int = Field(
+        default=5000, ge=0, description="Number of traces to inspect, the first ones; 0 = all."
+    )
+    as_json: Annotated[bool, Flag(name="--json")] = Field(
+        default=False, description="Print the result as JSON instead of text."
+    )
+    open_page: Annotated[bool, Flag(name="--open")] = Field(
+        default=False, description="Open the result as a page in the browser."
+    )
+    out: Annotated[Path | None, Flag(short="-o", output=True)] = Field(
+        default=None, description="File for the whole result: `.json`, or `.html` for a page."
+    )
+
+    def run(self) -> None:
+        """Read twice, check, and print."""
+        from surefoot.evaluation.inspection import inspect_traces
+        from surefoot.formats import ImportContext
+        from surefoot.io import ReadReport, write_json
+
+        if self.out is not None and self.out.suffix not in (".json", ".html"):
+            raise RunError(f"--out {self.out}: the ending must be .json or .html")
+        names = {file: self._format(file) for file in self.files}
+        if not self.as_json:
+            for file, name in names.items():
+                echo(f"{file} is read as {name}")
+        reports: list[ReadReport] = []
+        printed_s = time.monotonic()
+
+        def progress(task: str, traces: int) -> None:
+            nonlocal printed_s
+            if time.monotonic() > printed_s + _SHOW_S:
+                printed_s = time.monotonic()
+                echo(f"{traces} traces {task} so far", err=True)
+
+        def read() -> Iterator[Readable]:
+            reports.append(ReadReport())
+            return self._read(names, ImportContext(settings=self.columns, report=reports[-1]), grader)
+
+        with o.GradingSettings().open() as grader:
+            inspection = inspect_traces(read, limit=self.limit, progress=progress)
+        if not inspection.contents:
+            reports[0].require_some("give a file with problems, traces, labels or scores")
+        if reports[0].bad_count:
+            echo(reports[0].summary(), err=True)
+        page = self.out if self.out and self.out.suffix == ".html" else None
+        title = f"inspect: {', '.join(self.files)}"
+        if self.open_page and page is None:
+            page = Path(mkdtemp(prefix="surefoot-")) / "inspection.html"
+        if page is not None:
+            inspection.report(title).write(page)
+        if self.out is not None and self.out != page:
+            write_json(self.out, inspection.to_json())
+        if self.as_json:
+            echo(json.dumps(inspection.to_json(), indent=2, ensure_ascii=False))
+        else:
+            _print(inspection, self.files)
+        if self.open_page:
+            _open(page)
+
+    def _format(self, file: str) -> str:
+        from surefoot.formats import detect_format
+
+        return self.reader or detect_format(file, self.columns)
+
+    def _read(self, names: Mapping[str, str], context: ImportContext, grader: Grader) -> Iterator[Readable]:
+        from surefoot.cli.import_export import cut_and_graded
+        from surefoot.formats import FORMATS, RECORDS, ImportedTrace, import_traces
+
+        for file, name in names.items():
+            if name == RECORDS:
+                yield from _records(file, context)
+                continue
+            is_log = FORMATS[name].read_log is not None if name in FORMATS else False
+            for item in import_traces(file, name, context):
+                trace = item.trace
+                if trace is not None and is_log:
+                    trace = cut_and_graded(trace, item.problem, grader)
+                yield ImportedTrace(problem=item.problem, trace=trace, labels=item.labels)
+
+
+def _records(file: str, context: ImportContext) -> Iterator[Readable]:
+    """Records of this package, of one class per file."""
+    from surefoot.formats import ImportedTrace
+    from surefoot.formats.rows import raw_rows
+    from surefoot.io import read_records
+    from surefoot.records import Problem, StepLabel, StepScores, Trace
+    from surefoot.segment import cut_trace
+
+    row = next((row for _, row in raw_rows(file) if isinstance(row, dict)), {})
+    fields: dict[str, type[Record]] = {"scores": StepScores, "step": StepLabel, "problem_id": Trace}
+    record = next((kind for name, kind in fields.items() if name in row), Problem)
+    for item in read_records(file, record, report=context.report):
+        if isinstance(item, StepScores):
+            yield item
+        elif isinstance(item, Trace):
+            yield ImportedTrace(problem=None, trace=item if item.steps else cut_trace(item))
+        elif isinstance(item, StepLabel):
+            yield ImportedTrace(problem=None, trace=None, labels=(item,))
+        elif isinstance(item, Problem):
+            yield ImportedTrace(problem=item, trace=None)
+
+
+def _print(inspection: Inspection, files: Iterable[str]) -> None:
+    """The result as plain text, at most 80 columns wide."""
+    _heading("Contents")
+    for name, count in inspection.contents.items():
+        echo(f"  {count:>9,}  {name}")
+    for name, length in inspection.lengths.items():
+        _line(f"{name} per trace (median, maximum): {length}")
+    for what, counts in (("written by", inspection.models), ("labels", inspection.labels)):
+        if counts:
+            _line(f"{what}: " + ", ".join(f"{name} ({count:,})" for name, count in counts.items()))
+    if inspection.tools:
+        _heading("Tools, with the arguments of their successful calls")
+        for tool in inspection.tools:
+            errors = f", {tool.errors:,} failed" if tool.errors else ""
+            _line(f"{tool.name} ({tool.calls:,} calls{errors}): {tool.arguments:.{_ARGUMENTS}}")
+    _heading("Checks without a model")
+    if not inspection.complete:
+        _line("Only the first traces were inspected; --limit 0 inspects all.")
+    _line(inspection.summary)
+    _print_findings(inspection)
+    _heading("Next")
+    for command in _next(inspection, " ".join(files)):
+        _line(command)
+
+
+def _print_findings(inspection: Inspection) -> None:
+    from surefoot.evaluation.inspection import CHECKS
+
+    for name, count in inspection.findings.items():
+        echo(fill(f"  {count:>5,}  {name}: {CHECKS[name]}", 80, subsequent_indent=" " * 9))
+    if inspection.most_suspicious:
+        _heading(f"The {len(inspection.most_suspicious)} most suspicious steps")
+    for number, finding in enumerate(inspection.most_suspicious, start=1):
+        _print_finding(number, finding)
+
+
+def _print_finding(number: int, finding: Finding) -> None:
+    row = f" (row {finding.row})" if finding.row else ""
+    echo(fill(f"{number:>3}. step {finding.step} of {finding.trace_id}{row}: {finding.check}", 80))
+    echo(fill(finding.reason, 80, initial_indent=" " * 5, subsequent_indent=" " * 5))
+    echo(fill(f"> {finding.quote}", 80, initial_indent=" " * 5, subsequent_indent=" " * 7))
+
+
+def _next(inspection: Inspection, files: str) -> Iterator[str]:
+    """The commands that make sense with these contents."""
+    from surefoot.labelling.verifiers.tool_calls import TOOL_RULES
+
+    contents = inspection.contents
+    if not contents.get("traces"):
+        yield f"surefoot sample {files} --policy MODEL --n 4 --out traces.jsonl"
+        return
+    yield f"surefoot import {files} --out runs"
+    problems = "--problems runs/problems.jsonl"
+    verify = f"surefoot label verify runs/traces.jsonl {problems} --verifier"
+    if contents.get("with gold calls"):
+        yield f"{verify} gold-calls --out labels.jsonl"
+    if inspection.findings.keys() & set(TOOL_RULES):
+        yield f"{verify} tool-calls --out rules.jsonl"
+    if "arithmetic" in inspection.findings:
+        yield f"{verify} arithmetic --out labels.jsonl"
+    if not inspection.labels:
+        yield f"surefoot label judge runs/traces.jsonl {problems} --policy MODEL --out judged.jsonl"
+    else:
+        yield f"surefoot train prm runs/traces.jsonl --labels runs/labels.jsonl {problems} --out prm"
+
+
+def _heading(text: str) -> None:
+    echo(f"\n{text}", fg="cyan")
+
+
+def _line(text: str) -> None:
+    echo(fill(text, 80, initial_indent="  ", subsequent_indent="    ", break_long_words=False))
+
+
+def _open(page: Path | None) -> None:
+    import webbrowser
+
+    if page is None or not webbrowser.open(page.resolve().as_uri()):
+        raise RunError(f"no browser can be opened; the page is {page}")

@@ -1,0 +1,412 @@
+"""What a file of solutions or agent runs contains, and which of its steps look wrong, without any model.
+
+Every check is conservative: a run on which none of them speaks is neither right nor wrong, and is counted as
+"cannot tell".
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from types import MappingProxyType
+from typing import Any, Final
+
+from surefoot.evaluation.report import JSONResult, Report
+from surefoot.formats.imports import IMPORT_KEY, ImportedTrace
+from surefoot.labelling.verifiers.arithmetic import ArithmeticVerifier
+from surefoot.labelling.verifiers.gold_calls import compare_gold_calls, only_reads
+from surefoot.labelling.verifiers.state_replay import gold_calls
+from surefoot.labelling.verifiers.tool_calls import ToolCallVerifier, call_arguments
+from surefoot.labelling.verifiers.tool_policy import CallResult, ToolPolicy, call_results
+from surefoot.protocols import ProblemTrace
+from surefoot.records import Message, Problem, StepScores, Trace
+from surefoot.segment import reports_error
+from surefoot.stats.intervals import Cell
+
+CHECKS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "gold-call": "a call that changes something, with other arguments than the gold calls of its tool",
+        "call-in-text": "a call that is written as text, so that no tool was called",
+        "arithmetic": "an equation that does not hold",
+        "ignored-error": "an answer right after a failed call that does not mention the failure",
+        "unsupported-claim": "an identifier in an answer that no earlier message contains",
+        "wrong-answer": "a wrong answer after few messages, if no check above speaks; at the last step",
+        "missing-gold-call": "a gold call that the run does not make; shown at the last step",
+        "schema": "a call that the tool's declared schema does not allow",
+        "empty-answer": "a run or solution without an answer",
+        "truncated": "an answer that was cut off at the limit of tokens",
+        "repeated-call": "the same call again, with nothing in between that could change its result",
+        "unrepaired-error": "a failed call of a tool that never succeeds afterwards",
+        "unusual-call": "a call whose argument names or types differ from all successful calls of its tool",
+    }
+)
+"""All checks, the most reliable first; this is the order of the most suspicious steps."""
+BLAMING: Final = tuple(CHECKS)[:6]
+"""Checks that can name the first suspicious step of a run. The others say too little about where it failed:
+tools often answer calls that violate their schema, and a missing call has no place."""
+_SHORT_RUN = 4
+"""Messages of the agent up to which the last step is the likely first error if the answer is wrong."""
+_USUAL = 5
+"""Successful calls of a tool from which its usual arguments are inferred."""
+_PER_CHECK = 3
+"""Steps of one check among the most suspicious, unless the others leave room."""
+_TOP, _QUOTED, _NAMES = 10, 160, 8
+_COMPACT = re.compile(r"[,:](?=[\"\[{])")
+"""Where compact JSON lacks the space at which a line can break."""
+_CALL = ("", "")
+"""Counts the calls, among their arguments."""
+
+_COUNTED: Final = (
+    "problems", "problems with a reference answer", "traces", "solutions", "chats", "agent runs", "correct",
+    "wrong", "of unknown outcome", "with gold calls", "with declared tools", "without any step", "steps",
+)  # fmt: skip
+Readable = ImportedTrace | StepScores
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One suspicious step."""
+
+    trace_id: str
+    row: int | None
+    """Row of the trace in its file, counted from 1, where the format has rows."""
+    step: int
+    """Number of the step, counted from 1; 0 in a trace without steps."""
+    check: str
+    reason: str
+    quote: str
+    """The beginning of the step's text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolUse:
+    """Calls of one tool in all runs."""
+
+    name: str
+    calls: int
+    errors: int
+    arguments: str
+    """Names and JSON types of its arguments in successful calls."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspection(JSONResult):
+    """The contents of a file, and what the checks find in it."""
+
+    contents: Mapping[str, int]
+    """Counts; empty kinds are left out."""
+    lengths: Mapping[str, str]
+    """Median and maximum of the traces' steps, messages and characters."""
+    models: Mapping[str, int]
+    """Traces by the model that wrote them."""
+    labels: Mapping[str, int]
+    """Labels by kind and value."""
+    tools: tuple[ToolUse, ...]
+    findings: Mapping[str, int]
+    """Suspicious steps by check."""
+    first_suspicious: tuple[Finding, ...]
+    """For each run that a check speaks on, its first suspicious step."""
+    cannot_tell: int
+    """Traces on which no check can name a step."""
+    most_suspicious: tuple[Finding, ...]
+    complete: bool
+    """Whether all traces were read; otherwise only the first ones."""
+
+    def report(self, title: str) -> Report:
+        """All of it as a page."""
+        report = Report(title)
+        report.heading("Contents").table(["what", "count"], list(self.contents.items()))
+        if self.lengths:
+            report.table(["length", "median, maximum"], list(self.lengths.items()))
+        for what, number in (("model", self.models), ("label", self.labels)):
+            if number:
+                report.table([what, "count"], list(number.items()))
+        if self.tools:
+            of_tool: dict[str, Any] = {name: name for name in ("name", "calls", "errors", "arguments")}
+            report.heading("Tools").records("", self.tools, of_tool)
+        report.heading("Checks").text(self.summary)
+        counts: list[list[Cell]] = [[name, CHECKS[name], count] for name, count in self.findings.items()]
+        report.table(["check", "finds", "steps"], counts)
+        names = ("check", "trace_id", "row", "step", "reason", "quote")
+        columns: dict[str, Any] = {name: name for name in names}
+        if self.most_suspicious:
+            report.heading("Most suspicious steps").records("", self.most_suspicious, columns)
+            report.heading("First suspicious step of each run").records("", self.first_suspicious, columns)
+        return report
+
+    @property
+    def summary(self) -> str:
+        """What the checks say of the traces, in one sentence."""
+        traces = self.contents.get("traces", 0)
+        named = len(self.first_suspicious)
+        if not traces:
+            return "There are no traces to check."
+        if not named:
+            return f"Cannot tell: no check speaks on any of the {traces:,} traces."
+        return (
+            f"The checks name a first suspicious step in {named:,} of {traces:,} traces; of the other "
+            f"{self.cannot_tell:,} they cannot tell."
+        )
+
+
+def inspect_traces(
+    read: Callable[[], Iterable[Readable]],
+    *,
+    limit: int = 5000,
+    progress: Callable[[str, int], None] = lambda *_: None,
+) -> Inspection:
+    """Inspect what ``read`` yields, which is read twice: for the contents, and for the checks.
+
+    ``limit`` bounds the number of traces (0 = all); ``progress`` is called with the task and the number of
+    traces so far. Traces need steps.
+    """
+    contents = _Contents()
+    for imported in _first(read(), limit):
+        contents.add(imported)
+        progress("read", contents.counts["traces"])
+    by_check: Counter[str] = Counter()
+    first: list[Finding] = []
+    top: dict[str, list[Finding]] = defaultdict(list)
+    with ArithmeticVerifier() as arithmetic:
+        checker = _Checker(arithmetic, contents)
+        for number, item in enumerate(contents.items(_first(read(), limit)), start=1):
+            findings = checker.findings(item)
+            by_check.update(finding.check for finding in findings)
+            first += first_suspicious(findings)
+            for finding in findings:
+                if len(top[finding.check]) < _TOP:
+                    top[finding.check].append(finding)
+            progress("checked", number)
+    order = [name for name in CHECKS if top[name]]
+    ranked = [finding for name in order for finding in top[name][:_PER_CHECK]]
+    ranked += [finding for name in order for finding in top[name][_PER_CHECK:]]
+    return Inspection(
+        contents={name: contents.counts[name] for name in contents.names() if contents.counts[name]},
+        lengths=contents.lengths(),
+        models=dict(contents.models.most_common(_NAMES)),
+        labels=dict(sorted(contents.labels.items())),
+        tools=contents.tools(),
+        findings={name: by_check[name] for name in CHECKS if by_check[name]},
+        first_suspicious=tuple(first),
+        cannot_tell=contents.counts["traces"] - len(first),
+        most_suspicious=tuple(ranked[:_TOP]),
+        complete=not limit or contents.counts["traces"] < limit,  # with as many, there may be more
+    )
+
+
+def first_suspicious(findings: Sequence[Finding]) -> list[Finding]:
+    """The first suspicious step of one run, or nothing if no check of ``BLAMING`` speaks."""
+    blaming = [finding for finding in findings if finding.check in BLAMING]
+    return sorted(blaming, key=lambda finding: (finding.step, BLAMING.index(finding.check)))[:1]
+
+
+def _first(items: Iterable[Readable], limit: int) -> Iterator[Readable]:
+    """The items up to the first trace beyond ``limit``."""
+    traces = 0
+    for item in items:
+        traces += isinstance(item, ImportedTrace) and item.trace is not None
+        if limit and traces > limit:
+            return
+        yield item
+
+
+@dataclass
+class _Contents:
+    """Counts of one pass over the file."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    models: Counter[str] = field(default_factory=Counter)
+    labels: Counter[str] = field(default_factory=Counter)
+    problems: dict[str, Problem] = field(default_factory=dict)
+    sizes: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    calls: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
+    arguments: dict[str, Counter[tuple[str, str]]] = field(default_factory=lambda: defaultdict(Counter))
+    """By tool: names and JSON types of the arguments of successful calls."""
+
+    def names(self) -> list[str]:
+        """What is counted, in the order of :data:`_COUNTED`."""
+        return sorted(
+            self.counts, key=lambda name: _COUNTED.index(name) if name in _COUNTED else len(_COUNTED)
+        )
+
+    def add(self, imported: Readable) -> None:
+        if isinstance(imported, StepScores):
+            self.counts[f"traces with scores by {imported.scorer}"] += 1
+            return
+        problem, trace = imported.problem, imported.trace
+        if problem is not None and problem.id not in self.problems:
+            self.problems[problem.id] = problem
+            self.counts["problems"] += 1
+            self.counts["problems with a reference answer"] += problem.answer is not None
+        for label in imported.labels:
+            value = "unknown" if label.value is None else f"{label.value:+g}"
+            self.labels[label.kind if label.kind != "correctness" else f"correctness {value}"] += 1
+        if trace is not None:
+            self._add_trace(trace, problem)
+
+    def _add_trace(self, trace: Trace, problem: Problem | None) -> None:
+        with_calls = any(message.tool_calls for message in trace.messages)
+        kind = "agent runs" if with_calls else "chats" if trace.messages else "solutions"
+        outcome = {True: "correct", False: "wrong", None: "of unknown outcome"}[trace.outcome]
+        self.counts.update(["traces", kind, outcome])
+        self.counts["steps"] += len(trace.steps)
+        self.counts["without any step"] += not trace.steps
+        item = ProblemTrace(problem=problem or Problem(text="?"), trace=trace)
+        self.counts["with gold calls"] += gold_calls(item) is not None
+        self.counts["with declared tools"] += bool(trace.tools)
+        if trace.policy:
+            self.models[trace.policy] += 1
+        self.sizes["steps"].append(len(trace.steps))
+        characters = sum(len(message.content or "") for message in trace.messages)
+        self.sizes["characters"].append(len(trace.text or "") or characters)
+        if trace.messages:
+            self.sizes["messages"].append(len(trace.messages))
+        for result in call_results(trace.messages):
+            self.calls[result.call.name] += 1
+            self.errors[result.call.name] += result.result is not None and reports_error(result.result)
+            if result.succeeded:
+                self.arguments[result.call.name].update([_CALL, *_shape(result)])
+
+    def items(self, imported: Iterable[Readable]) -> Iterator[ProblemTrace]:
+        """The traces with their problems."""
+        for item in imported:
+            if isinstance(item, ImportedTrace) and (trace := item.trace) is not None:
+                problem = self.problems.get(trace.problem_id) or item.problem
+                text = problem or Problem(id=trace.problem_id, text="(the file has no problem)")
+                yield ProblemTrace(problem=text, trace=trace)
+
+    def lengths(self) -> dict[str, str]:
+        return {name: f"{median(sizes):,.0f}, {max(sizes):,}" for name, sizes in self.sizes.items()}
+
+    def tools(self) -> tuple[ToolUse, ...]:
+        return tuple(
+            ToolUse(
+                name=name,
+                calls=calls,
+                errors=self.errors[name],
+                arguments=", ".join(f"{key}: {kind}" for key, kind in sorted(self.arguments[name]) if key),
+            )
+            for name, calls in self.calls.most_common()
+        )
+
+
+def _shape(result: CallResult) -> set[tuple[str, str]]:
+    """Names and JSON types of a call's arguments."""
+    return {(name, _json_type(value)) for name, value in (call_arguments(result.call) or {}).items()}
+
+
+def _json_type(value: object) -> str:
+    if isinstance(value, bool) or value is None:
+        return "null" if value is None else "boolean"
+    kinds: dict[type, str] = {str: "string", list: "array", dict: "object"}
+    return kinds.get(type(value), "number")
+
+
+class _Checker:
+    """All checks of one trace."""
+
+    def __init__(self, arithmetic: ArithmeticVerifier, contents: _Contents) -> None:
+        self._arithmetic, self._contents = arithmetic, contents
+        reads = tuple(filter(only_reads, contents.calls))
+        self._tool_calls = ToolCallVerifier(policy=ToolPolicy(read_only=reads))
+
+    def findings(self, item: ProblemTrace) -> list[Finding]:
+        """The suspicious steps, in order."""
+        trace = item.trace
+        pairs = [*self._of_answer(item)]
+        if trace.messages:
+            pairs += self._of_calls(item)
+            for step, verdict in enumerate(self._tool_calls.verify([item])[0]):
+                if verdict.value == -1:
+                    check, _, reason = (verdict.reason or "").partition(": ")
+                    pairs.append((step, check, reason))
+        for step, verdict in enumerate(self._arithmetic.verify([item])[0]):
+            if verdict.value == -1:
+                pairs.append((step, "arithmetic", (verdict.reason or "").removeprefix("does not hold: ")))
+        messages = sum(message.role == "assistant" for message in trace.messages)
+        answer, reference = trace.answer, item.problem.answer
+        wrong = trace.outcome is False and answer is not None and reference is not None
+        if wrong and 0 < messages <= _SHORT_RUN and not any(check in BLAMING for _, check, _ in pairs):
+            why = f"the answer is {answer}, the reference {reference}"
+            pairs.append((len(trace.steps) - 1, "wrong-answer", _shortened(why)))
+        note = trace.meta.get(IMPORT_KEY) or {}
+        return [
+            Finding(
+                trace_id=trace.id,
+                row=note.get("row"),
+                step=step + 1,
+                check=check,
+                reason=reason,
+                quote=_shortened(trace.step_text(step)) if step >= 0 else "",
+            )
+            for step, check, reason in sorted(pairs, key=lambda pair: pair[0])
+        ]
+
+    def _of_calls(self, item: ProblemTrace) -> Iterator[tuple[int, str, str]]:
+        trace = item.trace
+        results = list(call_results(trace.messages))
+        gold = compare_gold_calls(item)
+        for result in results:
+            step = _step_of(trace, result)
+            verdict = gold.verdicts[result.message, result.number] if gold else None
+            if verdict is not None and verdict.value == -1:
+                yield step, "gold-call", f"{result.call.name}: {verdict.reason}"
+            if not trace.tools and (unusual := self._unusual(result)):
+                yield step, "unusual-call", f"{result.call.name}: {unusual}"
+        for call in gold.missing if gold else ():
+            yield len(trace.steps) - 1, "missing-gold-call", _shortened(str(call))
+        repaired: set[str] = set()
+        for result in reversed(results):
+            if result.succeeded:
+                repaired.add(result.call.name)
+            elif result.result is not None and result.call.name not in repaired:
+                repaired.add(result.call.name)  # the last failure alone is reported
+                content = _shortened(result.result.content or "")
+                yield _step_of(trace, result), "unrepaired-error", f"{result.call.name}: {content}"
+
+    def _unusual(self, result: CallResult) -> str:
+        """How the arguments differ from those of all other successful calls of the tool."""
+        usual, own = self._contents.arguments[result.call.name], _shape(result)
+        others = usual[_CALL] - result.succeeded
+        if others < _USUAL:
+            return ""
+        names = {name for name, _ in own}
+        unlike = [f"{name} as {kind}" for name, kind in sorted(own) if usual[name, kind] <= result.succeeded]
+        unlike += [
+            f"no {name}"
+            for (name, _), count in usual.items()
+            if name and name not in names and count >= others
+        ]
+        return f"{', '.join(unlike)}, unlike the {others} other calls" if unlike else ""
+
+    def _of_answer(self, item: ProblemTrace) -> Iterator[tuple[int, str, str]]:
+        trace = item.trace
+        last = len(trace.steps) - 1
+        answers = [message for message in trace.messages if message.role == "assistant"]
+        if trace.finish_reason in ("length", "max_tokens", "incomplete"):
+            yield last, "truncated", f"it ended with {trace.finish_reason}"
+        if not (trace.text or "").strip() and (not answers or _is_empty(answers[-1])):
+            yield last, "empty-answer", trace.error or "the last message has neither text nor calls"
+
+
+def _is_empty(message: Message) -> bool:
+    return not message.tool_calls and not (message.content or "").strip()
+
+
+def _step_of(trace: Trace, result: CallResult) -> int:
+    """The step of a call."""
+    steps = [
+        number
+        for number, step in enumerate(trace.steps)
+        if step.message == result.message and (step.part == "message" or step.call == result.number)
+    ]
+    return steps[0] if steps else len(trace.steps) - 1
+
+
+def _shortened(text: str) -> str:
+    line = _COMPACT.sub(r"\g<0> ", " ".join(text.split()))
+    return line if len(line) <= _QUOTED else f"{line[: _QUOTED - 1]}…"
