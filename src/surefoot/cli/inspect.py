@@ -221,7 +221,7 @@ def _next(inspection: Inspection, files: str) -> Iterator[str]:
 
 
 def _heading(text: str) -> None:
-    echo(f"\n{text}", fg="cyan")
+    echo(f"\n{text}")
 
 
 def _line(text: str) -> None:

@@ -37,7 +37,7 @@ CHECKS: Final[Mapping[str, str]] = MappingProxyType(
         "missing-gold-call": "a gold call that the run does not make; shown at the last step",
         "schema": "a call that the tool's declared schema does not allow",
         "empty-answer": "a run or solution without an answer",
-        "truncated": "an answer that was cut off at the limit of tokens",
+        "truncated": "an answer that was cut off, by a limit, a failure or a filter",
         "repeated-call": "the same call again, with nothing in between that could change its result",
         "unrepaired-error": "a failed call of a tool that never succeeds afterwards",
         "unusual-call": "a call whose argument names or types differ from all successful calls of its tool",
@@ -387,7 +387,7 @@ class _Checker:
         trace = item.trace
         last = len(trace.steps) - 1
         answers = [message for message in trace.messages if message.role == "assistant"]
-        if trace.finish_reason in ("length", "max_tokens", "incomplete"):
+        if trace.cut_off:
             yield last, "truncated", f"it ended with {trace.finish_reason}"
         if not (trace.text or "").strip() and (not answers or _is_empty(answers[-1])):
             yield last, "empty-answer", trace.error or "the last message has neither text nor calls"
