@@ -420,7 +420,7 @@ def _children_cpu_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-RAY = "Ray is not installed: pip install 'surefoot[ray]'"
+RAY = "Ray is not installed: pip install '.[ray]'"
 FIGURES = (
     server_occupancy,
     client_calls_per_cpu_second,

@@ -16,6 +16,7 @@ import click
 import pytest
 import yaml
 
+TEXTS = (".py", ".md", ".yaml", ".toml", ".ipynb", ".sh")
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(
@@ -220,3 +221,19 @@ def test_the_tests_that_the_security_page_names_exist() -> None:
     named = re.findall(r"`(test_\w+)`", (ROOT / "docs" / "security.md").read_text(encoding="utf-8"))
     assert named
     assert [name for name in named if f"def {name}(" not in text] == []
+
+
+def test_no_install_line_names_the_package_index() -> None:
+    """surefoot is not published: ``pip install surefoot`` would install nothing, or a stranger's package."""
+    folders = ("src", "docs", "examples", "benchmarks", ".ci")
+    texts = [path for name in folders for path in (ROOT / name).rglob("*") if path.suffix in TEXTS]
+    texts += [path for path in ROOT.iterdir() if path.suffix in TEXTS or path.name == "Makefile"]
+    line = re.compile(r"(?:pip|uv|pipx) +(?:\w+ +)*?(?:install|add) [^\n]*?(?<![/.\w])surefoot(?![\w/-])")
+    named = {
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path in texts
+        if path != ROOT / "docs" / "log" / "README.md"  # commands that were run in their time
+        for match in line.finditer(path.read_text(encoding="utf-8"))
+        if "in a clone of surefoot" not in match[0]
+    }
+    assert sorted(named) == []

@@ -48,13 +48,14 @@ def test_a_command_without_its_extra_is_one_sentence(tmp_path):
     ended = without("sqlalchemy", "serve", "keys", "list", "--database", str(tmp_path / "x.db"))
     assert ended.returncode == 1
     assert ended.stderr == (
-        "surefoot: this command needs the package sqlalchemy: pip install 'surefoot[server]'\n"
+        "surefoot: this command needs the package sqlalchemy: pip install '.[server]' in a clone of "
+        "surefoot\n"
     )
 
 
 def test_a_package_of_no_extra_has_no_sentence():
     assert sentence("numpy.linalg") is None
-    assert sentence("psycopg.rows") == "the package psycopg: pip install 'surefoot[postgres]'"
+    assert sentence("psycopg.rows") == "the package psycopg: pip install '.[postgres]' in a clone of surefoot"
 
 
 @pytest.mark.parametrize("module", ["peft"])
@@ -64,6 +65,6 @@ def test_the_python_api_says_the_same(module, monkeypatch):
 
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(
-        MissingExtraError, match=r"an adapter needs the package peft: pip install 'surefoot\[train\]'"
+        MissingExtraError, match=r"an adapter needs the package peft: pip install '\.\[train\]' in a clone"
     ):
         need(module, "an adapter")

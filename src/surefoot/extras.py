@@ -40,9 +40,9 @@ def need(module: str, what: str) -> None:
 
 
 def sentence(module: str) -> str | None:
-    """``the package peft: pip install 'surefoot[train]'``; ``None`` if no extra installs it."""
+    """The package and the line that installs its extra; ``None`` if no extra has it."""
     top = module.partition(".")[0]
     for extra, modules in EXTRAS.items():
         if top in modules:
-            return f"the package {top}: pip install 'surefoot[{extra}]'"
+            return f"the package {top}: pip install '.[{extra}]' in a clone of surefoot"
     return None

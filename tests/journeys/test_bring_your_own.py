@@ -205,7 +205,7 @@ def test_a_missing_extra_is_one_sentence(module, source, folder):
     assert (
         ended.stderr.strip()
         .splitlines()[-1]
-        .endswith(f"needs the package {module}: pip install 'surefoot[data]'")
+        .endswith(f"needs the package {module}: pip install '.[data]' in a clone of surefoot")
     )
 
 

@@ -13,10 +13,11 @@ from surefoot.models.card import CheckpointCard
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.scorer import Scorer
 from surefoot.protocols import ProblemTrace
-from surefoot.quickstart import ScoredTraces, Summary, accuracy_curves, compare, write_report
+from surefoot.quickstart import ScoredTraces, Summary, accuracy_curves, compare, first_screen, report_of
 from surefoot.quickstart.comparison import compare_best_rules
 from surefoot.quickstart.summary import RULES, findings, rounded
 from surefoot.records import Evidence, StepLabel, StepScores, Usage
+from surefoot.stats import mean_over_runs
 from surefoot.stats.intervals import Interval
 
 PROBLEMS = generate_problems(3, seed=11)
@@ -49,7 +50,9 @@ def hand_made() -> ScoredTraces:
                 scores[name].append(
                     StepScores(trace_id=made.id, scorer=name, scores=steps, usage=Usage(verifier_tokens=7))
                 )
-    return ScoredTraces(problems=PROBLEMS, traces=traces, scores=scores)
+    return ScoredTraces(
+        problems=PROBLEMS, traces=traces, scores={name: [records] for name, records in scores.items()}
+    )
 
 
 def test_sizes_are_the_powers_of_two():
@@ -62,26 +65,26 @@ def test_curves_of_hand_made_scores():
     curves = accuracy_curves(hand_made(), [1, 2, 4], seed=0)
     # one right of four: 1/4, 1/2, 1; three of four: 3/4, 1, 1; none: 0
     ceiling = [[0.25, 0.5, 1], [0.75, 1, 1], [0, 0, 0]]
-    assert curves["pass_at"] == pytest.approx(np.array(ceiling))
-    assert curves["prm"] == pytest.approx(np.array(ceiling)), "a perfect scorer reaches the ceiling"
+    assert curves["pass_at"] == pytest.approx(np.array([ceiling]))
+    assert curves["prm"] == pytest.approx(np.array([ceiling])), "a perfect scorer reaches the ceiling"
     # the ORM is right only where no wrong trace was drawn
-    assert curves["orm"] == pytest.approx(np.array([[0.25, 0, 0], [0.75, 0.5, 0], [0, 0, 0]]))
+    assert curves["orm"] == pytest.approx(np.array([[[0.25, 0, 0], [0.75, 0.5, 0], [0, 0, 0]]]))
     # four different answers are a tie; three equal ones win
-    assert curves["majority"][:, -1] == pytest.approx([0.25, 1, 0])
+    assert curves["majority"][0, :, -1] == pytest.approx([0.25, 1, 0])
     assert all((curve <= curves["pass_at"] + 1e-12).all() for curve in curves.values())
 
 
 def test_pools_keep_what_has_no_score_unscored():
     scored = hand_made()
-    first = scored.scores["prm"][0]
+    [records] = scored.scores["prm"]
+    first = records[0]
     partly = StepScores(
         trace_id=first.trace_id,
         scorer="prm",
         scores=(None, *first.scores[1:]),
         unscored_reason="too long",
     )
-    scores = {"prm": [partly, *scored.scores["prm"][2:]]}
-    pools = ScoredTraces(problems=PROBLEMS, traces=scored.traces, scores=scores).pools("prm", "min")
+    pools = scored.pools([partly, *records[2:]], "min")
     assert pools[0].scores == pytest.approx([np.nan, np.nan, 0.2, 0.2], nan_ok=True)
     assert pools[0].correct.tolist() == [True, False, False, False]
     assert pools[1].scores.tolist() == [0.8, 0.8, 0.8, 0.2]
@@ -112,12 +115,14 @@ def labels_of(items: list[ProblemTrace]) -> dict[str, list[list[StepLabel]]]:
 def summary(lab_base) -> Summary:
     scored = hand_made()
     scorers = {
-        name: Scorer(
-            RewardModel.initialise(
-                lab_base, CheckpointCard(kind="prm", aggregation=rule, label_source="t", base="b")
-            ),
-            name=name,
-        )
+        name: [
+            Scorer(
+                RewardModel.initialise(
+                    lab_base, CheckpointCard(kind="prm", aggregation=rule, label_source="t", base="b")
+                ),
+                name=name,
+            )
+        ]
         for name, rule in READ.items()
     }
     by_id = {problem.id: problem for problem in PROBLEMS}
@@ -150,7 +155,7 @@ def test_the_summary_of_hand_made_scores(summary):
     assert summary.tokens["monte_carlo_labels"].completion_tokens == 2 * summary.counts["labels"]
     assert 0 < summary.label_noise["precision"] <= 1
     assert summary.label_noise["first_error_accuracy"] == pytest.approx(11 / 12, abs=1e-5)
-    assert {quality.probe_right for quality in summary.steps.values()} == {0.0}, "ties prefer nothing"
+    assert {quality.probe_right.value for quality in summary.steps.values()} == {0.0}, "ties prefer nothing"
     assert len(summary.selectors) == 3 * 5 * 2, "best-of-N and weighted vote by five aggregations"
 
 
@@ -163,37 +168,54 @@ def test_both_models_are_read_by_every_rule(summary):
     for rule, comparison in summary.prm_against_orm.items():
         assert comparison.prm == summary.selectors[f"prm {rule}"][4]
         assert comparison.orm == summary.selectors[f"orm {rule}"][4]
-        assert comparison.verdict in ("PRM", "not significant")
+        assert comparison.verdict == "one training seed"
+        assert comparison.by_seed == [comparison.difference.value]
 
 
-def test_findings_say_where_the_two_do_not_differ(summary):
-    gap = Interval(value=0.1, low=0.05, high=0.15)
-    level = Interval(value=0.1, low=-0.05, high=0.15)
-    rule = summary.prm_against_orm["best-of-N last"]
-    cells = {
-        name: rule.model_copy(update={"difference": difference})
-        for name, difference in (("a", gap), ("b", level), ("c", -1 * gap))
+def two_seeds(summary, first, second):
+    """The summary as of two training seeds, whose models differ by these gaps."""
+    gap = mean_over_runs([[first] * 12, [second] * 12], rng=np.random.default_rng(0))
+    rules = {
+        rule: row.model_copy(update={"difference": gap, "by_seed": [first, second]})
+        for rule, row in summary.prm_against_orm.items()
     }
-    told = " ".join(findings(summary.model_copy(update={"prm_against_orm": cells})))
-    assert "at N=4: the PRM is better by a; no significant difference by b; the ORM is better by c." in told
+    differences = summary.differences | {"prm - orm_lowest_step @ 4": gap}
+    update = {"training_seeds": 2, "prm_against_orm": rules, "differences": differences}
+    return summary.model_copy(update=update | {"counts": summary.counts | {"test_problems": 12}})
+
+
+def test_a_difference_is_real_only_over_training_seeds(summary):
+    assert "No difference is called real." in " ".join(findings(summary))
+    equal, unequal = two_seeds(summary, 0.2, 0.21), two_seeds(summary, 0.1, 0.3)
+    assert {row.verdict for row in equal.prm_against_orm.values()} == {"PRM"}
+    assert "Better: PRM by best-of-N min" in " ".join(findings(equal))
+    # the same mean, but the seeds disagree: problems alone would have called it real
+    assert {row.verdict for row in unequal.prm_against_orm.values()} == {"not significant"}
+    chips = [first_screen(one).three[1].chip for one in (summary, equal, unequal)]
+    assert chips[:2] == ["cannot tell: one training seed", "yes"]
+    assert chips[2].startswith("cannot tell: needs about")
+    assert "one training seed cannot say" in first_screen(summary).sentence
 
 
 def test_the_best_rule_is_chosen_on_the_other_half():
     problems = generate_problems(40, seed=3)
     half = np.array([half_of(problem.id) for problem in problems])
-    accuracy = {f"{name} {rule}": np.zeros((40, 1)) for name in ("prm", "orm") for rule in RULES}
+    accuracy = {f"{name} {rule}": np.zeros((1, 40, 1)) for name in ("prm", "orm") for rule in RULES}
     # the PRM's two good rules swap places between the halves: what looks best in one fails in the other
-    accuracy["prm best-of-N min"][half == 0] = 1
-    accuracy["prm best-of-N last"][half == 1] = 1
+    accuracy["prm best-of-N min"][:, half == 0] = 1
+    accuracy["prm best-of-N last"][:, half == 1] = 1
     accuracy["orm weighted vote min"] += 0.5
     best = compare_best_rules(accuracy, problems, 0)
     assert best.prm_rules == ["best-of-N last", "best-of-N min"]
     assert set(best.orm_rules) == {"weighted vote min"}
-    assert (best.prm.value, best.orm.value, best.verdict) == (0, 0.5, "ORM")
+    assert (best.prm.value, best.orm.value, best.difference.high) == (0, 0.5, -0.5)
     assert compare_best_rules(accuracy, problems[:1], 0) is None
 
 
 def test_step_quality_follows_the_scores(summary):
+    prm = summary.steps["prm"]
+    assert prm.auc_less_position.value == pytest.approx(prm.auc - summary.position_auc, abs=1e-4)
+    assert 0.5 < summary.position_auc < 1, "later steps are wrong more often"
     assert 0.5 < summary.steps["prm"].auc <= 1
     assert summary.steps["prm_gold"] == summary.steps["prm"]
     assert summary.steps["orm"].auc < summary.steps["prm"].auc
@@ -211,12 +233,12 @@ def test_what_is_undefined_survives_the_file_too(summary, tmp_path):
     path = nothing.write(tmp_path / "summary.json", seconds={})
     json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert math.isnan(Summary.model_validate_json(path.read_text()).policy["lucky_fraction"])
-    write_report(nothing, tmp_path / "report.html")
+    report_of(nothing).write(tmp_path / "report.html")
 
 
 def test_equal_summaries_give_equal_pages(summary, tmp_path):
     for name in ("a.html", "b.html"):
-        write_report(summary, tmp_path / name)
+        report_of(summary).write(tmp_path / name)
     page = (tmp_path / "a.html").read_bytes()
     assert page == (tmp_path / "b.html").read_bytes()
     assert all(finding.encode()[:20] in page for finding in summary.findings)

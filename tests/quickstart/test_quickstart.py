@@ -10,7 +10,7 @@ import pytest
 
 from surefoot.io import Run
 from surefoot.lab.checkpoints import POLICY, TRUNK
-from surefoot.quickstart import QuickstartConfig, run_quickstart
+from surefoot.quickstart import QuickstartConfig, Schedule, expected_seconds, run_quickstart
 from surefoot.training.config import TrainingConfig
 
 pytestmark = [
@@ -27,6 +27,7 @@ CONFIG = QuickstartConfig(
     rollouts=2,
     test_problems=4,
     test_samples=4,
+    training_seeds=2,
     training=TrainingConfig(epochs=1, batch_size=4, checkpoint_every=1),
     shard=2,
 )
@@ -118,10 +119,10 @@ def test_a_run_interrupted_again_and_again_gives_the_same_files(finished, tmp_pa
         "train-traces": 2,
         "train-labels": 4,
         "train orm": 2,
-        "train prm": 1,
+        "train prm": 4,
         "train prm_gold": 3,
         "test-traces": 2,
-        "scores-prm": 8,
+        "scores-prm": 24,
         "compare": 0,
     }
 
@@ -136,3 +137,15 @@ def test_a_run_interrupted_again_and_again_gives_the_same_files(finished, tmp_pa
     assert stops == {}
     quickstart(tmp_path, stop)
     assert contents(tmp_path) == contents(finished)
+
+
+def test_the_stages_are_those_of_the_schedule(finished):
+    assert len(expected_seconds(CONFIG)) == 10
+    lines, bars = [], []
+    clock = iter(range(0, 99, 10)).__next__
+    schedule = Schedule(CONFIG, lambda *call: bars.append(call), lines.append, clock=clock)
+    for stage in expected_seconds(CONFIG):
+        schedule(stage, 0, 2)
+    assert lines[0].startswith("stage 1 of 10, train-traces: about 0:")
+    assert lines[1].startswith("stage 2 of 10, train-labels: 0:10 so far, about ")
+    assert bars[-1] == ("stage 10 of 10, compare", 0, 2)

@@ -10,7 +10,7 @@ from surefoot.errors import SegmentError
 from surefoot.segment import segmenter
 from surefoot.segment.languages import LANGUAGES
 
-pytest.importorskip("tree_sitter", reason="tree-sitter is not installed: pip install 'surefoot[code]'")
+pytest.importorskip("tree_sitter", reason="tree-sitter is not installed: pip install '.[code]'")
 
 PROGRAMS = {
     "javascript": """\

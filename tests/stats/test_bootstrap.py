@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from surefoot.stats.bootstrap import (
     bootstrap_seeds,
     bootstrap_statistic,
     group_numbers,
+    mean_over_runs,
 )
 from surefoot.stats.roc import roc_auc
 
@@ -165,3 +168,28 @@ def test_groups_are_numbered_by_their_first_item():
     assert group_numbers(["b", "a", "b", "c"]).tolist() == [0, 1, 0, 2]
     assert group_numbers(np.array([7, 3, 7, 9])).tolist() == [0, 1, 0, 2]
     assert group_numbers(np.array([], dtype=int)).tolist() == []
+
+
+def test_runs_and_problems_are_both_samples():
+    values = rng(1).normal(size=200)
+    alone = mean_over_runs([values], rng=rng(0))
+    assert alone == bootstrap_mean(values, rng=rng(0)), "one run: problems alone"
+    # problems that do not vary: Student's t, 2.776 standard errors at 4 degrees of freedom
+    runs = np.array([0.1, 0.2, 0.3, 0.4, 0.5])
+    error = runs.std(ddof=1) / math.sqrt(5)
+    seeds = mean_over_runs(np.repeat(runs[:, None], 30, axis=1), draws=200_000, rng=rng(0))
+    assert (seeds.value, seeds.high) == pytest.approx((0.3, 0.3 + 2.776 * error), abs=0.005)
+    # equal runs add nothing
+    same = mean_over_runs([values] * 5, rng=rng(0))
+    assert same.bounds == pytest.approx(alone.bounds)
+
+
+def test_the_interval_over_runs_covers():
+    """Five runs whose means vary as the problems do: 95 % of intervals hold the truth."""
+    random, held, alone = rng(3), 0, 0
+    for _ in range(400):
+        values = random.normal(size=(5, 1)) / 4 + random.normal(size=40) / 4 + random.normal(size=(5, 40)) / 4
+        held += mean_over_runs(values, draws=1000, rng=random).includes(0)
+        alone += bootstrap_mean(values.mean(axis=0), draws=1000, rng=random).includes(0)
+    assert 0.92 < held / 400 < 0.99
+    assert alone / 400 < 0.8

@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.errors import LabelError
-from surefoot.stats import bootstrap_statistic, roc_auc, roc_auc_within
+from surefoot.stats import (
+    Bootstrap,
+    auc_by_problem,
+    bootstrap_mean,
+    bootstrap_statistic,
+    roc_auc,
+    roc_auc_within,
+)
 
 STEPS = st.lists(
     st.tuples(st.sampled_from([0.1, 0.3, 0.5, 0.9]), st.sampled_from([-1, 0, 1]), st.sampled_from("xyz")),
@@ -91,3 +98,21 @@ def test_bootstrap_by_problem_tells_copies_apart():
     interval = bootstrap_statistic(problem.tolist(), within, draws=300, rng=rng)
     assert interval.value == pytest.approx(roc_auc_within(score, good, problem).value)
     assert interval.low < interval.value < interval.high
+
+
+def test_the_auc_is_a_mean_over_problems():
+    rng = np.random.default_rng(0)
+    score, good = rng.integers(8, size=300) / 8, rng.random(300) < 0.6
+    problem = [f"p{number}" for number in rng.integers(30, size=300)]
+    parts = auc_by_problem(score, good, problem)
+    assert parts.shape == (len(set(problem)),)
+    assert parts.mean() == pytest.approx(roc_auc(score, good).value)
+    # its interval is that of the AUC with whole problems resampled
+    fast = bootstrap_mean(parts, rng=rng)
+    slow = Bootstrap(draws=2000).auc(score, good, problem)
+    assert fast.bounds == pytest.approx(slow.bounds, abs=0.01)
+
+
+def test_the_auc_of_one_class_or_an_unknown_score_is_undefined():
+    assert np.isnan(auc_by_problem([0.1, 0.2], [1, 1], ["a", "b"])).all()
+    assert np.isnan(auc_by_problem([0.1, np.nan], [1, 0], ["a", "b"])).all()

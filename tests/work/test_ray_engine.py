@@ -16,7 +16,7 @@ from surefoot.errors import LabelError, RunError
 from surefoot.records import StepScores
 from surefoot.work import Opened, Pieces, RayEngine
 
-ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'surefoot[ray]'")
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
 from ray import cloudpickle  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
 

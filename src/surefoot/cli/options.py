@@ -389,8 +389,9 @@ def require_checkpoints(names: Sequence[str]) -> None:
     from surefoot.io.hub import is_hub_name
 
     for name in names:
-        remote = ":" in name or is_hub_name(name)  # a URL, a training-free score of a model, a hub name
-        if not remote and not Path(name).is_dir():
+        # the shipped PRM, a URL, a training-free score of a model, a hub name
+        known = name == "lab" or ":" in name or is_hub_name(name)
+        if not known and not Path(name).is_dir():
             raise CheckpointError(f"{name} is not a surefoot checkpoint: surefoot.json is missing")
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from surefoot.errors import CheckpointError
+from surefoot.extras import need
 
 _OWNED = re.compile(r"[\w-][\w.-]*/[\w.-]+(@\w[\w./-]*)?")
 _NAME = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*(@\w[\w./-]*)?")
@@ -31,7 +32,7 @@ def split_revision(name: str | Path) -> tuple[str, str | None]:
 
 
 def checkpoint_directory(name: str | Path, *, safetensors: bool = True) -> Path:
-    """The folder of a checkpoint: ``name`` if it is a path, otherwise a download from the hub.
+    """The folder (or GGUF file) of a checkpoint: ``name`` if it is a path, otherwise a download from the hub.
 
     With ``safetensors`` other weights are not downloaded. Raises ``CheckpointError`` if the hub cannot be
     reached or does not have this name and revision.
@@ -54,6 +55,20 @@ def checkpoint_directory(name: str | Path, *, safetensors: bool = True) -> Path:
         raise CheckpointError(
             f"{str(name)!r} is not a directory and could not be loaded from the hub: {error}"
         ) from error
+
+
+def pretrained_source(name: str | Path) -> tuple[Path, dict[str, str]]:
+    """What transformers' ``from_pretrained`` takes for ``name``: a folder, and the argument of a GGUF file.
+
+    Raises ``CheckpointError`` as :func:`checkpoint_directory`, ``MissingExtraError`` if gguf is missing.
+    """
+    path = checkpoint_directory(name)
+    if not path.is_file():
+        return path, {}
+    if path.suffix != ".gguf":
+        raise CheckpointError(f"{path} is a file; name the directory of the checkpoint, or a .gguf file")
+    need("gguf", f"{path.name}")
+    return path.parent, {"gguf_file": path.name}
 
 
 def pinned(name: str | Path) -> str:

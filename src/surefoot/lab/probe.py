@@ -17,6 +17,7 @@ from surefoot.lab.world import BASE, parse_problem, worked_solution
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import Problem, StepScores, Trace
 from surefoot.segment import Line, segment_trace
+from surefoot.stats.bootstrap import group_sums
 
 _RESULT = re.compile(r"= (\d)\n$")
 
@@ -30,6 +31,8 @@ class ProbeResult:
     contrast: float
     """Mean score of the correct digit minus the mean of the nine wrong ones; 0 = the digit is ignored."""
     lines: int
+    by_problem: tuple[float, ...]
+    """``right`` of each problem's lines, in their order."""
 
 
 def content_probe(scorer: StepScorer, problems: Sequence[Problem]) -> ProbeResult:
@@ -47,7 +50,14 @@ def content_probe(scorer: StepScorer, problems: Sequence[Problem]) -> ProbeResul
     right = by_digit[lines, truth]
     wrong = (by_digit.sum(axis=1) - right) / (BASE - 1)
     strict = (by_digit >= right[:, None]).sum(axis=1) == 1  # a tie is not a preference
-    return ProbeResult(right=float(strict.mean()), contrast=float((right - wrong).mean()), lines=len(truth))
+    problem = [item.problem.id for item in items[::BASE]]
+    sums = group_sums(np.column_stack([strict, np.ones(len(strict))]), problem)
+    return ProbeResult(
+        right=float(strict.mean()),
+        contrast=float((right - wrong).mean()),
+        lines=len(truth),
+        by_problem=tuple((sums[:, 0] / sums[:, 1]).tolist()),
+    )
 
 
 def _last_score(record: StepScores) -> float:

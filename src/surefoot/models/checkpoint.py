@@ -10,7 +10,7 @@ from torch import nn
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError
-from surefoot.io.hub import checkpoint_directory, pinned
+from surefoot.io.hub import pinned, pretrained_source
 from surefoot.policies.devices import Loading
 
 _KINDS = {"AutoModel": "transformers checkpoint", "AutoModelForCausalLM": "causal language model"}
@@ -25,7 +25,7 @@ def load_pretrained(
     tokenizer: str | Path | None = None,
     complete: bool = True,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Model and tokenizer of a directory or hub name (``owner/name`` or ``owner/name@revision``).
+    """Model and tokenizer of a directory, a GGUF file or a hub name (``owner/name@revision``).
 
     ``auto`` is the Auto class that makes the model. A model of the hub knows its commit:
     ``model.name_or_path`` is ``owner/name@commit``.
@@ -35,15 +35,16 @@ def load_pretrained(
 
     Raises ``CheckpointError`` naming the missing or unreadable part.
     """
-    directory = checkpoint_directory(path)
-    words_from = directory if tokenizer is None else checkpoint_directory(tokenizer)
+    directory, file = pretrained_source(path)
+    words_from, words_file = (directory, file) if tokenizer is None else pretrained_source(tokenizer)
     try:
-        words = AutoTokenizer.from_pretrained(words_from, trust_remote_code=trust_remote_code)
+        words = AutoTokenizer.from_pretrained(words_from, trust_remote_code=trust_remote_code, **words_file)
         model, info = auto.from_pretrained(
             directory,
             trust_remote_code=trust_remote_code,
             use_safetensors=True,
             output_loading_info=True,
+            **file,
             **loading.options(),
         )
     except SafetensorError as error:
@@ -56,7 +57,10 @@ def load_pretrained(
         raise CheckpointError(f"{path}: weights are missing: {', '.join(missing[:5])}")
     require_finite(model, path)
     loading.place(model)
-    if directory != Path(path):
+    if file:  # the weights are plain by now; what is left of the quantiser would refuse to be saved
+        vars(model.config).pop("quantization_config", None)
+        model.hf_quantizer = None
+    elif directory != Path(path):
         model.name_or_path = pinned(path)
     return model, words
 

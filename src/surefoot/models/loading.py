@@ -46,6 +46,9 @@ _FOR = {
 OWN = (CLASSIFIER, IMPLICIT, GENERATIVE)
 """Families of the checkpoints trained here."""
 
+LAB = Path(__file__).parents[1] / "lab" / "shipped" / "prm"
+"""The shipped PRM, ``load_prm("lab")``; it reads texts of the lab alone. ``recipe.json`` has its training."""
+
 
 def load_prm(
     name: str | Path | Sequence[str | Path],
@@ -62,7 +65,7 @@ def load_prm(
 ) -> CheckpointScorer:
     """Load a reward model; ``load_prm(name).score(problem, solutions)`` scores.
 
-    ``name`` is a directory, a name on the hub (``owner/name`` or ``owner/name@revision``), or the address
+    ``name`` is ``lab`` (:data:`LAB`), a directory, a name on the hub (``owner/name@revision``), or the address
     of a server (``http://host:8000``): the gateway of this package, vLLM or SGLang with a published model
     (``http://host:8000#qwen-prm`` names its family, as ``family`` does; ``tokenizer`` is its tokenizer's
     directory or name, where the server names none that is here), or, with ``family="generative"``, an
@@ -133,10 +136,12 @@ def is_server(name: str | Path) -> bool:
 
 
 def locate(path: str | Path) -> Path:
-    """Directory of a checkpoint; a name ``owner/name`` or ``owner/name@revision`` is fetched from the hub.
+    """Directory of a checkpoint, :data:`LAB` for ``lab``; a hub name (``owner/name@revision``) is fetched.
 
     Raises ``CheckpointError`` if the hub has none of that name or cannot be reached.
     """
+    if str(path) == "lab":
+        return LAB
     return checkpoint_directory(path, safetensors=False) if is_hub_name(path) else Path(path)
 
 
@@ -162,6 +167,8 @@ def identifying_files(path: str | Path | Sequence[str | Path]) -> dict[str, Path
     if measured := split_measure(path):
         return identifying_files(measured[1])
     directory = locate(path)
+    if directory.is_file():  # a policy as one GGUF file
+        return {directory.name: directory}
     if is_own(directory):
         names = set(IDENTIFYING)
     else:

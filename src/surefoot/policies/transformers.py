@@ -26,7 +26,7 @@ from transformers import (
 )
 
 from surefoot.errors import CheckpointError, PolicyError
-from surefoot.io.hub import checkpoint_directory
+from surefoot.io.hub import pretrained_source
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.prefix_cache import PrefixCache
 from surefoot.policies.prompts import encode_prompt
@@ -79,15 +79,19 @@ class TransformersPolicy:
         trust_remote_code: bool = False,
         remember: int = 0,
     ) -> TransformersPolicy:
-        """Load model and tokenizer from a directory or a hub name, ``owner/name`` or ``owner/name@revision``.
+        """Load model and tokenizer from a directory, a GGUF file or a hub name (``owner/name@revision``).
 
         Raises ``PolicyError`` if they cannot be loaded.
         """
         try:
-            directory = checkpoint_directory(path)
-            tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=trust_remote_code)
+            directory, file = pretrained_source(path)
+            tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=trust_remote_code, **file)
             model = AutoModelForCausalLM.from_pretrained(
-                directory, trust_remote_code=trust_remote_code, use_safetensors=True, **loading.options()
+                directory,
+                trust_remote_code=trust_remote_code,
+                use_safetensors=True,
+                **file,
+                **loading.options(),
             )
         except (OSError, ValueError, ImportError, CheckpointError) as error:
             raise PolicyError(f"policy {str(path)!r} could not be loaded: {error}") from error

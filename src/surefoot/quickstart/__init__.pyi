@@ -2,11 +2,16 @@ from .comparison import READINGS as READINGS
 from .comparison import ScoredTraces as ScoredTraces
 from .comparison import accuracy_curves as accuracy_curves
 from .comparison import compare as compare
+from .config import FULL as FULL
 from .config import QuickstartConfig as QuickstartConfig
 from .run import MODELS as MODELS
 from .run import run_quickstart as run_quickstart
+from .schedule import Schedule as Schedule
+from .schedule import expected_seconds as expected_seconds
 from .summary import RULES as RULES
 from .summary import RuleComparison as RuleComparison
 from .summary import StepQuality as StepQuality
 from .summary import Summary as Summary
-from .summary import write_report as write_report
+from .summary import first_screen as first_screen
+from .summary import limits as limits
+from .summary import report_of as report_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.evaluation.best_of_n import RULE_NAMES
+from surefoot.evaluation.frame import JudgedTrace
 from surefoot.evaluation.label_truth import label_noise
 from surefoot.evaluation.pools import CandidateGroup, FloatArray, expected_accuracy, pool_of, sizes_up_to
 from surefoot.evaluation.splits import half_of
@@ -32,9 +33,9 @@ from surefoot.records import Problem, StepLabel, StepScores, Trace, Usage
 from surefoot.scores import AGGREGATORS, Aggregator
 from surefoot.search.estimators import Pool
 from surefoot.search.selection import COMMON_RULES
-from surefoot.stats.bootstrap import bootstrap_difference, bootstrap_mean
-from surefoot.stats.intervals import Interval
-from surefoot.stats.roc import roc_auc, roc_auc_within
+from surefoot.stats.bootstrap import mean_over_runs
+from surefoot.stats.intervals import UNKNOWN, Interval
+from surefoot.stats.roc import auc_by_problem, roc_auc, roc_auc_within
 
 READINGS: Mapping[str, tuple[str, Aggregator]] = {
     "orm": ("orm", "last"),
@@ -49,25 +50,28 @@ line asks what the ORM's own step scores are worth."""
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredTraces:
-    """Test problems, their traces (the same number each) and each scorer's scores of them."""
+    """Test problems, their traces (the same number each) and the scores of each kind of model.
+
+    A kind has one list of scores for each training seed.
+    """
 
     problems: list[Problem]
     traces: list[Trace]
-    scores: dict[str, list[StepScores]]
+    scores: dict[str, list[list[StepScores]]]
 
-    def pools(self, scorer: str, how: Aggregator) -> list[Pool]:
+    def pools(self, scores: Sequence[StepScores], how: Aggregator) -> list[Pool]:
         """One pool per problem; traces without steps or scores stay unscored."""
         groups: dict[str, list[Trace]] = {problem.id: [] for problem in self.problems}
         for trace in self.traces:
             groups[trace.problem_id].append(trace)
-        scores = {record.trace_id: record for record in self.scores[scorer]}
-        return [pool_of(CandidateGroup.of(group), scores, how) for group in groups.values()]
+        by_trace = {record.trace_id: record for record in scores}
+        return [pool_of(CandidateGroup.of(group), by_trace, how) for group in groups.values()]
 
 
 def compare(
     scored: ScoredTraces,
     *,
-    scorers: Mapping[str, StepScorer],
+    scorers: Mapping[str, Sequence[StepScorer]],
     train_traces: Sequence[Trace],
     labels: Mapping[str, list[list[StepLabel]]],
     training: Mapping[str, Any],
@@ -78,6 +82,9 @@ def compare(
     accuracy = accuracy_curves(scored, sizes, seed=seed)
     curves = {name: with_intervals(values, sizes, seed) for name, values in accuracy.items()}
     truth = prefix_truth(scored)
+    steps = {name: step_quality(scored, name, truth, scorers[name], seed=seed) for name in scorers}
+    prm = accuracy["prm"]
+    peak = int(prm.mean(axis=(0, 1)).argmax())
     summary = Summary(
         pass_at=curves["pass_at"],
         majority=curves["majority"],
@@ -86,40 +93,45 @@ def compare(
         prm=curves["prm"],
         prm_gold=curves["prm_gold"],
         differences=paired_differences(accuracy, sizes, seed),
+        fall_from_peak={sizes[peak]: _mean(prm[:, :, peak] - prm[:, :, -1], seed)},
         selectors={
             name: curves[name] for name in sorted(f"{s} {rule}" for s in scored.scores for rule in RULES)
         },
         prm_against_orm={
-            rule: RuleComparison(**_paired(accuracy, f"prm {rule}", f"orm {rule}", seed)) for rule in RULES
+            rule: RuleComparison(**_paired(accuracy[f"prm {rule}"], accuracy[f"orm {rule}"], seed))
+            for rule in RULES
         },
         best_rules=compare_best_rules(accuracy, scored.problems, seed),
         policy=policy_quality(scored.traces, truth),
         label_noise=monte_carlo_noise(labels),
-        steps={name: step_quality(scored, name, truth, scorers[name]) for name in scorers},
+        steps=steps,
+        position_auc=steps["prm"].auc - steps["prm"].auc_less_position.value,
         tokens=_tokens(scored, train_traces, labels),
         training=dict(training),
+        training_seeds=len(scorers["prm"]),
         counts=_counts(scored, train_traces, labels),
     )
     return summary.model_copy(update={"findings": findings(summary)})
 
 
 def accuracy_curves(scored: ScoredTraces, sizes: Sequence[int], *, seed: int) -> dict[str, FloatArray]:
-    """Expected accuracy ``[problems, sizes]`` of pass@N, majority, every scorer by each of ``RULES``.
+    """Expected accuracy of pass@N, majority, and every scorer by each of ``RULES``.
 
-    Rules are called like ``prm best-of-N min``; the rules in ``READINGS`` also appear under their own names.
+    Each has shape [training seeds, problems, sizes], with one seed where no model is trained. Rules are called
+    like ``prm best-of-N min``; the rules in ``READINGS`` also appear under their own names.
     """
-    unscored = scored.pools(*READINGS["prm"])
+    unscored = scored.pools([], "min")
     curves = {
-        "pass_at": expected_accuracy(unscored, "pass", sizes, seed=seed),
-        "majority": expected_accuracy(unscored, "majority", sizes, seed=seed),
+        "pass_at": expected_accuracy(unscored, "pass", sizes, seed=seed)[None],
+        "majority": expected_accuracy(unscored, "majority", sizes, seed=seed)[None],
     }
-    for scorer in scored.scores:
+    for scorer, runs in scored.scores.items():
         for how in AGGREGATORS:
-            pools = scored.pools(scorer, how)
+            pools = [scored.pools(scores, how) for scores in runs]
             for method in COMMON_RULES:
                 draws = {"draws": 100} if method == "weighted_vote" else {}
-                curves[f"{scorer} {RULE_NAMES[method]} {how}"] = expected_accuracy(
-                    pools, method, sizes, seed=seed, **draws
+                curves[f"{scorer} {RULE_NAMES[method]} {how}"] = np.stack(
+                    [expected_accuracy(pool, method, sizes, seed=seed, **draws) for pool in pools]
                 )
     return curves | {name: curves[f"{scorer} best-of-N {how}"] for name, (scorer, how) in READINGS.items()}
 
@@ -137,51 +149,57 @@ def compare_best_rules(
     values, rules = {}, {}
     for scorer in ("prm", "orm"):
         chosen = [_best_rule(accuracy, scorer, half != side) for side in (0, 1)]
-        by_side = [accuracy[f"{scorer} {rule}"][:, -1:] for rule in chosen]
+        by_side = [accuracy[f"{scorer} {rule}"] for rule in chosen]
         values[scorer], rules[scorer] = np.where(half[:, None] == 0, *by_side), chosen
-    return BestRuleComparison(
-        **_paired(values, "prm", "orm", seed), prm_rules=rules["prm"], orm_rules=rules["orm"]
-    )
+    paired = _paired(values["prm"], values["orm"], seed)
+    return BestRuleComparison(**paired, prm_rules=rules["prm"], orm_rules=rules["orm"])
 
 
 def _best_rule(accuracy: Mapping[str, FloatArray], scorer: str, problems: NDArray[np.bool_]) -> str:
-    return max(RULES, key=lambda rule: float(accuracy[f"{scorer} {rule}"][problems, -1].mean()))
+    return max(RULES, key=lambda rule: float(accuracy[f"{scorer} {rule}"][:, problems, -1].mean()))
 
 
-def _paired(values: Mapping[str, FloatArray], prm: str, orm: str, seed: int) -> dict[str, Interval]:
+def _paired(prm: FloatArray, orm: FloatArray, seed: int) -> dict[str, Any]:
     """Means of two curves at the largest N and their difference, from the same draws of problems."""
-    first, second = values[prm][:, -1], values[orm][:, -1]
+    first, second = prm[:, :, -1], orm[:, :, -1]
     return {
-        "prm": rounded(bootstrap_mean(first, rng=np.random.default_rng(seed))),
-        "orm": rounded(bootstrap_mean(second, rng=np.random.default_rng(seed))),
-        "difference": rounded(bootstrap_difference(first, second, rng=np.random.default_rng(seed))),
+        "prm": _share(first, seed),
+        "orm": _share(second, seed),
+        "difference": _mean(first - second, seed),
+        "by_seed": [round(float(value), 5) for value in (first - second).mean(axis=1)],
     }
+
+
+def _mean(values: FloatArray, seed: int) -> Interval:
+    """Mean of ``values`` [training seeds, problems] and its interval over both."""
+    return rounded(mean_over_runs(values, rng=np.random.default_rng(seed)))
+
+
+def _share(values: FloatArray, seed: int) -> Interval:
+    """:func:`_mean` of shares, with bounds between 0 and 1."""
+    mean = _mean(values, seed)
+    return Interval(value=mean.value, low=max(mean.low, 0.0), high=min(mean.high, 1.0))
 
 
 def with_intervals(values: FloatArray, sizes: Sequence[int], seed: int) -> Curve:
-    """``values`` ``[problems, sizes]`` as the mean over problems for each size."""
-    return {
-        size: rounded(bootstrap_mean(values[:, column], rng=np.random.default_rng(seed)))
-        for column, size in enumerate(sizes)
-    }
+    """``values`` [training seeds, problems, sizes] as the mean for each size."""
+    return {size: _share(values[:, :, column], seed) for column, size in enumerate(sizes)}
 
 
 def paired_differences(
     accuracy: Mapping[str, FloatArray], sizes: Sequence[int], seed: int
 ) -> dict[str, Interval]:
     """``PAIRS`` at 4 and all samples, and how much the lead of the PRM over the ORM grows between."""
-    differences = {}
-    for first, second in PAIRS:
-        for size in {4, sizes[-1]} & set(sizes):
-            column = sizes.index(size)
-            interval = bootstrap_difference(
-                accuracy[first][:, column], accuracy[second][:, column], rng=np.random.default_rng(seed)
-            )
-            differences[f"{first} - {second} @ {size}"] = rounded(interval)
+    differences = {
+        f"{first} - {second} @ {size}": _mean((accuracy[first] - accuracy[second])[:, :, column], seed)
+        for first, second in PAIRS
+        for column, size in enumerate(sizes)
+        if size in (4, sizes[-1])
+    }
     if 4 in sizes[:-1]:
         gap = accuracy["prm"] - accuracy["orm"]
-        growth = bootstrap_difference(gap[:, -1], gap[:, sizes.index(4)], rng=np.random.default_rng(seed))
-        differences[f"gap prm - orm, @ {sizes[-1]} less @ 4"] = rounded(growth)
+        growth = gap[:, :, -1] - gap[:, :, sizes.index(4)]
+        differences[f"gap prm - orm, @ {sizes[-1]} less @ 4"] = _mean(growth, seed)
     return dict(sorted(differences.items()))
 
 
@@ -196,6 +214,23 @@ def prefix_truth(scored: ScoredTraces) -> dict[str, list[bool]]:
             prefix.append(good)
         truth[trace.id] = prefix
     return truth
+
+
+def judged_traces(scored: ScoredTraces, *, threshold: float = 0.5, most: int = 500) -> Iterator[JudgedTrace]:
+    """The first traces with a wrong step, and the first step that the first PRM scores below ``threshold``."""
+    truth, texts = prefix_truth(scored), {problem.id: problem.text for problem in scored.problems}
+    scores = {record.trace_id: record.scores for record in scored.scores["prm"][0]}
+    for trace in scored.traces[:most]:
+        good, values = truth[trace.id], scores.get(trace.id, ())
+        if values and not all(good):
+            low = (step for step, value in enumerate(values) if value is not None and value < threshold)
+            yield JudgedTrace(
+                trace=trace,
+                problem=texts[trace.problem_id],
+                error=good.index(False),
+                predicted=next(low, -1),
+                scores=values,
+            )
 
 
 def policy_quality(traces: Sequence[Trace], truth: Mapping[str, list[bool]]) -> dict[str, float]:
@@ -228,22 +263,40 @@ def monte_carlo_noise(labels: Mapping[str, list[list[StepLabel]]]) -> dict[str, 
 
 
 def step_quality(
-    scored: ScoredTraces, name: str, truth: Mapping[str, list[bool]], scorer: StepScorer
+    scored: ScoredTraces,
+    name: str,
+    truth: Mapping[str, list[bool]],
+    scorers: Sequence[StepScorer],
+    *,
+    seed: int,
 ) -> StepQuality:
-    """The scores called ``name`` against ``truth``, and ``scorer`` put to the content probe."""
+    """The scores called ``name`` against ``truth``, and ``scorers`` put to the content probe; means over seeds.
+
+    The position baseline scores an earlier step higher.
+    """
     problem_of = {trace.id: trace.problem_id for trace in scored.traces}
-    records = scored.scores[name]
-    values = np.array([score for record in records for score in record.scores], dtype=float)
+    records = scored.scores[name][0]
     good = [step for record in records for step in truth[record.trace_id]]
-    position = [at for record in records for at in range(len(record.scores))]
+    position = np.array([at for record in records for at in range(len(record.scores))])
     problem = [problem_of[record.trace_id] for record in records for _ in record.scores]
-    probe = content_probe(scorer, scored.problems[:100])
+    runs = [
+        np.array([score for record in run for score in record.scores], dtype=float)
+        for run in scored.scores[name]
+    ]
+    by_position = auc_by_problem(-position, good, problem)
+    gaps = np.array([auc_by_problem(values, good, problem) - by_position for values in runs])
+    probes = [content_probe(scorer, scored.problems[:100]) for scorer in scorers]
+
+    def mean(values: Iterable[float]) -> float:
+        return round(float(np.mean(list(values))), 5)
+
     return StepQuality(
-        auc=round(roc_auc(values, good).value, 5),
-        auc_within_position=round(roc_auc_within(values, good, position).value, 5),
-        auc_within_problem=round(roc_auc_within(values, good, problem).value, 5),
-        probe_right=round(probe.right, 5),
-        probe_contrast=round(probe.contrast, 5),
+        auc=mean(roc_auc(values, good).value for values in runs),
+        auc_less_position=UNKNOWN if np.isnan(gaps).any() else _mean(gaps, seed),
+        auc_within_position=mean(roc_auc_within(values, good, position).value for values in runs),
+        auc_within_problem=mean(roc_auc_within(values, good, problem).value for values in runs),
+        probe_right=_share(np.array([probe.by_problem for probe in probes]), seed),
+        probe_contrast=mean(probe.contrast for probe in probes),
     )
 
 
@@ -257,8 +310,8 @@ def _tokens(
         ),
         "test_traces": sum((trace.usage for trace in scored.traces), Usage()),
     }
-    for name, records in scored.scores.items():
-        tokens[f"scores_{name}"] = sum((record.usage for record in records), Usage())
+    for name, runs in scored.scores.items():
+        tokens[f"scores_{name}"] = sum((record.usage for run in runs for record in run), Usage())
     return tokens
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from surefoot.answers import AnswerChecker, Grader
+from surefoot.evaluation.frame import worked_examples
 from surefoot.io import Run, read_records, write_records
 from surefoot.io.joins import JoinedTraces, join_traces
 from surefoot.io.tables import open_table
@@ -30,9 +31,9 @@ from surefoot.models.loading import load_prm
 from surefoot.policies.traces import sample_traces
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling
-from surefoot.quickstart.comparison import READINGS, ScoredTraces, compare
+from surefoot.quickstart.comparison import READINGS, ScoredTraces, compare, judged_traces
 from surefoot.quickstart.config import QuickstartConfig
-from surefoot.quickstart.summary import write_report
+from surefoot.quickstart.summary import report_of
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace
 from surefoot.segment import Line, cut_trace
 from surefoot.training.classifier import train
@@ -43,18 +44,18 @@ from surefoot.work import Engine, Job, Opened, Pieces, Progress, map_resumable
 R = TypeVar("R", bound=Record)
 Loader = Callable[[], AbstractContextManager[Opened]]
 MODELS = ("orm", "prm", "prm_gold")
-_TEST_SEED = 1_000_000  # apart from every training seed
 
 
 def run_quickstart(
-    run: Run, config: QuickstartConfig, progress: Progress, *, engine: Engine | None = None
+    run: Run, config: QuickstartConfig, progress: Progress, *, engine: Engine | None = None, command: str = ""
 ) -> Path:
-    """Do or finish the run; returns the path of ``summary.json``.
+    """Do or finish the run, with ``report.html``; returns the path of ``summary.json``.
 
     The ``engine`` samples, labels and scores; the files are the same whoever does. Without one, this process.
+    ``progress`` gets the stages of :func:`surefoot.quickstart.schedule.expected_seconds`.
     """
     # the test problems are the same for every seed and in no training set
-    test_problems = generate_problems(config.test_problems, seed=_TEST_SEED)
+    test_problems = generate_problems(config.test_problems, seed=config.test_seed)
     train_problems = generate_problems(config.train_problems, seed=config.seed, exclude=test_problems)
     for name, problems in (("train", train_problems), ("test", test_problems)):
         write_records(run.directory / f"{name}-problems.jsonl", problems)
@@ -62,7 +63,7 @@ def run_quickstart(
     train_traces = stages.sample("train", config.train_samples, config.seed)
     labels = stages.label(train_problems, train_traces)
     stages.train(train_problems, train_traces, labels)
-    test_traces = stages.sample("test", config.test_samples, config.seed + _TEST_SEED)
+    test_traces = stages.sample("test", config.test_samples, config.seed + config.test_seed)
     scored = ScoredTraces(
         problems=test_problems, traces=test_traces, scores={name: stages.score(name) for name in MODELS}
     )
@@ -70,14 +71,19 @@ def run_quickstart(
         progress("compare", 0, 1)
         summary = compare(
             scored,
-            scorers={name: load_prm(run.directory / name) for name in MODELS},
+            scorers={
+                name: [load_prm(run.directory / model) for model in stages.models(name)] for name in MODELS
+            },
             train_traces=train_traces,
             labels=labels,
-            training={name: run.result(f"train-{name}") for name in MODELS},
+            training={
+                model: run.result(f"train-{model}") for name in MODELS for model in stages.models(name)
+            },
             seed=config.seed,
         )
         progress("compare", 1, 1)
-    write_report(summary, run.directory / "report.html")
+    examples = worked_examples(judged_traces(scored))
+    report_of(summary, examples=examples, command=command).write(run.directory / "report.html")
     return summary.write(run.directory / "summary.json", seconds=run.seconds)
 
 
@@ -87,6 +93,10 @@ class _Stages:
     config: QuickstartConfig
     progress: Progress
     engine: Engine | None
+
+    def models(self, name: str) -> list[str]:
+        """Directories of the models of a kind, by training seed; the first is ``name`` itself."""
+        return [f"{name}-{run}" if run else name for run in range(self.config.training_seeds)]
 
     def sample(self, split: Literal["train", "test"], n: int, seed: int) -> list[Trace]:
         problems = open_table(self.run.directory / f"{split}-problems.jsonl", Problem)
@@ -122,32 +132,42 @@ class _Stages:
             "prm_gold": (_card("prm_gold", "correctness", "lab-checker"), labels["exact"], StepTargets()),
         }
         for name in MODELS:
-            if self.run.done(stage := f"train-{name}"):
-                continue
             card, of_steps, targets = plans[name]
-            model = RewardModel.initialise(TRUNK, card)
-            items = [
-                LabelledTrace(problem=pair.problem, trace=pair.trace, labels=tuple(row))
-                for pair, row in zip(pairs, of_steps, strict=True)
-            ]
-            data = build_examples(model.tokenizer, card.encoding, items, targets)
-            training = self.config.training.model_copy(update={"seed": self.config.seed})
-            with self.run.timed(stage):
-                log = train(
-                    model,
-                    data.examples,
-                    training,
-                    self.run.directory / name,
-                    progress=partial(self._training_progress, name),
-                )
-            self.run.finish(stage, {"tokens": log.tokens, "dropped": dict(data.dropped)})
+            for number, folder in enumerate(self.models(name)):
+                if self.run.done(stage := f"train-{folder}"):
+                    continue
+                model = RewardModel.initialise(TRUNK, card)
+                items = [
+                    LabelledTrace(problem=pair.problem, trace=pair.trace, labels=tuple(row))
+                    for pair, row in zip(pairs, of_steps, strict=True)
+                ]
+                data = build_examples(model.tokenizer, card.encoding, items, targets)
+                training = self.config.training.model_copy(update={"seed": self.config.seed + number})
+                with self.run.timed(stage):
+                    progress = partial(self._report, f"train {name}", number)
+                    log = train(
+                        model, data.examples, training, self.run.directory / folder, progress=progress
+                    )
+                self.run.finish(stage, {"tokens": log.tokens, "dropped": dict(data.dropped)})
 
-    def _training_progress(self, name: str, done: int, total: int, _loss: float) -> None:
-        self.progress(f"train {name}", done, total)
+    def score(self, name: str) -> list[list[StepScores]]:
+        """Scores of the test traces by the models of a kind, one list per training seed."""
+        joined, per_problem = self._joined("test"), self.config.test_samples
+        return [
+            self._map(
+                f"scores-{model}",
+                StepScores,
+                joined,
+                per_problem,
+                partial(_scorer, self.run.directory / model),
+                report=partial(self._report, f"scores-{name}", number),
+            )
+            for number, model in enumerate(self.models(name))
+        ]
 
-    def score(self, name: str) -> list[StepScores]:
-        load = partial(_scorer, self.run.directory / name)
-        return self._map(f"scores-{name}", StepScores, self._joined("test"), self.config.test_samples, load)
+    def _report(self, stage: str, number: int, done: int, total: int, _loss: float = 0.0) -> None:
+        """Progress of a stage that goes over the models of a kind, at model ``number``."""
+        self.progress(stage, number * total + done, self.config.training_seeds * total)
 
     def _joined(self, split: Literal["train", "test"]) -> JoinedTraces:
         """The traces of a split that have steps, with their problems."""
@@ -156,16 +176,23 @@ class _Stages:
         return join_traces(problems, traces, cut_trace)[0]
 
     def _map(
-        self, stage: str, record: type[R], items: Sequence[Any], per_problem: int, load: Loader
+        self,
+        stage: str,
+        record: type[R],
+        items: Sequence[Any],
+        per_problem: int,
+        load: Loader,
+        report: Callable[[int, int], None] | None = None,
     ) -> list[R]:
         """The records of all items, in ``<stage>.jsonl``, unless an earlier start finished that."""
+        report = report or partial(self.progress, stage)
         path = self.run.directory / f"{stage}.jsonl"
         if not path.exists() or path.with_name(f"{path.name}.work").exists():
             with self.run.timed(stage) as save_time:
 
                 def progress(_: str, done: int, total: int) -> None:
                     save_time()
-                    self.progress(stage, done, total)
+                    report(done, total)
 
                 job = _StageJob(record=record, load=load, command=f"quickstart: {stage}")
                 pieces = Pieces(items, self.config.shard * per_problem)

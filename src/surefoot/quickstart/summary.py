@@ -1,17 +1,27 @@
-"""The fields of ``summary.json``, its findings in sentences, and ``report.html``."""
+"""The fields of ``summary.json``, and ``report.html``: what the run can conclude, and what it cannot."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
 from surefoot.evaluation.best_of_n import RULE_NAMES
+from surefoot.evaluation.frame import (
+    SMALLEST_GAIN,
+    Card,
+    Example,
+    FirstScreen,
+    Origin,
+    card,
+    sentence,
+)
 from surefoot.evaluation.plots import curve_figure
-from surefoot.evaluation.report import Report
+from surefoot.evaluation.report import Report, Section
 from surefoot.io import write_json
 from surefoot.records import FrozenModel, Usage
 from surefoot.scores import AGGREGATORS
@@ -26,7 +36,7 @@ Number = Annotated[
 """A number that may be undefined (a share of nothing): NaN in Python, ``null`` in JSON."""
 
 Estimate = Annotated[Interval, PlainSerializer(lambda x: {"value": x.value, "low": x.low, "high": x.high})]
-"""An accuracy or difference with its 95 % interval over problems (percentile bootstrap)."""
+"""An accuracy or difference with its 95 % interval over problems and training seeds."""
 
 Curve = dict[int, Estimate]
 """Number of samples N → accuracy."""
@@ -53,13 +63,8 @@ PAIRS = (
 )
 """Differences that are reported, paired by problem."""
 
-_MODELS = {"prm": "PRM", "orm": "ORM", "prm_gold": "PRM on exact labels"}
-_SELECTORS = {
-    "prm": "PRM at its lowest step",
-    "orm": "ORM at its last step",
-    "orm_lowest_step": "ORM at its lowest step",
-    "majority": "majority vote",
-}
+RIVALS = ("orm_lowest_step", "majority")
+UNDECIDED = "may or may not select better answers: one training seed cannot say"
 
 
 def rounded(interval: Interval) -> Interval:
@@ -73,10 +78,12 @@ class StepQuality(FrozenModel):
 
     auc: Number
     """Pooled over all steps; position alone can lift it."""
+    auc_less_position: Estimate
+    """``auc`` minus that of the position baseline, which scores an earlier step higher."""
     auc_within_position: Number
     auc_within_problem: Number
-    probe_right: Number
-    """Content probe: share of lines whose correct digit scores highest of ten; chance is 0.1."""
+    probe_right: Estimate
+    """Content probe: share of a problem's lines whose correct digit scores highest of ten; chance is 0.1."""
     probe_contrast: Number
 
 
@@ -86,12 +93,18 @@ class RuleComparison(FrozenModel):
     prm: Estimate
     orm: Estimate
     difference: Estimate
-    """PRM minus ORM, paired by problem."""
+    """PRM minus ORM, paired by problem and training seed."""
+    by_seed: list[float]
+    """The difference of each training seed."""
 
     @property
     def verdict(self) -> str:
-        """``PRM`` or ``ORM`` is better, or the difference is ``not significant``: its interval includes 0."""
-        return _sign(self.difference, "not significant", "PRM", "ORM")
+        """``PRM`` or ``ORM`` is better, the difference is ``not significant``, or one seed cannot say."""
+        if len(self.by_seed) == 1:
+            return "one training seed"
+        if self.difference.includes(0):
+            return "not significant"
+        return "PRM" if self.difference.value > 0 else "ORM"
 
 
 class BestRuleComparison(RuleComparison):
@@ -115,6 +128,8 @@ class Summary(FrozenModel):
     prm_gold: Curve
     differences: dict[str, Estimate]
     """Paired by problem, e.g. ``prm - orm @ 64``."""
+    fall_from_peak: dict[int, Estimate]
+    """N at which best of N by the PRM's lowest step is highest → how much of that is lost later."""
     selectors: dict[str, Curve]
     """Every scorer with every aggregation and the weighted vote."""
     prm_against_orm: dict[str, RuleComparison]
@@ -124,8 +139,11 @@ class Summary(FrozenModel):
     policy: dict[str, Number]
     label_noise: dict[str, Number]
     steps: dict[str, StepQuality]
+    position_auc: Number
+    """Step AUC of the position baseline."""
     tokens: dict[str, Usage]
     training: dict[str, Any]
+    training_seeds: int
     counts: dict[str, int]
     findings: list[str] = Field(default_factory=list)
     """The results in sentences (:func:`findings`)."""
@@ -143,135 +161,128 @@ class Summary(FrozenModel):
 
 def findings(summary: Summary) -> list[str]:
     """One plain sentence for each result, whichever way it went."""
-    top = max(summary.prm)
-    noise = summary.label_noise
+    top, noise = max(summary.prm), summary.label_noise
     sentences = [
         f"The policy answers {summary.policy['accuracy']:.1%} of the problems correctly; "
         f"{summary.policy['lucky_fraction']:.1%} of its correct answers rest on a wrong step.",
         f"Monte Carlo labels find {noise['recall']:.1%} of the wrong prefixes, and {noise['precision']:.1%} "
         "of the prefixes that they call wrong are wrong; they place the first error correctly in "
         f"{noise['first_error_accuracy']:.1%} of the traces.",
+        "Step AUC, pooled: "
+        + ", ".join(f"{name} {quality.auc:.3f}" for name, quality in summary.steps.items())
+        + f"; the position of a step alone: {summary.position_auc:.3f}.",
     ]
-    for first, second in PAIRS[:3]:
-        gap = summary.differences.get(f"{first} - {second} @ {top}")
-        if gap:
-            against = _sign(gap, "does not differ significantly from", "beats", "loses to")
-            models = f"the {_SELECTORS[first]} {against} the {_SELECTORS[second]}"
-            sentences.append(f"Best of {top}: {models}: {gap:+.1p}.")
-    growth = summary.differences.get(f"gap prm - orm, @ {top} less @ 4")
-    if growth:
-        changes = _sign(growth, "does not clearly change", "grows", "shrinks")
-        sentences.append(
-            f"From 4 to {top} samples the PRM's lead over the ORM at its last step {changes}: {growth:+.1p}."
-        )
-    sentences.append(_by_rule(summary, top))
-    if summary.best_rules:
-        sentences.append(_best(summary.best_rules, top))
+    by_rule = "; ".join(f"{rule} {row.difference:+.1p}" for rule, row in summary.prm_against_orm.items())
+    real = [f"{row.verdict} by {rule}" for rule, row in summary.prm_against_orm.items()]
+    real = [verdict for verdict in real if verdict.startswith(("PRM", "ORM"))]
     sentences.append(
-        "With one line held fixed and its result varied, the correct digit scores highest in "
-        + ", ".join(f"{quality.probe_right:.0%} ({_MODELS[name]})" for name, quality in summary.steps.items())
-        + " of the lines; chance is 10%."
+        f"PRM less ORM by the same rule, at N={top}: {by_rule}. "
+        + (f"Better: {', '.join(real)}." if real else "No difference is called real.")
     )
+    if best := summary.best_rules:
+        prm, orm = (" and ".join(dict.fromkeys(names)) for names in (best.prm_rules, best.orm_rules))
+        sentences.append(
+            f"Each by its best rule, chosen on the other half of the test problems, at N={top}: PRM "
+            f"{best.prm:.1%} ({prm}), ORM {best.orm:.1%} ({orm}), difference {best.difference:+.1p} "
+            f"({best.verdict})."
+        )
     return sentences
 
 
-def _by_rule(summary: Summary, top: int) -> str:
-    """The rules under which the PRM is better, worse, or not significantly different."""
-    verdicts = {
-        "PRM": "the PRM is better",
-        "not significant": "no significant difference",
-        "ORM": "the ORM is better",
-    }
-    rules = {
-        verdict: [rule for rule, row in summary.prm_against_orm.items() if row.verdict == verdict]
-        for verdict in verdicts
-    }
-    parts = [f"{text} by {', '.join(rules[verdict])}" for verdict, text in verdicts.items() if rules[verdict]]
-    return f"Both by the same rule, at N={top}: {'; '.join(parts)}."
+def cards(summary: Summary) -> list[Card]:
+    """The three questions, answered for the PRM."""
+    top, problems, prm = max(summary.prm), summary.counts["test_problems"], summary.steps["prm"]
+    against = {rival: summary.differences[f"prm - {rival} @ {top}"] for rival in RIVALS}
+    [(peak, fall)] = summary.fall_from_peak.items()
+    answers = [
+        card(
+            "reads",
+            prm.probe_right,
+            "of the lines get their highest score with the correct digit of ten; chance is 10 %. Step AUC "
+            f"{prm.auc:.3f}; the position alone: {summary.position_auc:.3f}.",
+            units=min(problems, 100),
+            null=0.1,
+            spec=".0%",
+        ),
+        card(
+            "selects",
+            against["orm_lowest_step"],
+            f"PRM less ORM, both best of {top} by the lowest step; PRM less majority vote: "
+            f"{against['majority']:+.1p}.",
+            units=problems,
+            smallest=SMALLEST_GAIN,
+            spec="+.1p",
+        ),
+        card(
+            "trust",
+            fall,
+            f"are lost after {peak} of {top} samples, where best of N by its lowest step is highest.",
+            units=problems,
+            smallest=SMALLEST_GAIN,
+            spec=".1p",
+            harm=True,
+        ),
+    ]
+    if summary.training_seeds > 1:
+        return answers
+    one_seed: Any = {"verdict": "cannot tell", "chip": "cannot tell: one training seed"}
+    return [answers[0], replace(answers[1], **one_seed, claim=UNDECIDED), answers[2]]
 
 
-def _best(best: BestRuleComparison, top: int) -> str:
-    prm, orm = (" and ".join(dict.fromkeys(names)) for names in (best.prm_rules, best.orm_rules))
-    verdict = _sign(best.difference, "no significant difference", "the PRM is better", "the ORM is better")
-    return (
-        f"Each by its best rule, chosen on the other half of the test problems, at N={top}: "
-        f"PRM {best.prm:.1%} ({prm}), ORM {best.orm:.1%} ({orm}); {verdict}: {best.difference:+.1p}."
+def limits(summary: Summary) -> list[str]:
+    """What the run cannot conclude, and from how much it concludes the rest."""
+    counts, seeds = summary.counts, summary.training_seeds
+    left_out = counts["traces_without_steps"] + counts["traces_with_error"] + counts["labels_without_value"]
+    return [
+        f"{counts['test_problems']} test problems, {max(summary.prm)} samples each, {counts['train_traces']} "
+        f"labelled traces; {seeds} training seed{'s' * (seeds > 1)}; {left_out} traces or labels left out.",
+        "One run is one run: other seeds of the same training move a difference between two models by "
+        "several points, which intervals over problems leave out. `--full` trains five of each."
+        if seeds == 1
+        else "Samples, labels and test problems come from one seed; intervals are over problems and training "
+        "seeds.",
+        "The domain is arithmetic modulo 10 with small models that know it. Nothing here was measured on "
+        "real text, and the sizes of the effects do not carry over.",
+    ]
+
+
+def first_screen(summary: Summary, *, examples: Sequence[Example] = (), command: str = "") -> FirstScreen:
+    """The sentence, the cards and the limits."""
+    answers = cards(summary)
+    return FirstScreen(
+        sentence=sentence("The PRM", answers),
+        cards=answers,
+        examples=examples,
+        limits=limits(summary),
+        origin=Origin(
+            data="problems of the lab", model="lab policy and trunk", command=command, json="summary.json"
+        ),
     )
 
 
-def _sign(difference: Interval, unclear: str, positive: str, negative: str) -> str:
-    """One of three words, by whether the interval includes 0, and on which side it is."""
-    if difference.includes(0):
-        return unclear
-    return positive if difference.value > 0 else negative
-
-
-def write_report(summary: Summary, path: Path) -> None:
-    """One offline page: findings, curves, tables. Equal summaries give equal bytes."""
+def report_of(summary: Summary, *, examples: Sequence[Example] = (), command: str = "") -> Report:
+    """One offline page: first screen, curve, tables. Equal arguments give equal bytes."""
     curves: dict[str, Curve] = {title: getattr(summary, key) for key, title in CURVES.items()}
-    report = Report("surefoot quickstart: does step supervision choose better answers?")
-    for finding in summary.findings:
-        report.text(finding)
-    report.heading("Accuracy against the number of samples")
-    report.figure(
-        curve_figure(curves), "Accuracy of the chosen answer; bands are 95 % intervals over problems."
+    tables = {
+        "accuracy": {title: _by_size(curve) for title, curve in curves.items()},
+        "prm_against_orm": summary.prm_against_orm,
+        "differences": {name: {"difference": value} for name, value in summary.differences.items()},
+        "steps": summary.steps,
+        "every_rule": {name: _by_size(curve) for name, curve in summary.selectors.items()},
+        **{name: getattr(summary, name) for name in ("policy", "label_noise", "counts", "tokens")},
+    }
+    section = Section(
+        title="All results",
+        about="Intervals are 95 %, over problems and training seeds.",
+        results=tables,
+        findings=summary.findings,
+        printed=("accuracy", "prm_against_orm"),
     )
-    sizes = list(summary.prm)
-    report.table(
-        ["selection", *(f"N={size}" for size in sizes)],
-        [[title, *(curve[size] for size in sizes)] for title, curve in curves.items()],
-        "Share of problems answered correctly, with 95 % intervals",
-        spec=".1%",
-    )
-    differences = list(summary.differences.items())
-    report.table(["difference", "value"], differences, "Paired differences", spec="+.1p")
-    report.heading("PRM and ORM by every rule")
-    report.table(*rule_table(summary), "Share of problems answered correctly, with 95 % intervals")
-    report.table(
-        ["scorer and rule", *(f"N={size}" for size in sizes)],
-        [[name, *(curve[size].value for size in sizes)] for name, curve in summary.selectors.items()],
-        "Every scorer by every rule",
-        spec=".1%",
-    )
-    report.heading("Do the scorers look at the step?")
-    columns = [
-        "step AUC",
-        "within position",
-        "within problem",
-        "probe: correct digit first",
-        "probe contrast",
-    ]
-    report.table(
-        ["scorer", *columns],
-        [[name, *quality.model_dump().values()] for name, quality in summary.steps.items()],
-        "Good prefixes against bad ones on the test traces, by the exact checker",
-    )
-    report.heading("Policy, labels and cost")
-    noise = "Monte Carlo labels (hard) against the exact checker; precision and recall of errors"
-    for caption, values in (
-        ("Policy", summary.policy),
-        (noise, summary.label_noise),
-        ("Counts", summary.counts),
-    ):
-        report.table(["what", "value"], list(values.items()), caption)
-    report.table(
-        ["stage", "policy tokens read", "policy tokens written", "verifier tokens"],
-        [[k, u.prompt_tokens, u.completion_tokens, u.verifier_tokens] for k, u in summary.tokens.items()],
-        "Tokens",
-    )
-    report.write(path)
+    first = first_screen(summary, examples=examples, command=command)
+    report = Report("surefoot quickstart: does step supervision choose better answers?", first)
+    report.figure(curve_figure(curves), "Accuracy of the chosen answer against the number of samples.")
+    return report.section(section)
 
 
-def rule_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
-    """Headers and rows of PRM against ORM at the largest N, for the page and the terminal."""
-    top = max(summary.prm)
-    return ["rule", f"PRM, N={top}", f"ORM, N={top}", "PRM - ORM, points", "ahead"], [
-        [
-            rule,
-            f"{comparison.prm:.1%}",
-            f"{comparison.orm:.1%}",
-            f"{100 * comparison.difference:+.1f}",
-            comparison.verdict,
-        ]
-        for rule, comparison in summary.prm_against_orm.items()
-    ]
+def _by_size(curve: Curve) -> dict[str, Interval]:
+    return {f"N={size}": value for size, value in curve.items()}

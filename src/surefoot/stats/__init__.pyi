@@ -5,6 +5,7 @@ from .bootstrap import bootstrap_mean as bootstrap_mean
 from .bootstrap import bootstrap_seeds as bootstrap_seeds
 from .bootstrap import bootstrap_statistic as bootstrap_statistic
 from .bootstrap import bootstrap_totals as bootstrap_totals
+from .bootstrap import mean_over_runs as mean_over_runs
 from .calibration import Reliability as Reliability
 from .calibration import ReliabilityBin as ReliabilityBin
 from .calibration import expected_calibration_error as expected_calibration_error
@@ -22,5 +23,6 @@ from .rater_agreement import cohens_kappa as cohens_kappa
 from .rater_agreement import contingency as contingency
 from .rater_agreement import gwets_ac1 as gwets_ac1
 from .roc import Auc as Auc
+from .roc import auc_by_problem as auc_by_problem
 from .roc import roc_auc as roc_auc
 from .roc import roc_auc_within as roc_auc_within

@@ -84,6 +84,23 @@ def bootstrap_seeds(
     return _interval(float(np.concatenate(arrays).mean()), sums / problems)
 
 
+def mean_over_runs(values: ArrayLike, *, draws: int = 10_000, rng: np.random.Generator) -> Interval:
+    """Mean of ``values`` [runs, problems], of which both are samples; runs are e.g. models of several seeds.
+
+    Problems are resampled as in :func:`bootstrap_mean`, with all runs of a problem together. The runs add
+    noise of their standard error, of Student's distribution with runs - 1 degrees of freedom, because a few
+    runs cannot be resampled. With one run the interval covers the problems alone. Raises ``ValueError`` as
+    ``bootstrap_mean``.
+    """
+    array = np.asarray(values, dtype=float)
+    by_problem = _values(array.mean(axis=0), "values")
+    results = _resampled_sums(by_problem, draws, rng) / len(by_problem)
+    if (runs := len(array)) > 1:
+        error = array.mean(axis=1).std(ddof=1) / math.sqrt(runs)
+        results = results + error * rng.standard_t(runs - 1, size=draws)
+    return _interval(float(by_problem.mean()), results)
+
+
 def bootstrap_statistic(
     cluster_ids: Sequence[Hashable],
     statistic: Callable[[Resample], float],

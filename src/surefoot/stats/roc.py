@@ -17,6 +17,33 @@ from surefoot.errors import LabelError
 from surefoot.stats.bootstrap import group_numbers
 
 
+def auc_by_problem(scores: ArrayLike, labels: ArrayLike, problems: Sequence[Hashable]) -> NDArray[np.float64]:
+    """One value per problem, in the order of their first items, whose mean is the AUC over all steps pooled.
+
+    A mean over problems has the intervals, also paired ones, of the other functions. A problem's value is the
+    AUC plus its influence on it (Obuchowski 1997, eq. 4). ``scores`` and ``labels`` have shape [steps]; a
+    label of 1 is good. NaN if a class is absent or a score is unknown.
+    """
+    score, good = np.asarray(scores, dtype=float), np.asarray(labels, dtype=float) == 1
+    problem = group_numbers(problems)
+    count = int(problem.max(initial=-1)) + 1
+    above_bad = _share_below(score[good], score[~good])
+    below_good = 1 - _share_below(score[~good], score[good])
+    if np.isnan(score).any() or not (len(above_bad) and len(below_good)):
+        return np.full(count, math.nan)
+    area, influence = above_bad.mean(), np.zeros(count)
+    np.add.at(influence, problem[good], (above_bad - area) / len(above_bad))
+    np.add.at(influence, problem[~good], (below_good - area) / len(below_good))
+    return np.asarray(area + count * influence)
+
+
+def _share_below(scores: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
+    """For each score the share of the others below it; a tie counts one half."""
+    ordered = np.sort(others)
+    low, high = (np.searchsorted(ordered, scores, side) for side in ("left", "right"))
+    return (low + high) / max(2 * len(others), 1)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Auc:
     """Share of (good, bad) pairs in which the good step has the higher score; a tie counts one half."""

@@ -1,7 +1,8 @@
-"""Progress bars on standard error."""
+"""Progress of long work on standard error: bars on a terminal, a line a minute in a log file."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -10,10 +11,12 @@ from surefoot.printable import printable
 Progress = Callable[[str, int, int], None]
 """Called with the name of a stage, the items done and their total."""
 
+LINE_EVERY_S = 60.0
+
 
 @contextmanager
 def progress_bars() -> Iterator[Progress]:
-    """One bar per stage, on standard error, with the remaining time."""
+    """One bar per stage on a terminal; elsewhere lines. Both with the remaining time."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -24,6 +27,12 @@ def progress_bars() -> Iterator[Progress]:
         TimeRemainingColumn,
     )
 
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        import click
+
+        yield progress_lines(lambda line: click.echo(line, err=True))
+        return
     columns = (
         TextColumn("{task.description:16}", markup=False),
         BarColumn(),
@@ -31,7 +40,7 @@ def progress_bars() -> Iterator[Progress]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True)) as bars:
+    with Progress(*columns, console=console) as bars:
         tasks: dict[str, int] = {}
 
         def update(stage: str, done: int, total: int) -> None:
@@ -40,3 +49,32 @@ def progress_bars() -> Iterator[Progress]:
             bars.update(tasks[stage], completed=done, total=total)  # type: ignore[arg-type]
 
         yield update
+
+
+def progress_lines(write: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic) -> Progress:
+    """Writes a line a minute with the share done and the time that is left at this pace.
+
+    Work of less than a minute writes nothing. A resumed stage is timed from where it was resumed.
+    """
+    written = clock()
+    starts: dict[str, tuple[float, int]] = {}
+
+    def update(stage: str, done: int, total: int) -> None:
+        nonlocal written
+        now = clock()
+        start, before = starts.setdefault(stage, (now, done))
+        if now - written < LINE_EVERY_S:
+            return
+        written = now
+        pace = (now - start) / (done - before) if done > before else None
+        left = "" if pace is None or done >= total else f", about {clock_time(pace * (total - done))} left"
+        write(f"{printable(stage)}: {done:,} of {total:,} after {clock_time(now - start)}{left}")
+
+    return update
+
+
+def clock_time(seconds: float) -> str:
+    """``1:05:09``, ``12:30`` or ``0:07``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

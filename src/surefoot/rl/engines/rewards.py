@@ -1,7 +1,7 @@
 """Rewards for the responses of another engine: text and tokens in, rewards of a credit rule out.
 
 :func:`step_reward_function` gives them to any trainer that accepts TRL's reward functions. Written and tested
-against TRL 1.13.0, which is not a dependency of this package (``pip install surefoot[trl]``). Advantages per
+against TRL 1.13.0, which is not a dependency of this package (``pip install '.[trl]'``). Advantages per
 token, from a credit rule: :class:`surefoot.rl.engines.StepGRPOTrainer`.
 """
 

@@ -1,0 +1,46 @@
+"""Progress in a log file, by a fake clock."""
+
+import re
+
+from surefoot.work.progress import clock_time, progress_lines
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def written(seconds_per_item, items):
+    clock, lines = Clock(), []
+    update = progress_lines(lines.append, clock=clock)
+    for done in range(items + 1):
+        update("stage 2 of 10, train-labels", done, items)
+        clock.now += seconds_per_item
+    return lines
+
+
+def test_a_log_gets_a_line_a_minute():
+    lines = written(5, 120)  # ten minutes
+    assert len(lines) == 10
+    assert lines[0] == "stage 2 of 10, train-labels: 12 of 120 after 1:00, about 9:00 left"
+    assert lines[-1] == "stage 2 of 10, train-labels: 120 of 120 after 10:00"
+
+
+def test_short_work_writes_nothing_and_slow_items_write_when_they_end():
+    assert written(1, 50) == []
+    assert [re.search(r"\d of", line)[0] for line in written(150, 2)] == ["1 of", "2 of"]
+
+
+def test_a_resumed_stage_is_timed_from_where_it_was_resumed():
+    clock, lines = Clock(), []
+    update = progress_lines(lines.append, clock=clock)
+    update("a", 90, 100)
+    clock.now = 60
+    update("a", 95, 100)
+    assert lines == ["a: 95 of 100 after 1:00, about 1:00 left"]
+
+
+def test_times_are_written_as_on_a_clock():
+    assert [clock_time(seconds) for seconds in (7, 61, 3909)] == ["0:07", "1:01", "1:05:09"]
