@@ -3,8 +3,9 @@
     python benchmarks/prm_vs_orm.py [--quick] [--out DIR] [--json FILE]
 
 Runs ``surefoot quickstart`` once per seed (runs that are there already are used) and pools the paired
-differences: same test problems, new training problems, samples and models for each seed. ``ratio`` is the
-accuracy of the PRM divided by the rival's. Every rule of reading and voting is given to both models.
+differences: same test problems, new training problems, samples and models for each seed, one model of each
+kind. ``ratio`` is the accuracy of the PRM divided by the rival's. Every rule of reading and voting is given
+to both models. ``surefoot quickstart --full`` has the same on one seed of data with five training seeds.
 """
 
 from __future__ import annotations
@@ -22,12 +23,21 @@ import numpy as np
 from surefoot import __version__
 from surefoot.evaluation import sizes_up_to
 from surefoot.io import read_records
-from surefoot.quickstart import MODELS, READINGS, RULES, QuickstartConfig, ScoredTraces, accuracy_curves
+from surefoot.quickstart import (
+    FULL,
+    MODELS,
+    READINGS,
+    RULES,
+    QuickstartConfig,
+    ScoredTraces,
+    accuracy_curves,
+)
 from surefoot.records import Problem, StepScores, Trace
 from surefoot.stats import Interval, bootstrap_seeds
 
 QUICK = {"train_problems": 200, "test_problems": 150, "test_samples": 16}
 """Sizes of ``--quick``; other settings are as in the full quickstart."""
+SIZES = FULL | {"training_seeds": 1}
 
 
 def finish_quickstart(runs: Path, seed: int, *, quick: bool) -> Path:
@@ -36,10 +46,10 @@ def finish_quickstart(runs: Path, seed: int, *, quick: bool) -> Path:
     runs.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "surefoot", "quickstart", "--seed", str(seed), "--out", str(out)]
     environment = dict(os.environ)
+    config = runs / ("quick.json" if quick else "full.json")
+    config.write_text(json.dumps(QUICK if quick else SIZES))
+    command += ["--config", str(config)]
     if quick:
-        config = runs / "quick.json"
-        config.write_text(json.dumps(QUICK))
-        command += ["--config", str(config)]
         environment["OMP_NUM_THREADS"] = "1"
     subprocess.run(command, check=True, env=environment)
     return out
@@ -61,9 +71,10 @@ def curves_of(out: Path, seed: int) -> dict[str, np.ndarray]:
     scored = ScoredTraces(
         problems=list(read_records(out / "test-problems.jsonl", Problem)),
         traces=list(read_records(out / "test-traces.jsonl", Trace)),
-        scores={name: list(read_records(out / f"scores-{name}.jsonl", StepScores)) for name in MODELS},
+        scores={name: [list(read_records(out / f"scores-{name}.jsonl", StepScores))] for name in MODELS},
     )
-    return accuracy_curves(scored, sizes_up_to(len(scored.traces) // len(scored.problems)), seed=seed)
+    curves = accuracy_curves(scored, sizes_up_to(len(scored.traces) // len(scored.problems)), seed=seed)
+    return {name: values[0] for name, values in curves.items()}
 
 
 def figures(curves: list[dict[str, np.ndarray]], sizes: list[int]) -> list[dict[str, object]]:
@@ -122,7 +133,7 @@ def main() -> None:
     seeds = options.seeds or (1 if options.quick else 3)
     runs = [finish_quickstart(options.out, seed, quick=options.quick) for seed in range(seeds)]
     curves = [curves_of(out, seed) for seed, out in enumerate(runs)]
-    config = QuickstartConfig.model_validate(QUICK if options.quick else {})
+    config = QuickstartConfig.model_validate(QUICK if options.quick else SIZES)
     sizes = sizes_up_to(config.test_samples)
     for name in ("pass_at", "majority", *READINGS):
         row = "  ".join(

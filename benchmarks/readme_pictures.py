@@ -1,11 +1,10 @@
-"""The two pictures of the README, drawn from a finished quickstart.
+"""The two pictures of the README.
 
-    surefoot quickstart --out runs/quickstart
-    python benchmarks/readme_pictures.py [--run runs/quickstart] [--out docs/images]
+    surefoot quickstart --full --seed 10 --test-seed 2000000 --out runs/confirmation
+    python benchmarks/readme_pictures.py [--run runs/confirmation] [--out docs/images]
 
-``scored-solution.svg``: a solution of a test problem with the PRM's score at each step. It is the first one
-that reaches the correct answer over a wrong step and whose first step below the threshold is the one the
-exact checker finds. ``selection.svg``: accuracy against the number of samples, with 95 % intervals.
+``checked-solution.svg``: the first solution of ``examples/gsm8k.jsonl`` with the verdict of the arithmetic
+verifier on each step. ``selection.svg``: accuracy against the number of samples in the run.
 """
 
 from __future__ import annotations
@@ -14,67 +13,80 @@ import argparse
 import json
 from html import escape
 from pathlib import Path
+from textwrap import wrap
 
-from surefoot.display import TraceView, show
-from surefoot.evaluation.palette import SERIES
-from surefoot.io import read_records
-from surefoot.lab import check_steps
-from surefoot.records import Problem, StepScores, Trace
+from surefoot.labelling import ArithmeticVerifier
+from surefoot.protocols import ProblemTrace, Verdict
+from surefoot.records import Problem, Trace
+from surefoot.segment import segment_trace
 
-THRESHOLD = 0.4
+SOLUTIONS = Path(__file__).parents[1] / "examples" / "gsm8k.jsonl"
+MARKS = {1: ("✓", "right"), -1: ("✗", "wrong"), None: ("·", "open")}
+"""Mark and class of a verdict; each has a mark, so that colour is not needed."""
+STYLE = """
+text { fill: #1b1f24 } .paper { fill: #ffffff } .soft { fill: #57606a }
+.wrong { fill: #b34a00 } .right { fill: #005a92 }
+.row { fill: #d55e00; opacity: .16 } .bold { font-weight: bold }
+@media (prefers-color-scheme: dark) {
+  text { fill: #e6edf3 } .paper { fill: #0d1117 } .soft { fill: #9198a1 }
+  .wrong { fill: #ff9a4d } .right { fill: #6cb8f0 }
+}
+""".strip()
 CURVES = {
-    "pass@N, the ceiling": ("pass_at", None, "#8c959f", ":"),
-    "PRM, weighted vote by product": ("selectors", "prm weighted vote product", "#0550ae", "-"),
-    "ORM, weighted vote by product": ("selectors", "orm weighted vote product", "#bc4c00", "-"),
-    "PRM, best of N by lowest step": ("prm", None, "#218bff", "--"),
-    "ORM, best of N by lowest step": ("orm_lowest_step", None, "#fb8f44", "--"),
-    "ORM, best of N by last step": ("orm", None, "#fb8f44", "-."),
-    "majority vote": ("majority", None, "#57606a", "-"),
+    "pass@N, the ceiling": ("pass_at", None, "#7f7f7f", ":"),
+    "PRM, weighted vote by product": ("selectors", "prm weighted vote product", "#0072b2", "-"),
+    "ORM, weighted vote by product": ("selectors", "orm weighted vote product", "#d55e00", "-"),
+    "PRM, best of N by lowest step": ("prm", None, "#56b4e9", "--"),
+    "ORM, best of N by lowest step": ("orm_lowest_step", None, "#e69f00", "--"),
+    "ORM, best of N by last step": ("orm", None, "#e69f00", "-."),
+    "majority vote": ("majority", None, "#009e73", "-"),
 }
 """Label of a line: where its points are in ``summary.json``, its colour and style."""
 
 
-def example(run: Path) -> tuple[Problem, TraceView]:
-    """The solution to draw. Raises ``SystemExit`` if the run has none."""
-    problems = {problem.id: problem for problem in read_records(run / "test-problems.jsonl", Problem)}
-    scores = read_records(run / "scores-prm.jsonl", StepScores)
-    for trace, record in zip(read_records(run / "test-traces.jsonl", Trace), scores, strict=True):
-        problem = problems[trace.problem_id]
-        view = show(trace, record, threshold=THRESHOLD)
-        verdicts = check_steps(problem, trace)
-        wrong = next((step for step, verdict in enumerate(verdicts) if verdict.value == -1), 0)
-        inside = 1 < wrong < len(verdicts) - 2
-        if trace.outcome and inside and view.first_below == wrong:
-            return problem, view
-    raise SystemExit(f"{run}: no solution fits; run the quickstart at its full size")
+def checked(row: dict[str, str]) -> tuple[ProblemTrace, list[Verdict]]:
+    """A row of ``SOLUTIONS`` with a verdict on each step."""
+    problem = Problem(text=row["question"], answer=row["answer"])
+    item = ProblemTrace(
+        problem=problem, trace=segment_trace(Trace(problem_id=problem.id, text=row["solution"]))
+    )
+    return item, ArithmeticVerifier().verify([item])[0]
 
 
-def draw_solution(problem: Problem, view: TraceView, path: Path) -> None:
-    """Rows of step and score, from red at 0 to green at 1."""
-    width, row, top = 760, 30, 66
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {top + row * len(view.steps) + 14}" '
-        f'font-family="ui-monospace,SFMono-Regular,Menlo,Consolas,monospace" font-size="15">',
-        '<rect width="100%" height="100%" rx="8" fill="#ffffff"/>',
-        f'<text x="20" y="30" fill="#1b1f24" font-size="12">{escape(problem.text)}</text>',
-        '<text x="20" y="54" fill="#57606a" font-size="12">step   PRM score</text>',
-    ]
-    for step, text in enumerate(view.steps):
-        value = view.scores[step] or 0.0
-        y = top + row * step
-        mark = step == view.first_below
-        colour, edge = SERIES[value < view.threshold], SERIES[1] if mark else "none"
-        strength = 0.08 + 0.5 * abs(value - view.threshold)
-        label = f"{step + 1}     {value:.2f}     {escape(text.strip())}"
-        parts += [
-            f'<rect x="12" y="{y}" width="736" height="26" rx="4" fill="{colour}" '
-            f'fill-opacity="{strength:.2f}" stroke="{edge}"/>',
-            f'<text x="20" y="{y + 18}" fill="#1b1f24" xml:space="preserve">{label}</text>',
-        ]
-        if mark:
-            said = f"▽ first score below {view.threshold:g}"
-            parts.append(f'<text x="430" y="{y + 18}" fill="#8f3c00" font-weight="bold">{said}</text>')
-    path.write_text("\n".join([*parts, "</svg>"]) + "\n", encoding="utf-8")
+def draw_solution(item: ProblemTrace, verdicts: list[Verdict], path: Path) -> None:
+    """The question, then a line for each step; the reason stands below a step that does not hold."""
+    width, line, y = 860, 24, 22
+    parts = []
+
+    def text(x: int, words: str, kind: str = "", size: int = 15) -> None:
+        css = f' class="{kind}"' if kind else ""
+        parts.append(f'<text x="{x}" y="{y}" font-size="{size}"{css}>{escape(words)}</text>')
+
+    for words in wrap(item.problem.text, 120):
+        text(20, words, "soft", 13)
+        y += 18
+    y += 14
+    for step, verdict in enumerate(verdicts):
+        mark, kind = MARKS[None if verdict.value is None else int(verdict.value)]
+        wrong = kind == "wrong"
+        if wrong:
+            parts.append(
+                f'<rect class="row" x="10" y="{y - 18}" width="{width - 20}" height="{2 * line}" rx="4"/>'
+            )
+        text(20, str(step + 1), "soft")
+        text(44, mark, f"{kind} bold")
+        text(68, item.trace.step_text(step).strip())
+        y += line
+        if wrong:
+            text(68, f"← first error: {verdict.reason}", "wrong bold", 13)
+            y += line
+    text(20, "GSM8K grades this answer as correct. A language model wrote it; a rule checked it.", "soft", 13)
+    frame = f'<rect class="paper" width="{width}" height="{y + 16}" rx="8"/>'
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {y + 16}" '
+        'font-family="system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif">'
+    )
+    path.write_text("\n".join([head, f"<style>{STYLE}</style>", frame, *parts, "</svg>"]) + "\n", "utf-8")
 
 
 def draw_curves(summary: dict, path: Path) -> None:
@@ -106,12 +118,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--run", type=Path, default=Path("runs/quickstart"))
+    parser.add_argument("--run", type=Path, default=Path("runs/confirmation"))
     parser.add_argument("--out", type=Path, default=Path("docs/images"))
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    draw_solution(*example(args.run), args.out / "scored-solution.svg")
-    draw_curves(json.loads((args.run / "summary.json").read_text("utf-8")), args.out / "selection.svg")
+    row = json.loads(SOLUTIONS.read_text("utf-8").splitlines()[0])
+    draw_solution(*checked(row), args.out / "checked-solution.svg")
+    if (summary := args.run / "summary.json").is_file():
+        draw_curves(json.loads(summary.read_text("utf-8")), args.out / "selection.svg")
+    else:
+        print(f"{summary} is not there: selection.svg is as it was")
 
 
 if __name__ == "__main__":

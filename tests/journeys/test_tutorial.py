@@ -163,6 +163,16 @@ def test_a_quickstart_of_other_sizes(reader: Reader) -> None:
     keys = page.split("## Read summary.json")[1].split("\n## ")[0]
     named = {key for row in re.findall(r"^\| (.*?) \|", keys, re.M) for key in re.findall(r"`(\w+)`", row)}
     assert named - set(summary) == set()
+    # Into a log file: each stage with its number and the time that is left; then the report in four lines.
+    ended = reader.printed["quickstart runs/small"]
+    stages = re.findall(
+        r"^stage (\d+) of 10, .*(?:on two idle cores|so far, about [\d:]+ left)$", ended.err, re.M
+    )
+    assert stages == [str(number) for number in range(1, 11)]
+    shown = " ".join(ended.out.split())
+    assert "Does it select better answers? cannot tell: one training seed" in shown
+    assert "One run is one run" in shown
+    assert "of work; runs/small/report.html" in shown
 
 
 def test_part_6_of_the_tutorial(reader: Reader, gpt2_base: Path) -> None:

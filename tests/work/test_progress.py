@@ -30,7 +30,7 @@ def test_a_log_gets_a_line_a_minute():
 
 def test_short_work_writes_nothing_and_slow_items_write_when_they_end():
     assert written(1, 50) == []
-    assert [re.search(r"\d of", line)[0] for line in written(150, 2)] == ["1 of", "2 of"]
+    assert [re.search(r": (\d of 2)", line)[1] for line in written(150, 2)] == ["1 of 2", "2 of 2"]
 
 
 def test_a_resumed_stage_is_timed_from_where_it_was_resumed():

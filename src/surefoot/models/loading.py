@@ -65,11 +65,11 @@ def load_prm(
 ) -> CheckpointScorer:
     """Load a reward model; ``load_prm(name).score(problem, solutions)`` scores.
 
-    ``name`` is ``lab`` (:data:`LAB`), a directory, a name on the hub (``owner/name@revision``), or the address
-    of a server (``http://host:8000``): the gateway of this package, vLLM or SGLang with a published model
-    (``http://host:8000#qwen-prm`` names its family, as ``family`` does; ``tokenizer`` is its tokenizer's
-    directory or name, where the server names none that is here), or, with ``family="generative"``, an
-    OpenAI-compatible server of a model that writes critiques
+    ``name`` is ``lab`` (:data:`LAB`), a directory, a name on the hub (``owner/name@revision``), or the
+    address of a server (``http://host:8000``): the gateway of this package, vLLM or SGLang with a published
+    model (``http://host:8000#qwen-prm`` names its family, as ``family`` does; ``tokenizer`` is its
+    tokenizer's directory or name, where the server names none that is here), or, with
+    ``family="generative"``, an OpenAI-compatible server of a model that writes critiques
     (:func:`surefoot.models.remote.opening.open_server`). Several names give the mean of their scores
     (:class:`surefoot.models.Ensemble`).
     ``deepconf:MODEL``, ``self-certainty:MODEL`` and ``entropy:MODEL`` are training-free scores of a language

@@ -117,8 +117,8 @@ def compare(
 def accuracy_curves(scored: ScoredTraces, sizes: Sequence[int], *, seed: int) -> dict[str, FloatArray]:
     """Expected accuracy of pass@N, majority, and every scorer by each of ``RULES``.
 
-    Each has shape [training seeds, problems, sizes], with one seed where no model is trained. Rules are called
-    like ``prm best-of-N min``; the rules in ``READINGS`` also appear under their own names.
+    Each has shape [training seeds, problems, sizes], with one seed where no model is trained. Rules are
+    called like ``prm best-of-N min``; the rules in ``READINGS`` also appear under their own names.
     """
     unscored = scored.pools([], "min")
     curves = {
@@ -217,7 +217,7 @@ def prefix_truth(scored: ScoredTraces) -> dict[str, list[bool]]:
 
 
 def judged_traces(scored: ScoredTraces, *, threshold: float = 0.5, most: int = 500) -> Iterator[JudgedTrace]:
-    """The first traces with a wrong step, and the first step that the first PRM scores below ``threshold``."""
+    """Traces with a wrong step, and the first step that the first PRM scores below ``threshold``."""
     truth, texts = prefix_truth(scored), {problem.id: problem.text for problem in scored.problems}
     scores = {record.trace_id: record.scores for record in scored.scores["prm"][0]}
     for trace in scored.traces[:most]:
@@ -270,7 +270,7 @@ def step_quality(
     *,
     seed: int,
 ) -> StepQuality:
-    """The scores called ``name`` against ``truth``, and ``scorers`` put to the content probe; means over seeds.
+    """Scores of ``name`` against ``truth``, and ``scorers`` put to the content probe: means over seeds.
 
     The position baseline scores an earlier step higher.
     """

@@ -1,0 +1,103 @@
+"""A GGUF file, as llama.cpp and Ollama have them, opens as a model wherever a directory does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from command_line import good, refused
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from surefoot.io import read_records
+from surefoot.records import StepScores, Trace
+
+gguf = pytest.importorskip("gguf", reason="gguf is not installed: pip install '.[gguf]'")
+pytest.importorskip("accelerate", reason="accelerate is not installed: pip install '.[gguf]'")
+
+TOKENS = ["<|endoftext|>", *map(chr, range(33, 127)), "Ġ", "Ċ", "Ġa"]
+"""Of a byte-level tokenizer: every printable character, the space, the line end, and one merge."""
+
+
+@pytest.fixture(scope="module")
+def model() -> Qwen2ForCausalLM:
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=len(TOKENS),
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    return Qwen2ForCausalLM(config)
+
+
+@pytest.fixture(scope="module")
+def file(model: Qwen2ForCausalLM, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model as llama.cpp's converter writes it, in float32."""
+    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
+    config = model.config
+    writer = gguf.GGUFWriter(str(path), "qwen2")
+    writer.add_name("tiny")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(10_000.0)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(TOKENS)
+    writer.add_token_types([3, *[1] * (len(TOKENS) - 1)])
+    writer.add_token_merges(["Ġ a"])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(0)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN2, config.num_hidden_layers)
+    for name, weight in model.state_dict().items():
+        writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), weight.numpy())
+    for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
+        write()
+    writer.close()
+    return path
+
+
+def test_the_weights_and_the_text_are_those_of_the_file(model, file, tmp_path):
+    from surefoot.models import CheckpointCard, RewardModel
+    from surefoot.models.engine.causal import load_causal
+
+    loaded, tokenizer = load_causal(file)
+    text = "What is a sum? 3 + 4\n"
+    ids = tokenizer(text, return_tensors="pt").input_ids
+    assert tokenizer.decode(ids[0]) == text
+    assert torch.equal(loaded(ids).logits, model(ids).logits)
+    # a trunk for training, which can be saved: nothing of the quantiser is left
+    card = CheckpointCard(kind="prm", label_source="none", base="tiny")
+    RewardModel.initialise(file, card).save(tmp_path / "prm")
+    assert json.loads((tmp_path / "prm" / "config.json").read_text())["hidden_size"] == 64
+
+
+def test_it_samples_and_scores_from_the_command_line(file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("problems.jsonl").write_text(json.dumps({"id": "p", "text": "What is 3 + 4?", "answer": "7"}) + "\n")
+    words = ("sample", "problems.jsonl", "--policy", file, "--n", 2, "--max-tokens", 8, "--equality", "exact")
+    good(*words, "--out", "traces.jsonl")
+    traces = list(read_records("traces.jsonl", Trace))
+    assert [trace.policy for trace in traces] == ["tiny.gguf"] * 2
+    assert all(trace.text for trace in traces)
+    words = ("score", "traces.jsonl", "-m", f"deepconf:{file}", "--problems", "problems.jsonl")
+    good(*words, "--out", "scores.jsonl")
+    assert {record.scorer for record in read_records("scores.jsonl", StepScores)} == {"deepconf:tiny.gguf"}
+
+
+def test_another_file_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("weights.bin").write_bytes(b"x")
+    Path("problems.jsonl").write_text(json.dumps({"id": "p", "text": "1 + 1?"}) + "\n")
+    sentence = refused("sample", "problems.jsonl", "--policy", "weights.bin", "--out", "t.jsonl")
+    assert "weights.bin is a file; name the directory of the checkpoint, or a .gguf file" in sentence
