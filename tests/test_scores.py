@@ -6,7 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.errors import ScoreError
-from surefoot.scores import AGGREGATORS, aggregate, checked_scores, trace_score
+from surefoot.models import LabelScorer
+from surefoot.scores import (
+    AGGREGATORS,
+    aggregate,
+    checked_scores,
+    is_scored,
+    step_score,
+    trace_rule,
+    trace_score,
+)
 
 PROBABILITIES = st.lists(st.floats(0, 1), min_size=1, max_size=40)
 
@@ -121,3 +130,49 @@ def test_records_that_do_not_fit_the_traces_are_refused(change, message):
     changed = type("Changed", (OtherRecords,), {"change": staticmethod(change)})(scorer.scores)
     with pytest.raises(ScoreError, match=message):
         checked_scores(changed, items)
+
+
+VERDICTS = st.lists(st.sampled_from([0.0, None, 0.5, 1.0]), min_size=1, max_size=12)
+
+
+@given(VERDICTS, VERDICTS)
+def test_verdicts_compare_by_refuted_and_then_by_confirmed_steps(one, other):
+    values = [aggregate(scores, "verdicts") for scores in (one, other)]
+    ranks = [(0.0 not in scores, 0.0 not in scores and scores.count(1.0)) for scores in (one, other)]
+    assert (values[0] > values[1]) == (ranks[0] > ranks[1])
+    assert (values[0] == values[1]) == (ranks[0] == ranks[1])
+    assert all(0 <= value < 1 for value in values)
+
+
+@given(VERDICTS, st.integers(0, 12))
+def test_an_open_verdict_changes_nothing(scores, at):
+    assert aggregate([*scores[:at], None, *scores[at:]], "verdicts") == aggregate(scores, "verdicts")
+
+
+@given(st.integers(0, 10_000))
+def test_the_odds_of_confirmed_steps_are_odd_numbers(confirmed):
+    value = aggregate([None] + [1.0] * confirmed, "verdicts")
+    assert value / (1 - value) == pytest.approx(2 * confirmed + 1)
+    assert value < aggregate([1.0] * (confirmed + 1), "verdicts")
+
+
+def test_verdicts_need_steps_and_are_scored_if_one_step_is():
+    with pytest.raises(ScoreError, match="empty"):
+        aggregate([], "verdicts")
+    assert trace_score([], "verdicts") is None
+    assert [is_scored(scores, "verdicts") for scores in ([], [None], [None, 0.0], [1.0])] == [0, 0, 1, 1]
+    assert [is_scored(scores, "min") for scores in ([], [None], [None, 0.0], [1.0])] == [0, 0, 0, 1]
+    assert [step_score(score, "verdicts") for score in (0.0, None, 1.0)] == [0.0, 0.5, 1.0]
+    assert step_score(None, "min") is None
+
+
+def test_a_labeller_of_correctness_gives_verdicts():
+    assert trace_rule(LabelScorer(NoLabels(), name="checks")) == "verdicts"
+    assert trace_rule(LabelScorer(NoLabels(), name="checks", unknown=1.0)) == "min"
+    assert trace_rule(LabelScorer(NoLabels(), name="rollouts", kind="value")) == "min"
+    assert trace_rule(object()) == "min"
+
+
+class NoLabels:
+    async def label(self, items):
+        return [[] for _ in items]

@@ -802,6 +802,11 @@ class StepScores(Record):
         scores = (None,) * len(trace.steps)
         return cls(trace_id=trace.id, scorer=scorer, scores=scores, unscored_reason=reason)
 
+    @property
+    def are_verdicts(self) -> bool:
+        """Whether a check gave them: each is 0, 1 or missing, and some have a reason."""
+        return any(self.reasons) and set(self.scores) <= {0, 1, None}
+
     def refuted(self, first: int = 0) -> bool:
         """Whether a check found a step from ``first`` on wrong: its score is 0, and it has a reason."""
         return any(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from surefoot.errors import ScoreError
 from surefoot.protocols import ProblemTrace, StepScorer
@@ -16,6 +16,9 @@ Aggregator = Literal["min", "product", "last", "mean", "sum"]
 calls it the canonical credit assignment of process rewards)."""
 
 AGGREGATORS: tuple[Aggregator, ...] = get_args(Aggregator)
+
+TraceRule = Literal[Aggregator, "verdicts"]
+"""How a trace's step scores become one number; "verdicts" for those of checks, see :func:`verdict_value`."""
 
 
 def checked_scores(scorer: StepScorer, items: Sequence[ProblemTrace]) -> list[StepScores]:
@@ -46,13 +49,48 @@ def require_scores(record: StepScores, trace_id: str, steps: int) -> None:
         )
 
 
-def trace_score(scores: Sequence[float | None], how: Aggregator) -> float | None:
-    """:func:`aggregate`, or ``None`` for a trace without steps or with an unscored step.
+def trace_rule(scorer: object) -> TraceRule:
+    """How a scorer's step scores become one number: as it or its checkpoint says, else "min"."""
+    for source in (scorer, getattr(scorer, "card", None)):
+        if rule := getattr(source, "aggregation", None):
+            return cast("TraceRule", rule)
+    return "min"
 
-    Unscored is not zero, and a minimum over the other steps would be too high. Raises ``ScoreError`` if
-    ``product`` gets a negative score.
+
+def verdict_value(scores: Sequence[float | None]) -> float:
+    """Value of a trace's verdicts: 0 if a step is refuted, else 1 - 1 / (2 c + 2) with c confirmed steps.
+
+    A score of 0 refutes a step, 1 confirms it, and a missing or other one leaves it open. So a trace with a
+    refuted step is worth less than any without, an open step changes nothing, more confirmed steps are worth
+    more, and the odds of a trace without a refuted step are 2 c + 1.
     """
-    finite = complete_scores(scores)
+    values = [score for score in scores if score is not None]
+    if any(value <= 0 for value in values):
+        return 0.0
+    return 1 - 1 / (2 * sum(value >= 1 for value in values) + 2)
+
+
+def step_score(score: float | None, how: TraceRule) -> float | None:
+    """The score of a step by itself; an open verdict lies between refuted and confirmed."""
+    if score is not None and math.isfinite(score):
+        return score
+    return 0.5 if how == "verdicts" else None
+
+
+def is_scored(scores: Sequence[float | None], how: TraceRule) -> bool:
+    """Whether all steps of a trace have a score, and for verdicts whether one has."""
+    if how == "verdicts":
+        return any(score is not None for score in scores)
+    return bool(complete_scores(scores))
+
+
+def trace_score(scores: Sequence[float | None], how: TraceRule) -> float | None:
+    """:func:`aggregate`, or ``None`` for a trace without steps, or with an unscored step.
+
+    Only verdicts may be missing. Unscored is not zero, and a minimum over the other steps would be too high.
+    Raises ``ScoreError`` if ``product`` gets a negative score.
+    """
+    finite = scores if how == "verdicts" else complete_scores(scores)
     return aggregate(finite, how) if finite else None
 
 
@@ -62,17 +100,19 @@ def complete_scores(scores: Sequence[float | None]) -> list[float] | None:
     return finite if len(finite) == len(scores) else None
 
 
-def aggregate(scores: Sequence[float | None], how: Aggregator) -> float:
+def aggregate(scores: Sequence[float | None], how: TraceRule) -> float:
     """Reduce the step scores of a trace to one number.
 
     For scores in [0, 1], product <= min <= mean, and all rules agree on a single step. An additional step
     with score 1 changes ``last``, ``mean`` and ``sum``, but not ``product`` and ``min``. A ``sum`` of
-    positive scores grows with every step and is not a probability.
+    positive scores grows with every step and is not a probability. ``verdicts`` is :func:`verdict_value`.
 
     Raises ``ScoreError`` for an empty list, an unscored step (``None`` or NaN: unscored is not zero, and a
-    minimum over the other steps would be too high), an unknown rule, and a negative score (a logit or a
-    margin) for ``product``.
+    minimum over the other steps would be too high; only ``verdicts`` takes it), an unknown rule, and a
+    negative score (a logit or a margin) for ``product``.
     """
+    if how == "verdicts" and scores:
+        return verdict_value(scores)
     values = _complete(scores)
     if how == "min":
         return min(values)

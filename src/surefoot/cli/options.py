@@ -24,7 +24,7 @@ from surefoot.cli.terminal import echo
 from surefoot.errors import CheckpointError, RunError, SandboxError
 from surefoot.labels import Neutral
 from surefoot.policies.devices import LOADING, Loading
-from surefoot.scores import Aggregator
+from surefoot.scores import TraceRule
 from surefoot.work.cost import Rates
 
 if TYPE_CHECKING:
@@ -171,7 +171,11 @@ SandboxName = Annotated[
 ]
 Calibrated = Annotated[bool, Field(description="Put scores through the checkpoint's `calibration.json`.")]
 Aggregate = Annotated[
-    Aggregator | None, Field(description="How step scores become one number; else as the checkpoint says.")
+    TraceRule | None,
+    Field(
+        description="How step scores become one number; else as the checkpoint says, and verdicts for a "
+        "verifier: any refuted step loses, then more confirmed ones win."
+    ),
 ]
 Gold = Annotated[
     tuple[str, ...],

@@ -13,7 +13,7 @@ from surefoot.cli import options as o
 from surefoot.cli.settings import Command
 from surefoot.cli.terminal import echo, echo_table
 from surefoot.errors import ScoreError
-from surefoot.scores import Aggregator
+from surefoot.scores import TraceRule
 from surefoot.search.selection import SelectorName
 
 if TYPE_CHECKING:
@@ -44,9 +44,14 @@ class Select(Command):
     among: Annotated[str | None, o.INPUT] = Field(
         default=None,
         description="File of step scores that come first: of a problem's traces those with the highest "
-        "lowest score there take part. For example visible tests, by `surefoot execute --scores`.",
+        "lowest score there, or the best verdicts, take part. For example visible tests, by `surefoot "
+        "execute --scores`.",
     )
-    aggregate: Aggregator = Field(default="min", description="How step scores become one number.")
+    aggregate: TraceRule | None = Field(
+        default=None,
+        description="How step scores become one number; if not given, verdicts for those of a check (any "
+        "refuted step loses, then more confirmed ones win), and min for others.",
+    )
     equality: Literal["math", "numeric", "exact"] = Field(
         default="math", description="How answers are compared."
     )
@@ -69,24 +74,26 @@ class Select(Command):
         from surefoot.records import Trace
         from surefoot.search import SELECTORS, Pool, select_among
 
-        scores = _table_of_one(self.scores) if self.scores else None
-        among = _table_of_one(self.among) if self.among else None
+        scores, how = _table_of_one(self.scores)
+        among, how_among = _table_of_one(self.among)
+        how = self.aggregate or how
         traces = read_table(self.traces, Trace)
         selector = SELECTORS[self.rule]
         chosen: list[str] = []
         graded: list[Pool] = []
-        answered = scored = 0
+        answered = scored = blank = 0
         with AnswerChecker(self.equality) as compare:
             for group in traces.groups():
                 answers = group_equal([trace.answer for trace in group], compare)
-                values = _values(group, scores, self.aggregate)
+                values = _values(group, scores, how)
                 pool = [
                     Candidate(answer=a, score=v, refuted=_refuted(trace, scores))
                     for trace, a, v in zip(group, answers, values, strict=True)
                 ]
                 answered += sum(answer is not None for answer in answers)
-                scored += sum(value is not None for value in values)
-                gate = None if among is None else _values(group, among, "min")
+                scored_here = _scored(group, scores, how)
+                scored, blank = scored + scored_here, blank + (scored_here == 0)
+                gate = None if among is None else _values(group, among, how_among)
                 chosen.append(group[select_among(selector, pool, gate)].id)
                 if all(trace.outcome is not None for trace in group):
                     correct = np.array([trace.outcome for trace in group], dtype=bool)
@@ -106,31 +113,50 @@ class Select(Command):
                 "extract answers"
             )
         if scores is not None and scored < len(traces):
-            echo(f"{len(traces) - scored} traces are unscored and chosen last", err=True)
+            fate = "count as open" if how == "verdicts" else "are chosen last"
+            echo(f"{len(traces) - scored} traces are unscored and {fate}", err=True)
+        if scores is not None and blank:
+            echo(f"{blank} of {len(chosen)} problems have no scored trace: votes or order decided", err=True)
         out = self.out if self.out == "-" else Path(self.out)
         write_records(out, (trace for name in chosen for trace in traces.find(name)), record=Trace)
         _table(graded, self.rule)
 
 
-def _table_of_one(path: str) -> RecordTable[StepScores]:
-    """The scores of a file, which must be of one scorer."""
+def _table_of_one(path: str | None) -> tuple[RecordTable[StepScores] | None, TraceRule]:
+    """The scores of a file, which must be of one scorer, and the rule that fits them."""
     from surefoot.cli.runs import read_table
     from surefoot.records import StepScores
 
+    if path is None:
+        return None, "min"
     table = read_table(path, StepScores)
-    if len(scorers := sorted({record.scorer for record in table})) > 1:
-        raise ScoreError(f"{path}: scores of {len(scorers)} scorers ({', '.join(scorers[:3])}); give one's")
-    return table
+    scorers, kinds = set(), set()
+    for record in table:
+        scorers.add(record.scorer)
+        if any(score is not None for score in record.scores):
+            kinds.add(record.are_verdicts)
+    if len(scorers) > 1:
+        names = ", ".join(sorted(scorers)[:3])
+        raise ScoreError(f"{path}: scores of {len(scorers)} scorers ({names}); give one's")
+    return table, "verdicts" if kinds == {True} else "min"
 
 
 def _values(
-    group: Sequence[Trace], scores: RecordTable[StepScores] | None, how: Aggregator
+    group: Sequence[Trace], scores: RecordTable[StepScores] | None, how: TraceRule
 ) -> list[float | None]:
     """One number for each trace, ``None`` for one without scores."""
     from surefoot.scores import trace_score
 
     records = scores.find_many(trace.id for trace in group) if scores is not None else {}
     return [trace_score(records[t.id][-1].scores, how) if t.id in records else None for t in group]
+
+
+def _scored(group: Sequence[Trace], scores: RecordTable[StepScores] | None, how: TraceRule) -> int:
+    """Number of traces with a score."""
+    from surefoot.scores import is_scored
+
+    records = scores.find_many(trace.id for trace in group) if scores is not None else {}
+    return sum(is_scored(rows[-1].scores, how) for rows in records.values())
 
 
 def _refuted(trace: Trace, scores: RecordTable[StepScores] | None) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, Protocol, runtime_checkable
 
 from pydantic import Field
 
@@ -11,7 +11,7 @@ from surefoot.answers import AnswerChecker, Grader, group_equal
 from surefoot.batching import Batcher
 from surefoot.protocols import Candidate, Policy, StepScorer
 from surefoot.records import FrozenModel, Problem, Record, StepScores, Trace, Usage
-from surefoot.scores import Aggregator
+from surefoot.scores import TraceRule, trace_rule
 from surefoot.search.selection import FIRST, SELECTORS, Rule
 from surefoot.search.space import Prefix, Space, Steps
 
@@ -64,6 +64,19 @@ class SearchCounts(FrozenModel):
     """Failed requests to the policy."""
 
 
+Finish = Literal["chosen", "unscored", "none"]
+"""How a choice was made: by the rule; by votes or order, as no candidate has a score; or, without a solution,
+not at all."""
+
+
+def finish_of(chosen: int | None, rule: str, records: Iterable[StepScores | None]) -> Finish:
+    """How a choice among candidates with these scores was made; ``None`` or no records = no scorer."""
+    if chosen is None:
+        return "none"
+    scores = [score for record in records if record for score in record.scores]
+    return "unscored" if scores and rule != "majority" and set(scores) == {None} else "chosen"
+
+
 class SearchResult(Record):
     """One problem searched."""
 
@@ -88,6 +101,11 @@ class SearchResult(Record):
     """What went wrong, if anything did."""
 
     @property
+    def finish(self) -> Finish:
+        """How the choice was made."""
+        return finish_of(self.chosen, self.rule, self.scores)
+
+    @property
     def answer(self) -> str | None:
         """Final answer of the chosen candidate."""
         return None if self.chosen is None else self.candidates[self.chosen].answer
@@ -105,7 +123,7 @@ async def run_search(
     scorer: StepScorer | None = None,
     *,
     steps: Steps | None = None,
-    aggregation: Aggregator | None = None,
+    aggregation: TraceRule | None = None,
     grader: Grader | None = None,
     seed: int = 0,
     overlap: bool = False,
@@ -114,16 +132,16 @@ async def run_search(
 ) -> list[SearchResult]:
     """Search all ``problems``, ``concurrency`` at the same time (``None`` = all); results in their order.
 
-    ``aggregation`` makes a prefix's step scores one number; ``None`` is the rule that the scorer's checkpoint
-    names, or else ``min``. ``grader`` extracts and compares answers (default: the mathematical one).
-    ``overlap`` is for policies behind a server, see :class:`surefoot.batching.Batcher`. ``watch`` gets
+    ``aggregation`` makes a prefix's step scores one number; ``None`` is the scorer's own rule
+    (:func:`surefoot.scores.trace_rule`). ``grader`` extracts and compares answers (default: the mathematical
+    one). ``overlap`` is for policies behind a server, see :class:`surefoot.batching.Batcher`. ``watch`` gets
     the space and the result of each problem as soon as its search is over, for example to save its tree or to
     report progress.
 
     Raises what policy or scorer raise; a request that fails alone is noted in its problem's result.
     """
     steps = steps or Steps()
-    how = aggregation or getattr(getattr(scorer, "card", None), "aggregation", None) or "min"
+    how = aggregation or trace_rule(scorer)
     batcher = Batcher(policy, scorer, overlap=overlap)
 
     async def search_one(problem: Problem, grader: Grader) -> SearchResult:

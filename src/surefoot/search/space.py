@@ -24,7 +24,7 @@ from surefoot.protocols import (
     Segmenter,
 )
 from surefoot.records import Message, Problem, Step, StepScores, Trace, Usage, content_id
-from surefoot.scores import Aggregator, complete_scores, require_fit, trace_score
+from surefoot.scores import TraceRule, is_scored, require_fit, step_score, trace_score
 from surefoot.segment import Marker
 from surefoot.tree import Node, StepTree
 
@@ -112,7 +112,7 @@ class Space:
         batcher: Batcher,
         *,
         steps: Steps,
-        aggregation: Aggregator,
+        aggregation: TraceRule,
         grader: Grader,
         seed: int,
     ) -> None:
@@ -213,7 +213,7 @@ class Space:
                 prefix.data.scores, prefix.data.reason = record.scores, record.unscored_reason
                 prefix.data.reasons = record.reasons
                 self.usage += record.usage
-                self.counts["unscored"] += not complete_scores(record.scores)
+                self.counts["unscored"] += not is_scored(record.scores, self.aggregation)
         return [self.value(prefix) for prefix in prefixes]
 
     def value(self, prefix: Prefix) -> float:
@@ -225,8 +225,8 @@ class Space:
     def step_value(self, prefix: Prefix) -> float:
         """Score of a prefix's last step alone, scored before; minus infinity without a score."""
         scores = _scored_node(prefix).data.scores
-        last = scores[-1] if scores else None
-        return last if last is not None and math.isfinite(last) else -math.inf
+        last = step_score(scores[-1], self.aggregation) if scores else None
+        return -math.inf if last is None else last
 
     def scored_steps(self, prefix: Prefix) -> list[PrefixStep]:
         """The steps of a prefix that was scored before; none of one that was not."""

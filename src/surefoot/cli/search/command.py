@@ -270,7 +270,7 @@ class SearchSummary:
         self._outcomes: list[float] = []
         self._solvable: list[float] = []
         """Whether any candidate is correct, for problems with a reference answer."""
-        self._problems = self._candidates = self._without = 0
+        self._problems = self._candidates = self._without = self._unscored = 0
         self._usage = Usage()
         self._counts: Counter[str] = Counter()
         self._errors: Counter[str] = Counter()
@@ -280,7 +280,8 @@ class SearchSummary:
         for result in results:
             self._problems += 1
             self._candidates += len(result.candidates)
-            self._without += result.chosen is None
+            self._without += result.finish == "none"
+            self._unscored += result.finish == "unscored"
             self._usage += result.usage
             self._counts.update(result.counts.model_dump())
             if result.error:
@@ -312,6 +313,8 @@ class SearchSummary:
         }
         title = f"{title}: {self._problems} problems"
         echo_table(title, ("", ""), list(rows.items()), err=True, show_headings=False)
+        if self._unscored:
+            echo(f"{self._unscored} problems without a scored candidate: votes or order decided", err=True)
         for error, count in self._errors.most_common(5):
             echo(f"{count} problems with: {error}", err=True)
         if len(self._errors) > 5:

@@ -9,6 +9,7 @@ from surefoot.errors import ScoreError
 from surefoot.labels import as_target
 from surefoot.protocols import Labeller, ProblemTrace
 from surefoot.records import LabelKind, StepLabel, StepScores, Usage
+from surefoot.scores import TraceRule
 
 
 class LabelScorer:
@@ -37,6 +38,8 @@ class LabelScorer:
             raise ScoreError(f"'neutral' is {neutral}; scores lie in [0, 1]")
         self.labeller, self.name, self.kind = labeller, name, kind
         self.neutral, self.unknown = neutral, unknown
+        self.aggregation: TraceRule = "verdicts" if kind == "correctness" and unknown is None else "min"
+        """How the scores of a trace become one number, where nothing else is asked for."""
         self.overlaps = bool(getattr(labeller, "overlaps", False))
         """Whether several threads may call it at once."""
 

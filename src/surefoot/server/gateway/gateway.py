@@ -21,7 +21,7 @@ from surefoot.errors import StoreError, UnavailableError
 from surefoot.guard import Guard, GuardDecision, Review
 from surefoot.protocols import Policy, ProblemTrace, StepScorer, StepVerifier, TakesExtraBody
 from surefoot.records import Message, StepScores, Usage
-from surefoot.scores import Aggregator
+from surefoot.scores import trace_rule
 from surefoot.server.gateway.admission import (
     Admission,
     Jobs,
@@ -115,8 +115,7 @@ class Gateway:
             on_usage=self.metrics.add_usage,
             guard=self.guard,
         )
-        card_aggregation: Aggregator | None = getattr(getattr(scorer, "card", None), "aggregation", None)
-        self.aggregation: Aggregator = self.settings.aggregation or card_aggregation or "min"
+        self.aggregation = self.settings.aggregation or trace_rule(scorer)
         self.planner = Planner(
             policy=policy.name,
             takes_tools=isinstance(policy, TakesExtraBody),
@@ -186,7 +185,7 @@ class Gateway:
                 self.metrics.add_decisions(choice.decisions)
                 observations.add_choice(plan, choice)
             await self.record(entry.success(usage=generation.usage, generation=generation))
-            self.metrics.generated.labels(plan.strategy.family).inc(len(generation.choices))
+            self.metrics.add_choices(plan.strategy.family, generation.choices)
             self.monitor.add(observations)
             return generation
 

@@ -17,8 +17,8 @@ from surefoot.guard import Guard, GuardDecision, GuardedReply, Review, guarded_r
 from surefoot.guard.loop import Reviewer
 from surefoot.protocols import Candidate, ProblemTrace, SampleRequest, SampleResult, TakesExtraBody
 from surefoot.records import Message, StepScores, ToolCall, Trace, Usage, as_json, content_id
-from surefoot.scores import trace_score
-from surefoot.search.method import SearchCounts, SearchResult, conclude
+from surefoot.scores import TraceRule, step_score, trace_score
+from surefoot.search.method import Finish, SearchCounts, SearchResult, conclude, finish_of
 from surefoot.search.saved_tree import SavedTree, save_tree
 from surefoot.search.selection import FIRST, SELECTORS
 from surefoot.search.space import Prefix, Space
@@ -83,6 +83,11 @@ class Choice:
     def value(self) -> float | None:
         """Aggregated score of the chosen candidate."""
         return self.best.score if self.best is not None else None
+
+    @property
+    def finish(self) -> Finish:
+        """How the candidate was chosen."""
+        return finish_of(self.chosen, self.rule, (candidate.scores for candidate in self.candidates))
 
     @property
     def abstained(self) -> bool:
@@ -363,10 +368,11 @@ class _Reply:
     def message(self) -> Message:
         return self.trace.messages[-1]
 
-    def accepted(self, threshold: float) -> bool:
+    def accepted(self, threshold: float, how: TraceRule) -> bool:
         """Whether all steps of the message reach the threshold."""
         scores = self.scores.scores[self.first_step :] if self.scores else ()
-        return all(score is not None and score >= threshold for score in scores)
+        values = [step_score(score, how) for score in scores]
+        return all(value is not None and value >= threshold for value in values)
 
 
 @dataclass(kw_only=True)
@@ -435,7 +441,9 @@ class _ToolReplies:
         strategy, draw = self.plan.strategy, _Draw()
         for attempt in range(strategy.attempts):
             await self._sample(draw, run, seed, first=attempt * strategy.draws)
-            if strategy.threshold is not None and draw.replies[-1].accepted(strategy.threshold):
+            if strategy.threshold is not None and draw.replies[-1].accepted(
+                strategy.threshold, self.plan.aggregation
+            ):
                 draw.chosen = len(draw.replies) - 1
                 return draw
         if strategy.search is not None:

@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from surefoot.guard import GuardDecision, Review
 from surefoot.records import Usage
+from surefoot.scores import is_scored
 from surefoot.server.gateway.admission import Admission
 from surefoot.server.gateway.connections import ConnectionTable
 from surefoot.server.gateway.generation import Choice
@@ -77,7 +78,7 @@ class Observations:
         scores = best.scores.scores[choice.first_step :]
         if not choice.abstained:
             self.score(scores)
-        self.count("unscored", None in scores)
+        self.count("unscored", not is_scored(scores, plan.aggregation))
         threshold = plan.strategy.threshold
         if threshold is not None:
             accepted = sum(score is not None and score >= threshold for score in scores)
@@ -220,6 +221,11 @@ class Metrics:
         )
         self.tokens = counter("surefoot_tokens", "Tokens spent.", ["kind"])
         self.generated = counter("surefoot_choices", "Choices returned, by strategy.", ["strategy"])
+        self.unscored_choices = counter(
+            "surefoot_unscored_choices",
+            "Choices among candidates of which none has a score, by strategy.",
+            ["strategy"],
+        )
         self.disconnects = counter("surefoot_clients_left", "Clients that disconnected before their answer.")
         self.scorer_failures = counter(
             "surefoot_scorer_failures", "Traces for which the reward model raised."
@@ -263,6 +269,12 @@ class Metrics:
         self.tokens.labels("prompt").inc(usage.prompt_tokens)
         self.tokens.labels("completion").inc(usage.completion_tokens)
         self.tokens.labels("verifier").inc(usage.verifier_tokens)
+
+    def add_choices(self, strategy: str, choices: Sequence[Choice]) -> None:
+        """Count the choices of a request, and those among candidates without a score."""
+        self.generated.labels(strategy).inc(len(choices))
+        if unscored := sum(choice.finish == "unscored" for choice in choices):
+            self.unscored_choices.labels(strategy).inc(unscored)
 
     def add_decisions(self, decisions: Sequence[GuardDecision]) -> None:
         """Count decisions of the guard, and its time."""

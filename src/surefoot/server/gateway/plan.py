@@ -14,7 +14,7 @@ from surefoot.messages import tool_fields
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
 from surefoot.records import Message, Problem, Reasoning, Tool, ToolCall, Usage
-from surefoot.scores import Aggregator
+from surefoot.scores import TraceRule
 from surefoot.search.beam import DVTS, BeamSearch
 from surefoot.search.best_of_n_search import BestOfNSearch
 from surefoot.search.mcts import MCTS
@@ -147,7 +147,7 @@ class Plan:
     """Whether to ask the policy for the log-probabilities of its tokens."""
     session: str | None = None
     """The client's name of the conversation; with one, the tokens of whole messages are recorded."""
-    aggregation: Aggregator = "min"
+    aggregation: TraceRule = "min"
     abstain_below: float | None = None
     meter: UsageMeter = field(default_factory=UsageMeter)
 
@@ -176,7 +176,7 @@ class Planner:
     scorer: str | None
     settings: GatewaySettings
     limits: ServerLimits
-    aggregation: Aggregator = "min"
+    aggregation: TraceRule = "min"
 
     def chat(self, request: ChatRequest) -> Plan:
         """The plan for a conversation."""

@@ -285,6 +285,8 @@ def _search(index: int, choice: Choice, shown: str) -> SearchResponse:
         chosen=choice.chosen,
         value=choice.value,
         abstained=choice.abstained,
+        finish=choice.finish,
+        warnings=_warnings(choice),
         usage=TokenUsage.of(choice.usage),
         counts=choice.counts,
         error=choice.error or (choice.withheld if choice.chosen is None else None),
@@ -302,6 +304,14 @@ def _search(index: int, choice: Choice, shown: str) -> SearchResponse:
             for decision in choice.decisions
         ],
     )
+
+
+def _warnings(choice: Choice) -> list[str]:
+    if choice.finish != "unscored":
+        return []
+    reasons = (candidate.scores.unscored_reason for candidate in choice.candidates if candidate.scores)
+    reason = next(filter(None, reasons), "no reason given")
+    return [f"no candidate has a score ({reason}), so the choice is one by votes or order"]
 
 
 def _candidate(candidate: GatewayCandidate, chosen: bool) -> CandidateResponse:

@@ -11,8 +11,8 @@ from surefoot.guard import Review
 from surefoot.guard.records import Action, Stage
 from surefoot.messages import message_fields
 from surefoot.records import StepPart, Usage
-from surefoot.scores import Aggregator
-from surefoot.search.method import SearchCounts
+from surefoot.scores import TraceRule
+from surefoot.search.method import Finish, SearchCounts
 from surefoot.server.gateway.errors import ApiError, invalid
 from surefoot.server.gateway.settings import Candidates
 
@@ -38,7 +38,7 @@ class StrategyOptions(BaseModel):
     threshold: float | None = Field(default=None, ge=0, le=1)
     retries: int | None = Field(default=None, ge=0, le=100)
     abstain_below: float | None = Field(default=None, ge=0, le=1)
-    aggregation: Aggregator | None = None
+    aggregation: TraceRule | None = None
     separator: str | None = Field(default=None, min_length=1, max_length=20)
     step_tokens: int | None = Field(default=None, ge=1)
     max_steps: int | None = Field(default=None, ge=1, le=1000)
@@ -349,6 +349,9 @@ class SearchResponse(ResponseModel):
     value: float | None
     """Its aggregated score."""
     abstained: bool
+    finish: Finish
+    """unscored: no candidate has a score, and votes or order decided; none: there is no solution."""
+    warnings: list[str] = Field(default=[], exclude_if=lambda value: not value)
     usage: TokenUsage
     counts: SearchCounts
     error: str | None

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from surefoot.errors import ScoreError, SegmentError
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Step, StepScores, Trace, Usage
-from surefoot.scores import Aggregator, aggregate, complete_scores
+from surefoot.scores import TraceRule, aggregate, complete_scores
 from surefoot.segment import segment_trace, segmenter
 from surefoot.server.gateway.admission import Slot
 from surefoot.server.gateway.errors import ApiError, declared
@@ -117,7 +117,7 @@ class ScoreRequest(RequestModel):
     model: str | None = Field(default=None, max_length=300)
     """The reward model's name; ``null``: the server's."""
     items: list[ScoreItem] = Field(min_length=1)
-    aggregation: Aggregator | None = None
+    aggregation: TraceRule | None = None
 
 
 class ScoredSolution(ResponseModel):
@@ -143,7 +143,7 @@ class ScoreResponse(ResponseModel):
     """Answer of ``/v1/score``: one result per item, in order."""
 
     model: str
-    aggregation: Aggregator
+    aggregation: TraceRule
     results: list[ScoredSolution]
     usage: ScorerUsage
 
@@ -257,7 +257,7 @@ def require_scorer(gateway: Gateway, model: str | None) -> str:
     return name
 
 
-def value_of(record: StepScores, how: Aggregator) -> float | None:
+def value_of(record: StepScores, how: TraceRule) -> float | None:
     """The aggregated score, ``None`` if a step was not scored."""
     try:
         return aggregate(record.scores, how)

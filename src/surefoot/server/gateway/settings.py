@@ -9,7 +9,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from surefoot.answers import AnswerStyle
 from surefoot.guard.records import GuardSettings
-from surefoot.scores import Aggregator
+from surefoot.scores import TraceRule
 
 Candidates = Literal["all", "chosen", "none"]
 """Which candidates an answer shows in addition to its text."""
@@ -213,9 +213,10 @@ class GatewaySettings(Settings):
     abstain_below: float | None = Field(
         default=None, ge=0, le=1, description="Withhold answers whose aggregated score is below this."
     )
-    aggregation: Aggregator | None = Field(
+    aggregation: TraceRule | None = Field(
         default=None,
-        description="Step scores to one number; default: as the reward model's checkpoint says, else min.",
+        description="Step scores to one number; default: as the reward model's checkpoint says, verdicts for "
+        "a verifier, else min.",
     )
     extract: tuple[AnswerStyle, ...] = Field(
         default=("boxed", "hash", "phrase", "last_number"), description="Where to look for final answers."
