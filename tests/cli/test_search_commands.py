@@ -224,7 +224,11 @@ def test_a_server_that_is_gone_ends_the_search_and_keeps_nothing_wrong(files, tm
         ("beam", ["--trees=t.txt"], "--trees t.txt: unknown ending"),
         ("beam", ["--trees=r.jsonl", "--out=r.jsonl"], "--trees and --out are both r.jsonl"),
         ("beam", ["--out=r.txt"], "--out r.txt: unknown ending"),
-        ("beam", ["--aggregate=worst"], "--aggregate is 'worst'; choose min, product, last, mean or sum"),
+        (
+            "beam",
+            ["--aggregate=worst"],
+            "--aggregate is 'worst'; choose min, product, last, mean, sum or verdicts",
+        ),
         ("dvts", ["--n=5"], "--n must be a multiple of --expand, not 5 and 4"),
         ("rebase", ["--rounding=down"], "choose ceil or round"),
         ("beam", ["--prm=nowhere"], "nowhere"),

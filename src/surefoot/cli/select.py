@@ -113,7 +113,7 @@ class Select(Command):
                 "extract answers"
             )
         if scores is not None and scored < len(traces):
-            fate = "count as open" if how == "verdicts" else "are chosen last"
+            fate = "count as open" if how == "verdicts" else "chosen last"
             echo(f"{len(traces) - scored} traces are unscored and {fate}", err=True)
         if scores is not None and blank:
             echo(f"{blank} of {len(chosen)} problems have no scored trace: votes or order decided", err=True)

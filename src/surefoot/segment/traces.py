@@ -50,6 +50,86 @@ def reasoning_spans(text: str) -> list[Span]:
     return spans if begin is None else [*spans, (begin, len(text))]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Channels:
+    """A text's visible reasoning and its answer, as spans of it without tags and white space between them."""
+
+    text: str
+    reasoning_spans: tuple[Span, ...]
+    answer_spans: tuple[Span, ...]
+
+    @property
+    def reasoning(self) -> str:
+        """The reasoning; a blank line separates its parts."""
+        return _BETWEEN.join(self.text[start:end] for start, end in self.reasoning_spans)
+
+    @property
+    def answer(self) -> str:
+        """All that is not reasoning."""
+        return "".join(self.text[start:end] for start, end in self.answer_spans)
+
+    def place(self, start: int, end: int) -> tuple[int, int, bool] | None:
+        """A span of the text as a span of its answer, or else of its reasoning, and whether it is the latter.
+
+        ``None`` if it contains nothing of either.
+        """
+        for spans, gap in ((self.answer_spans, 0), (self.reasoning_spans, len(_BETWEEN))):
+            ends, before = [], 0
+            for first, last in spans:
+                if max(first, start) < min(last, end):
+                    ends += [before + max(first, start) - first, before + min(last, end) - first]
+                before += last - first + gap
+            if ends:
+                return ends[0], ends[-1], spans is self.reasoning_spans
+        return None
+
+
+_BETWEEN = "\n\n"
+
+
+def channels_of(text: str, *, inside: bool | None = None, finished: bool = True) -> Channels:
+    """Reasoning, which stands between ``<think>`` and ``</think>``, and answer of a text.
+
+    ``inside`` says whether the text begins within reasoning, which the prompt opened; ``None`` = if a closing
+    tag without an opening one says so. Of a text that is not ``finished``, the beginnings of both channels
+    that nothing can change any more; for this ``inside`` must be known. Tags inside reasoning are text.
+    """
+    if not finished:
+        text = text[: len(text) - max(_partial(text, tag) for tag in ("<think>", "</think>"))]
+    tags = list(_TAG.finditer(text)) if "think>" in text else []
+    if inside is None:
+        inside = bool(tags) and tags[0].group() == "</think>"
+    spans: tuple[list[Span], list[Span]] = ([], [])  # of the answer, of the reasoning
+    begin = 0
+    for tag in tags:
+        opens = tag.group() == "<think>"
+        if not (opens and inside):
+            trim = begin > 0 or inside
+            spans[inside].append(_without_space(text, begin, tag.start(), start=trim, end=inside))
+            begin, inside = tag.end(), opens
+    trim = begin > 0 or inside
+    spans[inside].append(_without_space(text, begin, len(text), start=trim, end=inside))
+    answer = [span for span in spans[False] if span[0] < span[1]]
+    if answer and (tags or not finished) and not text[slice(*answer[0])].strip():
+        answer = answer[1:]
+    reasoning = tuple(span for span in spans[True] if span[0] < span[1])
+    return Channels(text=text, reasoning_spans=reasoning, answer_spans=tuple(answer))
+
+
+def _without_space(text: str, first: int, last: int, *, start: bool, end: bool) -> Span:
+    """A span without white space at its start, at its end, or both."""
+    part = text[first:last]
+    return (
+        first + (len(part) - len(part.lstrip()) if start else 0),
+        last - (len(part) - len(part.rstrip()) if end and part.strip() else 0),
+    )
+
+
+def _partial(text: str, tag: str) -> int:
+    """Characters at the end of ``text`` that may be the beginning of ``tag``."""
+    return next((size for size in range(len(tag) - 1, 0, -1) if text.endswith(tag[:size])), 0)
+
+
 def segment_trace(
     trace: Trace, segmenter: Segmenter | None = None, granularity: Granularity = "part"
 ) -> Trace:
