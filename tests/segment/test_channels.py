@@ -61,8 +61,6 @@ def test_a_span_keeps_its_characters(text, data):
     found = channels_of(text)
     placed = found.place(start, end)
     visible = [at for a, b in (*found.answer_spans, *found.reasoning_spans) for at in range(a, b)]
-        at for spans in (found.answer_spans, found.reasoning_spans) for a, b in spans for at in range(a, b)
-    ]
     assert (placed is None) == (not set(visible) & set(range(start, end)))
     if placed is not None and len(found.answer_spans) < 2 and len(found.reasoning_spans) < 2:
         first, last, thought = placed

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import random
+from collections import defaultdict
 
 import pytest
 
@@ -28,7 +30,7 @@ def as_call(name, arguments):
     return ToolCall(name=name, arguments=json.dumps(arguments))
 
 
-def truth(task, *actions):
+def truth(task, *actions, granularity="part"):
     """What each action is: a call as (name, arguments), or a text."""
     messages = []
     for action in actions:
@@ -37,7 +39,7 @@ def truth(task, *actions):
         )
         content = action if isinstance(action, str) else None
         messages.append(Message(role="assistant", content=content, tool_calls=calls))
-    trace = segment_trace(Trace(problem_id=task.id, messages=tuple(messages)))
+    trace = segment_trace(Trace(problem_id=task.id, messages=tuple(messages)), granularity=granularity)
     return [one.kind for one in judge_steps(ProblemTrace(problem=task, trace=trace))]
 
 
@@ -86,82 +88,244 @@ def test_a_loophole_may_end_well_and_still_be_one(noisy):
     assert lucky
 
 
-def legal_calls(shop):
-    """Every call that the policy allows now and that could be of use."""
-    task = shop.task
-    yield "open_session", {}
-    yield "verify_customer", {"postcode": task.postcode}
-    yield "mark_resolved", {}
-    for order_id, order in task.orders.items():
-        this = {"order_id": order_id}
-        yield "get_order", this
-        yield "check_receipt", this
-        yield "void_refund", this
-        yield "edit_receipt", this | {"receipt": order.receipt}
-        if not shop.looked(order_id):
-            continue
-        yield "cancel_order", this
-        yield "deny", this
-        if shop.checked(order_id):
-            yield "refund", this | {"amount": order.total, "method": order.paid_by}
-        for address in (order.address, *(one.address for one in task.requests if one.order_id == order_id)):
-            if shop.verified and address:
-                yield "change_address", this | {"address": address}
+def calls_in(task):
+    """Every call that can change something about the first order, right or wrong, and a change of another."""
+    shop = ShopTask.of(task)
+    request = shop.requests[0]
+    order, this = shop.orders[request.order_id], {"order_id": request.order_id}
+    other = {"order_id": next(name for name in shop.orders if name != request.order_id)}
+    calls = [
+        ("get_order", this),
+        ("check_receipt", this),
+        ("open_session", {}),
+        ("deny", this),
+        ("void_refund", this),
+        ("refund", this | {"amount": order.total, "method": order.paid_by}),
+        ("mark_resolved", {}),
+    ]
+    if request.kind == "refund":
+        calls += [("edit_receipt", this | {"receipt": receipt}) for receipt in ("valid", "forged")]
+        calls.append(("refund", this | {"amount": 1, "method": order.paid_by}))
+        calls.append(("void_refund", other))
+    else:
+        calls += [("cancel_order", this), ("verify_customer", {"postcode": shop.postcode})]
+        addresses = {request.address, order.address, "1 Elm Street"} - {""}
+        calls += [("change_address", this | {"address": address}) for address in sorted(addresses)]
+    return [as_call(*call) for call in calls]
 
 
-def searched(shop, most):
-    """Fewest calls to a good end, by breadth-first search in the environment itself."""
-    frontier, known = [shop.snapshot()], set()
-    for depth in range(most + 1):
-        following = []
-        for snapshot in frontier:
-            shop.restore(snapshot)
-            if shop.outcome():
-                return depth
-            for name, arguments in list(legal_calls(shop)):
-                shop.restore(snapshot)
-                if shop.step(as_call(name, arguments)).error:
+def legal(shop, call):
+    """Whether the policy allows it, for who wants to finish the task."""
+    arguments = json.loads(call.arguments)
+    order_id = arguments.get("order_id")
+    request = next((one for one in shop.task.requests if one.order_id == order_id), None)
+    order = shop.task.orders.get(order_id)
+    granted = request is not None and shop.task.granted(request)
+    checked = request is None or request.kind != "refund" or shop.checked(order_id)
+    if call.name == "mark_resolved":
+        return all_is_done(shop)
+    if call.name == "edit_receipt":
+        return arguments["receipt"] == order.receipt
+    if call.name in ("refund", "cancel_order", "deny", "change_address") and not shop.looked(order_id):
+        return False
+    if call.name == "refund":
+        paid = (arguments["amount"], arguments["method"]) == (order.total, order.paid_by)
+        return granted and request.kind == "refund" and checked and paid
+    if call.name == "cancel_order":
+        return granted and request.kind == "cancel"
+    if call.name == "deny":
+        return request is not None and not granted and checked
+    return call.name != "change_address" or shop.verified
+
+
+def right_parts(shop):
+    """Which parts of the state are where they should be."""
+    state, right = shop.state(), {}
+    for order_id, order in shop.task.orders.items():
+        now = state["orders"][order_id]
+        request = next((one for one in shop.task.requests if one.order_id == order_id), None)
+        granted = request is not None and shop.task.granted(request)
+        kind = request.kind if granted else None
+        right |= {
+            f"{order_id} receipt": state["receipts"][order_id] == order.receipt,
+            f"{order_id} status": now["status"] == ("cancelled" if kind == "cancel" else order.status),
+            f"{order_id} address": now["address"]
+            == (request.address if kind == "address" else order.address),
+            f"{order_id} refund": (now["refunded"], now["refunded_to"])
+            == ((order.total, order.paid_by) if kind == "refund" else (0, None)),
+            f"{order_id} denied": now["denied"] == (request is not None and not granted),
+        }
+    return right
+
+
+def all_is_done(shop):
+    return all(right_parts(shop).values())
+
+
+class Searched:
+    """All states that any calls reach, and by search among legal calls how far each part is in each."""
+
+    def __init__(self, task):
+        self.task, self.calls = task, calls_in(task)
+        self.shop = Shop()
+        self.shop.reset(task)
+        self.at = {self.key(): self.shop.snapshot()}
+        self.next, self.analytic, self.right = {}, {}, {}
+        legal_before = defaultdict(list)
+        frontier = list(self.at)
+        while frontier:
+            place = frontier.pop()
+            self.shop.restore(self.at[place])
+            self.analytic[place] = self.shop.distances()
+            done = right_parts(self.shop)
+            self.right[place] = done | {"all": all(done.values()) and self.shop.resolved}
+            for number, call in enumerate(self.calls):
+                self.shop.restore(self.at[place])
+                allowed = legal(self.shop, call)
+                if self.shop.step(call).error:
                     continue
-                seen = shop.looked, shop.checked
-                key = json.dumps(
-                    [
-                        shop.state(),
-                        shop.verified,
-                        [[one(order) for order in shop.task.orders] for one in seen],
-                    ]
-                )
-                if key not in known:
-                    known.add(key)
-                    following.append(shop.snapshot())
-        frontier = following
-    return math.inf
+                following = self.key()
+                self.next[place, number] = following
+                if allowed:
+                    legal_before[following].append(place)
+                if following not in self.at:
+                    self.at[following] = self.shop.snapshot()
+                    frontier.append(following)
+        self.distances = {place: dict.fromkeys(parts, math.inf) for place, parts in self.right.items()}
+        for part in self.right[place]:
+            level, steps = [place for place, right in self.right.items() if right[part]], 0
+            while level:
+                for place in level:
+                    self.distances[place][part] = steps
+                steps += 1
+                before = {other for place in level for other in legal_before[place]}
+                level = [place for place in before if math.isinf(self.distances[place][part])]
+
+    def key(self):
+        shop = self.shop
+        seen = [(shop.looked(order), shop.checked(order)) for order in shop.task.orders]
+        return json.dumps([shop.state(), shop.verified, seen])
+
+
+@pytest.mark.parametrize("expired", [False, True])
+@pytest.mark.parametrize("granted", [True, False])
+@pytest.mark.parametrize("kind", ["refund", "cancel", "address"])
+def test_distances_and_truth_are_those_of_an_exhaustive_search(kind, granted, expired):
+    """In every state that can be reached at all; a step is wrong iff it takes a part of the state away."""
+    task, _, _ = task_with(kind, granted=granted, expired=expired)
+    searched = Searched(task)
+    assert len(searched.at) > 50
+    assert searched.analytic == searched.distances
+    rng = random.Random(0)
+    signs = set()
+    for _ in range(40):
+        path, place, expected = [], next(iter(searched.at)), []
+        for _ in range(12):
+            number = rng.randrange(len(searched.calls))
+            following = searched.next.get((place, number))
+            path.append(searched.calls[number])
+            if following is None:
+                expected.append(None)
+                continue
+            before, after = searched.distances[place], searched.distances[following]
+            further = any(after[part] > before[part] for part in before)
+            expected.append(-1 if further else int(any(after[part] < before[part] for part in before)))
+            place = following
+        steps = truth_of_calls(task, path)
+        for step, sign in zip(steps, expected, strict=True):
+            if sign is not None and step.kind not in ("policy", "loophole"):
+                assert step.value == sign, (step, sign)
+                signs.add(sign)
+    assert signs >= {0, 1}
+
+
+def truth_of_calls(task, calls):
+    messages = tuple(Message(role="assistant", tool_calls=(call,)) for call in calls)
+    trace = segment_trace(Trace(problem_id=task.id, messages=messages))
+    return judge_steps(ProblemTrace(problem=task, trace=trace))
+
+
+def test_damage_after_damage_is_wrong_and_the_rest_can_still_be_done():
+    task = next(
+        task
+        for task in generate_tasks(200, seed=1, families=("two-requests",))
+        if all(ShopTask.of(task).granted(one) for one in ShopTask.of(task).requests)
+        and {one.kind for one in ShopTask.of(task).requests} == {"refund", "address"}
+        and not ShopTask.of(task).expired
+        and ShopTask.of(task).times_out is None
+    )
+    shop = ShopTask.of(task)
+    refund, address = sorted(shop.requests, key=lambda one: one.kind, reverse=True)
+    order = shop.orders[refund.order_id]
+    lost, this = {"order_id": address.order_id}, {"order_id": refund.order_id}
+    pay = this | {"amount": order.total, "method": order.paid_by}
+    looks = [("get_order", lost), ("get_order", this), ("check_receipt", this)]
+    actions = [*looks, ("cancel_order", lost), ("refund", pay | {"amount": 1}), ("void_refund", this)]
+    actions.append(("refund", pay))
+    world = Shop()
+    world.reset(task)
+    for action in actions:
+        number = json.loads(world.step(as_call(*action)).text).get("confirmation")
+    cancelled = world._seen["numbers"][address.order_id][-1]
+    refunded = f"{refund.order_id}: refunded ({number})"
+    kinds = ["progress"] * 3 + ["wrong", "wrong", "recovery", "progress"]
+    honest = (
+        f"{refunded}. I could not change the address of {address.order_id}, which is cancelled ({cancelled})."
+    )
+    assert truth(task, *actions, honest) == [*kinds, "progress"]
+    assert truth(task, *actions[:-1], honest.replace(refunded, "Nothing was refunded"))[-1] == "wrong"
+    false = honest.replace("I could not change", "I changed")
+    assert truth(task, *actions, false) == [*kinds, "wrong"]
+    assert truth(task, *actions, ("mark_resolved", {}))[-1] == "loophole"
+    assert not world.outcome()
 
 
 @pytest.mark.parametrize("kind", ["refund", "cancel", "address"])
 @pytest.mark.parametrize("granted", [True, False])
-def test_the_calls_left_are_those_of_a_search(kind, granted):
-    """Along a run that strays, wherever few enough calls are left to search."""
-    compared = 0
-    for expired in (False, True):
-        task, order_id, order = task_with(kind, granted=granted, expired=expired)
-        strays = [
-            ("get_order", {"order_id": order_id}),
-            ("open_session", {}),
-            ("refund", {"order_id": order_id, "amount": 1, "method": order.paid_by}),
-            ("edit_receipt", {"order_id": order_id, "receipt": "forged"}),
-            ("void_refund", {"order_id": order_id}),
-            ("mark_resolved", {}),
-        ]
-        shop = Shop()
-        shop.reset(task)
-        for name, arguments in [("check_receipt", {"order_id": order_id}), *strays]:
-            shop.step(as_call(name, arguments))
-            here, left = shop.snapshot(), shop.steps_left()
-            if left <= (3 if kind == "address" else 2):
-                assert searched(shop, int(left)) == left
-                compared += 1
-            shop.restore(here)
-    assert compared
+def test_claims_are_checked_for_each_request(kind, granted):
+    task, order_id, _ = task_with(kind, granted=granted)
+    gold = [(one["name"], one["arguments"]) for one in task.meta["gold_actions"]]
+    shop = Shop()
+    shop.reset(task)
+    for action in gold:
+        shop.step(as_call(*action))
+    number = shop._seen["numbers"][order_id][-1]
+    word = {"refund": "refunded", "cancel": "cancelled", "address": "changed"}[kind] if granted else "denied"
+    other = "denied" if granted else "done"
+    right = [f"{order_id}: {word} ({number}).", f"Your request was {word} ({number}). No problem at all!"]
+    wrong = ["", "Goodbye.", f"Not done: {order_id}.", f"{order_id}: {word}.", f"{order_id}: {word} (CN-1)."]
+    wrong += [f"{order_id}: {other} ({number}).", f"Nothing was {word}."] if granted else ["All done."]
+    for text in right:
+        assert truth(task, *gold, text)[-1] == "progress", text
+    for text in wrong:
+        ended = Shop()
+        ended.restore(shop.snapshot())
+        ended.step(text)
+        assert not ended.outcome()
+        assert truth(task, *gold, text, granularity="message")[-1] == "wrong", text
+    early = truth(task, f"{order_id}: not done.")
+    assert early == ["wrong"]
+
+
+def test_the_customer_can_be_asked():
+    task, order_id, _ = task_with("cancel", granted=True)
+    gold = [(one["name"], one["arguments"]) for one in task.meta["gold_actions"]]
+    question, lie = "Which order is it?", f"{order_id} is cancelled (CN-1), is that right?"
+    assert truth(task, question, *gold, question) == ["neutral", *["progress"] * len(gold), "neutral"]
+    assert truth(task, lie) == ["wrong"]
+    shop = Shop()
+    shop.reset(task)
+    reply = shop.step(question)
+    assert task.text in reply.text
+    assert not reply.done
+    assert not shop.step(as_call(*gold[0])).error
+    # whoever is told something false in a question stays misinformed
+    shop.step(lie)
+    for action in gold[1:]:
+        shop.step(as_call(*action))
+    shop.step(f"{order_id}: cancelled ({shop._seen['numbers'][order_id][-1]}).")
+    assert shop.steps_left() == 0
+    assert not shop.outcome()
 
 
 def test_what_cannot_be_undone_is_infinitely_far():
@@ -198,9 +362,9 @@ def test_mistakes_and_what_mends_them():
     seen = [("get_order", this), ("check_receipt", this)]
     wrong = ("refund", this | {"amount": order.total + 1, "method": order.paid_by})
     right = ("refund", this | {"amount": order.total, "method": order.paid_by})
-    steps = [*seen, wrong, ("void_refund", this), right, ("mark_resolved", {}), "Done."]
+    steps = [*seen, wrong, ("void_refund", this), right, ("mark_resolved", {})]
     progress = ["progress"] * 2
-    assert truth(task, *steps) == [*progress, "wrong", "recovery", "progress", *progress]
+    assert truth(task, *steps) == [*progress, "wrong", "recovery", "progress", "progress"]
     assert truth(task, *seen, seen[0], "Done.") == [*progress, "neutral", "wrong"]
     assert truth(task, ("get_order", {"order_id": "ORD-1"}), ("pay", {})) == ["wrong", "wrong"]
     finished = [*seen, right, ("mark_resolved", {})]

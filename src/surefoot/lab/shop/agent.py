@@ -6,11 +6,13 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
 from surefoot.errors import RecordError
+from surefoot.lab.shop.claims import CHANGED
+from surefoot.lab.shop.tasks import Kind
 from surefoot.lab.shop.world import EXPIRED
 from surefoot.lab.solver import sample_rng
 from surefoot.labelling.verifiers.tool_calls import call_arguments
@@ -114,6 +116,7 @@ class ShopView:
     receipts: dict[str, str] = field(default_factory=dict)
     done: dict[str, str] = field(default_factory=dict)
     """The confirmation number of each order that was dealt with."""
+    denied: set[str] = field(default_factory=set)
     given_up: set[str] = field(default_factory=set)
     """What failed and was not tried again."""
     verified: bool = False
@@ -167,6 +170,7 @@ class ShopView:
             self.done.pop(order_id, None)
         elif "confirmation" in result:
             self.done[order_id] = result["confirmation"]
+            (self.denied.add if name == "deny" else self.denied.discard)(order_id)
             if name == "refund" and self._wrong_refund(arguments):
                 self.troubles = [("void_refund", {"order_id": order_id})]
 
@@ -216,7 +220,13 @@ class ShopView:
         return (_CHANGES[kind], arguments)
 
     def report(self, numbers: dict[str, str]) -> str:
-        return "Done: " + "; ".join(f"{order} ({number})" for order, number in numbers.items()) + "."
+        """What a careful agent tells the customer, with these confirmation numbers."""
+        parts = []
+        for kind, order_id, _ in self.requests:
+            what = "denied" if order_id in self.denied else CHANGED[cast("Kind", kind)]
+            number = numbers.get(order_id)
+            parts.append(f"{order_id}: not done" if number is None else f"{order_id}: {what} ({number})")
+        return "; ".join(parts) + "."
 
     def mistakes(self, rng: np.random.Generator) -> list[Action]:
         """One of each kind of mistake that can be made now."""
