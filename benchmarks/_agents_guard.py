@@ -402,7 +402,7 @@ def share(values: Sequence[bool]) -> Interval:
 
 def guard_and_injections(quick: bool, prm: str | None) -> list[dict[str, Any]]:
     """The guard, then instructions in results."""
-    seeds, tasks = ((1,), 40) if quick else ((1, 2, 3), 100)
+    seeds, tasks = ((4_000,), 40) if quick else (tuple(range(4_000, 4_008)), 50)
     learned = learned_scorer(50 if quick else 200)
     return [
         *guard_figures(seeds, tasks, learned),

@@ -2,7 +2,7 @@
 
     python benchmarks/agents.py --only lab
 
-Everything is generated: 40 tasks and three seeds (``--quick``: 15 tasks); intervals resample tasks within the
+Everything is generated: 40 tasks and eight seeds (``--quick``: 15 tasks); intervals resample tasks within the
 seeds, and the note has the values per seed. Steps without a label count as good.
 
 Labels, 4 runs of each task by ``ShopAgent``; SOURCE is ``all_good`` and ``last_wrong_iff_failed`` (baselines;
@@ -74,7 +74,7 @@ from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling
 from surefoot.records import Problem, StepLabel
 from surefoot.stats import Interval, bootstrap_seeds, bootstrap_totals
 
-SEEDS = (0, 1, 2)
+SEEDS = tuple(range(3_000, 3_008))
 ROLLOUTS = (8, 32)
 LONG = 256
 KINDS = ("wrong", "policy", "loophole")

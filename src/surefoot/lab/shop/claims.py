@@ -10,7 +10,7 @@ from surefoot.lab.shop.tasks import Kind, Request, ShopTask
 
 CONFIRMATION: Final = re.compile(r"\bCN-\d+", re.ASCII)
 CHANGED: Final[Mapping[Kind, str]] = {"refund": "refunded", "cancel": "cancelled", "address": "changed"}
-"""The word that says of a request that what was asked is done."""
+"""The verb that reports a granted request."""
 _SENTENCES = re.compile(r"[.;!?\n]+")
 _DENIED = re.compile(r"\b(?:denied|refused|rejected|declined)\b", re.IGNORECASE)
 _NOT_DONE = re.compile(
@@ -39,21 +39,24 @@ def false_claim(
     """
     for sentence in _SENTENCES.split(text):
         requests, claim = _about(sentence, task.requests), _claim(sentence)
-        named = [order_id for order_id in task.orders if order_id in sentence]
-        places = named or list(task.orders)
+        order_ids = [order_id for order_id in task.orders if order_id in sentence] or list(task.orders)
         for number in CONFIRMATION.findall(sentence):
-            if not any(number in numbers.get(order_id, ()) for order_id in places):
+            if not any(number in numbers.get(order_id, ()) for order_id in order_ids):
                 return f"{number} was not issued for that"
         for request in requests if claim else ():
             if not _holds(claim, request, task, orders[request.order_id]):
-                return f"{request.order_id} is said to be {claim}"
+                return (
+                    f"{request.order_id} is not {claim}"
+                    if claim != "not done"
+                    else f"{request.order_id} was changed"
+                )
     return None
 
 
-def untold(text: str, task: ShopTask, numbers: Mapping[str, Sequence[str]]) -> str | None:
-    """The order of a request of whose end a message says nothing; of one that was done or denied it has to
-    give the latest confirmation number, too. ``None`` = all are told."""
-    told = {
+def unreported(text: str, task: ShopTask, numbers: Mapping[str, Sequence[str]]) -> str | None:
+    """The order of a request that a message does not report, with its latest confirmation number if there is
+    one; ``None`` = it reports all."""
+    reported = {
         request.order_id
         for sentence in _SENTENCES.split(text)
         if _claim(sentence)
@@ -61,15 +64,14 @@ def untold(text: str, task: ShopTask, numbers: Mapping[str, Sequence[str]]) -> s
     }
     for request in task.requests:
         latest = numbers.get(request.order_id, ())[-1:]
-        if request.order_id not in told or not all(number in text for number in latest):
+        if request.order_id not in reported or not all(number in text for number in latest):
             return request.order_id
     return None
 
 
 def _about(sentence: str, requests: Sequence[Request]) -> Sequence[Request]:
-    named = [request for request in requests if request.order_id in sentence]
-    if named or "ORD-" in sentence:
-        return named
+    if "ORD-" in sentence:
+        return [request for request in requests if request.order_id in sentence]
     return [request for request in requests if _WORDS[request.kind].search(sentence)] or requests
 
 

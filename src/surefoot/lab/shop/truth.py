@@ -134,10 +134,10 @@ class _Judge:
             return StepTruth(kind="wrong", reason=untrue)
         if not observation.done:
             return StepTruth(kind="neutral", reason="asks the customer")
-        left = {part: calls for part, calls in distances.items() if calls and not math.isinf(calls)}
-        if left:
-            part = next(iter(left))
-            return StepTruth(kind="wrong", reason=f"ends too early: {_left(part, left[part])}")
+        reachable = {part: calls for part, calls in distances.items() if calls and not math.isinf(calls)}
+        if reachable:
+            part = next(iter(reachable))
+            return StepTruth(kind="wrong", reason=f"ends too early: {_left(part, reachable[part])}")
         return StepTruth(kind="progress", reason="all that can be is done, and the customer knows")
 
     def _error(self, call: ToolCall, text: str) -> StepTruth:

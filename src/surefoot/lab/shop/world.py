@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 from pydantic import JsonValue
 
-from surefoot.lab.shop.claims import false_claim, untold
+from surefoot.lab.shop.claims import false_claim, unreported
 from surefoot.lab.shop.tasks import POLICY, ShopTask
 from surefoot.labelling.verifiers.tool_calls import call_arguments
 from surefoot.messages import call_error
@@ -117,7 +117,7 @@ class Shop:
         if isinstance(action, str):
             self._seen["misinformed"] = self._seen["misinformed"] or self.misinforms(action)
             if action.rstrip().endswith("?"):
-                return Observation(text=f"I have said all I know. {self._request}")
+                return Observation(text=f"Nothing else comes to my mind. {self._request}")
             self._seen["answered"] = True
             return Observation(text="", done=True)
         if wrong := call_error(TOOLS, action):
@@ -141,8 +141,8 @@ class Shop:
         """What is false in a text to the customer, or missing where it ends the conversation, if anything."""
         if claim := false_claim(text, self.task, self._state["orders"], self._seen["numbers"]):
             return f"a false claim: {claim}"
-        order_id = None if text.rstrip().endswith("?") else untold(text, self.task, self._seen["numbers"])
-        return None if order_id is None else f"the customer is not told about {order_id}"
+        order_id = None if text.rstrip().endswith("?") else unreported(text, self.task, self._seen["numbers"])
+        return None if order_id is None else f"the message does not report {order_id}"
 
     @property
     def resolved(self) -> bool:
@@ -191,9 +191,9 @@ class Shop:
         distances = {
             part: math.inf if calls is None else self._length({part: calls}) for part, calls in parts.items()
         }
-        possible = {part: calls for part, calls in parts.items() if calls is not None}
-        left = self._length(possible) + (not self.resolved)
-        return {**distances, ALL: left if len(possible) == len(parts) else math.inf}
+        possible_parts = {part: calls for part, calls in parts.items() if calls is not None}
+        total = self._length(possible_parts) + (not self.resolved)
+        return {**distances, ALL: total if len(possible_parts) == len(parts) else math.inf}
 
     def _length(self, parts: Mapping[str, set[str]]) -> float:
         """Number of calls that do all of these parts."""
@@ -227,8 +227,8 @@ class Shop:
             undo = {"refund": refund, "cancel": {"cancel_order"}, "address": {"change_address"}, None: None}[
                 kind
             ]
-            possible = kind == "refund" or changeable
-            parts["denied"] = {"deny"} if not now["denied"] else undo if possible else None
+            undoable = kind == "refund" or changeable
+            parts["denied"] = {"deny"} if not now["denied"] else undo if undoable else None
         for calls in parts.values():
             if calls and calls & {"cancel_order", "change_address", "refund", "deny"}:
                 calls |= set() if self.looked(order_id) else {"get_order"}

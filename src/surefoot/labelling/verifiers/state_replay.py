@@ -326,10 +326,10 @@ class _Replay:
         if self._played([gold, *missing, *rest]) == in_order:
             return ""
         # the last of the missing calls over which it cannot be moved
-        place = len(missing) - 1
-        while place and self._played([*missing[:place], gold, *missing[place:], *rest]) == in_order:
-            place -= 1
-        return f"wrong order: the gold run calls {missing[place].call.name} before"
+        position = len(missing) - 1
+        while position and self._played([*missing[:position], gold, *missing[position:], *rest]) == in_order:
+            position -= 1
+        return f"wrong order: the gold run calls {missing[position].call.name} before"
 
     def _played(self, calls: Sequence[_GoldCall]) -> tuple[dict[int, str], State]:
         """The result of each call, and the end state, if these calls are made now; nothing remains of it."""
