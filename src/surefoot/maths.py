@@ -180,6 +180,7 @@ _SPELLINGS = (
     (re.compile(r"\\[!,;:]|~|\\(?:left|right)(?![a-zA-Z])"), ""),
     (re.compile(r"\\[dt]frac(?![a-zA-Z])"), r"\\frac"),
     (re.compile(r"\{,\}"), ","),
+    (re.compile(r"(?<![\w.,/^)}])([0-9]+) ([0-9]+)/([0-9]+)(?![0-9.,/])"), r"\1\\frac{\2}{\3}"),
 )
 # "2**10" is a power: emphasis never touches a digit, letter or bracket
 _EMPHASIS = re.compile(r"(?<![\w)\]}])(\*\*|__)(?=[^\s*_])([^*]+?)(?<=\S)\1(?![\w(\[{\\])")
@@ -222,7 +223,8 @@ _CURRENCIES = {"$": "dollar", "£": "pound", "€": "euro", "¥": "yen", "₹": 
 _CURRENCY = r"(?P<currency>(?:US)?\\?\$|[£€¥₹]|Rs\.?(?![a-zA-Z])|USD(?![a-zA-Z])|EUR(?![a-zA-Z]))"
 _NUMBER = re.compile(
     rf"(?P<sign>[+-]?)\s*{_CURRENCY}?\s*(?P<sign2>[+-]?)"
-    rf"(?:\\frac\s*\{{(?P<over>{DIGITS})\}}\s*\{{(?P<under>{DIGITS})\}}"
+    r"(?:(?P<mixed>[0-9]+)\s*(?=\\frac))?"
+    rf"(?:\\frac\s*(?:\{{(?P<over>{DIGITS})\}}|(?P<over1>[0-9]))\s*(?:\{{(?P<under>{DIGITS})\}}|(?P<under1>[0-9]))"
     r"|(?P<whole>[0-9]*)\.(?P<fixed>[0-9]*)\\(?:overline|bar)\s*(?:\{(?P<period>[0-9]+)\}|(?P<digit>[0-9]))"
     rf"|(?P<top>{DIGITS}\.?(?:[eE][+-]?[0-9]{{1,3}}(?![a-zA-Z0-9]))?)(?:\s*/\s*(?P<bottom>{DIGITS}))?)"
 )
@@ -260,9 +262,60 @@ def _value(match: re.Match[str]) -> Fraction | None:
         return start + int(repeated) * scale
     numerator, denominator = (
         Fraction("0" + digits.replace(",", "").rstrip("."))
-        for digits in (match["over"] or match["top"], match["under"] or match["bottom"] or "1")
+        for digits in (
+            match["over"] or match["over1"] or match["top"],
+            match["under"] or match["under1"] or match["bottom"] or "1",
+        )
     )
-    return numerator / denominator if denominator else None
+    if not denominator or (match["mixed"] and numerator >= denominator):
+        return None
+    return Fraction(match["mixed"] or 0) + numerator / denominator
+
+
+def read_stated_quantity(text: str) -> Quantity | None:
+    """As :func:`read_quantity`, also before a remark in parentheses and as the last side of equations.
+
+    Another side has to be a name (``x``, ``total cost``) or arithmetic with that value.
+    """
+    quantity = read_quantity(text)
+    if quantity is not None or len(text) > MAX_CHARS:
+        return quantity
+    *sides, last = unwrap(normalise(text)).split("=")
+    quantity = read_quantity(last) or read_quantity(_REMARK.sub("", last))
+    if quantity is None or not all(
+        _NAME.fullmatch(side) or _arithmetic(side) == quantity.value for side in sides
+    ):
+        return None
+    return quantity
+
+
+_REMARK = re.compile(r"\s*\([^()0-9=]*\)\s*$")
+_NAME = re.compile(r"\s*[^\W\d_][^0-9=+*/<>^-]*(?:_\{?[0-9a-zA-Z]\}?)?\s*")
+_SUM = re.compile(
+    r"\s*[-+]?\s*PRODUCT(?:\s*[-+]\s*PRODUCT)*\s*".replace("PRODUCT", rf"{DIGITS}(?:\s*[*/]\s*{DIGITS})*")
+)
+_TERM = re.compile(rf"(?P<operator>[-+*/]?)\s*(?P<number>{DIGITS})")
+_OPERATORS = str.maketrans({"×": "*", "·": "*", "÷": "/", "\u2212": "-"})
+
+
+def _arithmetic(text: str) -> Fraction | None:
+    """The value of sums of products of numbers, without parentheses; ``None`` = it is anything else."""
+    text = re.sub(r"\\(?:times|cdot)(?![a-zA-Z])", "*", text).replace("\\div", "/").translate(_OPERATORS)
+    if not _SUM.fullmatch(text):
+        return None
+    total = product = Fraction(0)
+    for term in _TERM.finditer(text):
+        number = Fraction("0" + term["number"].replace(",", ""))
+        if term["operator"] == "*":
+            product *= number
+        elif term["operator"] == "/":
+            if not number:
+                return None
+            product /= number
+        else:
+            total += product
+            product = -number if term["operator"] == "-" else number
+    return total + product
 
 
 def split_unit(answer: str) -> tuple[str, frozenset[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from surefoot.answers import AnswerChecker, extract_answer
 from surefoot.errors import AnswerError
+from surefoot.maths import read_quantity, read_stated_quantity
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +59,16 @@ def test_boxed(text, answer):
         ("The final answer is: $\\boxed{7}$.", "phrase", "7"),
         ("The answer is $a. b$ and so", "phrase", "$a. b$ and so"),
         ("the answer is", "phrase", None),
+        ("So the answer is clearly 12.", "phrase", "12"),
+        ("The answer is therefore, $\\frac{1}{2}$.", "phrase", r"\frac{1}{2}"),
+        ("The answer is just", "phrase", "just"),
+        ("The answer is not 5. It is 6.", "phrase", "6"),
+        ("The answer is not $5$ but $6$.", "phrase", "6"),
+        ("The answer is 6. The answer is not 5.", "phrase", "6"),
+        ("The answer is not 5.", "phrase", None),
+        ("The answer is not 5.", "last_number", None),
+        ("The answer is not defined.", "phrase", "not defined"),
+        ("It is 7, not 8.", "last_number", "7"),
         ("it costs 12,345.50.", "last_number", "12,345.50"),
         ("from -$1,200", "last_number", "-$1,200"),
         ("5-3", "last_number", "3"),
@@ -152,6 +164,67 @@ def test_relative_tolerance():
         True,
         False,
     ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "number"),
+    [
+        ("x = 12", 12),
+        ("$x_1 = 3\\times 4 = 12$", 12),
+        ("total cost = $12", 12),
+        ("3 + 4 = 7", 7),
+        ("10 - 2 * 3 / 4 = 8.5", 8.5),
+        ("12 (twelve)", 12),
+        ("2 1/2", 2.5),
+        (r"2\frac12", 2.5),
+    ],
+)
+def test_the_numeric_method_reads_what_is_stated(answer, number):
+    with AnswerChecker("numeric") as numeric:
+        assert numeric.equal([(answer, str(number)), (str(number), answer)]) == [True, True]
+
+
+@pytest.mark.parametrize(
+    "answer", ["3 + 4 = 8", "2x = 12", "1/0 = 12", "12 (mod 7)", "x > 12", "a = b = 12 = 11"]
+)
+def test_the_numeric_method_reads_nothing_else(answer):
+    with AnswerChecker("numeric") as numeric:
+        assert numeric.equal([(answer, "12"), (answer, "8")]) == [False, False]
+
+
+@given(st.lists(st.tuples(st.sampled_from("+-*/"), st.integers(1, 99)), min_size=1, max_size=5))
+def test_equations_are_read_iff_they_hold(terms):
+    side = "7 " + " ".join(f"{operator} {number}" for operator, number in terms)
+    value = Fraction(eval(re.sub(r"[0-9]+", r"Fraction(\g<0>)", side)))  # noqa: S307
+    for total, holds in ((value, True), (value + 1, False)):
+        quantity = read_stated_quantity(f"{side} = {'-' * (total < 0)}{abs(total)}")
+        assert (quantity is not None and quantity.value == total) == holds
+
+
+@given(
+    st.integers(0, 99),
+    st.integers(1, 20),
+    st.integers(1, 20),
+    st.sampled_from(["{} {}/{}", r"{}\frac{{{}}}{{{}}}"]),
+)
+def test_mixed_numbers(whole, top, more, form):
+    quantity = read_quantity(form.format(whole, top, top + more) + r"\%")
+    assert quantity.number == whole + Fraction(top, top + more)
+
+
+def test_inequalities_are_the_interval_of_their_solutions(math_checker):
+    forms = {
+        (-1, 2): ["-1<x<2", "(-1,2)", "2>x>-1"],
+        (-1, 2.5): [r"-1\le x<2.5", "[-1,2.5)", r"2.5>x\ge -1"],
+        (3, None): [r"x\ge 3", r"[3,\infty)", r"3\le x"],
+    }
+    texts = [(text, key) for key, same in forms.items() for text in same]
+    pairs = [(a, b) for a in texts for b in texts]
+    verdicts = math_checker.equal([(a, b) for (a, _), (b, _) in pairs])
+    assert verdicts == [key == other for (_, key), (_, other) in pairs]
+    assert math_checker.equal([(r"0\le y<1", r"0\le x<1"), ("x>3", "x<3")]) == [False, False]
+    equal = [("2 1/2", r"\sqrt{25}/2"), (r"33\frac{1}{3}\%", r"\frac13"), (r"0.\overline{3}", r"\frac13")]
+    assert math_checker.equal(equal) == [True, True, True]
 
 
 @pytest.mark.parametrize("settings", [{"timeout_s": 0}, {"memory_mb": 0}, {"rel_tol": -1}])

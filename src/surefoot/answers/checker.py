@@ -21,6 +21,7 @@ from surefoot.maths import (
     MAX_CHARS,
     normalise,
     read_quantity,
+    read_stated_quantity,
     same_quantity,
     split_unit,
     units_agree,
@@ -44,14 +45,15 @@ class AnswerChecker:
     - ``math``: equal as normalised text, as quantities or as words, else as `math-verify` parses and verifies
       them. Integers are compared exactly, decimals to six places. An equation of numbers that does not hold
       (``0=18``) equals nothing.
-    - ``numeric``: quantities alone, the difference at most ``rel_tol`` of the larger. An answer that is not
-      one is unequal; a reference that is not one cannot be compared.
+    - ``numeric``: quantities alone, the difference at most ``rel_tol`` of the larger; also the last side of
+      equations that hold (``x = 12``, ``3 + 4 = 7``), and one with a remark (``12 (twelve)``). An answer that
+      is not one is unequal; a reference that is not one cannot be compared.
     - ``exact``: the same characters, white space at both ends apart.
 
-    A quantity is a number (``1,234.5``, ``3/4``, ``\\frac{3}{4}``, ``0.\\overline{3}``) and perhaps a unit. A
-    unit on one side only is ignored: ``18 dollars`` equals ``18``. Different units are unequal: ``5 cm`` is
-    not ``5 m``, and nothing is converted. ``50%`` equals ``0.5`` and also ``50``; ``2 dozen`` equals ``24``
-    and also ``2``.
+    A quantity is a number (``1,234.5``, ``3/4``, ``2 1/2``, ``\\frac{3}{4}``, ``0.\\overline{3}``), perhaps
+    with a unit. A unit on one side only is ignored: ``18 dollars`` equals ``18``. Different units are
+    unequal, and nothing is converted: ``5 cm`` is not ``5 m``. ``50%`` equals ``0.5`` and also ``50``; ``2
+    dozen`` equals ``24`` and also ``2``. Inequalities of one variable equal the interval of their solutions.
 
     Symbolic comparison runs in separate processes limited to ``timeout_s`` seconds a pair and ``memory_mb``
     MiB (where the platform can limit memory), which are started when first needed and replaced after a
@@ -208,10 +210,10 @@ class AnswerChecker:
         return reply.answer, reply.failure or ""
 
     def _compare_numbers(self, answer: str, reference: str) -> tuple[bool | None, str]:
-        expected = read_quantity(reference)
+        expected = read_stated_quantity(reference)
         if expected is None:
             return None, "reference_not_a_number"
-        number = read_quantity(answer)
+        number = read_stated_quantity(answer)
         if number is None or not units_agree(number.unit, expected.unit):
             return False, ""
         pairs = [(x, y) for x in number.readings(expected) for y in expected.readings(number)]

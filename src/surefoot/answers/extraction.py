@@ -20,6 +20,18 @@ _NUMBER_IN_TEXT = re.compile(
 _BRACES = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])[ \t]*(?P<open>\{)?|\\.|[{}]", re.DOTALL)
 _BARE_BOXED = re.compile(r"([^\s{}$,\\]+)")
 _PHRASE = re.compile(r"answer\s*(?:is\b\s*:?|:)(?:[\s:]|[*_]++(?![^\s:]))*", re.IGNORECASE)
+_REJECTED = re.compile(r"not\s+(?=[-+\u2212($\[]*\\?[\d$.])", re.IGNORECASE)
+"""Before an answer that the writer rejects: "not 5"; "not defined" is an answer."""
+_NOT = re.compile(r"\bnot\s+$", re.IGNORECASE)
+_CORRECTION = re.compile(
+    r"\b(?:(?:it|that|this)(?:\s+(?:is|should\s+be|must\s+be)|'s)|but(?:\s+rather)?|rather)\s+"
+    r"(?!\s*not\b)(?=[-+\u2212($\[]*\\?[\d$.])",
+    re.IGNORECASE,
+)
+_ADVERBS = re.compile(
+    r"(?:(?:clearly|simply|just|thus|therefore|hence|then|indeed|obviously|evidently|definitely|certainly"
+    r"|exactly|precisely|actually|finally|now)\s*(?:,\s*|:\s*|\s))+(?=\S)"
+)
 _DOLLAR_OR_STOP = re.compile(r"\$|\.(?=\s)")
 
 
@@ -47,8 +59,10 @@ def extract_answer(
 
     - boxed: content of the last ``\\boxed{...}`` or ``\\fbox{...}`` whose braces balance, or ``\\boxed 5``.
     - hash: from the last ``####`` to the end of its line.
-    - phrase: after the last "answer is" or "answer:", to the end of the sentence or line.
-    - last_number: the last number, with sign, thousands separators, decimals, fraction and percent sign.
+    - phrase: after the last "answer is" or "answer:", without an adverb such as "clearly", to the end of the
+      sentence or line. "The answer is not 5" gives none, but "it is 6" after it does.
+    - last_number: the last number, with sign, thousands separators, decimals, fraction and percent sign;
+      not one after "not".
 
     Text inside ``<think>`` is ignored: only the text after the last ``</think>`` counts.
 
@@ -111,10 +125,18 @@ def _hash(text: str) -> ExtractedAnswer | None:
 
 
 def _phrase(text: str) -> ExtractedAnswer | None:
-    last = _last(_PHRASE, text)
-    if last is None:
+    start = last = -1
+    for match in _PHRASE.finditer(text):
+        last = match.end()
+        start = start if _REJECTED.match(text, last) else last
+    if last > start:
+        correction = _CORRECTION.search(text, last)
+        start = correction.end() if correction else start
+    if start < 0:
         return None
-    line = (text[last.end() :].splitlines() or [""])[0]
+    adverbs = _ADVERBS.match(text, start)
+    start = adverbs.end() if adverbs else start
+    line = (text[start:].splitlines() or [""])[0]
     maths = False
     for mark in _DOLLAR_OR_STOP.finditer(line):
         if mark.group() == "$":
@@ -122,7 +144,7 @@ def _phrase(text: str) -> ExtractedAnswer | None:
         elif not maths:  # a full stop inside $...$ ends no sentence
             line = line[: mark.start()]
             break
-    end = last.end() + len(line)
+    end = start + len(line)
     line = without_emphasis(line).strip().strip("*_").strip()
     answer = _trim(line)
     box = _boxed(answer)
@@ -139,15 +161,19 @@ def _trim(text: str) -> str:
 
 
 def _last_number(text: str) -> ExtractedAnswer | None:
-    last = _last(_NUMBER_IN_TEXT, text)
-    if last is None:
+    numbers = deque(
+        (
+            match
+            for match in _NUMBER_IN_TEXT.finditer(text)
+            if not _NOT.search(text, max(match.start() - 8, 0), match.start())
+        ),
+        maxlen=1,
+    )
+    if not numbers:
         return None
+    last = numbers[0]
     closed = last.end() < len(text)
     return ExtractedAnswer(answer=last.group().strip(), style="last_number", end=last.end(), closed=closed)
-
-
-def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    return next(iter(deque(pattern.finditer(text), maxlen=1)), None)
 
 
 _EXTRACTORS: dict[AnswerStyle, Callable[[str], ExtractedAnswer | None]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -12,6 +12,7 @@ from surefoot.maths import (
     Quantity,
     normalise,
     read_quantity,
+    read_stated_quantity,
     same_quantity,
     split_unit,
 )
@@ -37,7 +38,8 @@ def group_equal(answers: Sequence[str | None], checker: AnswerChecker) -> list[s
         for answer in distinct:
             canonical[answer] = canonical.setdefault(answer.strip(), answer)
         return [None if answer is None else canonical[answer] for answer in answers]
-    entries = [_read(answer) for answer in distinct]
+    read = read_stated_quantity if checker.method == "numeric" else read_quantity
+    entries = [_read(answer, read) for answer in distinct]
     equal_values = _numbers(entries, checker) if checker.method == "numeric" else _values(entries, checker)
     classes = [part for members in equal_values for part in _split_by_unit(members)]
     _join_factors(classes)
@@ -67,9 +69,9 @@ class _Entry:
         return self.quantity is not None and bool(self.quantity.unit & FACTORS.keys())
 
 
-def _read(text: str) -> _Entry:
+def _read(text: str, read: Callable[[str], Quantity | None]) -> _Entry:
     body, unit = split_unit(text)
-    return _Entry(text=text, body=body, unit=unit, quantity=read_quantity(text))
+    return _Entry(text=text, body=body, unit=unit, quantity=read(text))
 
 
 def _numbers(entries: Sequence[_Entry], checker: AnswerChecker) -> list[list[_Entry]]:

@@ -28,7 +28,23 @@ def load_mathematics() -> Callable[[dict[str, str]], bool | str]:
     which equal answers share.
     """
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
-    from sympy import Basic, Eq, Float, Interval, MatrixBase, N, Rational, Set, Symbol, Tuple, nan, zoo
+    from sympy import (
+        And,
+        Basic,
+        Eq,
+        Float,
+        Interval,
+        MatrixBase,
+        N,
+        Ne,
+        Rational,
+        Set,
+        Symbol,
+        Tuple,
+        Union,
+        nan,
+        zoo,
+    )
     from sympy.core.relational import Relational
 
     @lru_cache(maxsize=_PARSED)
@@ -61,11 +77,27 @@ def load_mathematics() -> Callable[[dict[str, str]], bool | str]:
     def near(x: Any, y: Any) -> bool:
         return bool(abs(x - y) < 10**-_PLACES / 2)
 
+    def solutions(tree: Any) -> Any:
+        """The set that inequalities of one variable describe, or a set itself; ``None`` = anything else."""
+        if isinstance(tree, Interval | Union):
+            return tree
+        parts = tree.args if isinstance(tree, And) else (tree,)
+        inequalities = all(isinstance(part, Relational) and not isinstance(part, Eq | Ne) for part in parts)
+        return tree.as_set() if inequalities and len(tree.free_symbols) == 1 else None
+
+    def same_solutions(x: Any, y: Any) -> bool:
+        """``0 <= x < 1`` is ``[0, 1)``, and ``1 > x >= 0``."""
+        sets = solutions(x), solutions(y)
+        variables = {symbol for tree in (x, y) for symbol in getattr(tree, "free_symbols", ())}
+        return None not in sets and len(variables) == 1 and bool(sets[0] == sets[1])
+
     def compare(answer: str, reference: str) -> bool:
         gold, target = read(reference), read(answer)
         if any(absurd(tree) for tree in target):
             return False
         if verify(gold, target, timeout_seconds=None, raise_on_error=True):
+            return True
+        if any(same_solutions(x, y) for x in gold for y in target):
             return True
         # Decimals inside an expression: math-verify rounds only numbers that stand alone.
         return any(
@@ -79,9 +111,10 @@ def load_mathematics() -> Callable[[dict[str, str]], bool | str]:
         equations = chain(tree)
         if equations and (isinstance(equations[0].lhs, Symbol) or number(equations[0].lhs) is not None):
             return fingerprint(equations[-1].rhs)
-        if isinstance(tree, Relational):
-            if not isinstance(tree, Eq) and len(tree.free_symbols) == 1:
-                return fingerprint(tree.as_set())
+        if isinstance(tree, Relational | And):
+            interval = solutions(tree)
+            if interval is not None:
+                return fingerprint(interval)
             return f"relation of {sorted(map(str, tree.free_symbols))}"
         if isinstance(tree, (Interval, Tuple)) or (isinstance(tree, Set) and tree.is_FiniteSet):
             members = (tree.start, tree.end) if isinstance(tree, Interval) else tree.args
