@@ -56,9 +56,9 @@ class Schedule:
 
     def _time_left(self, stage: str) -> str:
         names = list(self._expected)
-        left = sum(self._expected[name] for name in names[names.index(stage) :])
+        remaining = sum(self._expected[name] for name in names[names.index(stage) :])
         if not self._seen:
-            return f"about {clock_time(left)} of work on two idle cores"
+            return f"about {clock_time(remaining)} of work on two idle cores"
         elapsed = self._clock() - self._start
         pace = elapsed / sum(self._expected[name] for name in self._seen)
-        return f"{clock_time(elapsed)} so far, about {clock_time(pace * left)} left"
+        return f"{clock_time(elapsed)} so far, about {clock_time(pace * remaining)} left"

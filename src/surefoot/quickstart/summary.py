@@ -1,4 +1,4 @@
-"""The fields of ``summary.json``, and ``report.html``: what the run can conclude, and what it cannot."""
+"""The fields of ``summary.json``, and ``report.html``: the conclusions of a run and its limits."""
 
 from __future__ import annotations
 

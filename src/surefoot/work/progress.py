@@ -56,19 +56,19 @@ def progress_lines(write: Callable[[str], None], *, clock: Callable[[], float] =
 
     Work of less than a minute writes nothing. A resumed stage is timed from where it was resumed.
     """
-    written = clock()
+    last_line_at = clock()
     starts: dict[str, tuple[float, int]] = {}
 
     def update(stage: str, done: int, total: int) -> None:
-        nonlocal written
+        nonlocal last_line_at
         now = clock()
-        start, before = starts.setdefault(stage, (now, done))
-        if now - written < LINE_EVERY_S:
+        start, done_at_start = starts.setdefault(stage, (now, done))
+        if now - last_line_at < LINE_EVERY_S:
             return
-        written = now
-        pace = (now - start) / (done - before) if done > before else None
-        left = "" if pace is None or done >= total else f", about {clock_time(pace * (total - done))} left"
-        write(f"{printable(stage)}: {done:,} of {total:,} after {clock_time(now - start)}{left}")
+        last_line_at = now
+        pace = (now - start) / (done - done_at_start) if done > done_at_start else None
+        rest = "" if pace is None or done >= total else f", about {clock_time(pace * (total - done))} left"
+        write(f"{printable(stage)}: {done:,} of {total:,} after {clock_time(now - start)}{rest}")
 
     return update
 
