@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import re
 from pathlib import Path
 
@@ -18,7 +19,7 @@ BLOCKS = BLOCK.findall(README)
 
 def shown_after(language: str, containing: str) -> tuple[str, list[str]]:
     """A block, and the lines of the output below it; a line of dots stands for lines that are left out."""
-    for (kind, block), (below, output) in zip(BLOCKS, BLOCKS[1:], strict=False):
+    for (kind, block), (below, output) in itertools.pairwise(BLOCKS):
         if kind == language and containing in block:
             assert below == "text"
             return block, [line for line in output.splitlines() if line.strip() not in ("", "…")]
@@ -37,7 +38,9 @@ def test_the_five_lines_print_what_stands_below_them():
 def test_the_shipped_prm_scores_from_the_command_line(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     question = "Start with 8. Add 5. Multiply by 3."
-    ended = good("score", "-m", "lab", "--problem", question, "--solution", "8 + 5 = 3\n3 * 3 = 8\nAnswer: 8\n")
+    ended = good(
+        "score", "-m", "lab", "--problem", question, "--solution", "8 + 5 = 3\n3 * 3 = 8\nAnswer: 8\n"
+    )
     first, second = (float(line.split()[1]) for line in ended.out.splitlines()[1:3])
     assert first > 0.9
     assert second < 0.1
