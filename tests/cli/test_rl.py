@@ -67,7 +67,7 @@ def test_a_run_leaves_policy_curves_samples_and_report(
     line = ["rl", str(problems), "--policy", str(lab_base), "--credit", "min-form"]
     line += ["--batch-size", "2"]
     line += ["--verifier", "lab", "--gold", "lab", "--equality", "exact", "--out", str(out), *SMALL]
-    assert "2 updates on 8 rollouts" in good(*line).err
+    assert "- Does it select better answers?" in good(*line).err
     assert (out / "policy" / "model.safetensors").exists()
     assert (out / "report.html").exists()
     assert len((out / "curves.jsonl").read_text().splitlines()) == 5

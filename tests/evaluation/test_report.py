@@ -1,12 +1,15 @@
 import re
+import shutil
 from dataclasses import dataclass
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from surefoot.evaluation.frame import FirstScreen, Origin, card
 from surefoot.evaluation.plots import curve_figure, plot_figure
-from surefoot.evaluation.report import Plot, Report, Section
+from surefoot.evaluation.report import Measures, Plot, Report, Section
 from surefoot.stats.intervals import Interval
 
 VOID = {"meta", "br", "img", "hr", "link", "input"}
@@ -260,3 +263,63 @@ def test_plots_draw_the_measures_of_the_rows():
     [axes] = dots.axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["swap"]
     assert plot_figure(Plot("audit.effects", "", y=("change",)), {}) is None
+
+
+def test_a_scorers_rule_is_no_row_and_many_scorers_are_rows():
+    def figure(scorers, rule):
+        rows = [
+            Measures("", {"scorer": name, "rule": rule(number), "edit": edit}, {"change": interval(0.1)})
+            for number, name in enumerate(scorers)
+            for edit in ("swap", "split")
+        ]
+        drawn = plot_figure(Plot("effects", "", y=("change",)), {"effects": rows})
+        [axes] = drawn.axes
+        legend = [text.get_text() for text in drawn.legends[0].get_texts()]
+        return [label.get_text() for label in axes.get_yticklabels()], legend
+
+    assert figure("ab", lambda number: f"rule {number}") == (["swap", "split"], ["a", "b"])
+    scorers = list("abcdefghij")
+    assert figure(scorers, lambda number: "min")[1:] == (["min, swap", "min, split"],)
+
+
+def test_figures_are_transparent_and_drawn_in_the_colour_of_the_text():
+    html = full_report().html()
+    [first, *_] = re.findall(r"<svg.*?</svg>", html, re.S)
+    assert "currentColor" in first
+    assert "#000000" not in first
+    assert not re.search(r"fill: ?#fff", first)
+
+
+PAGES = Path(__file__).parents[1] / "support/page_audit.js"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    if not (path := shutil.which("chromium")):
+        pytest.skip("there is no chromium on the path")
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 400])
+def test_a_page_has_no_defect_for_keyboard_screen_reader_or_eyes(browser, tmp_path, scheme, width):
+    first = FirstScreen(
+        sentence="prm reads the steps.",
+        cards=[card("reads", interval(0.5), "Text.", units=200), card("trust", interval(0.1), "", units=20)],
+        ranking={name: [card("reads", interval(0.5), "Text.", units=200)] for name in ("prm", "orm")},
+        limits=["n = 9"],
+        origin=Origin(data="d.jsonl", command="surefoot audit all --out x", json="all.json"),
+    )
+    report = Report("t", first).heading("More").table(["name", "f1"], [["a", 0.5]], "Scores")
+    report.figure(curve_figure(curves()), "Accuracy").write(tmp_path / "page.html")
+    page = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900}).new_page()
+    page.goto((tmp_path / "page.html").as_uri())
+    assert page.evaluate(PAGES.read_text()) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.emulate_media(media="print")
+    assert page.get_by_role("cell", name="0.5", exact=True).is_visible()

@@ -8,9 +8,11 @@ from html.parser import HTMLParser
 import pytest
 from rl_logs import evaluation_row, update_row
 
+from surefoot.evaluation.frame import Origin
 from surefoot.records import Problem, Step, Trace
 from surefoot.rl.log import Guards, RLLog, SampleRow, UpdateRow, stop_reason, watch
-from surefoot.rl.report import findings, truth_figure, write_report
+from surefoot.rl.report import difference, findings, first_screen, truth_figure, write_report
+from surefoot.stats import Interval
 
 EVIL = "<script>alert('x')</script>\n"
 
@@ -117,6 +119,23 @@ def test_the_text_of_a_model_is_shown_and_not_obeyed(gamed):
 def test_a_run_that_has_hardly_begun_has_a_page(tmp_path, log):
     write_report(log, tmp_path / "report.html", samples=tmp_path / "none")
     assert "None." in written(tmp_path / "report.html").text  # alarms
+
+
+def test_the_first_screen_says_that_a_gamed_policy_got_worse():
+    screen = first_screen(gamed_log(), Origin())
+    reads, selects, trust = screen.three
+    assert reads.verdict == "not measured here"
+    assert (selects.verdict, selects.number) == ("no", "-20.0 points")
+    assert trust.chip == "not beyond update 20"
+    assert "does not give better answers after training" in screen.sentence
+    assert first_screen(RLLog(), Origin()).sentence == "The policy was not evaluated twice."
+
+
+def test_a_difference_of_two_intervals_has_the_width_of_both():
+    first = Interval(value=0.7, low=0.67, high=0.74)
+    second = Interval(value=0.5, low=0.46, high=0.53)
+    gap = difference(first, second)
+    assert (gap.value, gap.low, gap.high) == pytest.approx((0.2, 0.2 - 0.0424264, 0.2 + 0.0565685))
 
 
 def test_findings():

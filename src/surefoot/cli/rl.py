@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag, OptionGroup
-from surefoot.cli.terminal import echo
+from surefoot.cli.terminal import echo, echo_wrapped
 from surefoot.policies.devices import FLOAT32, Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.rl.config import NOT_DECISIVE, RLConfig
@@ -169,7 +169,7 @@ class RL(Command):
 
     def run(self) -> None:
         """Train, evaluate and write the report."""
-        from surefoot.cli.runs import file_inputs, one_writer
+        from surefoot.cli.runs import file_inputs, one_writer, origin_of
 
         files = {"problems": self.problems, "held_out": self.held_out}
         # before torch is imported, which takes seconds: a file may be missing
@@ -201,7 +201,14 @@ class RL(Command):
                 from surefoot.rl.report import write_report
 
                 settings = self.rl.model_dump(mode="json")
-                write_report(log, self.out / "report.html", samples=self.out / "samples", settings=settings)
+                origin = origin_of(self, "curves.jsonl")
+                write_report(
+                    log,
+                    self.out / "report.html",
+                    samples=self.out / "samples",
+                    settings=settings,
+                    origin=origin,
+                )
                 run.finish("rl", {"updates": len(log.updates), "stopped": log.stopped})
                 _report(self.out, log)
 
@@ -290,9 +297,10 @@ def _report_finished(out: Path, result: dict[str, Any], updates: int) -> None:
 
 
 def _report(out: Path, log: RLLog) -> None:
-    """The findings, on standard error."""
-    from surefoot.rl.report import findings
+    """The first screen of the report, on standard error."""
+    from surefoot.evaluation.frame import Origin
+    from surefoot.rl.report import first_screen
 
-    for sentence in findings(log):
-        echo(sentence, err=True)
+    for line in first_screen(log, Origin()).lines():
+        echo_wrapped(line, indent="  ", err=True)
     echo(f"policy: {out / 'policy'}; curves: {out / 'report.html'}", err=True)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from surefoot.cli.settings import Command, command_line
 from surefoot.cli.terminal import echo, echo_table
 from surefoot.errors import RecordError, RunError
 from surefoot.records import Problem, Record, StepLabel, Trace, Usage
 
 if TYPE_CHECKING:
+    from surefoot.evaluation.frame import Origin
     from surefoot.evaluation.report import Table
     from surefoot.io import Run
     from surefoot.io.joins import JoinedTraces, LabelledTraces, LeftOut
@@ -32,6 +35,26 @@ def print_table(table: Table) -> None:
 
     rows = ([format_cell(cell, table.spec) for cell in row] for row in table.rows)
     echo_table(table.caption, table.headers, rows)
+
+
+def origin_of(command: Command, json_name: str) -> Origin:
+    """Header of a report: the files and models that the options name, the command, and the day."""
+    from datetime import UTC, datetime
+
+    from surefoot.evaluation.frame import Origin
+
+    def named(*options: str) -> str:
+        values = [value for option in options if (value := getattr(command, option, None))]
+        texts = [text for value in values for text in ([value] if isinstance(value, str) else value)]
+        return ", ".join(dict.fromkeys(Path(text).name for text in texts))
+
+    return Origin(
+        data=named("data", "domain", "processbench", "pool", "problems", "traces", "labels", "truth"),
+        model=named("scorers", "sources", "verifier"),
+        command=shlex.join(word for word in command_line(command) if word != "--tables"),
+        json=json_name,
+        date=datetime.now(UTC).date().isoformat(),
+    )
 
 
 def connections(policy: object) -> Callable[[], AbstractAsyncContextManager[object]]:

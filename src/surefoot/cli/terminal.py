@@ -21,9 +21,9 @@ def echo(text: str = "", *, err: bool = False) -> None:
     click.echo(printable(text), err=err)
 
 
-def echo_wrapped(text: str, *, indent: str = "") -> None:
+def echo_wrapped(text: str, *, indent: str = "", err: bool = False) -> None:
     """Print a paragraph in the terminal's width, with ``indent`` before the lines after its first."""
-    echo("\n".join(_lines(text, _columns(), indent)))
+    echo("\n".join(_lines(text, _columns(), indent)), err=err)
 
 
 def echo_table(

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from surefoot.evaluation.frame import SMALLEST_GAIN, FirstScreen, Origin, card, sentence
 from surefoot.evaluation.palette import GREY, SERIES
 from surefoot.evaluation.plots import colour_of, legend, new_figure, shade
 from surefoot.evaluation.report import Column, Report
@@ -55,15 +56,16 @@ def write_report(
     samples: Path | None = None,
     settings: Mapping[str, object] | None = None,
     each: int = 4,
+    origin: Origin | None = None,
 ) -> None:
-    """One page: findings, alarms, proxy and gold, accuracy, rollouts, numbers, and rollouts to read.
+    """One page: first screen, findings, alarms, proxy and gold, rollouts, numbers, and rollouts to read.
 
     ``samples`` is the folder of stored rollouts: at most ``each`` of its first, middle and last round are
     shown. ``settings`` are printed unchanged. Raises ``RecordError`` for a broken file of samples.
     """
-    report = Report("Reinforcement learning on step rewards")
-    for sentence in findings(log):
-        report.text(sentence)
+    report = Report("Reinforcement learning on step rewards", first_screen(log, origin or Origin()))
+    for finding in findings(log):
+        report.text(finding)
     report.heading("Alarms")
     if log.alarms:
         report.records("Updates", log.alarms, _ALARMS)
@@ -110,6 +112,63 @@ def write_report(
         ]
         report.table(["setting", "value"], rows)
     report.write(path)
+
+
+def first_screen(log: RLLog, origin: Origin) -> FirstScreen:
+    """Whether the policy answers more problems at the end, and how far it fell from its best."""
+    cards = []
+    if len(log.evaluations) > 1 and log.best:
+        start, end, best = log.evaluations[0], log.evaluations[-1], log.best
+        overoptimised = [alarm.update for alarm in log.alarms if alarm.name == "overoptimization"]
+        cards = [
+            card(
+                "selects",
+                difference(end.accuracy, start.accuracy),
+                f"of held-out problems: accuracy at the end ({end.accuracy.value:.1%}) less at the start "
+                f"({start.accuracy.value:.1%}).",
+                units=end.problems,
+                smallest=SMALLEST_GAIN,
+                spec="+.1p",
+                claims={
+                    "yes": "gives better answers after training",
+                    "no": "does not give better answers after training",
+                    "cannot tell": "may or may not give better answers after training",
+                },
+            ),
+            card(
+                "trust",
+                difference(best.accuracy, end.accuracy),
+                f"of held-out problems are lost from the best evaluation, after update {best.update}, to the "
+                "end. The best is chosen in hindsight, which raises this number.",
+                units=end.problems,
+                smallest=SMALLEST_GAIN,
+                spec="+.1p",
+                harm=True,
+                claims={"no": f"fell after update {best.update}", "yes": "did not fall from its best"},
+                chips={"no": f"not beyond update {(overoptimised or [best.update])[0]}"},
+            ),
+        ]
+    problems = log.evaluations[-1].problems if log.evaluations else 0
+    return FirstScreen(
+        sentence=sentence("The policy", cards) if cards else "The policy was not evaluated twice.",
+        cards=cards,
+        limits=[
+            f"{problems} held-out problems; one training run, and another seed gives another policy.",
+            "Intervals of differences treat the evaluations as independent; as they share problems, they are "
+            "too wide rather than too narrow.",
+        ],
+        origin=origin,
+    )
+
+
+def difference(first: Interval, second: Interval) -> Interval:
+    """``first`` less ``second`` from their intervals, if they are independent (Newcombe 1998, method 10)."""
+    value = first.value - second.value
+    return Interval(
+        value=value,
+        low=value - math.hypot(first.value - first.low, second.high - second.value),
+        high=value + math.hypot(first.high - first.value, second.value - second.low),
+    )
 
 
 def findings(log: RLLog) -> list[str]:

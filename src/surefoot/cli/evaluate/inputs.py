@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from surefoot.cli import options as o
-from surefoot.cli.runs import print_table
-from surefoot.cli.settings import Command, Flag, command_line
+from surefoot.cli.runs import origin_of, print_table
+from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import echo, echo_wrapped
 from surefoot.errors import LabelError, RecordError
 from surefoot.policies.devices import Loading
 
 if TYPE_CHECKING:
-    from surefoot.evaluation.frame import JudgedTrace, Origin
+    from surefoot.evaluation.frame import JudgedTrace
     from surefoot.evaluation.report import Section
     from surefoot.evaluation.step_layout import StepLayout
     from surefoot.evaluation.step_scores import System
@@ -73,7 +73,7 @@ class ReportCommand(Command):
         for_json, for_html = self.outputs()
         inputs = self.model_dump(mode="json", exclude={"tables"})
         findings = {section.title: list(section.findings) for section in sections}
-        first = first_screen_of(sections, self._origin(for_json.name), worked_examples(judged))
+        first = first_screen_of(sections, origin_of(self, for_json.name), worked_examples(judged))
         screen = {"sentence": first.sentence, "cards": first.cards, "limits": first.limits}
         data = {"inputs": inputs, "first_screen": to_json(screen), "findings": findings, **also}
         report = Report(f"{self.report_name}: {', '.join(findings)}", first)
@@ -90,25 +90,6 @@ class ReportCommand(Command):
             else:
                 echo_wrapped(part)
         echo(f"{for_html}")
-
-    def _origin(self, json_name: str) -> Origin:
-        """Header of the page: the files and scorers that the options name, the command, and the day."""
-        import shlex
-        from datetime import UTC, datetime
-
-        from surefoot.evaluation.frame import Origin
-
-        names = ("data", "domain", "processbench", "pool", "problems", "traces", "labels", "truth")
-        given = [value for name in names if (value := getattr(self, name, None))]
-        files = [file for value in given for file in ([value] if isinstance(value, str) else value)]
-        scorers = [*getattr(self, "scorers", ()), *getattr(self, "sources", ())]
-        return Origin(
-            data=", ".join(dict.fromkeys(Path(file).name for file in files)),
-            model=", ".join(Path(scorer).name for scorer in scorers),
-            command=shlex.join(word for word in command_line(self) if word != "--tables"),
-            json=json_name,
-            date=datetime.now(UTC).date().isoformat(),
-        )
 
 
 class EvaluationCommand(ReportCommand):
