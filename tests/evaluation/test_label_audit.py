@@ -426,7 +426,7 @@ def test_the_command_without_truth_prints_agreement(files):
     ended = run("wrong.jsonl.gz", "step.jsonl.gz", *COMMON)
     assert ended.exit_code == 0, ended.output
     assert "pairs, steps" in ended.output
-    assert "first error" not in ended.output
+    assert "against truth" not in ended.output
     found = json.loads((files / "audit/labels.json").read_text(encoding="utf-8"))
     assert found["truth"] is None
     assert found["pairs"][0]["first"] == "wrong"

@@ -1,3 +1,4 @@
+import json
 import re
 import shutil
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ import pytest
 
 from surefoot.evaluation.frame import FirstScreen, Origin, card
 from surefoot.evaluation.plots import curve_figure, plot_figure
-from surefoot.evaluation.report import Measures, Plot, Report, Section
+from surefoot.evaluation.report import Measures, Plot, Report, Section, from_1, to_json
 from surefoot.stats.intervals import Interval
 
 VOID = {"meta", "br", "img", "hr", "link", "input"}
@@ -217,11 +218,16 @@ def test_each_data_class_of_a_result_is_a_row_with_the_names_above_it():
     assert effect.keys == {"name": "a, min", "edit": "swap"}
     assert effect.values == {"change": interval(0.5), "traces": 3}
     assert rows["audit.accuracy"][1].values == {"1": 0.25, "4": 0.5}
-    assert rows["audit.by_step"][0].keys == {"name": "a, min", "by_step": "0", "edit": "all"}
+    assert rows["audit.by_step"][0].keys == {"name": "a, min", "by_step": "1", "edit": "all"}
     assert rows["reasons"][0].values == {"c": "no label"}
 
 
-def test_a_section_prints_the_tables_that_it_names_and_shows_all_on_the_page():
+def test_steps_are_counted_from_1_in_tables_and_from_0_in_json():
+    assert [from_1(index) for index in (0, "4", "5-6", "10+")] == ["1", "5", "6-7", "11+"]
+    assert '"by_step": {"0":' in json.dumps(to_json({"audit": scorers()}))
+
+
+def test_a_section_is_printed_and_shown_with_all_its_tables():
     section = Section(
         title="Audit",
         about="Why.",
@@ -232,10 +238,10 @@ def test_a_section_prints_the_tables_that_it_names_and_shows_all_on_the_page():
             Plot("audit.accuracy", "Lines", where={"name": ("a, min",)}, log=True),
             Plot("audit.nothing", "Absent", y=("change",)),
         ],
-        printed=("audit.effects",),
     )
     report = Report("t").section(section)
-    title, about, finding, table = report.printed
+    title, about, finding, _, table, *others = report.printed
+    assert len(others) == 3
     assert (title, about, finding) == ("\nAudit", "Why.", "a wins.")
     assert table.caption == "audit, effects: The effect of one edit. Intervals are over problems."
     assert (list(table.headers), len(table.rows)) == (["name", "edit", "change", "traces"], 2)

@@ -381,5 +381,4 @@ def best_of_n_section(result: BestOfNResult) -> Section:
         ],
         results=result,
         plots=plots,
-        printed=("curves.accuracy", "curves.minus_majority", "curves.tokens", "dropped", "unknown"),
     )

@@ -289,5 +289,4 @@ def label_section(audit: LabelAudit) -> Section:
             ),
             Plot("pairs", "Cohen's kappa of good and bad steps.", y=("kappa",)),
         ],
-        printed=("", "sources.counts", "sources.cost", truth, f"{truth}.first_error", "pairs", "pairs.steps"),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from html import escape
@@ -34,6 +35,8 @@ Column: TypeAlias = str | Callable[[T], Cell]
 
 PRINTED_ROWS = 60
 """Rows of a table that ``--tables`` prints; the page has all of them."""
+STEP_KEYS = ("by_step", "positions", "first error at step")
+"""Keys of results that are indices of steps: from 0 in the JSON file, from 1 in tables and plots."""
 _LISTED = 8
 """Longest list that a cell holds."""
 
@@ -86,8 +89,6 @@ class Section:
     findings: Sequence[str] = ()
     """One plain sentence each, whether the result is good or bad."""
     plots: Sequence[Plot] = ()
-    printed: Collection[str] | None = None
-    """Paths of the tables that ``--tables`` prints; by default all."""
     cards: Mapping[str, Sequence[Card]] = field(default_factory=dict)
     """Answers on each scorer, best or first named first."""
     limits: Sequence[str] = ()
@@ -141,6 +142,8 @@ def _collect(
     if path and not isinstance(value, Mapping):
         leading = dict(takewhile(lambda part: part[1] is None or isinstance(part[1], str), parts.items()))
         named = {"name": parts["name"]} if "name" in parts else leading
+        if named.get("by") in STEP_KEYS:
+            named = named | {"value": from_1(str(named["value"]))}
         hidden = named if "name" in leading else named | leading
         keys, parts = keys | named, {name: part for name, part in parts.items() if name not in hidden}
     cells = {str(name): _cell(part) for name, part in parts.items() if _is_cell(part)}
@@ -151,9 +154,14 @@ def _collect(
         if _is_cell(part):
             continue
         if isinstance(value, Mapping) and path:
-            _collect(part, path, keys | {path[-1]: name}, rows)
+            _collect(part, path, keys | {path[-1]: from_1(name) if path[-1] in STEP_KEYS else name}, rows)
         elif part is not None:
             _collect(part, (*path, name), keys, rows)
+
+
+def from_1(index: str | int) -> str:
+    """An index of a step, or a range of them such as ``5-6`` or ``10+``, as people count: from 1."""
+    return re.sub(r"\d+", lambda number: str(int(number[0]) + 1), str(index))
 
 
 def _attributes(value: Any) -> dict[str, Any]:
@@ -267,7 +275,7 @@ class Report:
             table = _table(path, of_path)
             self.table(table.headers, table.rows, table.caption)
             multi_line = any("\n" in str(cell) for row in table.rows for cell in row)
-            if multi_line or (section.printed is not None and path not in section.printed):
+            if multi_line:
                 continue
             self.printed.append(replace(table, rows=table.rows[:PRINTED_ROWS], spec=".3f"))
             if len(table.rows) > PRINTED_ROWS:

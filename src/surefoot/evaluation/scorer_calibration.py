@@ -302,7 +302,7 @@ def calibration_section(audit: CalibrationAudit) -> Section:
             ),
             Plot(
                 "scorers.by_step",
-                "Above 0 the scores are too high at this step, counted from 0",
+                "Above 0 the scores are too high at this step, counted from 1",
                 x="by_step",
                 y=("bias",),
             ),
@@ -314,7 +314,6 @@ def calibration_section(audit: CalibrationAudit) -> Section:
                 diagonal=True,
             ),
         ],
-        printed=("", "scorers.overall", "scorers.overall.calibration", "scorers.fits", "scorers.unfitted"),
     )
 
 

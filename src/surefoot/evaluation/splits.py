@@ -21,7 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import LabelError
+from surefoot.evaluation.frame import JudgedTrace
 from surefoot.evaluation.step_scores import System
+from surefoot.protocols import LabelledTrace, ProblemTrace
 
 SPLIT = "split"
 HALVES = 2
@@ -136,6 +138,33 @@ def thresholds(rule: str | float, problem_ids: Sequence[str], subsets: Sequence[
     value = _fitted(fit, [t for t in range(number) if subsets[t] == rule], f"subset {rule}")
     return Thresholds(
         rule=rule, of_trace=(value,) * number, values={"all": value}, fitted_on=f"subset {rule}", seen=rule
+    )
+
+
+def judged(
+    system: System,
+    number: int,
+    item: LabelledTrace | ProblemTrace,
+    error: int,
+    thresholds: Mapping[str, float],
+    subset: str = "",
+) -> JudgedTrace:
+    """What ``system`` says of trace ``number``, whose first error is ``error``, for worked examples.
+
+    The threshold is that of the half of the trace's problem, or of all.
+    """
+    half = f"half {half_of(item.trace.problem_id)}"
+    cut = next((thresholds[name] for name in (f"{subset}, {half}", half, "all") if name in thresholds), None)
+    scores = system.scores[number] if system.kind == "scores" else []
+    wrong = [score is not None and score < (cut or 0) for score in scores]
+    wrong = wrong or [good is False for good in system.good[number]]
+    return JudgedTrace(
+        trace=item.trace,
+        problem=item.problem.text,
+        error=error,
+        predicted=(wrong.index(True) if True in wrong else -1) if system.recorded[number] else None,
+        scores=scores,
+        threshold=cut if scores else None,
     )
 
 

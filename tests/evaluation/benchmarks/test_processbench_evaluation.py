@@ -11,13 +11,16 @@ from surefoot.evaluation.benchmarks import processbench_f1
 from surefoot.evaluation.benchmarks.first_errors import FirstErrorEvaluator, ProcessBenchCase
 from surefoot.evaluation.benchmarks.processbench import (
     evaluate_processbench,
+    judged_traces,
+    position_f1,
     processbench_cases,
     processbench_section,
 )
+from surefoot.evaluation.frame import worked_examples
 from surefoot.evaluation.report import Report
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_scores import labelled_system, scored_system
-from surefoot.protocols import LabelledTrace
+from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Problem, Step, StepLabel, StepScores, Trace
 
 STEPS = 4
@@ -34,10 +37,16 @@ def trace(number, *, generator="g", outcome=None, steps=STEPS):
     )
 
 
+def with_problem(trace):
+    return ProblemTrace(problem=Problem(id=trace.problem_id, text="?"), trace=trace)
+
+
 def cases_of(labels, subset="gsm8k", first=0):
     return [
         ProcessBenchCase(
-            trace=trace(first + n, generator=f"g{n % 3}", outcome=label < 0), subset=subset, label=label
+            item=with_problem(trace(first + n, generator=f"g{n % 3}", outcome=label < 0)),
+            subset=subset,
+            label=label,
         )
         for n, label in enumerate(labels)
     ]
@@ -272,3 +281,29 @@ def test_the_same_seed_gives_the_same_intervals():
     assert evaluator.average_f1(predicted) == FirstErrorEvaluator(cases, draws=50, seed=3).average_f1(
         predicted
     )
+
+
+def test_the_position_baseline_is_the_best_predictor_that_does_not_read():
+    labels = [0, 0, 1, 2, -1, -1, -1]
+    errors, corrects = [label for label in labels if label >= 0], 3
+    best = 0.0
+    for chance in np.linspace(0, 1, 2001):  # of "no error"; otherwise step 0, the most frequent
+        found, cleared = (1 - chance) * errors.count(0) / len(errors), chance * corrects / corrects
+        best = max(best, 2 * found * cleared / (found + cleared) if found + cleared else 0.0)
+    assert position_f1(labels) == pytest.approx(best, abs=1e-6)
+    assert math.isnan(position_f1([-1, -1]))
+
+
+def test_the_report_ranks_systems_and_shows_what_the_first_one_caught_and_missed():
+    cases = cases_of([1, 1, -1, 0])
+    good = scores_of(cases, [[0.9, 0.1, 0.9, 0.9], [0.9, 0.9, 0.1, 0.9], [0.9] * 4, [0.1] * 4], "good")
+    bad = scores_of(cases, [[0.1] * 4] * 4, "bad")
+    result = evaluate_processbench(cases, [bad, good], rules=[0.5], draws=20)
+    section = processbench_section(result)
+    assert list(section.cards) == ["good", "bad"]
+    [reads] = section.cards["good"]
+    assert reads.null == pytest.approx(result.position_f1["gsm8k"])
+    caught, missed = worked_examples(judged_traces(result, cases, [bad, good]))
+    assert (caught.caught, missed.caught, missed.trace_id) == (True, False, "t1")
+    assert missed.note == "Step 2 is the first error; it rejects step 3 first."
+    assert [step.rejected for step in missed.steps] == ["", "", "first score below 0.5", ""]

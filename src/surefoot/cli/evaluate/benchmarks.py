@@ -121,7 +121,7 @@ class EvaluatePRMBench(BenchmarkCommand):
             draws=self.draws,
             seed=self.seed,
         )
-        self.write(prmbench_section(result), judged=judged_flags(cases, systems))
+        self.write(prmbench_section(result), judged=judged_flags(result, cases, systems))
 
 
 class AgentCommand(ScoringCommand):

@@ -22,7 +22,7 @@ from surefoot.errors import LabelError
 from surefoot.evaluation.frame import Card, JudgedTrace, card
 from surefoot.evaluation.report import JSONResult, Plot, Section
 from surefoot.evaluation.run_metrics import MonitoredRun, RunMetrics, run_metrics
-from surefoot.evaluation.splits import AS_LABELLED, HALVES, SPLIT, half_of
+from surefoot.evaluation.splits import AS_LABELLED, HALVES, SPLIT, half_of, judged
 from surefoot.evaluation.step_layout import (
     BAD,
     GOOD,
@@ -521,33 +521,14 @@ def _rates(totals_ns6: FloatArray) -> FloatArray:
 def judged_runs(
     result: AgentEvaluation, items: Iterable[LabelledTrace | JudgedRun], systems: Sequence[System]
 ) -> Iterator[JudgedTrace]:
-    """Runs with a labelled first error and the predictions of the first system, for worked examples."""
+    """Runs with a labelled first error and what the first system says of them, for worked examples."""
     lead = next((score for score in result.scores if score.kind != "floor"), None)
-    if lead is None:
-        return
-    system = next(system for system in systems if system.name == lead.system)
-    for number, item in enumerate(items):
-        if not isinstance(item, LabelledTrace):
-            continue
-        run = agent_runs([item])[0]
-        if -1 not in run.signs or not system.recorded[number]:
-            continue
-        scores: list[float | None] = list(system.scores[number]) if lead.kind == "scores" else []
-        cut = None
-        if lead.kind == "labels":
-            wrong = [good is False for good in system.good[number]]
-        else:
-            half = f"{run.subset}, half {half_of(run.problem_id)}"
-            cut = lead.thresholds.get(half, lead.thresholds.get(ALL, math.nan))
-            wrong = [score is not None and score < cut for score in scores]
-        yield JudgedTrace(
-            trace=item.trace,
-            problem=item.problem.text,
-            error=run.signs.index(-1),
-            predicted=wrong.index(True) if True in wrong else -1,
-            scores=scores,
-            threshold=cut,
-        )
+    for number, item in enumerate(items if lead else ()):
+        if lead and isinstance(item, LabelledTrace):
+            [run] = agent_runs([item])
+            if -1 in run.signs:
+                error = run.signs.index(-1)
+                yield judged(systems[0], number, item, error, lead.thresholds, run.subset)
 
 
 def _mean_first_error(score: AgentScore) -> float:
@@ -623,5 +604,4 @@ def agent_section(result: AgentEvaluation, title: str) -> Section:
                 y=("first_error",),
             )
         ],
-        printed=("systems", "systems.counts", "scores.subsets", "best_floor"),
     )

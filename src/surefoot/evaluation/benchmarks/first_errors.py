@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from surefoot.errors import LabelError
 from surefoot.evaluation.splits import POSITIONS, position_of, threshold_above
+from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Trace
 from surefoot.stats.bootstrap import Bootstrap, group_sums
 from surefoot.stats.intervals import Interval
@@ -156,11 +157,14 @@ def _check_labels(step_scores: StepScoreLists, labels: Sequence[int]) -> None:
 class ProcessBenchCase:
     """One trace of the benchmark."""
 
-    trace: Trace
+    item: LabelledTrace | ProblemTrace
     subset: str
     label: int
     """0-based index of the first error; -1 = none."""
-    problem: str = ""
+
+    @property
+    def trace(self) -> Trace:
+        return self.item.trace
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,6 +33,7 @@ from surefoot.evaluation.splits import (
     POSITIONS,
     SPLIT,
     RuleScore,
+    judged,
     position_of,
     rules_of,
     threshold_above,
@@ -442,7 +443,7 @@ def _case(item: LabelledTrace) -> PRMBenchCase:
     good = [label.good for label in binary_labels(item.labels, len(trace.steps), rule)]
     labelled = tuple(value for value in good if value is not None)
     if len(labelled) < len(good):
-        raise LabelError(f"trace {trace.id}: step {good.index(None)} needs a correctness label")
+        raise LabelError(f"trace {trace.id}: step {good.index(None) + 1} needs a correctness label")
     return PRMBenchCase(item=item, kind=kind, problem=problem, good=labelled)
 
 
@@ -454,22 +455,13 @@ def blind_prm_score(flags: ClassFlags) -> float:
     return float(np.nanmax(prm_score(counts)))
 
 
-def judged_flags(cases: PRMBenchCases, systems: Sequence[System]) -> Iterator[JudgedTrace]:
-    """Traces with a wrong step and the first step that the first system flags at 0.5, for worked examples."""
+def judged_flags(
+    result: PRMBenchEvaluation, cases: PRMBenchCases, systems: Sequence[System]
+) -> Iterator[JudgedTrace]:
+    """Traces with a wrong step and what the first system says of them, for worked examples."""
     for t, case in enumerate(cases.cases):
-        for system in systems[:1]:
-            if False in case.good and system.recorded[t]:
-                scores = system.scores[t] if system.kind == "scores" else ()
-                flagged = [score is not None and score <= 0.5 for score in scores]
-                flagged = flagged or [good is False for good in system.good[t]]
-                yield JudgedTrace(
-                    trace=case.item.trace,
-                    problem=case.item.problem.text,
-                    error=case.good.index(False),
-                    predicted=flagged.index(True) if True in flagged else -1,
-                    scores=scores,
-                    threshold=0.5 if scores else None,
-                )
+        if False in case.good:
+            yield judged(systems[0], t, case.item, case.good.index(False), result.scores[0].thresholds)
 
 
 def _cards(score: PRMBenchScore, traces: int) -> list[Card]:
@@ -515,7 +507,6 @@ def prmbench_section(result: PRMBenchEvaluation) -> Section:
         ],
         plots=[
             Plot("scores.flags.total", "PRMScore over all steps with 95 % intervals.", y=("score",)),
-            Plot("scores.flags.positions", "PRMScore by the index of the step.", x="positions", y=("score",)),
+            Plot("scores.flags.positions", "PRMScore by number of the step.", x="positions", y=("score",)),
         ],
-        printed=("systems", "scores.flags", "scores.flags.total", "scores.flags.groups"),
     )

@@ -24,7 +24,7 @@ from surefoot.evaluation.benchmarks.first_errors import (
 )
 from surefoot.evaluation.frame import JudgedTrace, card
 from surefoot.evaluation.report import JSONResult, Plot, Section
-from surefoot.evaluation.splits import SPLIT, RuleScore, Thresholds, rules_of
+from surefoot.evaluation.splits import SPLIT, RuleScore, Thresholds, judged, rules_of
 from surefoot.evaluation.step_scores import System, SystemCounts, recorded_by_all
 from surefoot.labels import LabelRule, binary_labels, first_error
 from surefoot.protocols import LabelledTrace
@@ -74,7 +74,7 @@ def processbench_cases(data: Mapping[str, Sequence[LabelledTrace]]) -> list[Proc
     duplicate ids.
     """
     cases = [
-        ProcessBenchCase(trace=item.trace, subset=subset, label=_label(item), problem=item.problem.text)
+        ProcessBenchCase(item=item, subset=subset, label=_label(item))
         for subset, items in data.items()
         for item in items
     ]
@@ -199,23 +199,12 @@ def position_f1(labels: Sequence[int]) -> float:
 def judged_traces(
     result: ProcessBenchEvaluation, cases: Sequence[ProcessBenchCase], systems: Sequence[System]
 ) -> Iterator[JudgedTrace]:
-    """Erroneous traces with the predictions of the system that ranks first, for worked examples."""
+    """Erroneous traces and what the system that ranks first says of them, for worked examples."""
     lead = ranked(result)[0]
-    system = next(system for system in systems if system.name == lead.system)
-    rule: str | float = lead.rule if lead.seen or lead.rule == SPLIT else float(lead.thresholds.get("all", 0))
-    members = [t for t in range(len(cases)) if system.recorded[t]]
-    of_rule = _predictions(system, members, [cases[t] for t in members], [rule])
-    for applied, predicted, _ in of_rule:
-        for at, t in enumerate(members):
-            if cases[t].label >= 0:
-                yield JudgedTrace(
-                    trace=cases[t].trace,
-                    problem=cases[t].problem,
-                    error=cases[t].label,
-                    predicted=predicted[at],
-                    scores=system.scores[t] if system.kind == "scores" else (),
-                    threshold=applied.of_trace[at] if applied.of_trace else None,
-                )
+    system = {system.name: system for system in systems}[lead.system]
+    for t, case in enumerate(cases):
+        if case.label >= 0:
+            yield judged(system, t, case.item, case.label, lead.thresholds)
 
 
 def ranked(result: ProcessBenchEvaluation) -> list[ProcessBenchScore]:
@@ -272,11 +261,10 @@ def processbench_section(result: ProcessBenchEvaluation) -> Section:
             Plot("scores", "Mean F1 of the subsets with 95 % intervals.", y=("average_f1",)),
             Plot(
                 "scores.parts.found",
-                "Share of first errors found at the exact step, by the index of that step.",
+                "Share of first errors found at the exact step, by the number of that step.",
                 x="value",
                 y=("acc_error",),
                 where={"by": (_POSITION,)},
             ),
         ],
-        printed=("systems", "systems.counts", "scores", "scores.subsets"),
     )

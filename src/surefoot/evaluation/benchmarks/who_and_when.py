@@ -281,5 +281,4 @@ def who_and_when_section(result: BlameEvaluation) -> Section:
                 "Share of runs whose true step is at most N steps from the predicted one.",
             )
         ],
-        printed=("systems", "scores.subsets", "scores.subsets.within"),
     )
