@@ -144,3 +144,28 @@ def test_records_on_standard_output_stay_the_same_records(monkeypatch, terminal)
     assert bool(OBEYED.search(text)) != terminal
     assert "é　½" in text
     assert Problem.model_validate_json(text) == problem
+
+
+def test_a_table_fits_80_columns_and_breaks_no_word(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    headings = ["scorer", *(f"measure number {n}" for n in range(8))]
+    reason = "a reason of several words that would be wider than the whole terminal if it were in one line"
+    rows = [["prm/unbreakable_name_of_a_scorer", reason, *(["0.830 [0.801, 0.859]"] * 6), "12"]] * 2
+    echo_table("A title that is itself much longer than one line of the terminal can be " * 2, headings, rows)
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    assert out.isascii()
+    assert out.count("0.830 [0.801, 0.859]") == 12
+    assert set(reason.split()) <= set(out.split())
+    lines = out.splitlines()
+    assert sum(line.startswith("#  ") for line in lines) == sum(line.startswith("1  ") for line in lines) > 1
+
+
+def test_numbers_align_right_and_text_left(capsys):
+    echo_table(None, ["name", "n", "why"], [["a", "7", "x"], ["long", "123", "n/a"]])
+    assert capsys.readouterr().out.splitlines()[2:4] == ["a       7  x", "long  123  n/a"]
+
+
+def test_an_empty_table_has_its_headings(capsys):
+    echo_table("Nothing", ["name", "n"], [])
+    assert capsys.readouterr().out.splitlines() == ["Nothing", "name  n", "----  -", ""]

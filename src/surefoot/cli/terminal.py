@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
@@ -14,6 +15,7 @@ from surefoot.printable import printable
 _WIDEST = 34
 """Columns of a table's cell before its text continues on the next line."""
 _GAP = "  "
+_NUMBER = re.compile(r"[-+−]?[\d.]|n/a$|$")
 
 
 def echo(text: str = "", *, err: bool = False) -> None:
@@ -34,27 +36,45 @@ def echo_table(
     err: bool = False,
     show_headings: bool = True,
 ) -> None:
-    """Print a table as plain text: the first column is aligned left, the others right.
+    """Print a table as plain text; numbers align right. Words are not broken.
 
-    Words are not broken. Columns beyond the terminal's width follow below, after the first column again.
+    Columns beyond the terminal's width follow below, and the rows then have numbers.
     """
     cells = [[_lines(cell, _WIDEST) for cell in row] for row in rows]
     head = [_lines(heading, 16) for heading in headings]
-    widths = [
-        max(len(line) for row in [*([head] if show_headings else []), *cells] for line in row[column] or [""])
-        for column in range(len(headings))
-    ]
     if title:
         echo("\n".join(_lines(title, _columns())), err=err)
-    for columns in _blocks(widths):
+    blocks = _blocks([_width(column, cells, head if show_headings else None) for column in range(len(head))])
+    for number, columns in enumerate(blocks):
         parts = [[row[column] for column in columns] for row in cells]
-        of_block = [widths[column] for column in columns]
-        if show_headings:
-            _echo_row([head[column] for column in columns], of_block, err)
-            echo(_GAP.join("-" * width for width in of_block), err=err)
-        for row in parts:
-            _echo_row(row, of_block, err)
-        echo(err=err)
+        names = [head[column] for column in columns]
+        if len(blocks) > 1:
+            parts = [[[str(at)], *row] for at, row in enumerate(parts, 1)]
+            names = [["#"], *names]
+        if number:
+            echo(err=err)
+        _echo_block(names if show_headings else None, parts, err)
+    echo(err=err)
+
+
+def _echo_block(
+    head: Sequence[Sequence[str]] | None, rows: Sequence[Sequence[Sequence[str]]], err: bool
+) -> None:
+    columns = range(len(head or rows[0]) if head or rows else 0)
+    widths = [_width(column, rows, head) for column in columns]
+    numeric = [all(_NUMBER.match(line) for row in rows for line in row[column]) for column in columns]
+    rule = [["-" * width] for width in widths]
+    for cells in [*([head, rule] if head else []), *rows]:
+        for lines in zip_longest(*cells, fillvalue=""):
+            texts = [
+                line.rjust(width) if right else line.ljust(width)
+                for line, width, right in zip(lines, widths, numeric, strict=True)
+            ]
+            echo(_GAP.join(texts).rstrip(), err=err)
+
+
+def _width(column: int, rows: Sequence[Sequence[Sequence[str]]], head: Sequence[Sequence[str]] | None) -> int:
+    return max((len(line) for row in [*([head] if head else []), *rows] for line in row[column]), default=0)
 
 
 def _columns() -> int:
@@ -73,22 +93,14 @@ def _lines(text: str, width: int, indent: str = "") -> list[str]:
 
 
 def _blocks(widths: Sequence[int]) -> list[list[int]]:
-    """Columns that fit side by side; each block begins with the first column."""
-    blocks, used = [[0]], widths[0]
-    for column in range(1, len(widths)):
-        needed = len(_GAP) + widths[column]
-        if used + needed > _columns() and len(blocks[-1]) > 1:
-            blocks.append([0])
-            used = widths[0]
+    """Columns that fit side by side, with space for the numbers of rows."""
+    most = _columns() - (6 if sum(widths) + len(_GAP) * (len(widths) - 1) > _columns() else 0)
+    blocks: list[list[int]] = [[]]
+    used = 0
+    for column, width in enumerate(widths):
+        if blocks[-1] and used + len(_GAP) + width > most:
+            blocks.append([])
+            used = 0
+        used += width + len(_GAP) * bool(blocks[-1])
         blocks[-1].append(column)
-        used += needed
     return blocks
-
-
-def _echo_row(cells: Sequence[Sequence[str]], widths: Sequence[int], err: bool) -> None:
-    for lines in zip_longest(*cells, fillvalue=""):
-        texts = [
-            line.rjust(width) if column else line.ljust(width)
-            for column, (line, width) in enumerate(zip(lines, widths, strict=True))
-        ]
-        echo(_GAP.join(texts).rstrip(), err=err)

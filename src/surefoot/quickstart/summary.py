@@ -276,7 +276,6 @@ def report_of(summary: Summary, *, examples: Sequence[Example] = (), command: st
         about="Intervals are 95 %, over problems and training seeds.",
         results=tables,
         findings=summary.findings,
-        printed=("accuracy", "prm_against_orm"),
     )
     first = first_screen(summary, examples=examples, command=command)
     report = Report("surefoot quickstart: does step supervision choose better answers?", first)
