@@ -56,8 +56,7 @@ from surefoot.evaluation import open_systems
 from surefoot.evaluation.benchmarks import AgentEvaluation, agent_layout, agent_runs, evaluate_agent_steps
 from surefoot.formats import read_agent_processbench
 from surefoot.io import read_records, write_records
-from surefoot.labelling import ToolCallVerifier, VerifierLabeller
-from surefoot.labelling.verifiers.tool_calls import TOOL_RULES
+from surefoot.labelling import TOOL_RULES, ToolCallVerifier, VerifierLabeller
 from surefoot.models import Encoding, encode_traces, read_states, windows_of
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import StepScores

@@ -54,7 +54,7 @@ from typing import Any
 from _agents_figures import figure
 
 from surefoot import run_sync
-from surefoot.evaluation import labelled_system, open_systems
+from surefoot.evaluation import Finding, half_of, inspect_traces, labelled_system, open_systems
 from surefoot.evaluation.benchmarks import (
     AgentEvaluation,
     AgentRun,
@@ -62,8 +62,6 @@ from surefoot.evaluation.benchmarks import (
     agent_runs,
     evaluate_agent_steps,
 )
-from surefoot.evaluation.inspection import Finding, inspect_traces
-from surefoot.evaluation.splits import half_of
 from surefoot.formats import (
     ImportContext,
     ImportedTrace,
@@ -78,7 +76,6 @@ from surefoot.protocols import ProblemTrace
 from surefoot.records import Tool, Trace
 from surefoot.segment import cut_trace, reports_error
 from surefoot.stats import Bootstrap, Interval
-from surefoot.stats.bootstrap import group_sums
 
 SOURCE, RULES = "judge", "rules"
 JUDGED = ("gaia_dev", "bfcl_multi_turn_base")
@@ -211,20 +208,25 @@ def inspected(data: Path, *, draws: int) -> list[dict[str, Any]]:
                 (run, _last_if_failed(run)) for run in others if run.subset == subset and len(run.signs) <= 4
             ]
         for source, pairs in sources.items():
-            rows = [[step == _first_error(run), True] for run, step in pairs if step is not None]
+            rows = [step == _first_error(run) for run, step in pairs if step is not None]
             problems = [run.problem_id for run, step in pairs if step is not None]
             figures.append(figure(source, 100 * _share(rows, problems, draws), f"% of {len(rows)} steps"))
         wrong = [run for run in here if _first_error(run) is not None]
-        rows = [[run.trace_id in found, True] for run in wrong]
+        rows = [run.trace_id in found for run in wrong]
         share = _share(rows, [run.problem_id for run in wrong], draws)
         figures.append(figure(f"inspect_named_{name}", 100 * share, f"% of {len(wrong)} runs with an error"))
     return figures
 
 
-def _share(rows: Sequence[Sequence[bool]], problems: Sequence[str], draws: int) -> Interval:
-    """Sum of the first column over the sum of the second, with an interval over problems."""
+def _share(hits: Sequence[bool], problems: Sequence[str], draws: int) -> Interval:
+    """The share of hits, with an interval over problems."""
+    sums: dict[str, list[int]] = {}
+    for hit, problem in zip(hits, problems, strict=True):
+        totals = sums.setdefault(problem, [0, 0])
+        totals[0] += hit
+        totals[1] += 1
     [share] = Bootstrap(draws=draws).totals(
-        [group_sums(rows, problems)], lambda totals: totals[:, 0, :1] / totals[:, 0, 1:]
+        [list(sums.values())], lambda totals: totals[:, 0, :1] / totals[:, 0, 1:]
     )
     return share
 

@@ -584,3 +584,57 @@ def test_one_broken_log_of_several_is_named_and_the_others_are_read(tmp_path):
     (tmp_path / "b.eval").unlink()
     with pytest.raises(RecordError, match=r"c\.eval"):
         read(str(tmp_path / "*.eval"))
+
+
+def as_phoenix(spans):
+    """A page in the schema of Phoenix's client (``SpansResponseBody`` of arize-phoenix-client 3.5)."""
+    fields = ("name", "context", "parent_id", "start_time", "end_time", "attributes", "events")
+    rows = [{name: span[name] for name in fields if name in span} for span in spans]
+    return {"data": [row | {"span_kind": "LLM", "status_code": "OK"} for row in rows], "next_cursor": None}
+
+
+@pytest.mark.parametrize("name", ["langfuse.jsonl", "langsmith.jsonl", "phoenix.json"])
+def test_exports_of_observability_platforms_are_read_as_runs(tmp_path, name):
+    """Langfuse's rows were written by the classes of langfuse 5.0, LangSmith's by LangChain's tracer and
+    langsmith 0.15."""
+    if name == "phoenix.json":
+        spans = [json.loads(line) for line in (DATA / "openinference.jsonl").read_text().splitlines()]
+        path = tmp_path / name
+        path.write_text(json.dumps(as_phoenix(spans)))
+    else:
+        path = DATA / name
+    [one], context = read(path)
+    assert context.report.bad_count == 0
+    assert one.problem.text == "What is 2 + 2?"
+    said = [message for message in one.trace.messages if message.role != "system"]
+    assert [message.role for message in said] == ["user", "assistant", "tool", "assistant"]
+    [call] = said[1].tool_calls
+    assert (call.name, json.loads(call.arguments)) == ("add", {"x": 2, "y": 2})
+    assert [message.content for message in said[1:]] == ["Let me add.", "4", "The answer is 4."]
+    assert said[2].tool_call_id == call.id
+    assert [step.kind for step in segment_trace(one.trace).steps] == ["thought", "tool_call", "final_answer"]
+    if name == "langfuse.jsonl":
+        assert (one.trace.policy, one.trace.usage.completion_tokens, len(one.trace.tools)) == ("gpt-x", 11, 1)
+
+
+def test_exports_in_pages_and_trees_and_with_failed_calls(tmp_path):
+    observations = [json.loads(line) for line in (DATA / "langfuse.jsonl").read_text().splitlines()]
+    observations[-1] |= {"level": "ERROR", "statusMessage": "time-out"}
+    traces = [
+        [one] for one in ({"data": observations, "meta": {}}, {"id": "t1", "observations": observations})
+    ]
+    for number, rows_of_file in enumerate(traces):
+        [one], _ = read(rows(tmp_path, *rows_of_file, name=f"{number}.jsonl"))
+        assert (one.trace.error, len(one.trace.messages)) == ("time-out", 4)
+    root, *runs = [json.loads(line) for line in (DATA / "langsmith.jsonl").read_text().splitlines()]
+    [one], _ = read(rows(tmp_path, root | {"child_runs": runs[:2]}, name="tree.jsonl"))
+    assert [message.role for message in one.trace.messages] == ["user", "assistant", "tool"]
+    completion = {"choices": [{"message": {"role": "assistant", "content": "4"}}], "usage": {}}
+    run = {
+        "id": "a",
+        "trace_id": "b",
+        "run_type": "llm",
+        "inputs": {"messages": [{"role": "user", "content": "2+2?"}]},
+    }
+    [one], _ = read(rows(tmp_path, run | {"outputs": json.dumps(completion)}, name="openai.jsonl"))
+    assert [message.content for message in one.trace.messages] == ["2+2?", "4"]

@@ -395,6 +395,8 @@ SEEDS: tuple[Seed, ...] = (
     _from_data("import otel", "genai.jsonl"),
     _from_data("import otel", "genai-otlp.json"),
     _from_data("import otel", "openinference.jsonl"),
+    _from_data("import langfuse", "langfuse.jsonl"),
+    _from_data("import langsmith", "langsmith.jsonl"),
     _from_data("import atif", "atif.json"),
     _from_data("import tau-bench", "tau-bench.json"),
     _from_data("import tau2", "tau2.json"),

@@ -87,11 +87,12 @@ class Import(Command):
     """Read data in any supported format and write problems, traces and labels.
 
     Own data: rows with solutions or chat messages in JSON Lines, CSV, Parquet or a data set of `datasets`;
-    Inspect logs; OpenTelemetry and OpenInference spans; ATIF; batch outputs (vLLM, OpenAI); runs of
-    tau-bench, SWE-agent and OpenHands. Public data sets: PRM800K, ProcessBench, Math-Shepherd, GSM8K and
-    others (docs/reference/formats.md lists all). The format is detected from the content, and columns are
-    guessed; the command shows its guesses. Own traces are cut into steps and graded if the problem has an
-    answer and the file does not say whether the trace is correct; data sets are written as they are.
+    Inspect logs; OpenTelemetry and OpenInference spans; exports of Langfuse, LangSmith and Phoenix; ATIF;
+    batch outputs (vLLM, OpenAI); runs of tau-bench, SWE-agent and OpenHands. Public data sets: PRM800K,
+    ProcessBench, Math-Shepherd, GSM8K and others (docs/reference/formats.md lists all). The format is
+    detected from the content, and columns are guessed; the command shows its guesses. Own traces are cut
+    into steps and graded if the problem has an answer and the file does not say whether the trace is
+    correct; data sets are written as they are.
 
     Example: `surefoot import answers.csv --text-field reply --problem-field question --out mine`
 

@@ -5,6 +5,9 @@ from .best_of_n import SelectorCurve as SelectorCurve
 from .best_of_n import best_of_n_findings as best_of_n_findings
 from .best_of_n import best_of_n_section as best_of_n_section
 from .best_of_n import evaluate_best_of_n as evaluate_best_of_n
+from .inspection import Finding as Finding
+from .inspection import Inspection as Inspection
+from .inspection import inspect_traces as inspect_traces
 from .label_audit import LabelAudit as LabelAudit
 from .label_audit import audit_labels as audit_labels
 from .label_audit import label_section as label_section

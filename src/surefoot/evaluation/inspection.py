@@ -370,12 +370,14 @@ class _Checker:
 
     def _unusual(self, result: CallResult) -> str:
         """How the arguments differ from those of all other successful calls of the tool."""
-        usual, own = self._contents.arguments[result.call.name], _shape(result)
+        usual, arguments = self._contents.arguments[result.call.name], _shape(result)
         others = usual[_CALL] - result.succeeded
         if others < _USUAL:
             return ""
-        names = {name for name, _ in own}
-        unlike = [f"{name} as {kind}" for name, kind in sorted(own) if usual[name, kind] <= result.succeeded]
+        names = {name for name, _ in arguments}
+        unlike = [
+            f"{name} as {kind}" for name, kind in sorted(arguments) if usual[name, kind] <= result.succeeded
+        ]
         unlike += [
             f"no {name}"
             for (name, _), count in usual.items()

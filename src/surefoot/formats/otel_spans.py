@@ -1,15 +1,16 @@
 """Spans of OpenTelemetry: GenAI semantic conventions, OpenInference, OpenLLMetry's indexed attributes.
 
-Read are OTLP in JSON (``resourceSpans``), the SDK's output (``ReadableSpan.to_json``), and rows of
-attributes. The model calls of one trace are joined to conversations: a call whose input continues a
-conversation belongs to it. Written are ``gen_ai.evaluation.result`` events, as OTLP log records.
+Read are OTLP in JSON (``resourceSpans``), the SDK's output (``ReadableSpan.to_json``), rows of attributes,
+and the spans that Phoenix exports. The model calls of one trace are joined to conversations: a call whose
+input continues a conversation belongs to it. Written are ``gen_ai.evaluation.result`` events, as OTLP log
+records.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -49,33 +50,43 @@ def is_otel_spans(row: Mapping[str, Any]) -> bool:
     """Whether a row is OTLP's envelope, or a span."""
     ids = {"context", "traceId", "trace_id", "span_id"} & row.keys()
     flat = any(name.startswith("attributes.") for name in row)
+    page = row.get("data")
+    if isinstance(page, list) and page and isinstance(page[0], Mapping) and "data" not in page[0]:
+        return is_otel_spans(page[0])
     return bool(_ENVELOPES & row.keys()) or ("attributes" in row and bool(ids)) or flat
 
 
 def read_otel_spans(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
-    """One trace per conversation, in order of the trace ids' first spans.
+    """One trace per conversation of the file's spans."""
+    return read_spans(path, context, _spans, "otel")
+
+
+def read_spans(
+    path: Path | str, context: ImportContext, spans_of: Callable[[Any], Iterable[Span]], name: str
+) -> Iterator[ImportedTrace]:
+    """One trace per conversation, in order of the trace ids' first spans; ``spans_of`` converts a row.
 
     All spans of the file are held in memory, because the spans of a trace can be anywhere in it.
     """
-    spans: dict[str, list[_Span]] = {}
+    spans: dict[str, list[Span]] = {}
     total = 0
     for number, row in raw_rows(path):
         try:
-            for span in _spans(row):
+            for span in spans_of(row):
                 total += 1
                 spans.setdefault(span.trace_id, []).append(span)
         except ROW_ERRORS as error:
             context.report.skipped(number, rejection(error))
-    chats = {name: [span for span in group if span.has_messages] for name, group in spans.items()}
+    chats = {trace: [span for span in group if span.has_messages] for trace, group in spans.items()}
     if total and not any(chats.values()):
         context.report.skipped(
             1,
-            f"none of {total} spans has messages (gen_ai.input.messages, gen_ai.output.messages or "
-            "llm.input_messages); capture content in the instrumentation, such as "
+            f"none of {total} spans has messages, as a model call has (gen_ai.input.messages, "
+            "gen_ai.output.messages, llm.input_messages); capture content in the instrumentation, such as "
             "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true",
         )
-    rows = ((number, name) for number, name in enumerate(chats, start=1) if chats[name])
-    return context.rows(rows, lambda _, name: _traces(name, chats[name], spans[name], context))
+    rows = ((number, trace) for number, trace in enumerate(chats, start=1) if chats[trace])
+    yield from context.rows(rows, lambda _, trace: _traces(trace, chats[trace], spans[trace], context, name))
 
 
 def write_otel_events(_: Path, path: Path, results: Mapping[str, TraceResults]) -> int:
@@ -91,7 +102,9 @@ def write_otel_events(_: Path, path: Path, results: Mapping[str, TraceResults]) 
 
 
 @dataclass(kw_only=True)
-class _Span:
+class Span:
+    """A span, with attributes named by the GenAI conventions, OpenInference or OpenLLMetry."""
+
     trace_id: str
     span_id: str
     start: float
@@ -109,7 +122,7 @@ class _Span:
     @property
     def input(self) -> list[dict[str, Any]]:
         """The messages that the model read."""
-        system = _parsed(self.attributes.get("gen_ai.system_instructions"))
+        system = parsed_json(self.attributes.get("gen_ai.system_instructions"))
         head = [{"role": "system", "parts": system}] if isinstance(system, list) and system else []
         messages = self._messages("gen_ai.input.messages", "llm.input_messages", "gen_ai.prompt")
         if messages is not None:
@@ -129,7 +142,7 @@ class _Span:
         return [_message({"role": "assistant", **row}) for row in messages[:1]]
 
     def _messages(self, *names: str) -> list[Any] | None:
-        values = (_parsed(self.attributes.get(name)) for name in names)
+        values = (parsed_json(self.attributes.get(name)) for name in names)
         messages = next((value for value in values if value), None)
         return messages if isinstance(messages, list) else None
 
@@ -145,12 +158,12 @@ class _Span:
     @property
     def tools(self) -> list[Any]:
         """The schemas of the tools."""
-        definitions = _parsed(self.attributes.get("gen_ai.tool.definitions"))
+        definitions = parsed_json(self.attributes.get("gen_ai.tool.definitions"))
         if isinstance(definitions, list):
             return definitions
         rows = self.attributes.get("llm.tools")
         schemas = [row.get("tool", row).get("json_schema") for row in rows] if isinstance(rows, list) else []
-        return [_parsed(schema) for schema in schemas if schema]
+        return [parsed_json(schema) for schema in schemas if schema]
 
 
 @dataclass(kw_only=True)
@@ -158,7 +171,7 @@ class _Conversation:
     messages: list[Message] = field(default_factory=list)
     spans: list[str | None] = field(default_factory=list)
     """Span that wrote each message; ``None`` for messages that the model only read."""
-    calls: list[_Span] = field(default_factory=list)
+    calls: list[Span] = field(default_factory=list)
 
     def continues(self, prompt: Sequence[Message]) -> bool:
         """Whether ``prompt`` begins with this conversation, as far as both show it."""
@@ -173,7 +186,7 @@ class _Conversation:
 
 
 def _traces(
-    name: str, chats: Sequence[_Span], spans: Sequence[_Span], context: ImportContext
+    name: str, chats: Sequence[Span], spans: Sequence[Span], context: ImportContext, form: str
 ) -> Iterator[ImportedTrace]:
     conversations: list[_Conversation] = []
     for span in sorted(chats, key=lambda span: span.start):
@@ -190,10 +203,10 @@ def _traces(
     tool_spans = [span for span in spans if span.attributes.get("gen_ai.tool.call.result") is not None]
     for number, chat in enumerate(conversations):
         _add_last_results(chat, tool_spans, context)
-        yield _trace(f"{name}-{number}" if len(conversations) > 1 else name, name, chat)
+        yield _trace(f"{name}-{number}" if len(conversations) > 1 else name, name, chat, form)
 
 
-def _trace(trace_id: str, otel_id: str, chat: _Conversation) -> ImportedTrace:
+def _trace(trace_id: str, otel_id: str, chat: _Conversation, form: str) -> ImportedTrace:
     check_assistant(chat.messages)
     problem = Problem(text=task_of(chat.messages))
     last = chat.calls[-1]
@@ -221,7 +234,7 @@ def _trace(trace_id: str, otel_id: str, chat: _Conversation) -> ImportedTrace:
         ),
         meta={
             IMPORT_KEY: {
-                "format": "otel",
+                "format": form,
                 "conversation": trace_id,
                 "trace_id": otel_id,
                 "spans": chat.spans,
@@ -232,7 +245,7 @@ def _trace(trace_id: str, otel_id: str, chat: _Conversation) -> ImportedTrace:
     return ImportedTrace(problem=problem, trace=trace)
 
 
-def _add_last_results(chat: _Conversation, tool_spans: Sequence[_Span], context: ImportContext) -> None:
+def _add_last_results(chat: _Conversation, tool_spans: Sequence[Span], context: ImportContext) -> None:
     """Add the results of the last message's calls from the spans of tools; no later call has read them."""
     by_id = {span.attributes.get("gen_ai.tool.call.id"): span for span in tool_spans}
     for call in chat.messages[-1].tool_calls:
@@ -253,12 +266,13 @@ def _message(row: Mapping[str, Any]) -> dict[str, Any]:
             return {"role": inner.get("role"), "name": inner.get("name"), "content": parts}
         content = next((result[name] for name in ("response", "result", "content") if name in result), None)
         return {"role": "tool", "tool_call_id": result.get("id"), "content": _as_text(content)}
-    fields = {name: inner[name] for name in ("role", "content", "name", "tool_call_id") if name in inner}
+    names = ("role", "content", "name", "tool_call_id", "status")
+    fields = {name: inner[name] for name in names if name in inner}
     if isinstance(inner.get("contents"), list):
         fields["content"] = [_content_part(part.get("message_content", part)) for part in inner["contents"]]
     calls = [call.get("tool_call", call) for call in inner.get("tool_calls") or ()]
     fields["tool_calls"] = [_tool_call(call) for call in calls]
-    parsed = _parsed(fields.get("content"))
+    parsed = parsed_json(fields.get("content"))
     if isinstance(parsed, list) and parsed and all(isinstance(p, dict) and "type" in p for p in parsed):
         fields["content"] = parsed
     return fields
@@ -278,7 +292,7 @@ def _content_part(part: Mapping[str, Any]) -> dict[str, Any]:
     return dict(part)
 
 
-def _spans(row: Any) -> Iterator[_Span]:
+def _spans(row: Any) -> Iterator[Span]:
     """The spans of one row: of OTLP's envelope, or one span."""
     if isinstance(row, ValueError):
         raise RecordError(f"not JSON ({row})")
@@ -287,23 +301,27 @@ def _spans(row: Any) -> Iterator[_Span]:
     for resource in row.get("resourceSpans") or row.get("resource_spans") or ():
         for scope in resource.get("scopeSpans") or resource.get("scope_spans") or ():
             yield from (_span(span) for span in scope.get("spans") or ())
-    if not _ENVELOPES & row.keys():
+    if isinstance(row.get("data"), list):  # a page of Phoenix's API
+        yield from (_span(span) for span in row["data"])
+    elif not _ENVELOPES & row.keys():
         yield _span(row)
 
 
-def _span(row: Mapping[str, Any]) -> _Span:
+def _span(row: Mapping[str, Any]) -> Span:
     context = row.get("context") or row
 
     def identifier(name: str, otlp_name: str) -> str:
         value = context.get(name) or row.get(f"context.{name}") or row.get(otlp_name) or ""
         return str(value).removeprefix("0x")
 
-    status = row.get("status") or {}
+    status = row.get("status") or {"code": row.get("status_code"), "message": row.get("status_message")}
     failed = str(status.get("status_code") or status.get("code") or "") in ("ERROR", "2", "STATUS_CODE_ERROR")
-    return _Span(
+    return Span(
         trace_id=identifier("trace_id", "traceId"),
         span_id=identifier("span_id", "spanId"),
-        start=_time(row.get("start_time") or row.get("startTimeUnixNano") or row.get("start_time_unix_nano")),
+        start=timestamp(
+            row.get("start_time") or row.get("startTimeUnixNano") or row.get("start_time_unix_nano")
+        ),
         attributes=_nested(_attributes(row)),
         error=str(status.get("description") or status.get("message") or "error") if failed else None,
         events=[(event.get("name", ""), _event_body(event)) for event in row.get("events") or ()],
@@ -312,7 +330,7 @@ def _span(row: Mapping[str, Any]) -> _Span:
 
 def _event_body(event: Mapping[str, Any]) -> dict[str, Any]:
     body = _nested(_attributes(event))
-    return {name.removeprefix("gen_ai.event."): _parsed(value) for name, value in body.items()}
+    return {name.removeprefix("gen_ai.event."): parsed_json(value) for name, value in body.items()}
 
 
 def _attributes(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -375,7 +393,7 @@ def _lists(tree: Any) -> Any:
     return {key: _lists(value) for key, value in tree.items()}
 
 
-def _parsed(value: Any) -> Any:
+def parsed_json(value: Any) -> Any:
     """A value; JSON text of a list or object is parsed."""
     if isinstance(value, str) and value[:1] in ("[", "{"):
         try:
@@ -389,8 +407,10 @@ def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _time(value: Any) -> float:
-    """Seconds, from nanoseconds or ISO 8601; 0 for a missing time, which preserves the file's order."""
+def timestamp(value: Any) -> float:
+    """Seconds, from nanoseconds, ISO 8601 or a table's time; 0 without one, which preserves the order."""
+    if isinstance(value, datetime):
+        return value.timestamp()
     if isinstance(value, str) and not value.isdecimal():
         return datetime.fromisoformat(value).timestamp()
     return int(value or 0) / 1e9

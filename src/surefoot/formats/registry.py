@@ -32,6 +32,7 @@ from surefoot.formats.inspect_log import (
 from surefoot.formats.label_studio import read_label_studio, write_label_studio
 from surefoot.formats.math_aps import read_math_aps
 from surefoot.formats.math_shepherd import TAG, read_math_shepherd
+from surefoot.formats.observations import is_langfuse, is_langsmith, read_langfuse, read_langsmith
 from surefoot.formats.openhands import is_openhands, read_openhands
 from surefoot.formats.otel_spans import is_otel_spans, read_otel_spans, write_otel_events
 from surefoot.formats.own_rows import read_own_rows, write_own_rows
@@ -137,6 +138,8 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         "tau2": _log(is_tau2, read_tau2, write_own_rows, "{row}/{simulation}"),
         "swe-agent": _log(is_swe_agent, read_swe_agent, write_own_rows, "{row}/{sample}", ".traj", *_JSON),
         "openhands": _log(is_openhands, read_openhands, write_own_rows, "{row}"),
+        "langfuse": _log(is_langfuse, read_langfuse, write_otel_events, "{conversation}"),
+        "langsmith": _log(is_langsmith, read_langsmith, write_otel_events, "{conversation}"),
         "otel": _log(is_otel_spans, read_otel_spans, write_otel_events, "{conversation}"),
         "batch": _log(is_batch_output, read_batch_output, write_own_rows, "{row}/{choice}"),
         "agent-processbench": _dataset(

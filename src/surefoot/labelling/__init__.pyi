@@ -39,6 +39,7 @@ from .verifiers.programs import ProgramGrader as ProgramGrader
 from .verifiers.programs import grade_traces as grade_traces
 from .verifiers.state_replay import StateReplayVerifier as StateReplayVerifier
 from .verifiers.state_replay import gold_calls as gold_calls
+from .verifiers.tool_calls import TOOL_RULES as TOOL_RULES
 from .verifiers.tool_calls import ToolCallVerifier as ToolCallVerifier
 from .verifiers.tool_policy import CallResult as CallResult
 from .verifiers.tool_policy import PolicyRule as PolicyRule

@@ -1,0 +1,166 @@
+"""Exports of Langfuse (observations) and LangSmith (runs), read as spans of model calls.
+
+Langfuse: observations as its API and its exports give them, one a row, in a list, in ``data`` of a page, or
+inside traces. LangSmith: runs as its client's ``list_runs`` gives them, or the rows of a bulk export;
+``child_runs`` are read, too. Only model calls have messages: generations, and runs of type ``llm``. Phoenix
+exports OpenInference spans, which :mod:`surefoot.formats.otel_spans` reads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from surefoot.errors import RecordError
+from surefoot.formats.imports import ImportContext, ImportedTrace
+from surefoot.formats.otel_spans import Span, parsed_json, read_spans, timestamp
+
+_OBSERVATIONS: Final = {
+    "AGENT", "CHAIN", "EMBEDDING", "EVALUATOR", "EVENT", "GENERATION", "GUARDRAIL", "RETRIEVER", "SPAN",
+    "TOOL",
+}  # fmt: skip
+_ROLES: Final = {"human": "user", "ai": "assistant", "AIMessageChunk": "assistant"}
+"""Roles of LangChain's message types; the others have the names of their roles."""
+
+
+def is_langfuse(row: Mapping[str, Any]) -> bool:
+    """Whether a row is an observation, or holds some."""
+    inner = next(_parts(row, ("observations", "data")), row)
+    is_observation = isinstance(inner, Mapping) and inner.get("type") in _OBSERVATIONS
+    return is_observation and bool({"traceId", "trace_id"} & inner.keys())
+
+
+def is_langsmith(row: Mapping[str, Any]) -> bool:
+    """Whether a row is a run."""
+    return {"run_type", "inputs", "trace_id"} <= row.keys()
+
+
+def read_langfuse(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
+    """One trace per conversation of Langfuse's observations."""
+    return read_spans(path, context, _langfuse_spans, "langfuse")
+
+
+def read_langsmith(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
+    """One trace per conversation of LangSmith's runs."""
+    return read_spans(path, context, _langsmith_spans, "langsmith")
+
+
+def _parts(row: Any, names: Sequence[str]) -> Iterator[Any]:
+    """The objects of the first list among these fields."""
+    lists = (parsed_json(row.get(name)) for name in names)
+    yield from next((value for value in lists if isinstance(value, list)), ())
+
+
+def _checked(row: Any) -> Mapping[str, Any]:
+    if isinstance(row, ValueError):
+        raise RecordError(f"not JSON ({row})")
+    if not isinstance(row, Mapping):
+        raise RecordError(f"an observation or run is an object, not {row!r:.40}")
+    return row
+
+
+def _langfuse_spans(row: Any) -> Iterator[Span]:
+    row = _checked(row)
+    if {"observations", "data"} & row.keys():
+        for part in _parts(row, ("observations", "data")):
+            yield from _langfuse_spans(part)
+        return
+    prompt, answer = parsed_json(row.get("input")), parsed_json(row.get("output"))
+    is_call = row.get("type") == "GENERATION"
+    usage = parsed_json(row.get("usageDetails") or row.get("usage_details") or row.get("usage")) or {}
+    yield Span(
+        trace_id=str(row.get("traceId") or row.get("trace_id") or ""),
+        span_id=str(row.get("id") or ""),
+        start=timestamp(row.get("startTime") or row.get("start_time")),
+        attributes=_attributes(prompt, answer, is_call=is_call)
+        | {
+            "gen_ai.response.model": row.get("model"),
+            "gen_ai.usage.input_tokens": usage.get("input"),
+            "gen_ai.usage.output_tokens": usage.get("output"),
+        },
+        error=_error(row, "statusMessage", "status_message") if row.get("level") == "ERROR" else None,
+    )
+
+
+def _langsmith_spans(row: Any) -> Iterator[Span]:
+    row = _checked(row)
+    prompt, answer = parsed_json(row.get("inputs")) or {}, parsed_json(row.get("outputs")) or {}
+    extra = parsed_json(row.get("extra")) or {}
+    parameters, metadata = extra.get("invocation_params") or {}, extra.get("metadata") or {}
+    usage = answer.get("usage_metadata") or answer.get("usage") or {}
+    attributes = _attributes(prompt, answer, is_call=row.get("run_type") in ("llm", "chat_model"))
+    if tools := parameters.get("tools"):
+        attributes["gen_ai.tool.definitions"] = tools
+    yield Span(
+        trace_id=str(row.get("trace_id") or ""),
+        span_id=str(row.get("id") or ""),
+        start=timestamp(row.get("start_time")),
+        attributes=attributes
+        | {
+            "gen_ai.response.model": metadata.get("ls_model_name") or parameters.get("model"),
+            "gen_ai.usage.input_tokens": row.get("prompt_tokens") or usage.get("input_tokens"),
+            "gen_ai.usage.output_tokens": row.get("completion_tokens") or usage.get("output_tokens"),
+        },
+        error=_error(row, "error") if row.get("error") else None,
+    )
+    for child in _parts(row, ("child_runs",)):
+        yield from _langsmith_spans(child)
+
+
+def _error(row: Mapping[str, Any], *names: str) -> str:
+    return next((str(row[name]) for name in names if row.get(name)), "error")
+
+
+def _attributes(prompt: Any, answer: Any, *, is_call: bool) -> dict[str, Any]:
+    """A model call's messages and tools, or a tool's result, under the names of the GenAI conventions."""
+    if is_call:
+        attributes: dict[str, Any] = {
+            "gen_ai.input.messages": _messages(prompt, "user"),
+            "gen_ai.output.messages": _messages(answer, "assistant"),
+        }
+        if isinstance(prompt, Mapping) and isinstance(prompt.get("tools"), list):
+            attributes["gen_ai.tool.definitions"] = prompt["tools"]
+        return attributes
+    result = answer.get("output") if isinstance(answer, Mapping) and "output" in answer else answer
+    result = _message(result, "tool") if isinstance(result, Mapping) else {}
+    if "tool_call_id" not in result:
+        return {}
+    return {
+        "gen_ai.tool.call.id": result["tool_call_id"],
+        "gen_ai.tool.call.result": result.get("content") or "",
+    }
+
+
+def _messages(value: Any, role: str) -> list[dict[str, Any]]:
+    """The messages of an input or output: a text, a message, a list, or an object around them."""
+    if isinstance(value, str):
+        return [{"role": role, "content": value}] if value else []
+    if isinstance(value, list):
+        return [message for item in value for message in _messages(item, role)]
+    if not isinstance(value, Mapping):
+        return []
+    for name in ("messages", "generations", "choices", "prompts", "message"):
+        if value.get(name):
+            inner = _messages(value[name], role)
+            return inner[-1:] if role == "assistant" and name == "messages" else inner
+    return [_message(value, role)] if value.keys() & {"role", "type", "content", "lc", "text"} else []
+
+
+def _message(row: Mapping[str, Any], role: str) -> dict[str, Any]:
+    """A message in the shape of OpenAI or LangChain."""
+    fields = row["kwargs"] if "lc" in row and isinstance(row.get("kwargs"), Mapping) else row
+    kind = str(fields.get("role") or fields.get("type") or role)
+    calls = fields.get("tool_calls") or (fields.get("additional_kwargs") or {}).get("tool_calls") or ()
+    message = {
+        "role": _ROLES.get(kind, kind),
+        "content": fields.get("content") if "content" in fields else fields.get("text"),
+        "tool_calls": [
+            {"id": call.get("id"), "name": call["name"], "arguments": json.dumps(call["args"])}
+            if "args" in call
+            else call
+            for call in calls
+        ],
+    }
+    return message | {name: fields[name] for name in ("tool_call_id", "name", "status") if fields.get(name)}
