@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import random
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +18,7 @@ from surefoot.formats import read_humaneval, read_mbpp_check
 from surefoot.io import ReadReport
 from surefoot.labelling import grade_traces, labelled_mutants, open_verifier
 from surefoot.protocols import LabelledTrace, ProblemTrace
-from surefoot.records import CodeTask, StepLabel, Trace
+from surefoot.records import CodeTask, Problem, StepLabel, Trace
 from surefoot.sandbox import Sandbox
 from surefoot.segment import PythonCode, segment_trace
 
@@ -24,6 +26,8 @@ TRAINING_PROBLEMS = 500
 """Of MBPP, whose mutants the PRM learns from; HumanEval is for measuring alone."""
 MUTANTS = 2
 """Of each problem of HumanEval; of those of MBPP one more."""
+FAILURES = 8
+"""Failing samples of each task."""
 
 
 def figures_of(
@@ -35,8 +39,15 @@ def figures_of(
     faults = [[label.value for label in item.labels].index(-1.0) for item in items]
     lengths = [[step.end - step.start for step in item.trace.steps] for item in items]
     began = time.perf_counter()
-    guesses: dict[str, list[int | None]] = {"accuracy": named_by_trace(items)}
+    guesses: dict[str, list[int | None]] = {"accuracy": named_by_trace(plain(items))}
     yield figure("first_wrong_line_cost", (time.perf_counter() - began) / len(items), "seconds a mutant")
+    yield from blame_figures("mutants", plain(items), guesses["accuracy"], faults)
+    other = [with_other_names(item) for item in items]
+    same_steps = [at for at, item in enumerate(other) if item is not None]
+    renamed = [item for item in other if item is not None]
+    yield from blame_figures(
+        "renamed_mutants", renamed, named_by_trace(renamed), [faults[at] for at in same_steps]
+    )
     guesses |= {
         "floor_first": [0] * len(items),
         "floor_last": [len(some) - 1 for some in lengths],
@@ -58,11 +69,78 @@ def figures_of(
     yield figure("visible_false_pass", sum(passed) / len(passed), f"of {len(passed)} mutants")
 
 
-def named_by_trace(items: Sequence[LabelledTrace]) -> list[int | None]:
+def blame_figures(
+    name: str, items: Sequence[ProblemTrace], blamed: Sequence[int | None], faults: Sequence[int]
+) -> Iterator[dict[str, Any]]:
+    """Coverage: programs of which a step is called wrong. Precision: of these, those whose fault it is."""
+    covered, right = defaultdict(list), defaultdict(list)
+    for item, step, fault in zip(items, blamed, faults, strict=True):
+        covered[item.problem.id].append(float(step is not None))
+        if step is not None:
+            right[item.problem.id].append(float(step == fault))
+    for what, by_problem in (("coverage", covered), ("precision", right)):
+        values = [sum(some) / len(some) for some in by_problem.values()]
+        count = sum(map(len, by_problem.values()))
+        yield interval_figure(
+            f"{name}_{what}", values, f"of {count} programs, mean over {len(values)} problems"
+        )
+
+
+def with_other_names(item: LabelledTrace) -> ProblemTrace | None:
+    """The program with its local variables renamed, except arguments; ``None`` if it has none."""
+    task, text = CodeTask.of(item.problem), item.trace.text or ""
+    prompt = task.prompt if task else ""
+    nodes = list(ast.walk(ast.parse(prompt + text)))
+    variables = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    variables -= {node.arg for node in nodes if isinstance(node, ast.arg | ast.keyword)}
+    new = {name: f"v{at}_{name[::-1]}" for at, name in enumerate(sorted(variables))}
+    places = {
+        (node.lineno - 1, node.col_offset, node.id)
+        for node in nodes
+        if isinstance(node, ast.Name) and node.id in new
+    }
+    lines = (prompt + text).encode().split(b"\n")
+    for line, column, name in sorted(places, reverse=True):
+        after = column + len(name.encode())
+        lines[line] = lines[line][:column] + new[name].encode() + lines[line][after:]
+    renamed = b"\n".join(lines).decode()[len(prompt) :]
+    if renamed == text:
+        return None
+    trace = segment_trace(Trace(problem_id=item.problem.id, text=renamed), PythonCode())
+    return ProblemTrace(problem=item.problem, trace=trace)
+
+
+def real_failure_figures(
+    tasks: Iterable[tuple[Problem, Sequence[str], Iterable[bool]]],
+) -> Iterator[dict[str, Any]]:
+    """How many of the samples that fail have a step that is called wrong: on the tasks that the method was
+    tuned on, every second by number, and on the others.
+
+    ``tasks``: problem, samples, and which are right; ``FAILURES`` of the wrong ones are drawn.
+    """
+    by_id = sorted(tasks, key=lambda task: task[0].id)
+    for name, chosen in (("tuned", by_id[::2]), ("confirmed", by_id[1::2])):
+        values, count = [], 0
+        for problem, texts, right in chosen:
+            unique = dict(zip(texts, right, strict=True))
+            wrong = [text for text, passed in unique.items() if not passed]
+            drawn = random.Random(f"0 {problem.id}").sample(wrong, min(FAILURES, len(wrong)))
+            used = [*drawn, *(text for text, passed in unique.items() if passed)]
+            traces = [segment_trace(Trace(problem_id=problem.id, text=text), PythonCode()) for text in used]
+            blamed = named_by_trace([ProblemTrace(problem=problem, trace=trace) for trace in traces])
+            if drawn:
+                values.append(sum(step is not None for step in blamed[: len(drawn)]) / len(drawn))
+                count += len(drawn)
+        yield interval_figure(
+            f"real_failures_coverage_{name}", values, f"of {count} programs, mean over {len(values)} tasks"
+        )
+
+
+def named_by_trace(items: Sequence[ProblemTrace]) -> list[int | None]:
     """The first step that ``execution-trace`` calls wrong."""
     verifier = open_verifier("execution-trace")
     with verifier if isinstance(verifier, AbstractContextManager) else nullcontext():
-        rows = verifier.verify(plain(items))
+        rows = verifier.verify(items)
     return [next((at for at, verdict in enumerate(row) if verdict.value == -1), None) for row in rows]
 
 

@@ -29,6 +29,10 @@ scorers; its states are computed once and kept in ``--features``.
   a majority alone, over the same tasks; ``learned_added_at_100``: ``examples_prm_vote`` minus it.
 - ``auc_S``: how often S ranks a right completion above a wrong one of the same task, mean over tasks;
   ``learned_auc_vs_floor``: ``prm`` minus the best of length, number of steps and log-probability.
+- ``mutants_coverage``, ``mutants_precision``: of how many mutants ``execution-trace`` calls a step wrong, and
+  how often that is the faulty one; ``renamed_mutants_…``: the same with other names of local variables;
+  ``real_failures_coverage_…``: of how many failing samples it calls a step wrong, on the tasks that it was
+  ``tuned`` on and on the others. Their precision takes a reader (docs/results/code.md).
 - ``first_wrong_line_accuracy``: how often ``execution-trace`` names the faulty step of mutants of reference
   solutions, two a problem, that fail the hidden tests (saying nothing is wrong, too); beside it what one gets
   who names the first, the last or the longest step, and ``visible_false_pass``: mutants that pass the visible
@@ -303,6 +307,9 @@ def main() -> None:
             options.data, sandbox, options.model, options.features, quick=options.quick
         )
         tasks = list(samples_of(options.data, sandbox, 16 if options.quick else None))
+    figures += _code_mutants.real_failure_figures(
+        (task.problem, task.texts, task.right.tolist()) for task in tasks
+    )
     scores: dict[str, Sequence[Floats]] = {
         "shortest": [np.array([1.0 / (1 + len(text)) for text in task.texts]) for task in tasks]
     }

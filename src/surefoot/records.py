@@ -657,6 +657,9 @@ class Execution(FrozenModel):
     """Why the program could not be loaded."""
     line: int | None = None
     """Line that raised it."""
+    reference: Annotated[str, Field(max_length=30_000)] | None = None
+    """The passing program that it is compared with, if that is not the task's reference solution: often the
+    program itself with one statement repaired."""
 
 
 ExecutionField = Annotated[

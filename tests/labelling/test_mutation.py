@@ -11,7 +11,7 @@ from surefoot import Problem
 from surefoot.cli import app
 from surefoot.errors import LabelError, SandboxError
 from surefoot.labelling import MutantReport, labelled_mutants, mutants
-from surefoot.labelling.verifiers.programs import ExecutionTraceVerifier
+from surefoot.labelling.verifiers.execution_trace import ExecutionTraceVerifier
 from surefoot.protocols import ProblemTrace
 from surefoot.sandbox import open_sandbox
 

@@ -88,7 +88,7 @@ VERIFIERS: Mapping[str, str] = MappingProxyType(
     {
         "arithmetic": "surefoot.labelling.verifiers.arithmetic:ArithmeticVerifier",
         "compile": "surefoot.labelling.verifiers.programs:CompileVerifier",
-        "execution-trace": "surefoot.labelling.verifiers.programs:ExecutionTraceVerifier",
+        "execution-trace": "surefoot.labelling.verifiers.execution_trace:ExecutionTraceVerifier",
         "gold-calls": "surefoot.labelling.verifiers.gold_calls:GoldCallVerifier",
         "lab": "surefoot.lab.world:LabVerifier",
         "python-tests": "surefoot.labelling.verifiers.programs:PythonTestsVerifier",

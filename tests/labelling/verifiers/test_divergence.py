@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from surefoot.labelling.verifiers.divergence import ProgramRun, compare_executions, first_difference
-from surefoot.records import CodeTask, CodeTest
+from surefoot.labelling.verifiers.divergence import Companion, ProgramRun, compare_executions
+from surefoot.records import CodeTask, CodeTest, Execution
 from surefoot.sandbox import Ending, ProgramResult
 
 PROGRAM = "def f(n):\n    m = n\n    return m\n"
@@ -30,7 +30,12 @@ CALL = {
 
 def run(**changes: Any) -> ProgramRun:
     said = {"calls": [{**CALL, **changes}], "load": None}
-    return ProgramRun.of(PROGRAM, ProgramResult(ending=Ending.EXITED, stdout=json.dumps(said).encode()))
+    return ProgramRun.of(ProgramResult(ending=Ending.EXITED, stdout=json.dumps(said).encode()))
+
+
+def compare(own: ProgramRun, test: int = 0) -> Execution | None:
+    companion = Companion(text=None, run=run(), partners={1: 1, 2: 2, 3: 3})
+    return compare_executions(TASK, companion, own, [test], lambda line: line)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +54,7 @@ def run(**changes: Any) -> ProgramRun:
 )
 def test_what_is_no_record_of_a_run_says_nothing(changes: dict[str, Any]) -> None:
     assert run(**changes).calls == ()
-    assert compare_executions(TASK, run(), run(**changes)) is None
+    assert compare(run(**changes)) is None
 
 
 def test_texts_names_and_places_are_bounded() -> None:
@@ -60,17 +65,17 @@ def test_texts_names_and_places_are_bounded() -> None:
         raised=["E" * 9_000, "t" * 9_000, -(10**30)],
         test=0,
     )
-    execution = compare_executions(TASK, run(), forged)
+    execution = compare(forged)
     assert execution is not None
     assert len(execution.model_dump_json()) < 200_000
-    assert first_difference(run(), forged).line is not None
+    assert execution.calls[0].first is not None
     for test in (-1, 9):
-        assert compare_executions(TASK, run(test=test), forged) is None
+        assert compare(forged, test) is None
 
 
 def test_a_run_that_goes_on_after_the_reference_is_shown_whole() -> None:
     longer = run(events=[EVENT, ["line", 3, 1, "c", []], ["return", 3, 1, "d", "2"]], result="y", display="2")
-    execution = compare_executions(TASK, run(), longer)
+    execution = compare(longer)
     assert execution is not None
     [call] = execution.calls
     assert [own.line for own, _ in call.rows if own] == [2, 3, 3]

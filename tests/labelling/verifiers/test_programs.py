@@ -13,10 +13,10 @@ from surefoot import CodeTask, Problem, StepLabel, Trace
 from surefoot.errors import SandboxError
 from surefoot.labelling import VerifierLabeller
 from surefoot.labelling.verifiers import tracer
+from surefoot.labelling.verifiers.execution_trace import ExecutionTraceVerifier
 from surefoot.labelling.verifiers.programs import (
     LIMITS,
     CompileVerifier,
-    ExecutionTraceVerifier,
     PythonTestsVerifier,
     TraceProgram,
 )
@@ -32,6 +32,9 @@ REFERENCE = """\
             result += number
     return result
 """
+
+
+RENAMED = REFERENCE.replace("result", "acc").replace("number ", "one ").replace("+= number", "+= one")
 
 
 def check(code: str) -> dict[str, str]:
@@ -114,8 +117,19 @@ def test_the_tests_decide_on_the_whole(sandbox):
         (REFERENCE.replace("+= number", "+= numbr"), [1, 1, 1, -1, None]),
         (REFERENCE.replace("return result", "return least"), [1, 1, 1, 1, -1]),
         (REFERENCE.replace("result += number", "pass"), [1, 1, 1, -1, None]),
-        ("    it = 7\n    return it.real.nothing\n", [None, -1]),
-        ("    return 1 + sum(n for n in numbers if n > least)\n", [None]),
+        # other names, and another form
+        (RENAMED.replace(">", ">="), [1, 1, -1, None, None]),
+        (RENAMED.replace("acc = 0", "acc = 1"), [-1, None, None, None, None]),
+        (RENAMED.replace("+= one", "+= least"), [1, 1, 1, -1, None]),
+        (RENAMED.replace("return acc", "return one"), [1, 1, 1, 1, -1]),
+        (RENAMED, [1, 1, 1, 1, 1]),
+        # a missing statement is missing before the step that cannot do without it
+        (REFERENCE.replace("    result = 0\n", ""), [-1, None, None, None]),
+        ("    it = 7\n    return nothing(it)\n", [None, -1]),
+        ("    return 1 + sum(n for n in numbers if n > least)\n", [-1]),
+        # what runs like no program that passes
+        ("    it = 7\n    return it.real.nothing\n", [None, None]),
+        ("    pass\n", [None]),
         ("    x = (\n", [-1]),
     ],
 )
@@ -153,7 +167,7 @@ def test_runs_without_a_common_line_are_shown_alone_and_errors_in_words(sandbox)
     [verdicts] = ExecutionTraceVerifier(sandbox).verify([item(added)])
     call = verdicts[2].execution.calls[0]
     assert (call.rows[call.first][0].line, call.raised) == (5, "IndexError: list index out of range")
-    assert call.rows[0][0].line == call.rows[0][1].line == 3
+    assert call.rows[0][0].changed == call.rows[0][1].changed == (("result", "0"),)
     [broken] = ExecutionTraceVerifier(sandbox).verify([item("    x = (\n")])
     assert (broken[0].execution.raised, broken[0].execution.line) == (
         "SyntaxError: '(' was never closed (solution.py, line 3)",

@@ -1,9 +1,9 @@
-"""Where a program's run diverges from the reference's, and both runs side by side for display."""
+"""The runs of a failing and of a passing program side by side, for display."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Annotated, Any, Literal, NamedTuple, Self
@@ -13,8 +13,6 @@ from pydantic import BaseModel, BeforeValidator
 from surefoot.records import CodeTask, ComparedCall, ExecutedLine, Execution
 from surefoot.sandbox import Ending, ProgramResult
 
-_ALIKE = 0.5
-"""Smallest share of common lines with which two programs are compared line by line."""
 _CALLS, _CONTEXT, _ROWS, _NAMES, _TEXT, _TEXTS = 4, 30, 60, 20, 400, 32_000
 """Limits for display: calls, events before the first difference, events in all, variables of a line,
 characters of one text, and characters of all values of a call."""
@@ -85,130 +83,105 @@ class Call(BaseModel):
 class ProgramRun(BaseModel):
     """What the tracer reported about a run. The program could have forged it."""
 
-    program: str
     calls: tuple[Call, ...] = ()
     load: Raised | None = None
     """The exception that prevented the program from loading."""
 
     @classmethod
-    def of(cls, program: str, result: ProgramResult) -> Self:
+    def of(cls, result: ProgramResult) -> Self:
         """Parse the tracer's output; without calls if the run was ended or the output is invalid."""
         if result.ending is Ending.EXITED:
             try:
                 report = json.loads(result.stdout)
-                return cls(program=program, calls=report["calls"], load=report["load"])
+                return cls(calls=report["calls"], load=report["load"])
             except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
                 pass
-        return cls(program=program)
+        return cls()
 
+    def lines(self) -> set[int]:
+        """The lines that ran."""
+        return {event.line for call in self.calls for event in call.events}
 
-@dataclass(frozen=True, kw_only=True)
-class Divergence:
-    """The line to blame, or ``None``."""
-
-    line: int | None
-    reason: str = ""
-    compared: bool = False
-    """Whether the states before it are equal to the reference's."""
-
-
-def first_difference(reference: ProgramRun, run: ProgramRun) -> Divergence:
-    """The line that ran right before the first difference, preferably in a call whose result differs."""
-    if run.load:
-        return Divergence(line=run.load.line, reason=str(run.load))
-    lines, alike = matching_lines(reference.program, run.program)
-    pairs = list(zip(reference.calls, run.calls, strict=False))
-    failed = [(expected, call) for expected, call in pairs if call.differs(expected)]
-    if alike:
-        for expected, call in [*failed, *pairs]:
-            divergence = _diverging_event(expected.events, call.events, lines)
-            if divergence is not None:
-                at, reason = divergence
-                return Divergence(line=call.events[at].line, reason=reason, compared=True)
-    for _, call in failed:
-        if call.raised:
-            return Divergence(line=call.raised.line, reason=str(call.raised))
-    return Divergence(line=None)
+    def calls_reaching(self, line: int) -> int:
+        """How many calls ran a line."""
+        return sum(any(event.line == line for event in call.events) for call in self.calls)
 
 
 def _diverging_event(
     reference: Sequence[Event], events: Sequence[Event], lines: Mapping[int, int]
-) -> tuple[int, str] | None:
-    """Number of the line event right before the first event that differs, and how that differs.
-
-    ``None`` if no event differs, or if the run reaches a line that the reference does not have: that line may
-    be correct.
-    """
-    matched = set(lines.values())
+) -> int | None:
+    """Number of the line event right before the first event that differs; ``None`` if no event differs."""
     for at, event in enumerate(events):
         if at < len(reference):
             expected = reference[at]
             moved = lines.get(expected.line) != event.line or event.depth != expected.depth
             if not moved and (event.kind, event.state) == (expected.kind, expected.state):
                 continue
-            if event.line not in matched:
-                return None
-            if event.kind == "exception" != expected.kind:
-                return _start_of_line(events, at), "it raised, the reference does not"
-            reason = "the run continues elsewhere" if moved else "the values differ from the reference's"
-        else:
-            reason = "the run continues"
         # the last line of the same call, or of the caller, computed this state
         depth = event.depth
         for earlier in range(at - 1, -1, -1):
             previous = events[earlier]
             if previous.depth <= depth:
                 if previous.kind == "line":
-                    return earlier, reason
+                    return earlier
                 # that call had returned, so this event is the first of another call
                 depth -= previous.kind == "return"
-        return at, reason
+        return at
     return None
 
 
-def _start_of_line(events: Sequence[Event], at: int) -> int:
-    """Number of the event at which the line of event ``at`` began, or ``at``."""
-    line = ("line", events[at].line, events[at].depth)
-    return next((earlier for earlier in range(at - 1, -1, -1) if events[earlier][:3] == line), at)
+@dataclass(frozen=True, kw_only=True)
+class Companion:
+    """A passing program next to a failing one, with its run."""
+
+    text: str | None
+    """``None``: the task's reference solution."""
+    run: ProgramRun
+    partners: Mapping[int, int] | None
+    """Line of the failing program for each line of this one, from 1; ``None``: too few are alike."""
+    wrong: int | None = None
+    """The line in which the failing program differs, if that is known."""
 
 
-def matching_lines(reference: str, program: str) -> tuple[dict[int, int], bool]:
-    """Line of ``program`` for each matching line of ``reference``, from 1, and whether enough of them
-    match."""
-    expected, lines = reference.split("\n"), program.split("\n")
-    matches: dict[int, int] = {}
-    for tag, a, b, c, d in SequenceMatcher(None, expected, lines, autojunk=False).get_opcodes():
-        if tag == "equal" or (tag == "replace" and b - a == d - c):
-            matches |= {a + number + 1: c + number + 1 for number in range(b - a)}
-    visible = sum(bool(line.strip()) for line in expected)
-    return matches, sum(bool(expected[line - 1].strip()) for line in matches) >= _ALIKE * visible
+def compare_executions(
+    task: CodeTask,
+    companion: Companion,
+    run: ProgramRun,
+    made_by: Sequence[int],
+    source_line: Callable[[int], int],
+) -> Execution | None:
+    """The first calls whose results differ, else the first calls, for display; ``None`` without any.
 
-
-def compare_executions(task: CodeTask, reference: ProgramRun, run: ProgramRun) -> Execution | None:
-    """The first calls whose results differ, else the first calls, for display; ``None`` without any."""
+    ``made_by``: number of the test that makes each call. ``source_line``: line of the trace's program for a
+    line that ran.
+    """
     if run.load:
         return Execution(raised=_short(run.load), line=run.load.line)
-    lines, alike = matching_lines(reference.program, run.program)
-    pairs = list(zip(reference.calls, run.calls, strict=False))
-    chosen = [(expected, call) for expected, call in pairs if call.differs(expected)] or pairs
+    triples = list(zip(made_by, companion.run.calls, run.calls, strict=False))
+    chosen = [triple for triple in triples if triple[2].differs(triple[1])] or triples
     tests = task.that_are("hidden")
     calls = tuple(
-        _compare_calls(task.entry_point, tests[expected.test].name, expected, call, lines if alike else None)
-        for expected, call in chosen[:_CALLS]
-        if 0 <= expected.test < len(tests)
+        _compare_calls(task.entry_point, tests[number].name, expected, call, companion, source_line)
+        for number, expected, call in chosen[:_CALLS]
+        if 0 <= number < len(tests)
     )
-    return Execution(calls=calls) if calls else None
+    return Execution(calls=calls, reference=companion.text) if calls else None
 
 
 def _compare_calls(
-    function: str, test: str, expected: Call, call: Call, lines: Mapping[int, int] | None
+    function: str,
+    test: str,
+    expected: Call,
+    call: Call,
+    companion: Companion,
+    source_line: Callable[[int], int],
 ) -> ComparedCall:
-    """``lines``: matching line of each line of the reference; ``None`` if the runs cannot be compared."""
-    events = call.events
+    events, lines = call.events, companion.partners
     divergence = _diverging_event(expected.events, events, lines) if lines is not None else None
     first = None
     if divergence is not None:
-        first = divergence[0]
+        later = divergence + 1
+        first = later if later < len(events) and events[later].line == companion.wrong else divergence
     elif call.raised:
         numbers = (number for number, event in enumerate(events) if event.line == call.raised.line)
         first = max((number for number in numbers if events[number].kind == "line"), default=None)
@@ -216,7 +189,7 @@ def _compare_calls(
     window = events[start : start + _ROWS]
     reference = expected.events[start : start + _ROWS] if lines is not None else ()
     # up to the first difference the runs are equal, event by event
-    equal = 0 if divergence is None else min(divergence[0] + 1 - start, len(reference))
+    equal = 0 if divergence is None else min(max(divergence + 1 - start, 0), len(reference))
     rows = [
         *zip(window[:equal], reference[:equal], strict=True),
         *_align(window[equal:], reference[equal:], lines or {}),
@@ -233,7 +206,9 @@ def _compare_calls(
         raised=None if call.raised is None else _short(call.raised),
         reference_result=expected.display,
         reference_raised=None if expected.raised is None else _short(expected.raised),
-        rows=tuple((_display(event, budget), _display(other, budget)) for event, other in rows),
+        rows=tuple(
+            (_display(event, budget, source_line), _display(other, budget, int)) for event, other in rows
+        ),
         first=next(row_of_first, None),
         before=start,
         after=max(0, len(events) - start - _ROWS),
@@ -264,10 +239,12 @@ def _align(
     return rows
 
 
-def _display(event: Event | None, budget: list[int]) -> ExecutedLine | None:
+def _display(
+    event: Event | None, budget: list[int], source_line: Callable[[int], int]
+) -> ExecutedLine | None:
     if event is None:
         return None
-    line = max(event.line, 0)
+    line = max(source_line(event.line), 0)
     if isinstance(event, EndEvent):
         return ExecutedLine(event=event.kind, line=line, said=event.text)
     budget[0] -= sum(len(name) + len(value) for name, value in event.changed)

@@ -1,4 +1,4 @@
-"""Steps of programs, checked by parsing and running: ``compile``, ``python-tests``, ``execution-trace``.
+"""Steps of programs, checked by parsing and running: ``compile`` and ``python-tests``.
 
 Programs only run in a sandbox (:mod:`surefoot.sandbox`), on the tests of ``Problem.meta["code"]``.
 """
@@ -6,25 +6,20 @@ Programs only run in a sandbox (:mod:`surefoot.sandbox`), on the tests of ``Prob
 from __future__ import annotations
 
 import asyncio
-import json
 from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from surefoot.answers import Grade, Solution
 from surefoot.errors import LabelError
-from surefoot.labelling.verifiers import tracer
-from surefoot.labelling.verifiers.divergence import ProgramRun, compare_executions, first_difference
 from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.protocols import ProblemTrace, Verdict
 from surefoot.records import CodeTask, CodeTest, Problem, TestVisibility, Trace
 from surefoot.sandbox import (
     Limits,
     NamedTest,
-    Program,
     PythonTask,
     Sandbox,
     TaskVerdict,
@@ -36,7 +31,7 @@ from surefoot.segment.code import ProseAndCode, code_spans, parse
 LIMITS = Limits(wall_s=5, cpu_s=5, output_bytes=8 << 20)
 """Default limits of one run."""
 
-_NO_TESTS = "the problem has no tests of a program in meta['code']"
+NO_TESTS = "the problem has no tests of a program in meta['code']"
 
 
 class SandboxedVerifier:
@@ -129,6 +124,11 @@ def _complete_prompt(prompt: str, continuation: str) -> str:
     return prompt if first[:1] in (" ", "\t") else f"{prompt}    ...\n"
 
 
+def reference_program(task: CodeTask) -> str:
+    """The reference solution after the prompt."""
+    return _complete_prompt(task.prompt, task.reference or "") + (task.reference or "")
+
+
 def _inside_fence(text: str, start: int, end: int) -> tuple[int, int]:
     first = text.find("\n", start, end) + 1 or end
     last = text.rfind("\n", first, end) + 1
@@ -156,7 +156,7 @@ class CompileVerifier:
     def _verdicts(self, item: ProblemTrace) -> list[Verdict]:
         task, count = code_task(item.problem), len(item.trace.steps)
         if task is None or item.trace.text is None:
-            return unknown(count, _NO_TESTS)
+            return unknown(count, NO_TESTS)
         program = TraceProgram.of(item.trace, task)
         try:
             compile(parse(program.text), "solution.py", "exec", dont_inherit=True)
@@ -186,7 +186,7 @@ class PythonTestsVerifier(SandboxedVerifier):
     def _verdicts(self, item: ProblemTrace, verdict: TaskVerdict | None) -> list[Verdict]:
         count = len(item.trace.steps)
         if verdict is None or verdict.passed is None:
-            return unknown(count, _NO_TESTS if verdict is None else verdict.reason)
+            return unknown(count, NO_TESTS if verdict is None else verdict.reason)
         if verdict.passed:
             return [Verdict(value=1, reason=f"all {len(verdict.tests)} tests pass")] * count
         earlier = unknown(max(count - 1, 0), "the program fails; which step is wrong is not known")
@@ -222,7 +222,7 @@ def grade_traces(
     """Grade each trace's program by the tests of one visibility; ``None`` without tests or without text."""
     jobs: dict[int, tuple[str, PythonTask]] = {}
     for number, item in enumerate(items):
-        task = _gradable_task(item, visibility)
+        task = gradable_task(item, visibility)
         if task is not None:
             tests = python_task(task, task.that_are(visibility))
             jobs[number] = TraceProgram.of(item.trace, task).text, tests
@@ -248,7 +248,8 @@ def python_task(task: CodeTask, tests: Sequence[CodeTest]) -> PythonTask:
     )
 
 
-def _gradable_task(item: ProblemTrace, visibility: TestVisibility = "hidden") -> CodeTask | None:
+def gradable_task(item: ProblemTrace, visibility: TestVisibility = "hidden") -> CodeTask | None:
+    """The task of a trace, if it has a text and tests of that visibility."""
     task = code_task(item.problem)
     return task if task is not None and item.trace.text is not None and task.that_are(visibility) else None
 
@@ -286,110 +287,3 @@ class ProgramGrader:
         ]
         verdicts = await asyncio.to_thread(grade_traces, self.sandbox, items)
         return [Grade(answer=None, outcome=verdict.passed if verdict else None) for verdict in verdicts]
-
-
-class ExecutionTraceVerifier(SandboxedVerifier):
-    """A :class:`surefoot.protocols.StepVerifier`: the line at which a run diverges from the reference's.
-
-    Both programs run on the calls that the hidden tests make. In a call whose result differs, the plain
-    values of all local variables are compared line by line. The step that ran right before the first
-    difference is -1: it computed another value, took another branch, or raised. Steps that ran before it are
-    +1; those after it are unknown. If the program passes the tests, the steps that ran are +1.
-
-    A line is compared with the reference's line of equal text, or with the single line that it replaces. If
-    less than half of the lines match, and after a line without a match, only a line that raised is -1 and the
-    others are unknown: two correct programs may pass through different states. The program could forge its
-    trace, but not whether it passes the tests.
-    """
-
-    name = "execution-trace"
-    visibility: TestVisibility = "hidden"
-
-    def verify(self, items: Sequence[ProblemTrace]) -> list[list[Verdict]]:
-        """One list per item, one verdict per step. Raises ``SandboxError``."""
-        rows = [unknown(len(item.trace.steps), _NO_TESTS) for item in items]
-        jobs = [
-            (number, item, task)
-            for number, item in enumerate(items)
-            if (task := _gradable_task(item)) is not None and task.reference
-        ]
-        tasks = {item.problem.id: task for _, item, task in jobs}
-        references = dict(
-            zip(tasks, self._run([_reference_plan(task) for task in tasks.values()]), strict=True)
-        )
-        graded = grade_traces(self.sandbox, [item for _, item, _ in jobs], limits=self.limits)
-        programs = [TraceProgram.of(item.trace, task) for _, item, task in jobs]
-        plans = [
-            {
-                "program": program.text,
-                "entry_point": task.entry_point,
-                "calls": [call.arguments for call in references[item.problem.id].calls],
-            }
-            for (_, item, task), program in zip(jobs, programs, strict=True)
-        ]
-        for (number, item, task), verdict, program, run in zip(
-            jobs, graded, programs, self._run(plans), strict=True
-        ):
-            if verdict is not None and verdict.passed is not None:
-                reference, count = references[item.problem.id], len(item.trace.steps)
-                rows[number] = _compare_with_reference(task, reference, run, program, verdict, count)
-        return rows
-
-    def _run(self, plans: Sequence[dict[str, Any]]) -> list[ProgramRun]:
-        code = Path(tracer.__file__).read_bytes()
-        programs = [
-            Program(
-                argv=("python", "main.py"),
-                files={"main.py": code, "plan.json": json.dumps(plan).encode("utf-8", "surrogatepass")},
-                limits=self.limits,
-            )
-            for plan in plans
-        ]
-        results = self.sandbox.run(programs)
-        return [ProgramRun.of(plan["program"], result) for plan, result in zip(plans, results, strict=True)]
-
-
-def _reference_plan(task: CodeTask) -> dict[str, Any]:
-    """Plan for the tracer without ``calls``: run the tests on the reference and record their calls."""
-    return {
-        "program": reference_program(task),
-        "entry_point": task.entry_point,
-        "setup": task.setup,
-        "tests": [test.code for test in task.that_are("hidden")],
-        "calls": None,
-    }
-
-
-def reference_program(task: CodeTask) -> str:
-    """The reference solution after the prompt."""
-    return _complete_prompt(task.prompt, task.reference or "") + (task.reference or "")
-
-
-def _compare_with_reference(
-    task: CodeTask,
-    reference: ProgramRun,
-    run: ProgramRun,
-    program: TraceProgram,
-    verdict: TaskVerdict,
-    count: int,
-) -> list[Verdict]:
-    executed = {program.step(event.line) for call in run.calls for event in call.events}
-    if verdict.passed:
-        ran = Verdict(value=1, reason="it ran, and all tests pass")
-        return [ran if step in executed else unknown(1, "no test ran it")[0] for step in range(count)]
-    divergence = first_difference(reference, run)
-    wrong = program.step(divergence.line)
-    execution = compare_executions(task, reference, run)
-    if wrong is None:
-        reason = f"the program fails ({verdict.reason}), and no line of it could be blamed"
-        last = Verdict(value=None, reason=reason, execution=execution)
-        return [*unknown(count - 1, reason), last] if count else []
-    verdicts = unknown(count, "not run, or not comparable")
-    if divergence.compared:
-        equal = Verdict(value=1, reason="the same values as in the reference's run")
-        verdicts[:wrong] = [equal if step in executed else verdicts[step] for step in range(wrong)]
-    verdicts[wrong] = Verdict(
-        value=-1, reason=f"line {divergence.line}: {divergence.reason}", execution=execution
-    )
-    verdicts[wrong + 1 :] = unknown(count - wrong - 1, AFTER_FIRST_ERROR)
-    return verdicts

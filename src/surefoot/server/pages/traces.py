@@ -302,10 +302,11 @@ def program_view(
     if task is None or trace.text is None or len(trace.text) + len(task.prompt) > _CHARACTERS:
         return None
     program = TraceProgram.of(trace, task)
-    lines, reference = _program_lines(program.text), _program_lines(reference_program(task))
     label = next((label for label in reversed(labels) if label.record.evidence.execution), None)
     execution = label.record.evidence.execution if label else None
     call = _chosen(execution, number)
+    passing = execution.reference if execution else None
+    lines, reference = _program_lines(program.text), _program_lines(passing or reference_program(task))
     return {
         "source": label.record.source if label else None,
         "raised": printable(execution.raised) if execution and execution.raised else None,

@@ -1,0 +1,293 @@
+"""``execution-trace``: the statement of a failing program whose repair makes the tests pass."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from surefoot.labelling.verifiers import tracer
+from surefoot.labelling.verifiers.divergence import Call, Companion, ProgramRun, compare_executions
+from surefoot.labelling.verifiers.programs import (
+    NO_TESTS,
+    SandboxedVerifier,
+    TraceProgram,
+    gradable_task,
+    grade_traces,
+    python_task,
+    reference_program,
+    unknown,
+)
+from surefoot.labelling.verifiers.repairs import (
+    Alignment,
+    Repair,
+    StatementLines,
+    align,
+    similarity,
+)
+from surefoot.labels import AFTER_FIRST_ERROR
+from surefoot.protocols import ProblemTrace, Verdict
+from surefoot.records import CodeTask, Execution, TestVisibility, Trace
+from surefoot.sandbox import Program, TaskVerdict, TestOutcome, grade_python
+
+REFERENCES, REPAIRS = 4, 24
+"""Most passing programs that one is compared with, and most repairs of it that are tested."""
+_LINES, _CHARACTERS = 300, 20_000
+"""Longer programs are not aligned."""
+_NO_SUCH_NAME = ("NameError", "ImportError", "ModuleNotFoundError")
+
+
+class ExecutionTraceVerifier(SandboxedVerifier):
+    """A :class:`surefoot.protocols.StepVerifier`: the statement whose repair makes the tests pass.
+
+    The repair of a program that fails is one statement of a program that passes: the problem's reference
+    solution, or another trace of the problem among those verified together, the most similar ones first.
+    Statements are aligned whatever the names of variables. The step of the repaired statement is -1, or the
+    step before which a statement is missing; steps that ran before it are +1, and those after it are unknown.
+    Without such a repair a step is -1 if it does not parse, uses a name that does not exist, or is the only
+    one that ran in a call that fails a test. Otherwise all steps are unknown. If the program passes the
+    tests, the steps that ran are +1.
+
+    The program could forge its trace, but not whether it passes the tests.
+    """
+
+    name = "execution-trace"
+    visibility: TestVisibility = "hidden"
+
+    def verify(self, items: Sequence[ProblemTrace]) -> list[list[Verdict]]:
+        """One list per item, one verdict per step. Raises ``SandboxError``."""
+        rows = [unknown(len(item.trace.steps), NO_TESTS) for item in items]
+        graded = grade_traces(self.sandbox, items, limits=self.limits)
+        suspects = [
+            _Suspect.of(number, item.trace, task, verdict)
+            for number, (item, verdict) in enumerate(zip(items, graded, strict=True))
+            if verdict is not None and verdict.passed is not None and (task := gradable_task(item))
+        ]
+        by_problem: dict[str, list[_Suspect]] = {}
+        for suspect in suspects:
+            by_problem.setdefault(items[suspect.number].problem.id, []).append(suspect)
+        for group in by_problem.values():
+            self._find_references(group)
+        self._confirm([suspect for suspect in suspects if suspect.alignments])
+        recorded = dict(
+            zip(
+                by_problem,
+                self._run([_recording_plan(group) for group in by_problem.values()]),
+                strict=True,
+            )
+        )
+        calls = {
+            problem: [call.arguments for call in recording.calls] for problem, recording in recorded.items()
+        }
+        plans, runs = [], []
+        for problem, group in by_problem.items():
+            for suspect in group:
+                texts = [suspect.text, *suspect.companions()]
+                plans += [
+                    {"program": text, "entry_point": suspect.task.entry_point, "calls": calls[problem]}
+                    for text in texts
+                ]
+                runs.append((suspect, recorded[problem], len(texts)))
+        results = iter(self._run(plans))
+        for suspect, recording, count in runs:
+            run, *companions = islice(results, count)
+            steps = len(items[suspect.number].trace.steps)
+            rows[suspect.number] = suspect.verdicts(steps, recording, run, companions)
+        return rows
+
+    @staticmethod
+    def _find_references(group: Sequence[_Suspect]) -> None:
+        """Align each failing program of a problem with the most similar passing ones."""
+        task = group[0].task
+        passing = [suspect.statements for suspect in group if suspect.verdict.passed]
+        passing.insert(0, _statements(reference_program(task)) if task.reference else None)
+        references = list({program.text: program for program in passing if program is not None}.values())
+        for suspect in group:
+            if suspect.statements is not None and not suspect.verdict.passed:
+                suspect.align(references)
+
+    def _confirm(self, suspects: Sequence[_Suspect]) -> None:
+        """Keep the repairs with which all tests pass."""
+        jobs = [(suspect, repair) for suspect in suspects for repair in suspect.proposals()]
+        tests = {
+            id(suspect): python_task(suspect.task, suspect.task.that_are("hidden")) for suspect in suspects
+        }
+        programs = [(repair.text, tests[id(suspect)]) for suspect, repair in jobs]
+        verdicts = grade_python(self.sandbox, programs, limits=self.limits)
+        for (suspect, repair), verdict in zip(jobs, verdicts, strict=True):
+            if verdict.passed:
+                suspect.repairs.append(repair)
+
+    def _run(self, plans: Sequence[dict[str, Any]]) -> list[ProgramRun]:
+        code = Path(tracer.__file__).read_bytes()
+        programs = [
+            Program(
+                argv=("python", "main.py"),
+                files={"main.py": code, "plan.json": json.dumps(plan).encode("utf-8", "surrogatepass")},
+                limits=self.limits,
+            )
+            for plan in plans
+        ]
+        return [ProgramRun.of(result) for result in self.sandbox.run(programs)]
+
+
+def _recording_plan(group: Sequence[_Suspect]) -> dict[str, Any]:
+    """Plan for the tracer without ``calls``: run the tests on the reference and record their calls.
+
+    Without a reference solution another program is run: which calls tests make hardly depends on it.
+    """
+    task, program = group[0].task, next((suspect for suspect in group if suspect.verdict.passed), group[0])
+    return {
+        "program": reference_program(task) if task.reference else program.text,
+        "entry_point": task.entry_point,
+        "setup": task.setup,
+        "tests": [test.code for test in task.that_are("hidden")],
+        "calls": None,
+    }
+
+
+def _statements(program: str) -> StatementLines | None:
+    """``None`` if it does not parse, or is too long to be aligned."""
+    try:
+        statements = StatementLines(program)
+    except SyntaxError:
+        return None
+    return statements if len(statements.lines) <= _LINES and len(program) <= _CHARACTERS else None
+
+
+@dataclass(kw_only=True)
+class _Suspect:
+    """A program with its verdict, and the programs that it is compared with."""
+
+    number: int
+    program: TraceProgram
+    task: CodeTask
+    verdict: TaskVerdict
+    statements: StatementLines | None
+    alignments: list[Alignment] = field(default_factory=list)
+    """With the most similar passing programs."""
+    repairs: list[Repair] = field(default_factory=list)
+    """With which all tests pass, the most similar programs first."""
+
+    @classmethod
+    def of(cls, number: int, trace: Trace, task: CodeTask, verdict: TaskVerdict) -> _Suspect:
+        program = TraceProgram.of(trace, task)
+        statements = _statements(program.text)
+        return cls(number=number, program=program, task=task, verdict=verdict, statements=statements)
+
+    @property
+    def text(self) -> str:
+        """What is run."""
+        return self.program.text if self.statements is None else self.statements.text
+
+    def align(self, references: Sequence[StatementLines]) -> None:
+        """Align with the most similar of ``references``."""
+        assert self.statements is not None  # noqa: S101
+        similar = sorted(references, key=partial(similarity, self.statements), reverse=True)
+        alignments = [align(self.statements, reference) for reference in similar[: 2 * REFERENCES]]
+        self.alignments = sorted(alignments, key=attrgetter("distance"))[:REFERENCES]
+
+    def proposals(self) -> list[Repair]:
+        """Different repairs, the most similar programs first."""
+        repairs = (repair for alignment in self.alignments for repair in alignment.repairs())
+        return list(islice({repair.text: repair for repair in repairs}.values(), REPAIRS))
+
+    def companions(self) -> list[str]:
+        """The passing program to compare runs with, in a list; empty without any."""
+        if self.repairs:
+            return [self.repairs[0].text]
+        return [alignment.text for alignment in self.alignments[:1]]
+
+    def source_line(self, line: int) -> int:
+        """Line of the trace's program for a line that was run, both from 1."""
+        return line if self.statements is None else self.statements.source_line(line - 1)
+
+    def verdicts(
+        self, count: int, recording: ProgramRun, run: ProgramRun, companions: Sequence[ProgramRun]
+    ) -> list[Verdict]:
+        """One verdict for each of ``count`` steps.
+
+        ``recording``: run of the reference solution; ``companions``: runs of :meth:`companions`.
+        """
+        executed = {self.program.step(self.source_line(line)) for line in run.lines()}
+        if self.verdict.passed:
+            ran = Verdict(value=1, reason="it ran, and all tests pass")
+            return [ran if step in executed else unknown(1, "no test ran it")[0] for step in range(count)]
+        repair = self._confirmed(run, companions)
+        if repair is None:
+            wrong, reason = self._without_repair(recording, run)
+        else:
+            line = self.source_line(repair.line + 1)
+            wrong, reason = self.program.step(line), f"line {line}: {repair.reason}"
+        execution = self._execution(recording, run, companions)
+        if wrong is None:
+            reason = f"the program fails ({self.verdict.reason}), and no line of it could be blamed"
+            last = Verdict(value=None, reason=reason, execution=execution)
+            return [*unknown(count - 1, reason), last] if count else []
+        verdicts = unknown(count, "not run, or not known")
+        if repair is not None:
+            right = Verdict(value=1, reason="all tests pass once a later step is repaired")
+            verdicts[:wrong] = [right if step in executed else verdicts[step] for step in range(wrong)]
+        verdicts[wrong] = Verdict(value=-1, reason=reason, execution=execution)
+        verdicts[wrong + 1 :] = unknown(count - wrong - 1, AFTER_FIRST_ERROR)
+        return verdicts
+
+    def _confirmed(self, run: ProgramRun, companions: Sequence[ProgramRun]) -> Repair | None:
+        """The repair, unless it adds a condition that answers most calls: that would repair any program."""
+        if not self.repairs or not companions:
+            return None
+        repair = self.repairs[0]
+        if repair.adds:
+            before, after = run.calls_reaching(repair.line + 1), companions[0].calls_reaching(repair.at + 1)
+            return repair if 2 * after >= before else None
+        return repair
+
+    def _without_repair(self, recording: ProgramRun, run: ProgramRun) -> tuple[int | None, str]:
+        """The step that must be wrong whatever is right, and why."""
+        if run.load:
+            return self.program.step(run.load.line), f"line {run.load.line}: {run.load}"
+        outcomes = dict(enumerate(test.outcome for test in self.verdict.tests))
+        for expected, call in zip(recording.calls, run.calls, strict=False):
+            if outcomes.get(expected.test) is TestOutcome.PASSED or not call.differs(expected):
+                continue
+            if call.raised and call.raised.line and call.raised.kind in _NO_SUCH_NAME:
+                line = self.source_line(call.raised.line)
+                return self.program.step(line), f"line {line}: {call.raised}"
+            steps = {self.program.step(self.source_line(event.line)) for event in call.events}
+            if len(steps) == 1 and (call.raised or self._returns(call)):
+                return steps.pop(), "no other step ran in a call that fails a test"
+        return None, ""
+
+    def _returns(self, call: Call) -> bool:
+        """Whether a call ended with a statement that returns, and not after the last one."""
+        last = call.events[-1].line - 1
+        kinds = self.statements.kinds if self.statements else []
+        return 0 <= last < len(kinds) and kinds[last] == "Return"
+
+    def _execution(
+        self, recording: ProgramRun, run: ProgramRun, companions: Sequence[ProgramRun]
+    ) -> Execution | None:
+        """The run beside the repaired program's, or the most similar passing program's."""
+        if self.repairs and companions:
+            repair = self.repairs[0]
+            companion = Companion(
+                text=repair.text, run=companions[0], partners=_from_1(repair.partners), wrong=repair.line + 1
+            )
+        elif self.alignments and companions:
+            nearest = self.alignments[0]
+            partners = _from_1(nearest.partners) if nearest.alike else None
+            companion = Companion(text=nearest.text, run=companions[0], partners=partners)
+        else:
+            companion = Companion(text=None, run=recording, partners=None)
+        return compare_executions(
+            self.task, companion, run, [call.test for call in recording.calls], self.source_line
+        )
+
+
+def _from_1(partners: Mapping[int, int]) -> dict[int, int]:
+    return {partner + 1: line + 1 for partner, line in partners.items()}

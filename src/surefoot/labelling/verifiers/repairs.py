@@ -1,0 +1,403 @@
+"""Repairs of a failing program: single statements of a passing one, whatever its names.
+
+Nothing runs here: a repair is a proposal, which the tests confirm or do not.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import itertools
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from copy import deepcopy
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import cached_property
+
+from surefoot.segment.code import parse
+
+_INSERTED = 3
+"""Most lines that one repair adds."""
+_TOKEN = re.compile(r"""[A-Za-z_]\w*|[\d.]+|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\S""")
+_JUMPS = ("Return", "Raise", "Break", "Continue")
+_SIMPLE = ("Assign", "AugAssign", "AnnAssign", "Expr")
+_COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+
+Pair = tuple[int | None, int | None]
+
+
+class StatementLines:
+    """A program with one line for each simple statement and each head, without comments and docstrings.
+
+    Lines are numbered from 0. Raises ``SyntaxError`` if it does not parse.
+    """
+
+    def __init__(self, program: str) -> None:
+        try:
+            tree = _WithoutTexts().visit(parse(program))
+            self.text = _written(tree)
+            self.tree = parse(self.text)
+            same = ast.dump(tree) == ast.dump(self.tree)
+        except (ValueError, RecursionError, MemoryError) as error:
+            raise SyntaxError(str(error) or "too deeply nested") from error
+        if not same:
+            raise SyntaxError("it cannot be written with one line for each statement")
+        self.lines = self.text.split("\n")[:-1]
+        self.kinds = [""] * len(self.lines)
+        source: dict[int, int] = {}
+        for node, original in zip(ast.walk(self.tree), ast.walk(tree), strict=True):
+            if isinstance(node, ast.stmt | ast.excepthandler) and isinstance(original, type(node)):
+                self.kinds[node.lineno - 1] = type(node).__name__
+                source[node.lineno - 1] = original.lineno
+        self._source = sorted(source.items())
+        self.indents = [len(line) - len(line.lstrip()) for line in self.lines]
+
+    def source_line(self, line: int) -> int:
+        """Line of the program from 1; the next statement's for ``else:`` and the like."""
+        at = bisect_left(self._source, (line, 0))
+        return self._source[min(at, len(self._source) - 1)][1] if self._source else 1
+
+    @cached_property
+    def words(self) -> Counter[str]:
+        """The tokens of the program, to find similar ones."""
+        return Counter(_TOKEN.findall(self.text))
+
+    @cached_property
+    def names(self) -> dict[str, bool]:
+        """Names that are assigned, and whether only comprehensions do; also those that nothing defines."""
+        nodes = list(ast.walk(self.tree))
+        assigned, outside = set(_assigned(nodes)), set(_assigned(_outside_comprehensions(self.tree)))
+        read = {node.id for node in nodes if isinstance(node, ast.Name)}
+        defined = {name for node in nodes for name in _defined(node)}
+        missing = read - assigned - defined - set(dir(builtins))
+        return {name: name in assigned - outside for name in assigned | missing}
+
+    @cached_property
+    def used(self) -> set[tuple[str, str]]:
+        """Function and name of what other statements read than those that assign, define or change it."""
+        used: set[tuple[str, str]] = set()
+        for function in ast.walk(self.tree):
+            if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            nodes = [*_outside_comprehensions(function), *self.tree.body]
+            stored = {*_assigned(nodes), *(name for node in nodes for name in _defined(node))}
+            for statement in ast.walk(function):
+                if isinstance(statement, ast.stmt) and statement is not function:
+                    names = {node.id for node in _head(statement) if isinstance(node, ast.Name)}
+                    used |= {(function.name, name) for name in names & stored - _changed(statement)}
+        return used
+
+    @cached_property
+    def dead(self) -> int:
+        """How many statements of the same block follow directly after one that leaves it."""
+        following = zip(self.kinds, self.indents, self.indents[1:], strict=False)
+        return sum(kind in _JUMPS and next_indent == indent for kind, indent, next_indent in following)
+
+
+def _written(tree: ast.AST) -> str:
+    return "".join(f"{line}\n" for line in ast.unparse(tree).split("\n") if line)
+
+
+class _WithoutTexts(ast.NodeTransformer):
+    """Drops docstrings and ``...``."""
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        super().generic_visit(node)
+        for name in ("body", "orelse", "finalbody"):
+            suite = getattr(node, name, None)
+            if isinstance(suite, list) and suite:
+                kept = [statement for statement in suite if not _is_text(statement)]
+                needs_pass = name == "body" and not isinstance(node, ast.Module) and not kept
+                setattr(node, name, [ast.copy_location(ast.Pass(), suite[0])] if needs_pass else kept)
+        return node
+
+
+def _is_text(statement: ast.AST) -> bool:
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(value, ast.Constant) and (value.value is ... or isinstance(value.value, str))
+
+
+def _stores(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+
+
+def _defined(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+        case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+            yield from ((alias.asname or alias.name).partition(".")[0] for alias in aliases)
+
+
+def _assigned(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.ExceptHandler(name=str(name)):
+                yield name
+
+
+def _outside_comprehensions(root: ast.AST) -> Iterator[ast.AST]:
+    stack = [root]
+    while stack:
+        for child in ast.iter_child_nodes(stack.pop()):
+            if not isinstance(child, _COMPREHENSIONS | ast.Lambda):
+                yield child
+                stack.append(child)
+
+
+def _head(statement: ast.stmt) -> Iterator[ast.AST]:
+    """The nodes of a statement without the statements in it."""
+    for child in ast.iter_child_nodes(statement):
+        if isinstance(child, ast.expr | ast.withitem | ast.keyword):
+            yield from ast.walk(child)
+
+
+def _changed(statement: ast.stmt) -> set[str]:
+    """Names that a statement assigns, or whose method it calls for its effect."""
+    match statement:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name)))):
+            return {name}
+    return set(_assigned(_head(statement)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repair:
+    """A program with one statement repaired."""
+
+    line: int
+    """The line that is wrong: the one replaced or removed, or the one before which lines are added."""
+    text: str
+    partners: Mapping[int, int]
+    """Line of the failing program for each line of ``text`` that is also there; the repaired one included."""
+    adds: bool
+    """Whether lines are added, and none is changed."""
+    new: str
+    """The new lines."""
+
+    @property
+    def at(self) -> int:
+        """Line of ``text`` for ``line``."""
+        return next(at for at, line in self.partners.items() if line == self.line)
+
+    @property
+    def reason(self) -> str:
+        """What the repair changes, in words."""
+        if not self.new:
+            return "all tests pass without it"
+        return f"all tests pass with {self.new[:200]!r} {'before it' if self.adds else 'instead'}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alignment:
+    """A failing program line by line next to a passing one, which has the failing one's names."""
+
+    program: StatementLines
+    reference: tuple[str, ...]
+    kinds: Sequence[str]
+    """Of the statement of each line of the passing program."""
+    pairs: tuple[Pair, ...]
+    distance: float
+    """0 for equal programs; about 1 for each line without a partner."""
+
+    @property
+    def text(self) -> str:
+        """The passing program."""
+        return "\n".join(self.reference) + "\n"
+
+    @property
+    def partners(self) -> dict[int, int]:
+        """Line of the failing program for each line of the passing one."""
+        return {partner: line for line, partner in self.pairs if line is not None and partner is not None}
+
+    @property
+    def alike(self) -> bool:
+        """Whether at least half of the passing program's lines are also in the failing one."""
+        equal = sum(self._equal(line, partner) for line, partner in self.pairs)
+        return 2 * equal >= len(self.reference)
+
+    def _equal(self, line: int | None, partner: int | None) -> bool:
+        return (
+            line is not None and partner is not None and self.program.lines[line] == self.reference[partner]
+        )
+
+    def repairs(self) -> Iterator[Repair]:
+        """Programs with one statement of the reference; single lines come first.
+
+        A repair is left out if the rest of the program no longer matters with it: if it ends its block early,
+        or if a variable or function is not read any more.
+        """
+        hunks: list[list[int]] = []
+        for at, pair in enumerate(self.pairs):
+            if self._equal(*pair):
+                continue
+            if hunks and hunks[-1][-1] == at - 1:
+                hunks[-1].append(at)
+            else:
+                hunks.append([at])
+        single = [[at] for hunk in hunks for at in hunk]
+        for chosen in [*single, *(hunk for hunk in hunks if len(hunk) > 1)]:
+            repair = self._repair(set(chosen))
+            if repair is not None and self._keeps_the_rest(repair):
+                yield repair
+
+    def _repair(self, chosen: set[int]) -> Repair | None:
+        """Take the partners of the chosen pairs; a line without one becomes ``pass``."""
+        changed = [line for line, _ in map(self.pairs.__getitem__, chosen) if line is not None]
+        added = [partner for at in sorted(chosen) if (partner := self.pairs[at][1]) is not None]
+        wrong = next((line for line, _ in self.pairs[min(chosen) :] if line is not None), None)
+        if wrong is None or len(changed) > 1 or len(added) > _INSERTED or not self._same_kind(changed, added):
+            return None
+        lines: list[str] = []
+        partners: dict[int, int] = {}
+        for at, (line, partner) in enumerate(self.pairs):
+            if at in chosen and partner is not None:
+                put = self.reference[partner]
+            elif line is None or (at in chosen and added):
+                continue
+            elif at in chosen:
+                put = " " * self.program.indents[line] + "pass"
+            else:
+                put = self.program.lines[line]
+            if line is not None:
+                partners[len(lines)] = line
+            lines.append(put)
+        new = "\n".join(self.reference[partner].strip() for partner in added)
+        text = "\n".join(lines) + "\n"
+        return Repair(line=wrong, text=text, partners=partners, adds=not changed, new=new)
+
+    def _same_kind(self, changed: Sequence[int], added: Sequence[int]) -> bool:
+        """Whether the new statements do the same sort of thing as the one that they replace, if any."""
+        if not changed:
+            return True
+        kind, new = self.program.kinds[changed[0]], [self.kinds[partner] for partner in added]
+        if len(new) != 1 or kind in (*_JUMPS, "Pass"):
+            return kind in (*_SIMPLE, *_JUMPS, "Pass")
+        return (
+            kind == new[0] or (kind in _SIMPLE and new[0] in _SIMPLE) or (kind, new[0]) == ("Expr", "Return")
+        )
+
+    def _keeps_the_rest(self, repair: Repair) -> bool:
+        try:
+            repaired = StatementLines(repair.text)
+        except SyntaxError:
+            return False
+        return repaired.dead <= self.program.dead and self.program.used <= repaired.used
+
+
+def align(program: StatementLines, reference: StatementLines) -> Alignment:
+    """Align two programs, first without their names, then with the failing program's names in both."""
+    pairs, _ = _align(
+        _shapes(program.lines, program.names.keys()), _shapes(reference.lines, reference.names.keys())
+    )
+    names = _mapping(program, reference, pairs)
+    renamed = _written(_Renaming(names).visit(deepcopy(reference.tree))).splitlines()
+    pairs, distance = _align(_shapes(program.lines, set()), _shapes(renamed, set()))
+    return Alignment(
+        program=program,
+        reference=tuple(renamed),
+        kinds=reference.kinds,
+        pairs=tuple(pairs),
+        distance=distance,
+    )
+
+
+def similarity(program: StatementLines, reference: StatementLines) -> float:
+    """Share of common tokens, from 0 to 1."""
+    tokens = program.words.total() + reference.words.total()
+    return 2 * (program.words & reference.words).total() / max(tokens, 1)
+
+
+class _Renaming(ast.NodeTransformer):
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self.names = names
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        for field in ("id", "arg", "name"):
+            name = getattr(node, field, None)
+            # keywords of calls are other functions' names
+            if isinstance(name, str) and isinstance(node, ast.Name | ast.arg | ast.ExceptHandler):
+                setattr(node, field, self.names.get(name, name))
+        return self.generic_visit(node)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """A line for comparison: its indentation and its tokens, some of them as ``_``."""
+
+    indent: int
+    tokens: tuple[str, ...]
+    counts: Counter[str]
+
+    def distance(self, other: _Shape) -> float:
+        """0: equal; below 2, the cost of two lines without partners, if they have common tokens."""
+        if self.tokens == other.tokens and self.indent == other.indent:
+            return 0
+        common = 2 * (self.counts & other.counts).total() / (len(self.tokens) + len(other.tokens))
+        return 0.4 + 1.6 * (1 - common * (1 if self.indent == other.indent else 0.7))
+
+
+def _shapes(lines: Sequence[str], names: Set[str]) -> list[_Shape]:
+    shapes = []
+    for line in lines:
+        tokens = tuple("_" if token in names else token for token in _TOKEN.findall(line))
+        shapes.append(_Shape(len(line) - len(line.lstrip()), tokens, Counter(tokens)))
+    return shapes
+
+
+def _align(program: Sequence[_Shape], reference: Sequence[_Shape]) -> tuple[list[Pair], float]:
+    """The alignment of least cost (Needleman and Wunsch, 1970); a line without a partner costs 1."""
+    costs = [[float(column) for column in range(len(reference) + 1)]]
+    for row, line in enumerate(program):
+        above, current = costs[-1], [row + 1.0]
+        for column, partner in enumerate(reference):
+            together = above[column] + line.distance(partner)
+            current.append(min(together, above[column + 1] + 1, current[column] + 1))
+        costs.append(current)
+    row, column, pairs = len(program), len(reference), list[Pair]()
+    while row or column:
+        cost = costs[row][column]
+        if (
+            row
+            and column
+            and cost == costs[row - 1][column - 1] + program[row - 1].distance(reference[column - 1])
+        ):
+            row, column = row - 1, column - 1
+            pairs.append((row, column))
+        elif row and cost == costs[row - 1][column] + 1:
+            row -= 1
+            pairs.append((row, None))
+        else:
+            column -= 1
+            pairs.append((None, column))
+    return pairs[::-1], costs[-1][-1]
+
+
+def _mapping(program: StatementLines, reference: StatementLines, pairs: Sequence[Pair]) -> dict[str, str]:
+    """Name in ``program`` for each name of ``reference``, by the places at which they stand; one to one."""
+    votes: Counter[tuple[str, str]] = Counter()
+    for line, partner in pairs:
+        if line is None or partner is None:
+            continue
+        tokens, partner_tokens = _TOKEN.findall(program.lines[line]), _TOKEN.findall(reference.lines[partner])
+        shape = ["_" if token in program.names else token for token in tokens]
+        partner_shape = ["_" if token in reference.names else token for token in partner_tokens]
+        matcher = SequenceMatcher(None, shape, partner_shape, autojunk=False)
+        for start, partner_start, length in matcher.get_matching_blocks():
+            for at in range(length):
+                name, old = tokens[start + at], partner_tokens[partner_start + at]
+                if name in program.names and program.names[name] == reference.names.get(old):
+                    votes[old, name] += 2 if shape == partner_shape else 1
+    names: dict[str, str] = {}
+    for (old, name), _ in sorted(votes.items(), key=lambda vote: (-vote[1], vote[0][0] != vote[0][1], vote)):
+        if old not in names and name not in names.values():
+            names[old] = name
+    used_names = {node.id for node in ast.walk(program.tree) if isinstance(node, ast.Name)} | set(
+        names.values()
+    )
+    for old in sorted(reference.names.keys() - names.keys()):
+        names[old] = next(new for count in itertools.count() if (new := old + "_" * count) not in used_names)
+        used_names.add(names[old])
+    return names
