@@ -9,9 +9,9 @@ from typing import Any, Literal
 from pydantic import Field
 
 from surefoot.messages import messages_of
-from surefoot.records import Usage
+from surefoot.records import Ending, Usage
 from surefoot.server.gateway.errors import ApiError
-from surefoot.server.gateway.generation import CONTENT_FILTER, Choice, Generation
+from surefoot.server.gateway.generation import Choice, Generation
 from surefoot.server.gateway.responses import EventWriter, output_calls
 from surefoot.server.gateway.schemas import (
     ChatRequest,
@@ -22,11 +22,12 @@ from surefoot.server.gateway.schemas import (
     refuse,
 )
 
-_STOP_REASONS: Mapping[str, str] = {
-    "stop": "end_turn",
-    "length": "max_tokens",
-    "tool_calls": "tool_use",
-    CONTENT_FILTER: "refusal",
+_STOP_REASONS: Mapping[Ending, str] = {
+    "finished": "end_turn",
+    "unknown": "end_turn",
+    "truncated": "max_tokens",
+    "filtered": "refusal",
+    "tool_call": "tool_use",
 }
 _CHOICES: Mapping[str, str] = {"auto": "auto", "any": "required", "none": "none"}
 
@@ -112,8 +113,8 @@ class MessagesWriter(EventWriter):
     id_prefix = "msg"
     _blocks = 0
     """Number of closed blocks of a stream."""
-    _open = False
-    """Whether a block of text is open."""
+    _open: str | None = None
+    """Type of the open block."""
 
     def response(self, generation: Generation) -> MessagesAnswer:
         """See the base class."""
@@ -147,11 +148,14 @@ class MessagesWriter(EventWriter):
         }
         self.send("message_start", message=message)
 
+    def send_reasoning(self, number: int, text: str) -> None:  # noqa: ARG002
+        """See the base class."""
+        self._begin("thinking", signature="")
+        self._delta({"type": "thinking_delta", "thinking": text})
+
     def send_text(self, number: int, text: str) -> None:  # noqa: ARG002
         """See the base class."""
-        if not self._open:
-            self._start({"type": "text", "text": ""})
-            self._open = True
+        self._begin("text")
         self._delta({"type": "text_delta", "text": text})
 
     def end(self, generation: Generation) -> None:
@@ -160,13 +164,7 @@ class MessagesWriter(EventWriter):
         self.send_remaining(0, choice)
         if choice.withheld:
             self.send_text(0, choice.withheld)
-        if self._open:
-            self._stop()
-            self._open = False
-        if choice.reasoning and not choice.withheld:
-            self._start({"type": "thinking", "thinking": "", "signature": ""})
-            self._delta({"type": "thinking_delta", "thinking": choice.reasoning})
-            self._stop()
+        self._close()
         for call in output_calls(choice.tool_calls):
             self._start({"type": "tool_use", "id": call.id, "name": call.function.name, "input": {}})
             self._delta({"type": "input_json_delta", "partial_json": call.function.arguments})
@@ -183,6 +181,18 @@ class MessagesWriter(EventWriter):
         """The error in Anthropic's format."""
         return self.event("error", error=error.anthropic_body["error"]) if error else ""
 
+    def _begin(self, kind: str, **fields: str) -> None:
+        """Open a block of this type, unless one is open."""
+        if self._open != kind:
+            self._close()
+            self._start({"type": kind, kind: "", **fields})
+            self._open = kind
+
+    def _close(self) -> None:
+        if self._open is not None:
+            self._stop()
+            self._open = None
+
     def _start(self, block: Mapping[str, Any]) -> None:
         self.send("content_block_start", index=self._blocks, content_block=block)
 
@@ -195,8 +205,7 @@ class MessagesWriter(EventWriter):
 
 
 def _stop_reason(choice: Choice) -> str:
-    reason = CONTENT_FILTER if choice.withheld else choice.finish_reason
-    return _STOP_REASONS.get(reason, "end_turn")
+    return _STOP_REASONS["filtered" if choice.withheld else choice.ending]
 
 
 def _tool_uses(choice: Choice) -> list[dict[str, Any]]:

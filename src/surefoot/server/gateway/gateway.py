@@ -114,6 +114,7 @@ class Gateway:
             answer_s=self.settings.answer_s,
             on_usage=self.metrics.add_usage,
             guard=self.guard,
+            opened=self.settings.reasoning_opened,
         )
         self.aggregation = self.settings.aggregation or trace_rule(scorer)
         self.planner = Planner(

@@ -16,13 +16,23 @@ from surefoot.errors import PolicyError, ScoreError
 from surefoot.guard import Guard, GuardDecision, GuardedReply, Review, guarded_reply
 from surefoot.guard.loop import Reviewer
 from surefoot.protocols import Candidate, ProblemTrace, SampleRequest, SampleResult, TakesExtraBody
-from surefoot.records import Message, StepScores, ToolCall, Trace, Usage, as_json, content_id
+from surefoot.records import (
+    Ending,
+    Message,
+    Reasoning,
+    StepScores,
+    ToolCall,
+    Trace,
+    Usage,
+    as_json,
+    content_id,
+)
 from surefoot.scores import TraceRule, step_score, trace_score
 from surefoot.search.method import Finish, SearchCounts, SearchResult, conclude, finish_of
 from surefoot.search.saved_tree import SavedTree, save_tree
 from surefoot.search.selection import FIRST, SELECTORS
 from surefoot.search.space import Prefix, Space
-from surefoot.segment import segment_trace
+from surefoot.segment import channels_of, segment_trace
 from surefoot.server.gateway.errors import ApiError
 from surefoot.server.gateway.plan import Plan
 from surefoot.server.gateway.records import GatewayCandidate, SampledTokens
@@ -30,10 +40,8 @@ from surefoot.server.gateway.request_session import RequestSession
 from surefoot.server.gateway.upstream import FairBatcher, UpstreamPolicy, gather_all, policy_failure
 
 T = TypeVar("T")
-CONTENT_FILTER = "content_filter"
-"""Finish reason of a choice without a text: withheld, or without a solution."""
-OnText = Callable[[int, str], None]
-"""Called with the number of a choice and the certain beginning of its text."""
+OnText = Callable[[int, str, str], None]
+"""Called with the number of a choice and the certain beginnings of its reasoning and of its text."""
 ChoiceReviewer = Callable[
     [int, tuple[Message, ...], Message, GuardDecision], Awaitable[tuple[Review | None, str | None]]
 ]
@@ -54,10 +62,10 @@ class Choice:
     counts: SearchCounts
     text: str
     """The chosen candidate's text before a stop text."""
-    finish_reason: str
+    ending: Ending
     tool_calls: tuple[ToolCall, ...] = ()
     reasoning: str | None = None
-    """Reasoning that the policy returned apart from the text."""
+    """The chosen candidate's visible reasoning, which the text does not contain."""
     error: str | None = None
     withheld: str | None = None
     """Why the text must not be shown, or why there is none."""
@@ -124,6 +132,8 @@ class Generator:
     on_usage: Callable[[Usage], None]
     guard: Guard | None = None
     """Checks tool calls before they are released."""
+    opened: bool = False
+    """Whether the policy's template opens the reasoning, so that its texts begin within it."""
 
     async def generate(
         self, plan: Plan, on_text: OnText | None = None, review: ChoiceReviewer | None = None
@@ -177,17 +187,44 @@ class Generator:
             if on_text is None:
                 [result] = await session.sample([request])
             else:
-                result = await session.stream(request, on_text)
+                show = self._in_channels(plan, on_text)
+                result = await session.stream(request, show)
         finally:
             self._charge(plan, session.policy_usage)
         _check_complete(result, plan.n)
         if self.guard is not None and any(completion.tool_calls for completion in result.completions):
             raise ApiError(502, "the policy calls tools, and the request has none", code="policy_failed")
-        return [self._plain_choice(plan, session, result, number) for number in range(plan.n)]
+        streamed = on_text is not None
+        return [self._plain_choice(plan, session, result, number, streamed) for number in range(plan.n)]
 
-    def _plain_choice(self, plan: Plan, session: RequestSession, result: SampleResult, number: int) -> Choice:
+    def _channels(self, plan: Plan, text: str, *, streamed: bool) -> tuple[str, str]:
+        """Reasoning and answer of a text; a prompt's continuation is not divided: it may begin in either.
+
+        What a stream has sent cannot become reasoning by a closing tag that follows.
+        """
+        if not plan.messages:
+            return "", text
+        channels = channels_of(text, inside=self.opened if streamed or self.opened else None)
+        return channels.reasoning, channels.answer
+
+    def _in_channels(self, plan: Plan, on_text: OnText) -> Callable[[int, str], None]:
+        """Divide the text so far before it is shown."""
+
+        def show(number: int, text: str) -> None:
+            if not plan.messages:
+                on_text(number, "", text)
+                return
+            channels = channels_of(text, inside=self.opened, finished=False)
+            on_text(number, channels.reasoning, channels.answer)
+
+        return show
+
+    def _plain_choice(
+        self, plan: Plan, session: RequestSession, result: SampleResult, number: int, streamed: bool
+    ) -> Choice:
         completion = result.completions[number]
-        text, reasoning = session.visible(completion.text), completion.reasoning
+        thought, text = self._channels(plan, session.visible(completion.text), streamed=streamed)
+        reasoning = completion.reasoning or (Reasoning(text=thought) if thought else None)
         content: dict[str, Any] = {"text": text, "reasoning": reasoning}
         if calls := completion.tool_calls:
             reply = Message(role="assistant", content=text or None, tool_calls=calls, reasoning=reasoning)
@@ -213,7 +250,7 @@ class Generator:
             counts=SearchCounts(sampled=1),
             error=result.error,
             text=text,
-            finish_reason=completion.finish_reason,
+            ending=completion.ending,
             tool_calls=calls,
             reasoning=reasoning.readable or None if reasoning else None,
         )
@@ -237,6 +274,7 @@ class Generator:
                 scoring=self.batcher,
                 grader=grader,
                 charge=partial(self._charge, plan),
+                channels=partial(self._channels, plan, streamed=False),
             )
             return replies.choice(self.guard, partial(review, number) if review is not None else None)
 
@@ -248,7 +286,7 @@ class Generator:
 
         def show(text: str) -> None:
             if on_text and plan.abstain_below is None:
-                on_text(number, text)
+                self._in_channels(plan, on_text)(number, text)
 
         session = RequestSession(
             self.batcher,
@@ -275,62 +313,67 @@ class Generator:
 
         def conclusion() -> Choice:
             result = conclude(space, search.name, leaves, search.rule)
-            return _search_choice(result, space, leaves, session, plan, number)
+            return self._search_choice(result, space, leaves, session, plan, number, on_text is not None)
 
         choice = await grader.checker.run(conclusion)  # in a thread: other requests go on
         if choice.chosen is None and choice.error is not None:
             raise policy_failure(choice.error)
         return choice
 
+    def _search_choice(
+        self,
+        result: SearchResult,
+        space: Space,
+        leaves: Sequence[Prefix],
+        session: RequestSession,
+        plan: Plan,
+        number: int,
+        streamed: bool,
+    ) -> Choice:
+        chosen = result.chosen
+        withheld: str | None
+        reasoning = text = ""
+        ending: Ending = "filtered"
+        if chosen is None:
+            withheld = _no_solution(result)
+        else:
+            trace = result.candidates[chosen]
+            withheld = _below(plan.abstain_below, result.values[chosen], "solution")
+            reasoning, text = self._channels(plan, session.visible(trace.text or ""), streamed=streamed)
+            ending = trace.ending if trace.finish_reason else "truncated"
+        used = {node for leaf in leaves for node in leaf.path()}
+        dropped = tuple(at for at, node in enumerate(space.tree) if node.text and node not in used)
+        return Choice(
+            candidates=tuple(
+                GatewayCandidate(
+                    trace=trace,
+                    chosen=index == chosen and withheld is None,
+                    choice=number,
+                    weight=result.weights[index],
+                    score=result.values[index],
+                    scores=result.scores[index] if result.scores else None,
+                    reason=withheld if index == chosen else f"not chosen by {result.rule}",
+                )
+                for index, trace in enumerate(result.candidates)
+            ),
+            chosen=chosen,
+            seed=result.seed,
+            rule=result.rule,
+            usage=result.usage,
+            counts=result.counts,
+            error=result.error,
+            text=text,
+            reasoning=reasoning or None,
+            ending=ending,
+            withheld=withheld,
+            tree=save_tree(space, result) if dropped else None,
+            dropped=dropped,
+        )
+
 
 def _check_complete(result: SampleResult, n: int) -> None:
     if len(result.completions) < n:
         raise policy_failure(result.error or "policy: it returned fewer samples than requested")
-
-
-def _search_choice(
-    result: SearchResult,
-    space: Space,
-    leaves: Sequence[Prefix],
-    session: RequestSession,
-    plan: Plan,
-    number: int,
-) -> Choice:
-    chosen = result.chosen
-    withheld: str | None
-    if chosen is None:
-        withheld, text, finish_reason = _no_solution(result), "", CONTENT_FILTER
-    else:
-        trace = result.candidates[chosen]
-        withheld = _below(plan.abstain_below, result.values[chosen], "solution")
-        text, finish_reason = session.visible(trace.text or ""), trace.finish_reason or "length"
-    used = {node for leaf in leaves for node in leaf.path()}
-    dropped = tuple(at for at, node in enumerate(space.tree) if node.text and node not in used)
-    return Choice(
-        candidates=tuple(
-            GatewayCandidate(
-                trace=trace,
-                chosen=index == chosen and withheld is None,
-                choice=number,
-                weight=result.weights[index],
-                score=result.values[index],
-                scores=result.scores[index] if result.scores else None,
-                reason=withheld if index == chosen else f"not chosen by {result.rule}",
-            )
-            for index, trace in enumerate(result.candidates)
-        ),
-        chosen=chosen,
-        seed=result.seed,
-        rule=result.rule,
-        usage=result.usage,
-        counts=result.counts,
-        error=result.error,
-        text=text,
-        finish_reason=finish_reason,
-        withheld=withheld,
-        tree=save_tree(space, result) if dropped else None,
-        dropped=dropped,
-    )
 
 
 def _below(threshold: float | None, value: float | None, what: str) -> str | None:
@@ -407,6 +450,8 @@ class _ToolReplies:
     """Its policy receives the tools."""
     scoring: Batcher
     grader: Grader
+    channels: Callable[[str], tuple[str, str]]
+    """Reasoning and answer of a text."""
     charge: Callable[[Usage], None]
     """Called with all usage, also of draws that fail."""
     draws: list[_Draw] = field(default_factory=list)
@@ -479,11 +524,12 @@ class _ToolReplies:
         grades = await checker.run(lambda: self.grader.grade(texts, [None] * len(texts)))
         replies = []
         for number, (completion, grade) in enumerate(zip(result.completions, grades, strict=True)):
+            thought, text = self.channels(completion.text)
             message = Message(
                 role="assistant",
-                content=completion.text or None,
+                content=text or None,
                 tool_calls=completion.tool_calls,
-                reasoning=completion.reasoning,
+                reasoning=completion.reasoning or (Reasoning(text=thought) if thought else None),
             )
             trace = segment_trace(
                 Trace(
@@ -548,7 +594,7 @@ class _ToolReplies:
             usage=sum(spent, Usage()),
             counts=SearchCounts(sampled=len(candidates)),
             text="" if withheld else message.content or "",
-            finish_reason=CONTENT_FILTER if withheld else best.trace.finish_reason or "stop",
+            ending="filtered" if withheld else best.trace.ending,
             tool_calls=() if withheld else message.tool_calls,
             reasoning=None if withheld else message.readable_reasoning or None,
             withheld=withheld,

@@ -8,21 +8,27 @@ from typing import Any, Literal
 from pydantic import Field
 
 from surefoot.messages import messages_of_items
-from surefoot.records import Usage
+from surefoot.records import Ending, Usage
 from surefoot.server.gateway.errors import ApiError
 from surefoot.server.gateway.generation import Choice, Generation
-from surefoot.server.gateway.request_log import new_id
+from surefoot.server.gateway.request_log import LogEntry, new_id
 from surefoot.server.gateway.responses import EventWriter, output_calls
 from surefoot.server.gateway.schemas import (
     ChatRequest,
     ConvertedRequest,
     Extension,
+    GenerationRequest,
     ResponseModel,
     refuse,
 )
+from surefoot.server.gateway.settings import GatewaySettings
 
 _STORED = ("previous_response_id", "conversation", "prompt")
 """Fields that refer to stored conversations; this server stores none."""
+
+
+_INCOMPLETE: Mapping[Ending, str] = {"truncated": "max_output_tokens", "filtered": "content_filter"}
+_TEXTS = {"message": "output_text", "reasoning": "reasoning_text"}
 
 
 class ResponsesRequest(ConvertedRequest):
@@ -125,8 +131,13 @@ class ResponsesWriter(EventWriter):
     id_prefix = "resp"
     _sequence = 0
     """Number of sent events."""
-    _message: dict[str, Any] | None = None
-    """The message that is being sent, with its text so far."""
+    _open: bool = False
+    """Whether the last of the items is still being sent."""
+
+    def __init__(self, body: GenerationRequest, entry: LogEntry, settings: GatewaySettings) -> None:
+        super().__init__(body, entry, settings)
+        self._items: list[dict[str, Any]] = []
+        """The items that were sent, each with its text so far."""
 
     def response(self, generation: Generation) -> ResponsesAnswer:
         """See the base class."""
@@ -139,34 +150,49 @@ class ResponsesWriter(EventWriter):
         self.send("response.created", response=empty)
         self.send("response.in_progress", response=empty)
 
+    def send_reasoning(self, number: int, text: str) -> None:  # noqa: ARG002
+        """See the base class."""
+        self._piece("reasoning", text)
+
     def send_text(self, number: int, text: str) -> None:  # noqa: ARG002
         """See the base class."""
-        if self._message is None:
-            self._message = _message("")
-            empty = {**self._message, "status": "in_progress", "content": []}
-            part = {"type": "output_text", "text": "", "annotations": []}
-            self.send("response.output_item.added", output_index=0, item=empty)
-            self._of_part("response.content_part.added", self._message, part=part)
-        self._message["content"][0]["text"] += text
-        self._of_part("response.output_text.delta", self._message, delta=text, logprobs=[])
+        self._piece("message", text)
 
     def end(self, generation: Generation) -> None:
         """See the base class."""
         (choice,) = generation.choices
         self.send_remaining(0, choice)
-        items = _items(choice, self._refusal_as_text)
-        if self._message is not None:
-            (part,) = self._message["content"]
-            self._of_part("response.output_text.done", self._message, text=part["text"], logprobs=[])
-            self._of_part("response.content_part.done", self._message, part=part)
-            self.send("response.output_item.done", output_index=0, item=self._message)
-            # the text that was sent is the first item; reasoning follows at the end
-            items = [self._message, *(item for item in items if item["type"] != "message")]
-        for number, item in enumerate(items):
-            if item is not self._message:
-                self._whole_item(number, item)
-        answer = self._answer(generation, items)
+        self._close()
+        sent = {item["type"] for item in self._items}
+        for item in _items(choice, self._refusal_as_text):
+            if item["type"] not in sent:
+                self._items.append(item)
+                self._whole_item(len(self._items) - 1, item)
+        answer = self._answer(generation, self._items)
         self.send(f"response.{answer.status}", response=answer.model_dump(mode="json"))
+
+    def _piece(self, kind: str, text: str) -> None:
+        """Send a piece of the open item, or of a new one of this type."""
+        if not self._open or self._items[-1]["type"] != kind:
+            self._close()
+            item = _message("") if kind == "message" else _thought("")
+            self._items.append(item)
+            self._open = True
+            (part,) = item["content"]
+            empty = {**item, "content": [], **({"status": "in_progress"} if "status" in item else {})}
+            self.send("response.output_item.added", output_index=len(self._items) - 1, item=empty)
+            self._of_part("response.content_part.added", part=dict(part))
+        self._items[-1]["content"][0]["text"] += text
+        self._of_part(f"response.{_TEXTS[kind]}.delta", delta=text, **_logprobs(kind))
+
+    def _close(self) -> None:
+        if self._open:
+            item = self._items[-1]
+            (part,) = item["content"]
+            self._of_part(f"response.{part['type']}.done", text=part["text"], **_logprobs(item["type"]))
+            self._of_part("response.content_part.done", part=part)
+            self.send("response.output_item.done", output_index=len(self._items) - 1, item=item)
+            self._open = False
 
     def last_event(self, error: ApiError | None) -> str:
         """The error as an event of this API."""
@@ -186,8 +212,9 @@ class ResponsesWriter(EventWriter):
             self.send(f"{kind}.done", **position, name=item["name"], arguments=item["arguments"])
         self.send("response.output_item.done", output_index=number, item=item)
 
-    def _of_part(self, kind: str, message: Mapping[str, Any], **fields: Any) -> None:
-        self.send(kind, item_id=message["id"], output_index=0, content_index=0, **fields)
+    def _of_part(self, kind: str, **fields: Any) -> None:
+        item_id, index = self._items[-1]["id"], len(self._items) - 1
+        self.send(kind, item_id=item_id, output_index=index, content_index=0, **fields)
 
     def event(self, kind: str, **fields: Any) -> str:
         """An event in its wire format, numbered."""
@@ -205,11 +232,11 @@ class ResponsesWriter(EventWriter):
 
     def _answer(self, generation: Generation, items: list[dict[str, Any]]) -> ResponsesAnswer:
         (choice,) = generation.choices
-        cut = choice.finish_reason == "length" and not choice.withheld
+        cut = None if choice.withheld else _INCOMPLETE.get(choice.ending)
         return self._empty().model_copy(
             update={
                 "status": "incomplete" if cut else "completed",
-                "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+                "incomplete_details": {"reason": cut} if cut else None,
                 "output": items,
                 "usage": ResponsesUsage.of(generation.usage),
                 "surefoot": self.extension(generation),
@@ -224,8 +251,7 @@ def _items(choice: Choice, refusal_as_text: bool) -> list[dict[str, Any]]:
             return [_message(choice.withheld)]
         return [_message("", [{"type": "refusal", "refusal": choice.withheld}])]
     if choice.reasoning:
-        thought = [{"type": "reasoning_text", "text": choice.reasoning}]
-        items.append({"id": new_id("rs"), "type": "reasoning", "summary": [], "content": thought})
+        items.append(_thought(choice.reasoning))
     if choice.text or not choice.tool_calls:
         items.append(_message(choice.text))
     items += [
@@ -240,6 +266,15 @@ def _items(choice: Choice, refusal_as_text: bool) -> list[dict[str, Any]]:
         for call in output_calls(choice.tool_calls)
     ]
     return items
+
+
+def _thought(text: str) -> dict[str, Any]:
+    content = [{"type": "reasoning_text", "text": text}]
+    return {"id": new_id("rs"), "type": "reasoning", "summary": [], "content": content}
+
+
+def _logprobs(kind: str) -> dict[str, Any]:
+    return {"logprobs": []} if kind == "message" else {}
 
 
 def _message(text: str, content: list[dict[str, Any]] | None = None) -> dict[str, Any]:

@@ -330,6 +330,7 @@ class Planner:
 
 
 def _message(message: ChatMessage) -> Message:
+    reasoning = message.reasoning_content or message.reasoning
     return Message(
         role=message.role,
         content=None if message.content is None and message.tool_calls else message.text,
@@ -338,7 +339,7 @@ def _message(message: ChatMessage) -> Message:
             for call in message.tool_calls or ()
         ),
         tool_call_id=message.tool_call_id,
-        reasoning=Reasoning(text=message.reasoning_content) if message.reasoning_content else None,
+        reasoning=Reasoning(text=reasoning) if reasoning else None,
     )
 
 

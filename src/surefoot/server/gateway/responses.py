@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from surefoot.records import ToolCall
+from surefoot.records import Ending, Step, ToolCall
+from surefoot.segment import Channels, channels_of
 from surefoot.server.gateway.errors import ApiError
-from surefoot.server.gateway.generation import CONTENT_FILTER, Choice, Generation
+from surefoot.server.gateway.generation import Choice, Generation
 from surefoot.server.gateway.records import GatewayCandidate, HeldCall
 from surefoot.server.gateway.request_log import LogEntry
 from surefoot.server.gateway.schemas import (
@@ -37,6 +38,16 @@ Emit = Callable[[str], None]
 """Sends one event of a stream, in its wire format."""
 
 
+FINISH_REASONS: Mapping[Ending, str] = {
+    "finished": "stop",
+    "unknown": "stop",
+    "truncated": "length",
+    "filtered": "content_filter",
+    "tool_call": "tool_calls",
+}
+"""The words of OpenAI's older formats."""
+
+
 class ResponseWriter:
     """Base of all answer formats: :meth:`response` makes one body, the other methods write a stream."""
 
@@ -46,6 +57,7 @@ class ResponseWriter:
         self.emit: Emit = lambda _: None
         self.sent: dict[int, str] = {}
         """Text of each choice that the client has received."""
+        self.sent_reasoning: dict[int, str] = {}
         self._shown = body.options.candidates or settings.candidates
         self._refusal_as_text = settings.refusal_as_text
         self._created = int(entry.created.timestamp())
@@ -58,8 +70,12 @@ class ResponseWriter:
     def begin(self, count: int) -> None:
         """Start a stream of ``count`` choices."""
 
-    def on_text(self, number: int, text: str) -> None:
-        """Send the new part of ``text``, the certain beginning of a choice."""
+    def on_text(self, number: int, reasoning: str, text: str) -> None:
+        """Send the new parts of the certain beginnings of a choice's reasoning and text."""
+        sent = self.sent_reasoning.get(number, "")
+        if len(reasoning) > len(sent):
+            self.sent_reasoning[number] = reasoning
+            self.send_reasoning(number, reasoning[len(sent) :])
         sent = self.sent.get(number, "")
         if len(text) > len(sent):
             self.sent[number] = text
@@ -69,12 +85,15 @@ class ResponseWriter:
         """Send a choice's next piece of text."""
         raise NotImplementedError
 
+    def send_reasoning(self, number: int, text: str) -> None:
+        """Send a choice's next piece of reasoning, where the format has a place for it."""
+
     def send_remaining(self, number: int, choice: Choice) -> None:
-        """Send the text that was not sent. Raises :class:`ApiError` if it contradicts the sent text."""
+        """Send what was not sent. Raises :class:`ApiError` if it contradicts the sent text."""
         text = "" if choice.withheld else choice.text
         if not text.startswith(self.sent.get(number, "")):
             raise ApiError(500, "the answer does not begin with what was sent of it", code="stream")
-        self.on_text(number, text)
+        self.on_text(number, "" if choice.withheld else choice.reasoning or "", text)
 
     def end(self, generation: Generation) -> None:
         """Send everything else. Raises :class:`ApiError` if it contradicts the sent text."""
@@ -168,6 +187,10 @@ class ChatWriter(ChunkWriter):
         """Send each choice's role."""
         self._send([_delta(number, {"role": "assistant", "content": ""}) for number in range(count)])
 
+    def send_reasoning(self, number: int, text: str) -> None:
+        """See the base class."""
+        self._send([_delta(number, {"reasoning": text, "reasoning_content": text})])
+
     def piece(self, number: int, text: str) -> dict[str, Any]:
         """New content."""
         return _delta(number, {"content": text})
@@ -175,28 +198,29 @@ class ChatWriter(ChunkWriter):
     def closing(self, number: int, choice: Choice) -> list[dict[str, Any]]:
         """Refusal, tool calls, and the finish reason."""
         if choice.withheld and self._refusal_as_text:
-            return [_delta(number, {"content": choice.withheld}), _delta(number, {}, CONTENT_FILTER)]
+            last = _delta(number, {}, FINISH_REASONS["filtered"])
+            return [_delta(number, {"content": choice.withheld}), last]
         pieces = []
-        if choice.reasoning and not choice.withheld:
-            pieces.append(_delta(number, {"reasoning_content": choice.reasoning}))
         if choice.withheld:
             pieces.append(_delta(number, {"refusal": choice.withheld}))
         if choice.tool_calls:
             calls = [call.model_dump(mode="json") for call in output_calls(choice.tool_calls, numbered=True)]
             pieces.append(_delta(number, {"tool_calls": calls}))
-        return [*pieces, _delta(number, {}, choice.finish_reason)]
+        return [*pieces, _delta(number, {}, FINISH_REASONS[choice.ending])]
 
     def _choice(self, index: int, choice: Choice) -> ChatChoice:
         if choice.withheld and self._refusal_as_text:
             message = OutputMessage(content=choice.withheld)
-            return ChatChoice(index=index, message=message, finish_reason=CONTENT_FILTER)
+            return ChatChoice(index=index, message=message, finish_reason=FINISH_REASONS["filtered"])
+        reasoning = None if choice.withheld else choice.reasoning
         message = OutputMessage(
             content=None if choice.withheld or (choice.tool_calls and not choice.text) else choice.text,
             refusal=choice.withheld,
-            reasoning_content=None if choice.withheld else choice.reasoning,
+            reasoning=reasoning,
+            reasoning_content=reasoning,
             tool_calls=output_calls(choice.tool_calls) or None,
         )
-        return ChatChoice(index=index, message=message, finish_reason=choice.finish_reason)
+        return ChatChoice(index=index, message=message, finish_reason=FINISH_REASONS[choice.ending])
 
 
 class TextWriter(ChunkWriter):
@@ -211,7 +235,7 @@ class TextWriter(ChunkWriter):
             TextChoice(
                 index=index,
                 text="" if choice.withheld else choice.text,
-                finish_reason=CONTENT_FILTER if choice.withheld else choice.finish_reason,
+                finish_reason=FINISH_REASONS["filtered" if choice.withheld else choice.ending],
             )
             for index, choice in enumerate(choices)
         ]
@@ -223,7 +247,7 @@ class TextWriter(ChunkWriter):
 
     def closing(self, number: int, choice: Choice) -> list[dict[str, Any]]:
         """The finish reason."""
-        reason = CONTENT_FILTER if choice.withheld else choice.finish_reason
+        reason = FINISH_REASONS["filtered" if choice.withheld else choice.ending]
         return [{**self.piece(number, ""), "finish_reason": reason}]
 
 
@@ -317,26 +341,35 @@ def _warnings(choice: Choice) -> list[str]:
 def _candidate(candidate: GatewayCandidate, chosen: bool) -> CandidateResponse:
     trace, record = candidate.trace, candidate.scores
     scores = record.scores if record else (None,) * len(trace.steps)
+    channels = channels_of(trace.text or "")
+    hidden, text = trace.reasoning, channels.answer
+    if trace.messages:
+        hidden, text = trace.messages[-1].reasoning, trace.messages[-1].content or ""
     return CandidateResponse(
-        text=trace.text if trace.text is not None else (trace.messages[-1].content or ""),
+        text=text,
+        reasoning=channels.reasoning or (hidden.readable if hidden else None) or None,
         answer=trace.answer,
         value=candidate.score,
         weight=candidate.weight,
         chosen=chosen,
         finish_reason=trace.finish_reason,
         steps=[
-            ScoredStep(
-                start=step.start,
-                end=step.end,
-                score=score,
-                part=None if step.part == "content" else step.part,
-                call=step.call,
-            )
+            _scored_step(step, score, channels)
             for step, score in zip(trace.steps, scores, strict=True)
             if step.message in (None, len(trace.messages) - 1)
         ],
         tool_calls=output_calls(trace.messages[-1].tool_calls) or None if trace.messages else None,
         unscored_reason=record.unscored_reason if record else None,
+    )
+
+
+def _scored_step(step: Step, score: float | None, channels: Channels) -> ScoredStep:
+    start, end, part = step.start, step.end, step.part
+    if step.message is None:
+        start, end, thought = channels.place(start, end) or (0, 0, False)
+        part = "reasoning" if thought else part
+    return ScoredStep(
+        start=start, end=end, score=score, part=None if part == "content" else part, call=step.call
     )
 
 

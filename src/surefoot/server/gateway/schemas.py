@@ -81,7 +81,9 @@ class ChatMessage(RequestModel):
     content: str | list[TextPart] | None = None
     tool_calls: list[InputToolCall] | None = None
     tool_call_id: str | None = None
+    reasoning: str | None = None
     reasoning_content: str | None = None
+    """The reasoning before the content, by either name."""
     """Reasoning of an assistant's message, as this server returned it."""
 
     @property
@@ -303,6 +305,8 @@ class CandidateResponse(ResponseModel):
     """A solution that the strategy considered."""
 
     text: str
+    reasoning: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Its visible reasoning, which the text does not contain."""
     answer: str | None
     """Final answer, as extracted."""
     value: float | None
@@ -397,7 +401,10 @@ class OutputMessage(ResponseModel):
     role: Literal["assistant"] = "assistant"
     content: str | None
     refusal: str | None = None
+    reasoning: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    """As vLLM and OpenRouter call it."""
     reasoning_content: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The same, as DeepSeek and SGLang call it."""
     tool_calls: list[OutputToolCall] | None = Field(default=None, exclude_if=lambda value: value is None)
 
 

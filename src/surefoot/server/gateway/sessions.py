@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from surefoot.guard import GuardDecision
-from surefoot.records import Message, Problem, StepScores, Tool, Trace, as_json, content_id
-from surefoot.segment import cut_trace
+from surefoot.records import Message, Problem, Reasoning, StepScores, Tool, Trace, as_json, content_id
+from surefoot.segment import channels_of, cut_trace
 from surefoot.server.gateway.errors import ApiError
 from surefoot.server.gateway.records import GatewayCandidate, GatewayRecord, SampledTokens, SessionTurn
 
@@ -173,7 +173,9 @@ def _nodes(record: GatewayRecord) -> list[_Node]:
         trace = candidate.trace
         reply = trace.messages[-1] if trace.messages else None
         if trace.text is not None or reply is None:
-            reply = Message(role="assistant", content=trace.text, reasoning=trace.reasoning)
+            channels = channels_of(trace.text or "")
+            thought = Reasoning(text=channels.reasoning) if channels.reasoning else None
+            reply = Message(role="assistant", content=channels.answer, reasoning=trace.reasoning or thought)
         decisions = record.guard.get(candidate.choice, ())
         score, scorer = candidate.score, record.scorer
         if score is None:

@@ -218,6 +218,11 @@ class GatewaySettings(Settings):
         description="Step scores to one number; default: as the reward model's checkpoint says, verdicts for "
         "a verifier, else min.",
     )
+    reasoning_opened: bool = Field(
+        default=False,
+        description="The policy's template opens `<think>`, as DeepSeek-R1's does, so that its texts begin "
+        "within the reasoning; needed for streams only.",
+    )
     extract: tuple[AnswerStyle, ...] = Field(
         default=("boxed", "hash", "phrase", "last_number"), description="Where to look for final answers."
     )
