@@ -9,9 +9,12 @@ import pytest
 from click.testing import CliRunner
 
 from surefoot.cli import app
+from surefoot.cli.runs import is_held_out, labelled
+from surefoot.cli.train import TrainPRM
 from surefoot.errors import RunError
 from surefoot.models.loading import load_prm
-from surefoot.records import Record, StepLabel, StepPair
+from surefoot.records import Problem, Record, StepLabel, StepPair, Trace
+from surefoot.training.config import TrainingConfig
 
 
 def write(path: Path, rows: list[Record]) -> str:
@@ -72,6 +75,40 @@ def test_classes_with_a_marker_an_adapter_and_held_out_problems(lab_base, lab_it
     log = json.loads((out / "training.json").read_text())
     assert [one["update"] for one in log["validation"]] == list(range(1, len(log["losses"]) + 1))
     assert all(None not in record.scores for record in load_prm(out).score_traces(lab_items))
+    trust = load_prm(out).card.trust
+    assert trust is not None
+    assert trust.problems == len({p.id for p in held_out_of(lab_items, 0.4)})
+    words = [
+        "score",
+        "-m",
+        str(out),
+        "--problem",
+        "Start with 7. Add 3.",
+        "--solution",
+        "7 + 3 = 0\nAnswer: 0",
+    ]
+    ended = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert str(trust) in " ".join(ended.output.split())
+
+
+def held_out_of(items, share: float) -> list[Problem]:
+    return [item.problem for item in items if is_held_out(item.problem.id, share)]
+
+
+def test_a_tenth_of_many_problems_is_held_out_without_being_asked_for(tmp_path):
+    def split(count: int) -> tuple[int, int | None]:
+        problems = [Problem(text=f"p{number}") for number in range(count)]
+        traces = [Trace(problem_id=problem.id, text="x") for problem in problems]
+        command = TrainPRM(
+            traces="t", labels="l", problems="p", base="lab", out=tmp_path, training=TrainingConfig()
+        )
+        training, held_out = command.split(labelled(problems, traces, []))
+        return len(training), held_out and len(held_out)
+
+    assert split(199) == (199, None)
+    training, held_out = split(400)
+    assert training + held_out == 400
+    assert 20 <= held_out <= 60
 
 
 def test_pairs(lab_base, files, tmp_path):

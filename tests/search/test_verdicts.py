@@ -186,3 +186,23 @@ def test_the_search_command_says_where_nothing_is_scored():
     [result] = asyncio.run(run_search(search, problems(1), policy, scorer(), steps=STEPS, grader=GRADER))
     assert result.finish == "unscored"
     assert set(result.values) == {0.5}
+
+
+def test_the_command_says_where_majority_voting_is_better(tmp_path):
+    pool = [
+        segment_trace(
+            Trace(problem_id=f"p{p}", text=f"{p}: {answer}", sample=k, answer=answer, outcome=answer == "5"),
+            Line(),
+        )
+        for p in range(40)
+        for k, answer in enumerate(["6", "5", "5", "5"])
+    ]
+    rows = [
+        StepScores(trace_id=trace.id, scorer="s", scores=(0.9 if trace.answer == "6" else 0.1,))
+        for trace in pool
+    ]
+    write_records(tmp_path / "traces.jsonl", pool)
+    write_records(tmp_path / "scores.jsonl", rows)
+    files = [tmp_path / name for name in ("traces.jsonl", "scores.jsonl", "out.jsonl")]
+    said = good("select", files[0], "--scores", files[1], "--out", files[2]).err
+    assert "majority voting is better here: it solves 100.0% of the problems against 0.0%" in said

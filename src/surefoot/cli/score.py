@@ -54,8 +54,10 @@ class Score(Command):
         description="How the solution is cut into steps; if not given, as the model's training data, else by "
         "blank line or line.",
     )
-    threshold: float = Field(
-        default=0.5, description="The first step with a score below this is marked; it need not be an error."
+    threshold: float | None = Field(
+        default=None,
+        description="The first step with a score below this is marked; it need not be an error. Default: the "
+        "checkpoint's threshold, else 0.5.",
     )
     problems: o.Problems | None = None
     out: o.Out = "-"
@@ -128,14 +130,19 @@ class Score(Command):
             question = Problem(text=problem)
         trace = cut(question, text, segmenter(self.segment) if self.segment else scorer.card.segmenter)
         [scores] = scorer.score_traces([ProblemTrace(problem=question, trace=trace)])
-        view = show(trace, scores, threshold=self.threshold)
+        trust, threshold = scorer.card.trust, self.threshold
+        if threshold is None:
+            threshold = trust.threshold if trust else 0.5
+        view = show(trace, scores, threshold=threshold)
         echo(str(view))
         if scores.unscored_reason:
             echo(scores.unscored_reason)
         else:
             echo(f"{scorer.card.aggregation} of the steps: {scorer.aggregate(scores):.3f}")
         if view.first_below is None:
-            echo(f"no step scores below {self.threshold:g}")
+            echo(f"no step scores below {threshold:.3g}")
+        if trust:
+            echo(f"{scorer.name}: {trust}")
 
     def _score_file(self) -> None:
         from surefoot.cli.runs import file_inputs, map_pieces, pair, read_table

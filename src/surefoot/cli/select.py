@@ -178,7 +178,7 @@ def _table(graded: Sequence[Pool], rule: str) -> None:
 
     from surefoot.evaluation.pools import sizes_up_to
     from surefoot.search import selection_curve
-    from surefoot.stats.bootstrap import bootstrap_mean
+    from surefoot.stats.bootstrap import bootstrap_difference, bootstrap_mean
 
     if not graded:
         echo("no problem has outcomes for all its traces: no accuracy to report", err=True)
@@ -190,6 +190,10 @@ def _table(graded: Sequence[Pool], rule: str) -> None:
         selection_curve(pools, method, sizes, rng=np.random.default_rng(0))
         for method, pools in zip(methods, (plain, plain, graded), strict=True)
     ]
+    lead = bootstrap_difference(curves[1][:, -1], curves[2][:, -1], rng=np.random.default_rng(0))
+    if lead.low > 0:
+        shares = f"{curves[1][:, -1].mean():.1%} of the problems against {curves[2][:, -1].mean():.1%}"
+        echo(f"majority voting is better here: it solves {shares}; use --rule=majority", err=True)
     rows = []
     for column, size in enumerate(sizes):
         estimates = [bootstrap_mean(curve[:, column], rng=np.random.default_rng(0)) for curve in curves]

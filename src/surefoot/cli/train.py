@@ -44,6 +44,9 @@ TRAINING = OptionGroup(
 _EXAMPLES = "examples"
 """Folder of the run's encoded examples, until training is done."""
 
+_HOLD_OUT_FROM = 200
+"""Problems from which on a tenth is held out without being asked for: fewer than 20 would say little."""
+
 Progress = Callable[[int, int, float], None]
 """Called with updates done, updates in all, and the loss."""
 
@@ -65,10 +68,17 @@ class TrainCommand(Command):
     )
     loading: o.TrainedModels = FLOAT32
 
-    def train(self, kind: str, work: Callable[[Progress], TrainingResult], items: str) -> None:
+    def train(
+        self,
+        kind: str,
+        work: Callable[[Progress], TrainingResult],
+        items: str,
+        held_out: LabelledTraces | None = None,
+    ) -> None:
         """Run ``work`` in the run directory ``out``, unless it is finished, and report the result.
 
-        ``items`` is the hash of the training data, which may have come through a pipe. Raises ``RunError`` if
+        ``items`` is the hash of the training data, which may have come through a pipe. With ``held_out`` the
+        checkpoint says how far it can be trusted. Raises ``RunError`` if
         ``out`` holds a run with other settings or inputs.
         """
         from surefoot.cli.runs import file_inputs, one_writer
@@ -83,11 +93,26 @@ class TrainCommand(Command):
             log, dropped, remarks = work(lambda done, total, _loss: progress(f"train {kind}", done, total))
             if run is None:
                 return
+            remarks = [*remarks, *self.trust(held_out)]
             updates = len(log.losses)
             run.finish("train", {"updates": updates, "tokens": log.tokens, "dropped": dict(dropped)})
         tail = log.losses[-50:]
         mean = f"mean loss of the last {len(tail)}: {sum(tail) / len(tail):.4f}"
         echo(f"{self.out}: {', '.join([f'{updates} updates', mean, *remarks])}", err=True)
+
+    def trust(self, held_out: LabelledTraces | None) -> list[str]:
+        """Measure the saved checkpoint on held-out problems, store that with it, and say it."""
+        from surefoot.models.card import read_card, write_card
+        from surefoot.models.loading import load_prm
+        from surefoot.search.trust import measure_trust
+
+        if held_out is None:
+            return []
+        trust = measure_trust(load_prm(self.out, loading=self.loading), list(held_out))
+        if trust is None:
+            return ["how far it can be trusted is not known: the held-out steps are all good, or all bad"]
+        write_card(self.out, read_card(self.out).model_copy(update={"trust": trust}))
+        return [str(trust)]
 
 
 class ClassifierCommand(TrainCommand):
@@ -107,11 +132,12 @@ class ClassifierCommand(TrainCommand):
         min_length=1,
         description="Text inserted after each step, at which its score is read, e.g. `<extra_0>`.",
     )
-    validation: float = Field(
-        default=0.0,
+    validation: float | None = Field(
+        default=None,
         ge=0,
         le=0.9,
-        description="Share of the problems to hold out; the weights that do best on them are saved.",
+        description="Share of the problems to hold out; the weights that do best on them are saved. If not "
+        "given, a tenth of 200 problems or more is held out only to say how far the model can be trusted.",
     )
 
     def card(self, training: TrainingConfig, **facts: Any) -> CheckpointCard:
@@ -132,15 +158,14 @@ class ClassifierCommand(TrainCommand):
         from surefoot.cli.runs import is_held_out
         from surefoot.errors import RunError
 
-        if not self.validation:
+        problems = len(set(items.problem_ids()))
+        share = (0.1 if problems >= _HOLD_OUT_FROM else 0.0) if self.validation is None else self.validation
+        if not share:
             return items, None
-        held_out = items.of_problems(lambda problem: is_held_out(problem, self.validation))
-        training = items.of_problems(lambda problem: not is_held_out(problem, self.validation))
+        held_out = items.of_problems(lambda problem: is_held_out(problem, share))
+        training = items.of_problems(lambda problem: not is_held_out(problem, share))
         if not (training and held_out):
-            problems = len(set(items.problem_ids()))
-            raise RunError(
-                f"--validation {self.validation:g} of {problems} problems leaves nothing on one side"
-            )
+            raise RunError(f"--validation {share:g} of {problems} problems leaves nothing on one side")
         return training, held_out
 
     def examples(
@@ -167,7 +192,8 @@ class ClassifierCommand(TrainCommand):
 
             model = RewardModel.initialise(o.lab_trunk(self.base), card, loading=self.loading)
             examples = data(model)
-            validation = self.examples(model, held_out, targets).examples if held_out else ()
+            selects = held_out if self.validation else None
+            validation = self.examples(model, selects, targets).examples if selects else ()
             report_dropped(examples.dropped, examples.first)
             log = train(
                 model, examples.examples, training, self.out, validation=validation, progress=progress
@@ -263,7 +289,7 @@ class TrainPRM(ClassifierCommand):
         if self.pairs:
             data = partial(self._pairs, path=self.pairs, held_out=held_out)
         work = self.fit(card, self.training, data, held_out, targets)
-        self.train("prm", work, items.digest if items else content_id())
+        self.train("prm", work, items.digest if items else content_id(), held_out)
 
     def _pairs(self, model: RewardModel, path: str, held_out: LabelledTraces | None) -> ExampleSet:
         """The pairs of a file, without held-out problems."""
@@ -310,7 +336,7 @@ class TrainORM(ClassifierCommand):
 
         data = partial(self.examples, items=training, targets=self.targets)
         work = self.fit(card, self.training, data, held_out, self.targets)
-        self.train("orm", work, items.digest)
+        self.train("orm", work, items.digest, held_out)
 
 
 class TrainImplicit(TrainCommand):

@@ -38,6 +38,46 @@ Head = Literal["logit", "linear", "classes"]
 three outputs (bad, neutral, good), score = chance of good, or of good or neutral."""
 
 
+class Trust(FrozenModel):
+    """How far a trained scorer can be trusted, on problems held out from its training."""
+
+    problems: int
+    steps: int
+    auc: tuple[float, float, float]
+    """Area under the ROC curve over steps, with its 95 % interval over problems."""
+    length_auc: float
+    """The same area for the length of a step."""
+    position_auc: float
+    """The same area for the number of a step."""
+    threshold: float
+    """Steps that score below it are more likely bad."""
+    choices: int = 0
+    """Problems with several graded traces."""
+    best_of_n: float | None = None
+    """Share of these that best-of-N by the scorer solves."""
+    majority: float | None = None
+    """Share that majority voting solves."""
+    lead: tuple[float, float, float] | None = None
+    """The difference, with its 95 % interval over problems."""
+
+    def __str__(self) -> str:
+        value, low, high = self.auc
+        name = "length" if self.length_auc > self.position_auc else "position"
+        area = max(self.length_auc, self.position_auc)
+        beats = "more than" if low > area else "less than" if high < area else "not clearly more than"
+        text = (
+            f"on {self.problems} held-out problems its step AUC is {value:.2f} [{low:.2f}, {high:.2f}], "
+            f"{beats} the {area:.2f} of {name} alone"
+        )
+        if self.lead is None or self.best_of_n is None or self.majority is None:
+            return f"{text}; whether it selects better than majority voting was not measured"
+        better = "better" if self.lead[1] > 0 else "worse" if self.lead[2] < 0 else "not clearly better"
+        return (
+            f"{text}; best-of-N by it solves {self.best_of_n:.0%}, {better} than majority voting with "
+            f"{self.majority:.0%}"
+        )
+
+
 class CheckpointCard(FrozenModel):
     """``surefoot.json``; for a published checkpoint, the same facts as its family knows them."""
 
@@ -61,6 +101,8 @@ class CheckpointCard(FrozenModel):
     neutral: Literal["good", "bad"] = Field(default="good", exclude_if=lambda value: value == "good")
     """Whether a ``classes`` head counts the chance of "neutral" to the score (Lightman et al., arXiv
     2305.20050, report both); no other head knows the class."""
+    trust: Trust | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Measured on held-out problems, if there were any."""
     weights: dict[str, str] = Field(default={}, exclude_if=lambda value: not value)
     """SHA-256 of each weight file by its path in the directory, as :func:`write_card` computed it; empty for
     checkpoints of earlier versions, which load unchecked."""

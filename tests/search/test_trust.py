@@ -1,0 +1,99 @@
+"""What a checkpoint says of itself: AUC beside its baselines, a threshold, and best-of-N against votes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from surefoot.protocols import LabelledTrace
+from surefoot.records import Problem, Step, StepLabel, StepScores, Trace
+from surefoot.search.trust import balanced_threshold, measure_trust
+
+
+class Reads:
+    """The score of a step is the digit that it ends with, in tenths."""
+
+    name = "reads"
+
+    def score_traces(self, items):
+        return [
+            StepScores(
+                trace_id=item.trace.id,
+                scorer=self.name,
+                scores=[int(item.trace.step_text(k)[-1]) / 10 for k in range(len(item.trace.steps))],
+            )
+            for item in items
+        ]
+
+
+def item(problem: int, sample: int, digits: str, good: str, answer: str) -> LabelledTrace:
+    """A trace with a step for each digit, which is good where ``good`` has a plus."""
+    task = Problem(text=f"problem {problem}", answer="1")
+    text = "".join(f"x{digit}" for digit in digits)
+    steps = tuple(Step(start=2 * k, end=2 * k + 2) for k in range(len(digits)))
+    trace = Trace(
+        problem_id=task.id, text=text, sample=sample, steps=steps, answer=answer, outcome=answer == "1"
+    )
+    labels = tuple(
+        StepLabel(
+            trace_id=trace.id, step=k, kind="correctness", value=1.0 if sign == "+" else -1.0, source="t"
+        )
+        for k, sign in enumerate(good)
+    )
+    return LabelledTrace(problem=task, trace=trace, labels=labels)
+
+
+def test_a_good_scorer_and_its_baselines():
+    items = [
+        item(p, s, "98" if s else "82", "++" if s else "+-", "1" if s else "2")
+        for p in range(10)
+        for s in (0, 1)
+    ]
+    trust = measure_trust(Reads(), items)
+    assert trust.problems == 10
+    assert trust.steps == 40
+    assert trust.auc == pytest.approx((1, 1, 1))
+    assert trust.length_auc == 0.5
+    assert trust.position_auc == pytest.approx(20 / 30 + 10 / 30 / 2)
+    assert trust.threshold == pytest.approx(0.5)
+    assert (trust.best_of_n, trust.majority, trust.choices) == (1.0, 0.0, 10)
+    assert "more than the 0.83 of position alone" in str(trust)
+    assert "solves 100%, better than majority voting with 0%" in str(trust)
+
+
+def test_a_scorer_that_votes_beat_says_so():
+    pool = [("9", "2"), ("1", "1"), ("1", "1")]
+    items = [
+        item(p, s, digit, "+" if answer == "1" else "-", answer)
+        for p in range(30)
+        for s, (digit, answer) in enumerate(pool)
+    ]
+    trust = measure_trust(Reads(), items)
+    assert trust.auc[0] == 0
+    assert (trust.best_of_n, trust.majority, trust.lead) == (0.0, 1.0, (-1.0, -1.0, -1.0))
+    assert "less than" in str(trust)
+    assert "worse than majority voting with 100%" in str(trust)
+
+
+def test_outcomes_count_where_nothing_is_labelled_and_one_class_says_nothing():
+    items = [item(p, 0, "19" if p % 2 else "91", "", str(p % 2)) for p in range(10)]
+    trust = measure_trust(Reads(), items)
+    assert (trust.steps, trust.auc[0], trust.lead) == (10, 1.0, None)
+    assert "was not measured" in str(trust)
+    assert measure_trust(Reads(), items[1::2]) is None
+
+
+SCORES = st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=2, max_size=12)
+
+
+@given(SCORES.filter(lambda rows: len({good for _, good in rows}) == 2))
+def test_no_threshold_separates_better(rows):
+    scores, good = np.array([s for s, _ in rows], dtype=float), np.array([g for _, g in rows])
+
+    def balanced(cut):
+        return (scores[good] >= cut).mean() + (scores[~good] < cut).mean()
+
+    chosen = balanced(balanced_threshold(scores, good))
+    assert chosen >= max(balanced(cut) for cut in (*scores, *(scores + 0.5))) - 1e-12 or chosen >= 1
