@@ -168,7 +168,7 @@ def brute_force(
     # the policy reads equal prompts of a batch once and counts them so; here each rollout reads its own
     read = dict.fromkeys([item.problem.id for item in items], 0)
     for item in items:
-        rolled = range(1, len(item.trace.steps) + (item.trace.finish_reason == "length"))
+        rolled = range(1, len(item.trace.steps) + item.trace.cut_off)
         for place in rolled:
             text = f"{PromptFormat().render(item.problem)}{item.trace.prefix(place)}"
             read[item.problem.id] += len(policy.tokenizer(text)["input_ids"])
