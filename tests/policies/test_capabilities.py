@@ -15,6 +15,7 @@ from surefoot.policies import Capabilities, OpenAIPolicy, ScriptedPolicy, capabi
 
 def probed(answer: Any, **settings: Any) -> Capabilities:
     with serve(answer) as server:
+        server.probe = None
         return capabilities_of(OpenAIPolicy(model="m", base_url=server.url, max_retries=0, **settings))
 
 
@@ -95,6 +96,7 @@ def test_a_busy_server_is_unknown_and_unknown_counts_as_missing():
 
 def test_one_probe_serves_all_copies_also_within_an_event_loop():
     with serve(CountingServer()) as server:
+        server.probe = None
         policy = OpenAIPolicy(model="m", base_url=server.url, extra_body={"tools": [], "min_p": 0.1})
 
         async def main() -> None:
@@ -114,6 +116,7 @@ def test_a_policy_of_this_process_can_continue():
 
 def test_one_server_that_cannot_continue_decides_for_all():
     with serve(CountingServer()) as able, serve(CountingServer(beginning="ignore")) as other:
+        able.probe = other.probe = None
         policy = OpenAIPolicy(model="m", base_url=[able.url, other.url])
         assert policy.capabilities().continuation.status == "no"
         assert policy.capabilities().seeds.status == "yes"

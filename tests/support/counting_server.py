@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from openai_server import Body, Reply
+from openai_replies import Body, Reply
+
+from surefoot.policies import capabilities
 
 COUNT = (
     "one, two, three, four, five, six, seven, eight, nine, ten, eleven, twelve, thirteen, fourteen, fifteen, "
@@ -94,3 +96,12 @@ class CountingServer:
         choices = [{"index": number, **choice} for number in range(count)]
         usage = {"prompt_tokens": tokens, "completion_tokens": len(text.split())}
         return Reply(payload={"choices": choices, "usage": usage})
+
+
+def is_probe(body: Body) -> bool:
+    """Whether a request is one of the probe's."""
+    messages = body.get("messages") or [{"content": body.get("prompt")}]
+    text = str(messages[0]["content"]).rstrip()
+    tools = [tool["function"]["name"] for tool in body.get("tools") or ()]
+    raw = "messages" not in body and text in ("1", capabilities._BEGINNING) and "seed" not in body
+    return text == capabilities._TASK or "record_number" in tools or raw

@@ -11,28 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import zip_longest
 from typing import Any
 
-Body = dict[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reply:
-    """What to send. ``wait_s`` before the answer; ``drop`` cuts the connection half way through it.
-
-    With ``events`` a stream: each is sent as soon as it comes, a body as the data of an event, bytes as they
-    are; then ``[DONE]``, or with ``drop`` nothing more. It is closed if the client leaves.
-    """
-
-    payload: Body | str = ""
-    status: int = 200
-    headers: dict[str, str] = field(default_factory=dict)
-    wait_s: float = 0.0
-    drop: bool = False
-    events: Iterable[Body | bytes] | None = None
+from counting_server import CountingServer, is_probe
+from openai_replies import Body, Reply
 
 
 def completion(texts: list[str], *, prompt_tokens: int = 7, finish: str = "stop", **extra: Any) -> Body:
@@ -114,6 +98,8 @@ class OpenAIServer(ThreadingHTTPServer):
         self.keys: set[str | None] = set()
         self.models: list[Body] = []
         self.key: str | None = None
+        self.probe: Callable[[Body], Reply] | None = CountingServer()
+        """Answers the probe of capabilities, which ``seen`` leaves out; ``None``: ``answer`` does."""
         self.in_flight = 0
         self.most_in_flight = 0
 
@@ -159,6 +145,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self._refused():
             return
         server = self.server
+        if server.probe is not None and is_probe(body):
+            self._send(server.probe(body))
+            return
         with server.lock:
             server.seen.append((self.path, body))
             server.keys.add(self.headers["Authorization"])

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from surefoot.answers import Grader
     from surefoot.labelling.verifier import VerifierLabeller
     from surefoot.models.kinds.verifier_format import VerifierFormat
+    from surefoot.policies.capabilities import CapabilityName
     from surefoot.protocols import Policy, StepScorer, StepVerifier
     from surefoot.work import Engine
 
@@ -191,6 +192,10 @@ NeutralRule = Annotated[
 ]
 
 
+CALL_TOOLS = "start the server with a parser of tool calls (vLLM: --enable-auto-tool-choice)"
+"""What to do about a server that does not call tools."""
+
+
 def check_agent(environment: str | None, policy: PolicySettings) -> None:
     """Raise ``ValueError`` for a policy that would not know an environment's tools."""
     if environment is not None and not policy.base_url and policy.name != "shop":
@@ -275,6 +280,15 @@ class PolicySettings(SettingsGroup):
             batch_size=self.batch_size,
             loading=loading,
         )
+
+    def check(
+        self, policy: Policy, needs: CapabilityName, instead: str, *, accept_unknown: bool = False
+    ) -> None:
+        """Raise ``PolicyError`` for a server without a capability; ``instead`` names an alternative."""
+        from surefoot.policies import capabilities_of
+
+        where = " ".join(self.base_url)
+        capabilities_of(policy).require(needs, where, instead, accept_unknown=accept_unknown)
 
 
 class GradingSettings(SettingsGroup):

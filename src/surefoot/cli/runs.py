@@ -64,6 +64,14 @@ def connections(policy: object) -> Callable[[], AbstractAsyncContextManager[obje
     return policy.connected if isinstance(policy, OpenAIPolicy) else nullcontext
 
 
+def server_facts(policy: object) -> dict[str, Any]:
+    """What the manifest says of a policy's server, if it was probed."""
+    from surefoot.policies.openai import OpenAIPolicy
+
+    probed = policy.probed if isinstance(policy, OpenAIPolicy) else None
+    return {} if probed is None else {"server": probed.model_dump()}
+
+
 @contextmanager
 def checked_options() -> Iterator[None]:
     """Convert the error of an invalid setting to ``RunError``, naming the option."""

@@ -98,7 +98,7 @@ class SampleTraces(Job[Trace]):
     @contextmanager
     def open(self) -> Iterator[Opened]:
         """Load the policy."""
-        from surefoot.cli.runs import connections
+        from surefoot.cli.runs import connections, server_facts
         from surefoot.policies import load_environment, sample_runs, sample_traces
         from surefoot.segment import segmenter
 
@@ -106,6 +106,9 @@ class SampleTraces(Job[Trace]):
         environment = load_environment(settings.environment) if settings.environment else None
         chat = settings.prompt.chat or environment is not None
         policy = settings.policy.open(chat=chat, loading=settings.loading)
+        if environment is not None:
+            settings.policy.check(policy, "tool_calls", o.CALL_TOOLS, accept_unknown=True)
+            self.facts.update(server_facts(policy))
         with settings.grading.open() as grader:
 
             async def work(piece: Sequence[Problem]) -> list[Trace]:

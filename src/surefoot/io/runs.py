@@ -92,10 +92,14 @@ class Run:
             journal.close()
         # models that were downloaded during the run
         models = {**hub_commits(self.manifest["config"]), **self.manifest.get("models", {})}
-        if models != self.manifest.get("models", {}):
-            self.manifest = self.manifest | {"models": models}
-            write_json(self.directory / "manifest.json", self.manifest)
+        self.note({"models": models})
         self._lock.close()
+
+    def note(self, facts: Mapping[str, JSON]) -> None:
+        """Add facts to the manifest. They do not say whether another start continues this run."""
+        if (noted := {**self.manifest, **facts}) != self.manifest:
+            self.manifest = noted
+            write_json(self.directory / "manifest.json", noted)
 
     def __enter__(self) -> Self:
         return self

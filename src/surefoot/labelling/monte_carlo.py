@@ -12,7 +12,7 @@ from typing import Literal
 
 from surefoot.answers import ProblemGrader
 from surefoot.batching import Batcher
-from surefoot.labelling.rollouts import PrefixRollouts, RolloutSampler, require_rollable
+from surefoot.labelling.rollouts import PrefixIn, PrefixRollouts, RolloutSampler, require_rollable
 from surefoot.labelling.stopping import HardEstimate, StoppingRule
 from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.policies.prompts import PromptFormat
@@ -48,6 +48,12 @@ class MonteCarloLabeller:
     also counts there. The end of a finished trace is not rolled out, because its outcome is known. Evidence:
     successes, trials, Wilson interval, and the cost of the label; a label that reuses rollouts costs nothing.
 
+    With ``prefix_in="user-turn"`` the prefix is quoted in the user's message, for a server that cannot
+    continue the beginning of an answer; this needs a chat format. The policy then knows that the words are
+    not its own and may correct them, so values after an error are too high. Replies that repeat the prefix
+    lose it, and those that begin the solution anew are not counted. The labels' source ends with
+    ``-user-turn``.
+
     Traces that cannot share rollouts are labelled concurrently: a server always has requests, and a policy in
     this process gets the requests of all traces in one batch. The labels are the same in both cases.
     """
@@ -59,6 +65,7 @@ class MonteCarloLabeller:
     order: Order = "every"
     after_error: Literal["unlabelled", "wrong"] = "unlabelled"
     own_outcome: OwnOutcome = "same-policy"
+    prefix_in: PrefixIn = "answer"
     sampling: Sampling = field(default_factory=Sampling)
     seed: int = 0
 
@@ -89,6 +96,7 @@ class MonteCarloLabeller:
             prompt=self.prompt,
             sampling=self.sampling,
             seed=self.seed,
+            prefix_in=self.prefix_in,
         )
         outcomes = await rollouts.outcomes([item.trace for item in items])
         progress = [
@@ -172,6 +180,7 @@ class _TraceProgress:
         charged: set[int],
     ) -> StepLabel:
         rule, (last_good, first_bad) = self.labeller.rule, bounds
+        quoted = self.labeller.prefix_in == "user-turn"
         value: float | None = None
         reason: str | None = None
         message: str | None = None
@@ -205,7 +214,7 @@ class _TraceProgress:
             kind="value",
             value=value,
             reason=reason,
-            source=f"monte-carlo-{rule.name}",
+            source=f"monte-carlo-{rule.name}{'-user-turn' if quoted else ''}",
             evidence=Evidence(
                 successes=successes,
                 trials=trials,

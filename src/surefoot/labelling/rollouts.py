@@ -4,8 +4,9 @@ through."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Literal
 
 from surefoot.answers import ProblemGrader, Solution
 from surefoot.batching import Batcher
@@ -14,6 +15,18 @@ from surefoot.labelling.stopping import Borrowed, StoppingRule
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Completion, ProblemTrace, SampleRequest, Sampling
 from surefoot.records import Message, Problem, Trace, Usage
+
+PrefixIn = Literal["answer", "user-turn"]
+"""Where a request has the prefix: as the beginning of the answer, or quoted in the user's message."""
+
+USER_TURN = """\
+
+
+A solution has been begun. Go on where it stops, without repeating it, until the final answer. Do not judge or
+correct what is there.
+
+{prefix}"""
+"""Follows the problem in the user's message, for servers that cannot continue the beginning of an answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +101,7 @@ class RolloutSampler:
     prompt: PromptFormat
     sampling: Sampling
     seed: int
+    prefix_in: PrefixIn = "answer"
     _tallies: dict[str, PrefixRollouts] = field(default_factory=dict)
 
     def tally(self, prefix: str) -> PrefixRollouts:
@@ -122,7 +136,7 @@ class RolloutSampler:
                 tally.error = result.error
                 if not result.completions and result.error is None:
                     tally.error = "policy: no completion arrived"
-                completions += [(tally, completion) for completion in result.completions]
+                completions += [(tally, self._new_text(tally, reply)) for reply in result.completions]
             grades = await self.grader.grade_problem(
                 self.problem,
                 [
@@ -133,8 +147,9 @@ class RolloutSampler:
                 ],
             )
             for (tally, completion), grade in zip(completions, grades, strict=True):
-                tally.rollouts.append(GradedCompletion(completion=completion, outcome=grade.outcome))
-                self._lend(tally, tally.prefix + completion.text, grade.outcome, rule.borrowed)
+                outcome = None if self._starts_again(tally, completion) else grade.outcome
+                tally.rollouts.append(GradedCompletion(completion=completion, outcome=outcome))
+                self._lend(tally, tally.prefix + completion.text, outcome, rule.borrowed)
 
     def _lend(self, lender: PrefixRollouts, text: str, outcome: bool | None, borrowed: Borrowed) -> None:
         """Count a solution for the prefixes that it passes through after the lender's.
@@ -147,15 +162,34 @@ class RolloutSampler:
             if len(lender.prefix) < len(prefix) < len(text):
                 self._tallies[prefix].borrow(outcome, borrowed)
 
+    def _new_text(self, tally: PrefixRollouts, reply: Completion) -> Completion:
+        """A reply without the repeated prefix, which only one in the user's turn leads to."""
+        if self.prefix_in == "answer" or not reply.text.startswith(tally.prefix):
+            return reply
+        return replace(reply, text=reply.text[len(tally.prefix) :])
+
+    def _starts_again(self, tally: PrefixRollouts, reply: Completion) -> bool:
+        """Whether a reply begins as the prefix does: a new solution, which says nothing of the prefix."""
+        first = tally.prefix.lstrip().partition("\n")[0].rstrip()
+        return self.prefix_in == "user-turn" and bool(first) and reply.text.lstrip().startswith(first)
+
     def _request(self, tally: PrefixRollouts, count: int) -> SampleRequest:
+        quoted = self.prefix_in == "user-turn"
         return SampleRequest(
-            prompt=self._prompt,
-            prefix=tally.prefix,
+            prompt=self._with_prefix(tally.prefix) if quoted else self._prompt,
+            prefix="" if quoted else tally.prefix,
             n=count,
             first=tally.start + len(tally.rollouts),
             seed=self.seed,
             sampling=self.sampling,
         )
+
+    def _with_prefix(self, prefix: str) -> tuple[Message, ...]:
+        if isinstance(self._prompt, str):
+            raise LabelError("a prefix in the user's turn needs a prompt format with chat")
+        *before, user = self._prompt
+        told = (user.content or "").rstrip() + USER_TURN.replace("{prefix}", prefix)
+        return (*before, user.model_copy(update={"content": told}))
 
     @cached_property
     def _prompt(self) -> str | tuple[Message, ...]:

@@ -61,10 +61,12 @@ class Capabilities(FrozenModel):
     token_ids: Capability
     reasoning: Capability
 
-    def require(self, name: CapabilityName, server: str, instead: str) -> None:
+    def require(
+        self, name: CapabilityName, server: str, instead: str, *, accept_unknown: bool = False
+    ) -> None:
         """Raise :class:`PolicyError` unless ``name`` is confirmed; ``instead`` names an alternative."""
         capability: Capability = getattr(self, name)
-        if not capability.confirmed:
+        if not (capability.confirmed or (accept_unknown and capability.status == "unknown")):
             failing = "cannot" if capability.status == "no" else "may not be able to"
             raise PolicyError(f"{server} {failing} {MEANINGS[name]} ({capability.evidence}); {instead}")
 
@@ -289,10 +291,10 @@ def _reads_raw_text(digit: _Reply, begun: _Reply) -> Capability:
         return digit.failure()
     if long is None:
         return begun.failure()
-    if short > _RAW_PROMPT:
-        return Capability(status="no", evidence=f"a prompt of one character has {short} tokens")
     counts = f"prompts of 1 and {len(_BEGINNING)} characters have {short} and {long} tokens"
-    return Capability(status="yes" if long >= short + _MIN_GROWTH else "no", evidence=counts)
+    if long < short + _MIN_GROWTH:
+        return Capability(status="unknown", evidence=counts)
+    return Capability(status="no" if short > _RAW_PROMPT else "yes", evidence=counts)
 
 
 def _calls_tools(plain: _Reply, called: _Reply) -> Capability:

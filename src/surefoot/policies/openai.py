@@ -142,6 +142,11 @@ class OpenAIPolicy:
         return self._model
 
     @property
+    def path(self) -> str:
+        """Path of the endpoint."""
+        return _PATHS[self._mode]
+
+    @property
     def concurrency(self) -> int:
         """Calls to all servers that may be in flight at once."""
         return self._servers.concurrency * len(self._servers.urls)
@@ -165,6 +170,11 @@ class OpenAIPolicy:
         if servers.capabilities is None:
             servers.capabilities = run_sync(self._probe())
         return servers.capabilities
+
+    @property
+    def probed(self) -> Capabilities | None:
+        """The result of :meth:`capabilities`, if it was called."""
+        return self._servers.capabilities
 
     async def _probe(self) -> Capabilities:
         async with open_session() as session:

@@ -61,6 +61,8 @@ class Job(Generic[R]):
     """Files that the results depend on, by name; they are compared by content."""
     counts: Counter[str] = field(default_factory=Counter)
     """Sum of the counts of all processes, complete when the work ends."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What ``open`` learned in this process, such as what a server can do, for the run's manifest."""
     work: Work | None = None
     during: Callable[[], AbstractAsyncContextManager[object]] = nullcontext
     failure: Callable[[Sequence[R]], str | None] | None = None

@@ -88,6 +88,7 @@ def map_resumable(
             config = {**job.config, "items": _digest(items.items)}
             run = Run.open(Path(f"{out}.work"), command=job.command, config=config, inputs=job.inputs)
             saved = context.enter_context(run).journal("pieces", job.record)
+            run.note(job.facts)
         missing = saved.missing(len(items))
         if retry_failed:
             failed = (number for number, records in saved.pieces() if any(map(failure_of, records)))

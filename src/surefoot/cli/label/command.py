@@ -87,17 +87,19 @@ class LabelJob(Job[StepLabel]):
     @contextmanager
     def open(self) -> Iterator[Opened]:
         """Open the labeller."""
-        from surefoot.cli.runs import connections
+        from surefoot.cli.runs import connections, server_facts
 
         with self.settings.labeller() as labeller:
 
             async def work(piece: Sequence[ProblemTrace]) -> list[StepLabel]:
                 return [label for of_trace in await labeller.label(piece) for label in of_trace]
 
+            policy = getattr(labeller, "policy", None)
+            self.facts.update(server_facts(policy))
             failures: Counter[str] | None = getattr(labeller, "failures", None)
             yield Opened(
                 work=work,
-                during=connections(getattr(labeller, "policy", None)),
+                during=connections(policy),
                 counts=Counter() if failures is None else failures,
             )
 

@@ -17,6 +17,7 @@ from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo
 from surefoot.labelling.monte_carlo import Order, OwnOutcome
 from surefoot.labelling.omegaprm_tree import TreeSettings
+from surefoot.labelling.rollouts import PrefixIn
 from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
@@ -69,9 +70,18 @@ class RolloutSettings(Command):
         )
         say_prediction(f"at most {prefixes:,} prefixes of {rollouts} rollouts each", usage, self.rates)
 
-    def open_policy(self) -> Policy:
-        """The policy that completes prefixes."""
-        return self.policy.open(chat=self.prompt.chat, loading=self.loading)
+    def open_policy(self, *, continues: bool = True) -> Policy:
+        """The policy that completes prefixes.
+
+        Raises ``PolicyError`` for a server that answers from scratch: its labels would mean nothing.
+        """
+        policy = self.policy.open(chat=self.prompt.chat, loading=self.loading)
+        if continues:
+            alternative = "label mc --chat --prefix-in user-turn" if self.prompt.chat else "--chat"
+            instead = f"use {alternative}, or surefoot label judge"
+            # without a chat template, only a prompt that is visibly put into one is a reason to refuse
+            self.policy.check(policy, "continuation", instead, accept_unknown=not self.prompt.chat)
+        return policy
 
 
 class EstimateSettings(o.SettingsGroup):
@@ -153,6 +163,11 @@ class MonteCarlo(RolloutSettings, LabelCommand):
         description="Count a trace's outcome as a rollout of its prefixes: if the policy wrote it, always or "
         "never.",
     )
+    prefix_in: PrefixIn = Field(
+        default="answer",
+        description="Where a request has the prefix: in the answer, which the server continues, or in the "
+        "user's turn, for servers that cannot continue one (needs --chat; noisier).",
+    )
     grader: Literal["answer", "tests"] = Field(
         default="answer",
         description="What decides on a completion: the reference answer, or the hidden tests of a program, "
@@ -172,6 +187,8 @@ class MonteCarlo(RolloutSettings, LabelCommand):
                 "'environment' takes --estimate soft, --order every and no other --grader, and no 'dry_run'"
             )
         o.check_agent(self.environment, self.policy)
+        if self.prefix_in == "user-turn" and (self.environment is not None or not self.prompt.chat):
+            raise ValueError("'prefix_in' user-turn needs 'chat', and is for solutions, not agent runs")
         if self.sandbox != "bubblewrap" and self.grader != "tests":
             raise ValueError("'sandbox' is where --grader tests runs programs; --grader answer runs none")
         return self
@@ -203,8 +220,10 @@ class MonteCarlo(RolloutSettings, LabelCommand):
             from surefoot.labelling.run_rollouts import RunMonteCarloLabeller
             from surefoot.policies import load_environment
 
+            policy = self.policy.open(chat=True, loading=self.loading)
+            self.policy.check(policy, "tool_calls", o.CALL_TOOLS, accept_unknown=True)
             yield RunMonteCarloLabeller(
-                policy=self.policy.open(chat=True, loading=self.loading),
+                policy=policy,
                 environment=load_environment(self.environment),
                 rollouts=self.estimate.rollouts,
                 sampling=self.sampling,
@@ -214,13 +233,16 @@ class MonteCarlo(RolloutSettings, LabelCommand):
             return
         if self.grader == "answer":
             with self.grading.open() as grader:
-                yield self._labeller(self.open_policy(), grader)
+                yield self._labeller(self._open(), grader)
             return
         from surefoot.labelling.verifiers.programs import ProgramGrader
         from surefoot.sandbox import open_sandbox
 
         with open_sandbox(self.sandbox) as sandbox:
-            yield self._labeller(self.open_policy(), ProgramGrader(sandbox))
+            yield self._labeller(self._open(), ProgramGrader(sandbox))
+
+    def _open(self) -> Policy:
+        return self.open_policy(continues=self.prefix_in == "answer")
 
     def _labeller(self, policy: Policy, grader: ProblemGrader) -> MonteCarloLabeller:
         from surefoot.labelling.monte_carlo import MonteCarloLabeller
@@ -233,6 +255,7 @@ class MonteCarlo(RolloutSettings, LabelCommand):
             order=self.order,
             after_error=self.after_error,
             own_outcome=self.own_outcome,
+            prefix_in=self.prefix_in,
             sampling=self.sampling,
             seed=self.seed,
         )
@@ -288,7 +311,7 @@ class Tree(RolloutSettings):
 
     def run(self) -> None:
         """Grow trees, or predict the cost."""
-        from surefoot.cli.runs import connections, file_inputs, map_pieces, pair, read_table
+        from surefoot.cli.runs import connections, file_inputs, map_pieces, pair, read_table, server_facts
         from surefoot.records import Problem
         from surefoot.work import Job
 
@@ -321,6 +344,7 @@ class Tree(RolloutSettings):
                 command="label tree",
                 config=self.resolved(),
                 inputs=file_inputs(problems=self.problems, traces=self.traces),
+                facts=server_facts(policy),
             )
             outcome = map_pieces(self, job, answered, 20, out=str(self.out / "trees.jsonl"))
         _split(self.out)

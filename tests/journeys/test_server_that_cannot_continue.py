@@ -1,0 +1,92 @@
+"""Labels from a chat server that ignores ``continue_final_message`` and answers from scratch."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from command_line import good, refused
+from counting_server import CountingServer, is_probe
+from openai_server import Body, OpenAIServer, Reply, chat, serve
+
+from surefoot.io import read_records, write_records
+from surefoot.records import Problem, StepLabel, Trace
+
+RIGHT = "3 + 4 = 7\n7 + 1 = 8\nThe answer is 8."
+WRONG = "3 + 4 = 9\n9 + 1 = 10\nThe answer is 10."
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[object, ...]:
+    problem = Problem(id="p", text="What is 3 + 4 + 1?", answer="8")
+    write_records(tmp_path / "p.jsonl", [problem])
+    traces = [Trace(problem_id="p", text=text, sample=n) for n, text in enumerate([RIGHT, WRONG])]
+    write_records(tmp_path / "t.jsonl", traces)
+    good("segment", tmp_path / "t.jsonl", "--segment", "line", "--out", tmp_path / "s.jsonl")
+    return tmp_path / "s.jsonl", "--problems", tmp_path / "p.jsonl", "--extract", "phrase", "--equality=exact"
+
+
+def answer(body: Body) -> Reply:
+    """Solves the problem correctly; goes on with a beginning only if the user's message quotes it."""
+    if is_probe(body):
+        return CountingServer(beginning="ignore")(body)
+    last = [message for message in body["messages"] if message["role"] == "user"][-1]["content"]
+    begun = re.search(r"^\d.*", last, re.S | re.M)
+    if not begun:
+        return Reply(payload=chat([RIGHT], prompt_tokens=20))
+    text = WRONG if begun[0].startswith(WRONG[:9]) else RIGHT
+    whole = body["seed"] % 3 == 0  # some replies repeat the beginning
+    return Reply(payload=chat([text if whole else text[len(begun[0]) :]], prompt_tokens=40))
+
+
+def label(server: OpenAIServer, files: tuple[object, ...], *words: object) -> tuple[object, ...]:
+    server.probe = None
+    server.models = [{"id": "m"}]
+    policy = ("--policy=m", f"--base-url={server.url}", "--chat", "--template={problem}")
+    return ("label", "mc", *files, *policy, "--rollouts=4", "--own-outcome=never", *words)
+
+
+def test_it_is_refused_before_any_label_is_written(files, tmp_path):
+    with serve(answer) as server:
+        says = refused(*label(server, files, "--out", tmp_path / "l.jsonl"))
+        assert all(map(is_probe, server.bodies))
+    assert re.search(r"cannot continue the beginning of an answer \(the prompt has 24 tokens without", says)
+    assert says.endswith("use label mc --chat --prefix-in user-turn, or surefoot label judge")
+    assert not list(tmp_path.glob("l.jsonl*"))
+
+
+def test_the_alternative_labels_by_what_follows_the_steps(files, tmp_path):
+    with serve(answer) as server:
+        good(*label(server, files, "--prefix-in=user-turn", "--out", tmp_path / "l.jsonl"))
+        assert {message["role"] for body in server.bodies for message in body["messages"]} == {"user"}
+    labels = list(read_records(tmp_path / "l.jsonl", StepLabel))
+    assert [made.value for made in labels] == [1, 1, 1, 0, 0, 0]
+    assert {made.source for made in labels} == {"monte-carlo-soft-user-turn"}
+
+
+def test_the_manifest_says_what_the_server_can_do(files, tmp_path):
+    def fails_once(body: Body) -> Reply:
+        return CountingServer()(body) if is_probe(body) else Reply(status=422, payload="too long")
+
+    with serve(fails_once) as server:
+        refused(*label(server, files, "--out", tmp_path / "l.jsonl"))
+    manifest = json.loads((tmp_path / "l.jsonl.work" / "manifest.json").read_text())
+    assert manifest["server"]["continuation"]["status"] == "yes"
+
+
+def test_doctor_shows_it():
+    with serve(answer) as server:
+        server.models = [{"id": "m"}]
+        server.probe = CountingServer(beginning="ignore", extras=False)
+        out = good("doctor", server.url).out
+    assert "m, /chat/completions" in out
+    assert re.search(r"continuation +no ", out)
+    assert re.search(r"seeds +yes ", out)
+
+
+def test_doctor_fails_where_nothing_works():
+    with serve(lambda _: Reply(status=500, payload="broken")) as server:
+        server.models, server.probe = [{"id": "m"}], None
+        assert "no request for 'm' was answered" in refused("doctor", server.url)
