@@ -102,31 +102,19 @@ class ProgramRun(BaseModel):
         """The lines that ran."""
         return {event.line for call in self.calls for event in call.events}
 
-    def calls_reaching(self, line: int) -> int:
-        """How many calls ran a line."""
-        return sum(any(event.line == line for event in call.events) for call in self.calls)
 
-
-def _diverging_event(
-    reference: Sequence[Event], events: Sequence[Event], lines: Mapping[int, int]
-) -> int | None:
-    """Number of the line event right before the first event that differs; ``None`` if no event differs."""
-    for at, event in enumerate(events):
-        if at < len(reference):
-            expected = reference[at]
-            moved = lines.get(expected.line) != event.line or event.depth != expected.depth
-            if not moved and (event.kind, event.state) == (expected.kind, expected.state):
-                continue
-        # the last line of the same call, or of the caller, computed this state
-        depth = event.depth
-        for earlier in range(at - 1, -1, -1):
-            previous = events[earlier]
-            if previous.depth <= depth:
-                if previous.kind == "line":
-                    return earlier
-                # that call had returned, so this event is the first of another call
-                depth -= previous.kind == "return"
-        return at
+def _first_difference(companion: Companion, expected: Call, call: Call) -> int | None:
+    """Number of the event to mark: of the wrong line before the runs first differ, or of the line before."""
+    if companion.partners is None:
+        return None
+    for at, event in enumerate(call.events):
+        partner = expected.events[at] if at < len(expected.events) else None
+        if partner is None or (event.kind, event.line, event.depth, event.state) != (
+            partner.kind, companion.partners.get(partner.line), partner.depth, partner.state,
+        ):  # fmt: skip
+            before = range(at, -1, -1)
+            wrong = (number for number in before if call.events[number].line == companion.wrong)
+            return next(wrong, max(at - 1, 0))
     return None
 
 
@@ -177,23 +165,14 @@ def _compare_calls(
     source_line: Callable[[int], int],
 ) -> ComparedCall:
     events, lines = call.events, companion.partners
-    divergence = _diverging_event(expected.events, events, lines) if lines is not None else None
-    first = None
-    if divergence is not None:
-        later = divergence + 1
-        first = later if later < len(events) and events[later].line == companion.wrong else divergence
-    elif call.raised:
+    first = _first_difference(companion, expected, call)
+    if first is None and call.raised:
         numbers = (number for number, event in enumerate(events) if event.line == call.raised.line)
         first = max((number for number in numbers if events[number].kind == "line"), default=None)
     start = max(0, (first or 0) - _CONTEXT)
     window = events[start : start + _ROWS]
     reference = expected.events[start : start + _ROWS] if lines is not None else ()
-    # up to the first difference the runs are equal, event by event
-    equal = 0 if divergence is None else min(max(divergence + 1 - start, 0), len(reference))
-    rows = [
-        *zip(window[:equal], reference[:equal], strict=True),
-        *_align(window[equal:], reference[equal:], lines or {}),
-    ]
+    rows = _align(window, reference, lines or {})
     row_of_first = (
         number for number, (event, _) in enumerate(rows) if first is not None and event is events[first]
     )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
@@ -32,7 +32,7 @@ from surefoot.labelling.verifiers.repairs import (
 )
 from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.protocols import ProblemTrace, Verdict
-from surefoot.records import CodeTask, Execution, TestVisibility, Trace
+from surefoot.records import CodeTask, Execution, TestVisibility
 from surefoot.sandbox import Program, TaskVerdict, TestOutcome, grade_python
 
 REFERENCES, REPAIRS = 4, 24
@@ -63,61 +63,42 @@ class ExecutionTraceVerifier(SandboxedVerifier):
         """One list per item, one verdict per step. Raises ``SandboxError``."""
         rows = [unknown(len(item.trace.steps), NO_TESTS) for item in items]
         graded = grade_traces(self.sandbox, items, limits=self.limits)
-        suspects = [
-            _Suspect.of(number, item.trace, task, verdict)
-            for number, (item, verdict) in enumerate(zip(items, graded, strict=True))
-            if verdict is not None and verdict.passed is not None and (task := gradable_task(item))
-        ]
         by_problem: dict[str, list[_Suspect]] = {}
-        for suspect in suspects:
-            by_problem.setdefault(items[suspect.number].problem.id, []).append(suspect)
+        for number, (item, verdict) in enumerate(zip(items, graded, strict=True)):
+            if verdict is not None and verdict.passed is not None and (task := gradable_task(item)):
+                program = TraceProgram.of(item.trace, task)
+                suspect = _Suspect(number=number, program=program, task=task, verdict=verdict)
+                by_problem.setdefault(item.problem.id, []).append(suspect)
         for group in by_problem.values():
-            self._find_references(group)
-        self._confirm([suspect for suspect in suspects if suspect.alignments])
-        recorded = dict(
-            zip(
-                by_problem,
-                self._run([_recording_plan(group) for group in by_problem.values()]),
-                strict=True,
-            )
-        )
-        calls = {
-            problem: [call.arguments for call in recording.calls] for problem, recording in recorded.items()
+            _find_references(group)
+        self._confirm([suspect for group in by_problem.values() for suspect in group])
+        recordings = self._run([_recording_plan(group) for group in by_problem.values()])
+        recorded = dict(zip(by_problem, recordings, strict=True))
+        plans = {
+            (problem, text): {
+                "program": text,
+                "entry_point": suspect.task.entry_point,
+                "calls": [call.arguments for call in recorded[problem].calls],
+            }
+            for problem, group in by_problem.items()
+            for suspect in group
+            for text in suspect.texts()
         }
-        plans, runs = [], []
+        runs = dict(zip(plans, self._run(list(plans.values())), strict=True))
         for problem, group in by_problem.items():
             for suspect in group:
-                texts = [suspect.text, *suspect.companions()]
-                plans += [
-                    {"program": text, "entry_point": suspect.task.entry_point, "calls": calls[problem]}
-                    for text in texts
-                ]
-                runs.append((suspect, recorded[problem], len(texts)))
-        results = iter(self._run(plans))
-        for suspect, recording, count in runs:
-            run, *companions = islice(results, count)
-            steps = len(items[suspect.number].trace.steps)
-            rows[suspect.number] = suspect.verdicts(steps, recording, run, companions)
+                own_runs = [runs[problem, text] for text in suspect.texts()]
+                steps = len(items[suspect.number].trace.steps)
+                rows[suspect.number] = suspect.verdicts(steps, recorded[problem], *own_runs)
         return rows
-
-    @staticmethod
-    def _find_references(group: Sequence[_Suspect]) -> None:
-        """Align each failing program of a problem with the most similar passing ones."""
-        task = group[0].task
-        passing = [suspect.statements for suspect in group if suspect.verdict.passed]
-        passing.insert(0, _statements(reference_program(task)) if task.reference else None)
-        references = list({program.text: program for program in passing if program is not None}.values())
-        for suspect in group:
-            if suspect.statements is not None and not suspect.verdict.passed:
-                suspect.align(references)
 
     def _confirm(self, suspects: Sequence[_Suspect]) -> None:
         """Keep the repairs with which all tests pass."""
         jobs = [(suspect, repair) for suspect in suspects for repair in suspect.proposals()]
-        tests = {
-            id(suspect): python_task(suspect.task, suspect.task.that_are("hidden")) for suspect in suspects
-        }
-        programs = [(repair.text, tests[id(suspect)]) for suspect, repair in jobs]
+        programs = [
+            (repair.text, python_task(suspect.task, suspect.task.that_are("hidden")))
+            for suspect, repair in jobs
+        ]
         verdicts = grade_python(self.sandbox, programs, limits=self.limits)
         for (suspect, repair), verdict in zip(jobs, verdicts, strict=True):
             if verdict.passed:
@@ -134,6 +115,19 @@ class ExecutionTraceVerifier(SandboxedVerifier):
             for plan in plans
         ]
         return [ProgramRun.of(result) for result in self.sandbox.run(programs)]
+
+
+def _find_references(group: Sequence[_Suspect]) -> None:
+    """Align each failing program of a problem with the most similar passing ones."""
+    task = group[0].task
+    passing = [suspect.statements for suspect in group if suspect.verdict.passed]
+    passing.insert(0, _statements(reference_program(task)) if task.reference else None)
+    references = list({program.text: program for program in passing if program is not None}.values())
+    for suspect in group:
+        if suspect.statements is not None and not suspect.verdict.passed:
+            similar = sorted(references, key=partial(similarity, suspect.statements), reverse=True)
+            alignments = [align(suspect.statements, reference) for reference in similar[: 2 * REFERENCES]]
+            suspect.alignments = sorted(alignments, key=attrgetter("distance"))[:REFERENCES]
 
 
 def _recording_plan(group: Sequence[_Suspect]) -> dict[str, Any]:
@@ -168,63 +162,50 @@ class _Suspect:
     program: TraceProgram
     task: CodeTask
     verdict: TaskVerdict
-    statements: StatementLines | None
     alignments: list[Alignment] = field(default_factory=list)
     """With the most similar passing programs."""
     repairs: list[Repair] = field(default_factory=list)
     """With which all tests pass, the most similar programs first."""
 
-    @classmethod
-    def of(cls, number: int, trace: Trace, task: CodeTask, verdict: TaskVerdict) -> _Suspect:
-        program = TraceProgram.of(trace, task)
-        statements = _statements(program.text)
-        return cls(number=number, program=program, task=task, verdict=verdict, statements=statements)
+    @cached_property
+    def statements(self) -> StatementLines | None:
+        """``None`` if the program cannot be aligned."""
+        return _statements(self.program.text)
 
     @property
     def text(self) -> str:
         """What is run."""
         return self.program.text if self.statements is None else self.statements.text
 
-    def align(self, references: Sequence[StatementLines]) -> None:
-        """Align with the most similar of ``references``."""
-        assert self.statements is not None  # noqa: S101
-        similar = sorted(references, key=partial(similarity, self.statements), reverse=True)
-        alignments = [align(self.statements, reference) for reference in similar[: 2 * REFERENCES]]
-        self.alignments = sorted(alignments, key=attrgetter("distance"))[:REFERENCES]
-
     def proposals(self) -> list[Repair]:
         """Different repairs, the most similar programs first."""
         repairs = (repair for alignment in self.alignments for repair in alignment.repairs())
         return list(islice({repair.text: repair for repair in repairs}.values(), REPAIRS))
 
-    def companions(self) -> list[str]:
-        """The passing program to compare runs with, in a list; empty without any."""
-        if self.repairs:
-            return [self.repairs[0].text]
-        return [alignment.text for alignment in self.alignments[:1]]
+    def texts(self) -> list[str]:
+        """The program, and the passing program to compare it with, if there is one."""
+        passing: list[Repair | Alignment] = [*self.repairs, *self.alignments]
+        return [self.text, *(program.text for program in passing[:1])]
 
     def source_line(self, line: int) -> int:
         """Line of the trace's program for a line that was run, both from 1."""
         return line if self.statements is None else self.statements.source_line(line - 1)
 
     def verdicts(
-        self, count: int, recording: ProgramRun, run: ProgramRun, companions: Sequence[ProgramRun]
+        self, count: int, recording: ProgramRun, run: ProgramRun, passing: ProgramRun | None = None
     ) -> list[Verdict]:
-        """One verdict for each of ``count`` steps.
-
-        ``recording``: run of the reference solution; ``companions``: runs of :meth:`companions`.
-        """
+        """One verdict for each of ``count`` steps, from runs of the reference solution and :meth:`texts`."""
         executed = {self.program.step(self.source_line(line)) for line in run.lines()}
         if self.verdict.passed:
             ran = Verdict(value=1, reason="it ran, and all tests pass")
             return [ran if step in executed else unknown(1, "no test ran it")[0] for step in range(count)]
-        repair = self._confirmed(run, companions)
+        repair = self.repairs[0] if self.repairs else None
         if repair is None:
             wrong, reason = self._without_repair(recording, run)
         else:
             line = self.source_line(repair.line + 1)
             wrong, reason = self.program.step(line), f"line {line}: {repair.reason}"
-        execution = self._execution(recording, run, companions)
+        execution = self._execution(recording, run, passing)
         if wrong is None:
             reason = f"the program fails ({self.verdict.reason}), and no line of it could be blamed"
             last = Verdict(value=None, reason=reason, execution=execution)
@@ -236,16 +217,6 @@ class _Suspect:
         verdicts[wrong] = Verdict(value=-1, reason=reason, execution=execution)
         verdicts[wrong + 1 :] = unknown(count - wrong - 1, AFTER_FIRST_ERROR)
         return verdicts
-
-    def _confirmed(self, run: ProgramRun, companions: Sequence[ProgramRun]) -> Repair | None:
-        """The repair, unless it adds a condition that answers most calls: that would repair any program."""
-        if not self.repairs or not companions:
-            return None
-        repair = self.repairs[0]
-        if repair.adds:
-            before, after = run.calls_reaching(repair.line + 1), companions[0].calls_reaching(repair.at + 1)
-            return repair if 2 * after >= before else None
-        return repair
 
     def _without_repair(self, recording: ProgramRun, run: ProgramRun) -> tuple[int | None, str]:
         """The step that must be wrong whatever is right, and why."""
@@ -270,24 +241,18 @@ class _Suspect:
         return 0 <= last < len(kinds) and kinds[last] == "Return"
 
     def _execution(
-        self, recording: ProgramRun, run: ProgramRun, companions: Sequence[ProgramRun]
+        self, recording: ProgramRun, run: ProgramRun, passing: ProgramRun | None
     ) -> Execution | None:
         """The run beside the repaired program's, or the most similar passing program's."""
-        if self.repairs and companions:
+        companion = Companion(text=None, run=recording, partners=None)
+        if self.repairs and passing:
             repair = self.repairs[0]
             companion = Companion(
-                text=repair.text, run=companions[0], partners=_from_1(repair.partners), wrong=repair.line + 1
+                text=repair.text, run=passing, partners=repair.partners, wrong=repair.line + 1
             )
-        elif self.alignments and companions:
+        elif self.alignments and passing:
             nearest = self.alignments[0]
-            partners = _from_1(nearest.partners) if nearest.alike else None
-            companion = Companion(text=nearest.text, run=companions[0], partners=partners)
-        else:
-            companion = Companion(text=None, run=recording, partners=None)
+            companion = Companion(text=nearest.text, run=passing, partners=nearest.partners)
         return compare_executions(
             self.task, companion, run, [call.test for call in recording.calls], self.source_line
         )
-
-
-def _from_1(partners: Mapping[int, int]) -> dict[int, int]:
-    return {partner + 1: line + 1 for partner, line in partners.items()}

@@ -19,8 +19,6 @@ from functools import cached_property
 
 from surefoot.segment.code import parse
 
-_INSERTED = 3
-"""Most lines that one repair adds."""
 _TOKEN = re.compile(r"""[A-Za-z_]\w*|[\d.]+|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\S""")
 _JUMPS = ("Return", "Raise", "Break", "Continue")
 _SIMPLE = ("Assign", "AugAssign", "AnnAssign", "Expr")
@@ -165,28 +163,24 @@ def _changed(statement: ast.stmt) -> set[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Repair:
-    """A program with one statement repaired."""
+    """A program with one line replaced, added, or made ``pass``."""
 
-    line: int
-    """The line that is wrong: the one replaced or removed, or the one before which lines are added."""
     text: str
-    partners: Mapping[int, int]
-    """Line of the failing program for each line of ``text`` that is also there; the repaired one included."""
-    adds: bool
-    """Whether lines are added, and none is changed."""
+    line: int
+    """The line that is wrong: the one replaced, or the one before which a line is added."""
     new: str
-    """The new lines."""
+    adds: bool
+    """Whether a line is added, and none is replaced."""
 
     @property
-    def at(self) -> int:
-        """Line of ``text`` for ``line``."""
-        return next(at for at, line in self.partners.items() if line == self.line)
+    def partners(self) -> dict[int, int]:
+        """Line of the failing program for each line of this one, from 1."""
+        lines = range(1, self.text.count("\n") + 1)
+        return {line + (self.adds and line > self.line): line for line in lines}
 
     @property
     def reason(self) -> str:
         """What the repair changes, in words."""
-        if not self.new:
-            return "all tests pass without it"
         return f"all tests pass with {self.new[:200]!r} {'before it' if self.adds else 'instead'}"
 
 
@@ -208,15 +202,15 @@ class Alignment:
         return "\n".join(self.reference) + "\n"
 
     @property
-    def partners(self) -> dict[int, int]:
-        """Line of the failing program for each line of the passing one."""
-        return {partner: line for line, partner in self.pairs if line is not None and partner is not None}
+    def partners(self) -> dict[int, int] | None:
+        """Line of the failing program for each line of the passing one, from 1.
 
-    @property
-    def alike(self) -> bool:
-        """Whether at least half of the passing program's lines are also in the failing one."""
-        equal = sum(self._equal(line, partner) for line, partner in self.pairs)
-        return 2 * equal >= len(self.reference)
+        ``None`` if less than half of the passing program's lines are in both.
+        """
+        if 2 * sum(self._equal(*pair) for pair in self.pairs) < len(self.reference):
+            return None
+        pairs = ((line, partner) for line, partner in self.pairs if line is not None and partner is not None)
+        return {partner + 1: line + 1 for line, partner in pairs}
 
     def _equal(self, line: int | None, partner: int | None) -> bool:
         return (
@@ -224,64 +218,35 @@ class Alignment:
         )
 
     def repairs(self) -> Iterator[Repair]:
-        """Programs with one statement of the reference; single lines come first.
+        """Programs with one line of the passing one.
 
         A repair is left out if the rest of the program no longer matters with it: if it ends its block early,
         or if a variable or function is not read any more.
         """
-        hunks: list[list[int]] = []
-        for at, pair in enumerate(self.pairs):
-            if self._equal(*pair):
-                continue
-            if hunks and hunks[-1][-1] == at - 1:
-                hunks[-1].append(at)
-            else:
-                hunks.append([at])
-        single = [[at] for hunk in hunks for at in hunk]
-        for chosen in [*single, *(hunk for hunk in hunks if len(hunk) > 1)]:
-            repair = self._repair(set(chosen))
-            if repair is not None and self._keeps_the_rest(repair):
-                yield repair
-
-    def _repair(self, chosen: set[int]) -> Repair | None:
-        """Take the partners of the chosen pairs; a line without one becomes ``pass``."""
-        changed = [line for line, _ in map(self.pairs.__getitem__, chosen) if line is not None]
-        added = [partner for at in sorted(chosen) if (partner := self.pairs[at][1]) is not None]
-        wrong = next((line for line, _ in self.pairs[min(chosen) :] if line is not None), None)
-        if wrong is None or len(changed) > 1 or len(added) > _INSERTED or not self._same_kind(changed, added):
-            return None
-        lines: list[str] = []
-        partners: dict[int, int] = {}
+        lines = self.program.lines
         for at, (line, partner) in enumerate(self.pairs):
-            if at in chosen and partner is not None:
-                put = self.reference[partner]
-            elif line is None or (at in chosen and added):
+            wrong = next((number for number, _ in self.pairs[at:] if number is not None), None)
+            if wrong is None or self._equal(line, partner) or not self._same_kind(line, partner):
                 continue
-            elif at in chosen:
-                put = " " * self.program.indents[line] + "pass"
-            else:
-                put = self.program.lines[line]
-            if line is not None:
-                partners[len(lines)] = line
-            lines.append(put)
-        new = "\n".join(self.reference[partner].strip() for partner in added)
-        text = "\n".join(lines) + "\n"
-        return Repair(line=wrong, text=text, partners=partners, adds=not changed, new=new)
+            new = " " * self.program.indents[wrong] + "pass" if partner is None else self.reference[partner]
+            after = lines[wrong:] if line is None else lines[wrong + 1 :]
+            text = "\n".join([*lines[:wrong], new, *after, ""])
+            if self._keeps_the_rest(text):
+                yield Repair(text=text, line=wrong, new=new.strip(), adds=line is None)
 
-    def _same_kind(self, changed: Sequence[int], added: Sequence[int]) -> bool:
-        """Whether the new statements do the same sort of thing as the one that they replace, if any."""
-        if not changed:
+    def _same_kind(self, line: int | None, partner: int | None) -> bool:
+        """Whether a new line does the same sort of thing as the one that it replaces, if any."""
+        if line is None:
             return True
-        kind, new = self.program.kinds[changed[0]], [self.kinds[partner] for partner in added]
-        if len(new) != 1 or kind in (*_JUMPS, "Pass"):
+        kind = self.program.kinds[line]
+        if partner is None or kind in (*_JUMPS, "Pass"):
             return kind in (*_SIMPLE, *_JUMPS, "Pass")
-        return (
-            kind == new[0] or (kind in _SIMPLE and new[0] in _SIMPLE) or (kind, new[0]) == ("Expr", "Return")
-        )
+        new = self.kinds[partner]
+        return kind == new or (kind in _SIMPLE and new in _SIMPLE) or (kind, new) == ("Expr", "Return")
 
-    def _keeps_the_rest(self, repair: Repair) -> bool:
+    def _keeps_the_rest(self, text: str) -> bool:
         try:
-            repaired = StatementLines(repair.text)
+            repaired = StatementLines(text)
         except SyntaxError:
             return False
         return repaired.dead <= self.program.dead and self.program.used <= repaired.used
