@@ -34,10 +34,10 @@ def record(*steps: dict, finish: str = "solution", **question: object) -> dict:
     }
 
 
-def read(tmp_path: Path, *records: object, **options: object) -> list[LabelledTrace]:
+def read(tmp_path: Path, *records: object, report: ReadReport | None = None) -> list[LabelledTrace]:
     path = tmp_path / "raw.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in records))
-    return list(read_prm800k(path, **options))
+    return list(read_prm800k(path, report=report))
 
 
 def shape(item: LabelledTrace) -> tuple[str | None, list[tuple[int, float | None]]]:
@@ -67,7 +67,7 @@ def test_alternatives_branch_from_the_chosen_prefix_and_end_there(tmp_path: Path
 
 
 def test_who_when_and_why_are_kept(tmp_path: Path):
-    (item,) = read(tmp_path, record(step(("a", 1)), pre_generated_verifier_score=0.25), separator="\n\n")
+    (item,) = read(tmp_path, record(step(("a", 1)), pre_generated_verifier_score=0.25))
     label = item.labels[0]
     assert label.evidence.rater == "rater-1"
     assert label.created == datetime(2022, 7, 30, 23, 23, 32, 118856, tzinfo=UTC)

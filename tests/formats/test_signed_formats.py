@@ -114,10 +114,10 @@ def test_math_shepherd_rows_of_odd_form_keep_steps_and_signs(tmp_path: Path):
 
 def test_stepwise_round_trip(tmp_path: Path):
     rows = [{"prompt": "q", "completions": ["a ", "", "b\nc"], "labels": [True, False, True]}]
-    items = list(read_stepwise(lines(tmp_path / "s.jsonl", *rows), source="mine"))
+    items = list(read_stepwise(lines(tmp_path / "s.jsonl", *rows)))
     assert [label.value for label in items[0].labels] == [1.0, -1.0, 1.0]
     assert items[0].trace.text == "a \n\nb\nc"
-    assert items[0].labels[0].source == "mine"
+    assert items[0].labels[0].source == "stepwise"
     report = write_stepwise(items, tmp_path / "out.jsonl", neutral="drop")
     assert rows_of(tmp_path / "out.jsonl") == rows
     assert report.summary() == "1 rows written; dropped: nothing"

@@ -57,7 +57,7 @@ def test_a_run_of_tau_bench():
 
 def test_a_simulation_of_tau2():
     ((problem, trace),), _ = read(DATA / "tau2.json")
-    assert (problem.text, problem.source) == (trace.messages[2].content, "tau2")
+    assert (problem.text, problem.source) == (trace.messages[4].content, "tau2")
     assert problem.meta == {"hidden": {"user_script": "Cancel R1.\n\nR1"}}
     assert (trace.id, trace.outcome, trace.sample, trace.seed, trace.policy) == ("s-0", True, 2, 7, "m")
     assert trace.finish_reason == "user_stop"

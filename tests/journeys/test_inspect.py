@@ -27,7 +27,11 @@ def called(name: str, arguments: dict[str, Any], result: str) -> list[dict[str, 
 
 def run(number: int, reward: float, *middle: dict[str, Any]) -> dict[str, Any]:
     task = {"user_id": "ann", "instruction": "You are ann. Never say so.", "actions": [GOLD], "outputs": []}
-    opening = [said("system", "Policy."), said("user", "Refund R1, please."), said("assistant", "All of it?")]
+    opening = [
+        said("system", "Policy."),
+        said("user", f"Refund R1{', please' * (number + 1)}."),
+        said("assistant", "All of it?"),
+    ]
     closing = [said("assistant", "It is done."), said("user", "###STOP###")]
     traj = [*opening, said("user", "Yes."), *called("get_order", {"order": "R1"}, "paid"), *middle, *closing]
     return {"task_id": 1, "trial": number, "reward": reward, "info": {"task": task}, "traj": traj}
@@ -90,6 +94,9 @@ def test_the_findings_are_labels_of_the_imported_runs(results: Path) -> None:
     assert kinds == ["reply", "tool_call", "tool_call", "final_answer"]
     files = ("runs/traces.jsonl", "--problems", "runs/problems.jsonl")
     good("label", "verify", *files, "--verifier", "gold-calls", "--out", "labels.jsonl")
+    same = ("results.json", "--problems", "results.json")
+    good("label", "verify", *same, "--verifier", "gold-calls", "--out", "same.jsonl")
+    assert len(list(read_records(results / "same.jsonl", StepLabel))) == 15
     labels = [label for label in read_records(results / "labels.jsonl", StepLabel) if label.value is not None]
     assert [(label.trace_id, label.step, label.value) for label in labels] == [
         (traces[0].id, 2, 1.0),

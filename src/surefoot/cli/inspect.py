@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import webbrowser
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from tempfile import mkdtemp
@@ -20,7 +21,7 @@ from surefoot.formats import ImportSettings
 
 if TYPE_CHECKING:
     from surefoot.answers import Grader
-    from surefoot.evaluation.inspection import Finding, Inspection, Readable
+    from surefoot.evaluation.inspection import Inspection, Readable
     from surefoot.formats import ImportContext
     from surefoot.records import Record
 
@@ -68,12 +69,12 @@ class Inspect(Command):
     def run(self) -> None:
         """Read twice, check, and print."""
         from surefoot.evaluation.inspection import inspect_traces
-        from surefoot.formats import ImportContext
+        from surefoot.formats import ImportContext, detect_format
         from surefoot.io import ReadReport, write_json
 
         if self.out is not None and self.out.suffix not in (".json", ".html"):
             raise RunError(f"--out {self.out}: the ending must be .json or .html")
-        names = {file: self._format(file) for file in self.files}
+        names = {file: self.reader or detect_format(file, self.columns) for file in self.files}
         if not self.as_json:
             for file, name in names.items():
                 echo(f"{file} is read as {name}")
@@ -97,24 +98,18 @@ class Inspect(Command):
         if reports[0].bad_count:
             echo(reports[0].summary(), err=True)
         page = self.out if self.out and self.out.suffix == ".html" else None
-        title = f"inspect: {', '.join(self.files)}"
         if self.open_page and page is None:
             page = Path(mkdtemp(prefix="surefoot-")) / "inspection.html"
         if page is not None:
-            inspection.report(title).write(page)
+            inspection.report(f"inspect: {', '.join(self.files)}").write(page)
         if self.out is not None and self.out != page:
             write_json(self.out, inspection.to_json())
         if self.as_json:
             echo(json.dumps(inspection.to_json(), indent=2, ensure_ascii=False))
         else:
             _print(inspection, self.files)
-        if self.open_page:
-            _open(page)
-
-    def _format(self, file: str) -> str:
-        from surefoot.formats import detect_format
-
-        return self.reader or detect_format(file, self.columns)
+        if self.open_page and not (page and webbrowser.open(page.resolve().as_uri())):
+            raise RunError(f"no browser can be opened; the page is {page}")
 
     def _read(self, names: Mapping[str, str], context: ImportContext, grader: Grader) -> Iterator[Readable]:
         from surefoot.cli.import_export import cut_and_graded
@@ -156,45 +151,42 @@ def _records(file: str, context: ImportContext) -> Iterator[Readable]:
 
 def _print(inspection: Inspection, files: Iterable[str]) -> None:
     """The result as plain text, at most 80 columns wide."""
-    _heading("Contents")
+    from surefoot.evaluation.inspection import CHECKS
+
+    echo("\nContents")
     for name, count in inspection.contents.items():
-        echo(f"  {count:>9,}  {name}")
+        _line(f"{count:>9,}  {name}")
     for name, length in inspection.lengths.items():
         _line(f"{name} per trace (median, maximum): {length}")
     for what, counts in (("written by", inspection.models), ("labels", inspection.labels)):
         if counts:
             _line(f"{what}: " + ", ".join(f"{name} ({count:,})" for name, count in counts.items()))
     if inspection.tools:
-        _heading("Tools, with the arguments of their successful calls")
-        for tool in inspection.tools:
-            errors = f", {tool.errors:,} failed" if tool.errors else ""
-            _line(f"{tool.name} ({tool.calls:,} calls{errors}): {tool.arguments:.{_ARGUMENTS}}")
-    _heading("Checks without a model")
+        echo("\nTools, with the arguments of their successful calls")
+    for tool in inspection.tools:
+        errors = f", {tool.errors:,} failed" if tool.errors else ""
+        _line(f"{tool.name} ({tool.calls:,} calls{errors}): {tool.arguments:.{_ARGUMENTS}}")
+    echo("\nChecks without a model")
     if not inspection.complete:
         _line("Only the first traces were inspected; --limit 0 inspects all.")
     _line(inspection.summary)
-    _print_findings(inspection)
-    _heading("Next")
+    for name, count in inspection.findings.items():
+        _line(f"{count:>5,}  {name}: {CHECKS[name]}", further=9)
+    if inspection.most_suspicious:
+        echo("\nThe most suspicious steps")
+    for number, finding in enumerate(inspection.most_suspicious, start=1):
+        row = f" (row {finding.row})" if finding.row else ""
+        _line(f"{number}. step {finding.step} of {finding.trace_id}{row}: {finding.check}")
+        _line(finding.reason, first=5, further=5)
+        _line(f"> {finding.quote}", first=5, further=7)
+    echo("\nNext")
     for command in _next(inspection, " ".join(files)):
         _line(command)
 
 
-def _print_findings(inspection: Inspection) -> None:
-    from surefoot.evaluation.inspection import CHECKS
-
-    for name, count in inspection.findings.items():
-        echo(fill(f"  {count:>5,}  {name}: {CHECKS[name]}", 80, subsequent_indent=" " * 9))
-    if inspection.most_suspicious:
-        _heading(f"The {len(inspection.most_suspicious)} most suspicious steps")
-    for number, finding in enumerate(inspection.most_suspicious, start=1):
-        _print_finding(number, finding)
-
-
-def _print_finding(number: int, finding: Finding) -> None:
-    row = f" (row {finding.row})" if finding.row else ""
-    echo(fill(f"{number:>3}. step {finding.step} of {finding.trace_id}{row}: {finding.check}", 80))
-    echo(fill(finding.reason, 80, initial_indent=" " * 5, subsequent_indent=" " * 5))
-    echo(fill(f"> {finding.quote}", 80, initial_indent=" " * 5, subsequent_indent=" " * 7))
+def _line(text: str, *, first: int = 2, further: int = 4) -> None:
+    """Print lines of at most 80 columns, with so many blanks before the first and the further ones."""
+    echo(fill(text, 80, initial_indent=" " * first, subsequent_indent=" " * further))
 
 
 def _next(inspection: Inspection, files: str) -> Iterator[str]:
@@ -217,19 +209,5 @@ def _next(inspection: Inspection, files: str) -> Iterator[str]:
     if not inspection.labels:
         yield f"surefoot label judge runs/traces.jsonl {problems} --policy MODEL --out judged.jsonl"
     else:
-        yield f"surefoot train prm runs/traces.jsonl --labels runs/labels.jsonl {problems} --out prm"
-
-
-def _heading(text: str) -> None:
-    echo(f"\n{text}")
-
-
-def _line(text: str) -> None:
-    echo(fill(text, 80, initial_indent="  ", subsequent_indent="    ", break_long_words=False))
-
-
-def _open(page: Path | None) -> None:
-    import webbrowser
-
-    if page is None or not webbrowser.open(page.resolve().as_uri()):
-        raise RunError(f"no browser can be opened; the page is {page}")
+        labels = "--labels runs/labels.jsonl"
+        yield f"surefoot train prm runs/traces.jsonl {labels} {problems} --base MODEL --out prm"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -76,6 +76,8 @@ class ImportContext:
     keep: StoreAttachment | None = None
     say: Callable[[str], None] = lambda _: None
     """Shows which columns were guessed."""
+    problems: dict[str, Problem] = field(default_factory=dict)
+    """The problems, by id, whose text depends on the run that is read first."""
     failed: list[str] | None = None
     """Collects why files of several could not be read to their end; ``None`` = the first of them raises."""
 

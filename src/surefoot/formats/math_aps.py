@@ -22,8 +22,8 @@ from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, Step, StepLabel, Trace
 
 _NAME = "math-aps"
-_LEAD = "\n\n"
-"""Text between the question and the first step of the tree form."""
+_SEPARATOR = "\n\n"
+"""Text before each step of the tree form."""
 
 
 class _StateRow(FileRow):
@@ -44,20 +44,18 @@ class _SearchTreeRow(FileRow):
     question_id: int | str | None = None
 
 
-def read_math_aps(
-    path: Path | str, *, report: ReadReport | None = None, separator: str = "\n\n"
-) -> Iterator[LabelledTrace]:
+def read_math_aps(path: Path | str, *, report: ReadReport | None = None) -> Iterator[LabelledTrace]:
     """One trace per leaf of each question's tree, with labels of kind ``value``: chance of the right answer.
 
     In the flat form, a state's parent is the longest other state that it begins with, if white space follows.
     A state that several leaves share is a step of all their traces but is labelled in the first only, so that
     each estimate is one label; a state that was estimated twice has two labels. A step includes the white
-    space before it. In the tree form ``separator`` is inserted before each step but the first.
+    space before it. In the tree form a blank line is inserted before each step.
 
     ``meta["roots"]`` holds the values of the bare question, which is not a step. Counts of
     rollouts are not in the data.
     """
-    builder = TraceBuilder(separator)
+    builder = TraceBuilder(_SEPARATOR)
     return expand_rows(path, _SearchTreeRow, lambda number, row: _traces(number, row, builder), report)
 
 
@@ -76,7 +74,7 @@ class _State:
 
 def _traces(number: int, row: _SearchTreeRow, builder: TraceBuilder) -> Iterator[LabelledTrace]:
     states = (
-        _bounded(_tree_states(row.reasoning_steps, None, _LEAD, builder.separator))
+        _bounded(_tree_states(row.reasoning_steps, None))
         if isinstance(row.reasoning_steps, _NodeRow)
         else _linked(_flat_states(row.question, row.reasoning_steps))
     )
@@ -105,13 +103,13 @@ def _flat_states(question: str, rows: Sequence[_StateRow]) -> Iterator[tuple[str
         yield row.solution_prefix[len(question) :], row.mc_value
 
 
-def _tree_states(node: _NodeRow, parent: _State | None, lead: str, separator: str) -> Iterator[_State]:
+def _tree_states(node: _NodeRow, parent: _State | None) -> Iterator[_State]:
     """States of a node and all below it; the root is the question."""
-    text = "" if parent is None else parent.text + lead + node.text
+    text = "" if parent is None else parent.text + _SEPARATOR + node.text
     state = _State(text=text, parent=parent, values=[node.mc_value])
     yield state
     for child in node.children:
-        yield from _tree_states(child, state, _LEAD if parent is None else separator, separator)
+        yield from _tree_states(child, state)
 
 
 def _bounded(states: Iterable[_State]) -> list[_State]:

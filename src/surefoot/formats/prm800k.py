@@ -82,9 +82,7 @@ class _SessionRow(_Fields, total=False):
     label: Required[_SessionLabel]
 
 
-def read_prm800k(
-    path: Path | str, *, report: ReadReport | None = None, separator: str = "\n"
-) -> Iterator[LabelledTrace]:
+def read_prm800k(path: Path | str, *, report: ReadReport | None = None) -> Iterator[LabelledTrace]:
     """Traces of each record: first the main path, then each alternative completion as a trace.
 
     The main path follows the chosen (or the labeller's own) completions. If the last step has neither, as
@@ -95,9 +93,9 @@ def read_prm800k(
     ``evidence.rater`` is the labeller, ``created`` the timestamp (read as UTC), ``finish_reason`` the
     session's, ``trace.answer`` the text after ``# Answer`` in the last step. ``meta`` holds ``branch``
     (``main`` or ``alternative``), the record's flags, and ``rows``: the flags of each label's completion.
-    ``separator`` is inserted between steps.
+    Steps are joined by line breaks.
     """
-    return expand_rows(path, _SessionRow, lambda _, record: _traces(record, separator), report)
+    return expand_rows(path, _SessionRow, lambda _, record: _traces(record), report)
 
 
 class _Offer(NamedTuple):
@@ -122,7 +120,7 @@ class RatedStep(NamedTuple):
     """Fields of the source row without a place in a label; kept in ``trace.meta["rows"]``."""
 
 
-def _traces(record: _SessionRow, separator: str) -> Iterator[LabelledTrace]:
+def _traces(record: _SessionRow) -> Iterator[LabelledTrace]:
     question, label = record["question"], record["label"]
     solution = question.get("ground_truth_solution")
     problem = Problem(
@@ -137,7 +135,7 @@ def _traces(record: _SessionRow, separator: str) -> Iterator[LabelledTrace]:
         raise RecordError(
             f"field 'label.steps': no completion (finish_reason {label.get('finish_reason')!r})"
         )
-    traces = PathTraces(problem, separator=separator, created=_time(timestamp), rater=rater)
+    traces = PathTraces(problem, created=_time(timestamp), rater=rater)
     meta, texts = _meta(record), [offer.text for offer in path]
 
     def trace(offers: list[_Offer], branch: str, place: list[int] | None) -> LabelledTrace:
@@ -236,17 +234,18 @@ def _meta(record: _SessionRow) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
+_SEPARATOR = "\n"
+"""Text between two steps; it belongs to the step before it."""
+
+
 class PathTraces:
     """Builds the labelled traces of one tree of PRM800K.
 
     The fields that all traces and all labels have in common are validated once. The others were validated
     with the rows, so a trace costs no further validation: a file has millions of completions."""
 
-    def __init__(
-        self, problem: Problem, *, separator: str, created: datetime, rater: str | None = None
-    ) -> None:
-        """``separator`` is inserted between steps and belongs to the step before it."""
-        self._problem, self._separator = problem, separator
+    def __init__(self, problem: Problem, *, created: datetime, rater: str | None = None) -> None:
+        self._problem = problem
         self._spans: dict[tuple[int, int], Step] = {}
         self._trace = Trace(problem_id=problem.id, text="")
         self._label = StepLabel(
@@ -276,7 +275,7 @@ class PathTraces:
             self._trace,
             {
                 "id": trace_id,
-                "text": self._separator.join(parts),
+                "text": _SEPARATOR.join(parts),
                 "steps": self._steps(parts),
                 "answer": answer,
                 "finish_reason": finish_reason,
@@ -284,7 +283,7 @@ class PathTraces:
                     **meta,
                     "branch": branch,
                     "rows": [step.row for step in rated],
-                    SEPARATOR_KEY: self._separator,
+                    SEPARATOR_KEY: _SEPARATOR,
                 },
             },
         )
@@ -305,7 +304,7 @@ class PathTraces:
     def _steps(self, parts: list[str]) -> tuple[Step, ...]:
         """Spans of the steps; equal ones are one object, because traces share their prefixes."""
         *inner, last = map(len, parts)
-        ends = accumulate([*(length + len(self._separator) for length in inner), last], initial=0)
+        ends = accumulate([*(length + len(_SEPARATOR) for length in inner), last], initial=0)
         return tuple(self._spans.setdefault(pair, _span(*pair)) for pair in pairwise(ends))
 
 

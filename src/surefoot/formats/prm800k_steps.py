@@ -48,9 +48,7 @@ _Tree = dict[_Prefix, dict[str, _Group]]
 """Groups of one problem by prefix and response."""
 
 
-def read_prm800k_steps(
-    path: Path | str, *, report: ReadReport | None = None, separator: str = "\n"
-) -> Iterator[LabelledTrace]:
+def read_prm800k_steps(path: Path | str, *, report: ReadReport | None = None) -> Iterator[LabelledTrace]:
     """Rebuild traces from step rows; the whole file is read before the first trace is yielded.
 
     Rows with equal instruction and prefix are alternatives of one step. A main trace is a longest path of
@@ -72,7 +70,7 @@ def read_prm800k_steps(
     created = now()
     for instruction, tree in problems.items():
         problem = Problem(text=instruction, source="prm800k")
-        yield from _traces(problem, tree, PathTraces(problem, separator=separator, created=created))
+        yield from _traces(problem, tree, PathTraces(problem, created=created))
 
 
 def _traces(problem: Problem, tree: _Tree, traces: PathTraces) -> Iterator[LabelledTrace]:

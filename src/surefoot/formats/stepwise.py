@@ -21,6 +21,8 @@ from surefoot.labels import LabelRule, Neutral, binary_labels
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem
 
+_NAME = "stepwise"
+
 
 class _StepwiseRow(FileRow):
     prompt: str
@@ -28,17 +30,13 @@ class _StepwiseRow(FileRow):
     labels: list[bool]
 
 
-def read_stepwise(
-    path: Path | str, *, report: ReadReport | None = None, separator: str = "\n", source: str = "stepwise"
-) -> Iterator[LabelledTrace]:
-    """Traces with one correctness label per completion, +1 or −1; ``source`` names the data set.
-
-    ``separator`` is inserted between steps.
+def read_stepwise(path: Path | str, *, report: ReadReport | None = None) -> Iterator[LabelledTrace]:
+    """Traces with one correctness label per completion, +1 or −1; steps are joined by line breaks.
 
     Raises ``RecordError`` for a bad row unless a ``report`` counts it; labels must be booleans.
     """
-    builder = TraceBuilder(separator)
-    return read_rows(path, _StepwiseRow, lambda _, row: _labelled(row, source, builder), report)
+    builder = TraceBuilder("\n")
+    return read_rows(path, _StepwiseRow, lambda _, row: _labelled(row, builder), report)
 
 
 def write_stepwise(
@@ -57,12 +55,12 @@ def write_stepwise(
     return report
 
 
-def _labelled(row: _StepwiseRow, source: str, builder: TraceBuilder) -> LabelledTrace:
+def _labelled(row: _StepwiseRow, builder: TraceBuilder) -> LabelledTrace:
     if not row.completions or len(row.completions) != len(row.labels):
         raise RecordError(f"field 'labels': {len(row.labels)} for {len(row.completions)} completions")
-    problem = Problem(text=row.prompt, source=source)
+    problem = Problem(text=row.prompt, source=_NAME)
     values = [1.0 if good else -1.0 for good in row.labels]
-    return builder.labelled(problem, row.completions, values, source=source)
+    return builder.labelled(problem, row.completions, values, source=_NAME)
 
 
 def _rows(items: Iterable[LabelledTrace], rule: LabelRule, report: WriteReport) -> Iterator[dict[str, Any]]:

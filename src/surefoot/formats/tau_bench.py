@@ -73,7 +73,7 @@ def _tau_trace(number: int, row: Any, context: ImportContext) -> ImportedTrace:
         raise RecordError("a run of tau-bench has its messages in 'traj'")
     task = (row.get("info") or {}).get("task") or {}
     messages = context.chat(row["traj"])
-    problem = _problem(task.get("instruction"), messages, _TAU)
+    problem = _problem(task.get("instruction"), messages, _TAU, context)
     gold = [
         {"name": action["name"], "arguments": action.get("kwargs") or {}}
         for action in task.get("actions") or ()
@@ -116,7 +116,7 @@ def _tau2_trace(context: ImportContext, row: Any, simulation: Any, note: dict[st
     task_id = simulation.get("task_id")
     task: Mapping[str, Any] = next((task for task in row.get("tasks") or () if task.get("id") == task_id), {})
     criteria = task.get("evaluation_criteria") or {}
-    problem = _problem(_script(task), messages, _TAU2)
+    problem = _problem(_script(task), messages, _TAU2, context)
     trace = Trace(
         id=str(simulation.get("id") or ""),
         problem_id=problem.id,
@@ -154,14 +154,15 @@ def _with_call_id(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "tool_call_id": row.get("id")} if row.get("role") == "tool" else dict(row)
 
 
-def _problem(script: object, messages: Sequence[Message], source: str) -> Problem:
+def _problem(script: object, messages: Sequence[Message], source: str, context: ImportContext) -> Problem:
     """The user's first message. Runs of one script share the problem; its text is from the first one read."""
     texts = (message.content for message in messages if message.role == "user" and message.content)
     text = next(texts, None) or task_of(messages)
     if not script:
         return Problem(text=text, source=source)
     name = content_id("problem", str(script), None)
-    return Problem(id=name, text=text, source=source, meta={HIDDEN_KEY: {"user_script": str(script)}})
+    problem = Problem(id=name, text=text, source=source, meta={HIDDEN_KEY: {"user_script": str(script)}})
+    return context.problems.setdefault(name, problem)
 
 
 def _script(task: Mapping[str, Any]) -> object:
