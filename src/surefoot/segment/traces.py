@@ -299,9 +299,10 @@ def _step(message: int, span: Span, part: StepPart, kind: StepKind) -> Step:
 
 def _text_kind(messages: Sequence[Message], number: int) -> StepKind:
     """Kind of the text of an assistant message, by what comes before and after it."""
-    following = [message.role for message in messages[number + 1 :]]
-    if not messages[number].tool_calls and (not following or following[0] == "user"):
-        return "reply" if "assistant" in following else "final_answer"
+    later = range(number + 1, len(messages))
+    if not messages[number].tool_calls and (not later or messages[number + 1].role == "user"):
+        goes_on = any(messages[index].role == "assistant" for index in later)
+        return "reply" if goes_on else "final_answer"
     return "recovery" if number > 0 and reports_error(messages[number - 1]) else "thought"
 
 
