@@ -44,12 +44,13 @@ def same_times():
 
 def quickstart(folder: Path, progress=lambda *_: None) -> Path:
     with Run.open(folder, command="quickstart", config=CONFIG.model_dump()) as run:
-        return run_quickstart(run, CONFIG, progress)
+        run_quickstart(run, CONFIG, progress)
+    return folder
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Path:
-    return quickstart(tmp_path_factory.mktemp("quickstart")).parent
+    return quickstart(tmp_path_factory.mktemp("quickstart"))
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -42,7 +42,7 @@ class Quickstart(Command):
     def run(self) -> None:
         """Start or resume the run, and print its summary."""
         from surefoot.io import Run
-        from surefoot.quickstart import Schedule, Summary, first_screen, limits, report_of, run_quickstart
+        from surefoot.quickstart import Schedule, first_screen, limits, report_of, run_quickstart
         from surefoot.work import Processes, progress_bars
 
         sizes = self.sizes.full() if self.full else self.sizes
@@ -53,11 +53,11 @@ class Quickstart(Command):
         ):
             schedule = Schedule(sizes, progress, partial(echo, err=True))
             command = shlex.join(command_line(self))
-            path = run_quickstart(run, sizes, schedule, engine=engine, command=command)
-        summary = Summary.model_validate_json(path.read_text())
+            summary = run_quickstart(run, sizes, schedule, engine=engine, command=command)
+            seconds = sum(run.seconds.values())
         for line in first_screen(summary).lines():
             echo_wrapped(line, indent="  ")
         echo_wrapped(limits(summary)[1])
         for part in report_of(summary).printed if self.tables else ():
             echo_wrapped(part) if isinstance(part, str) else print_table(part)
-        echo(f"{summary.seconds['total']:.0f} s of work; {self.out / 'report.html'}")
+        echo(f"{seconds:.0f} s of work; {self.out / 'report.html'}")

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from surefoot.evaluation.best_of_n import RULE_NAMES
 from surefoot.evaluation.frame import JudgedTrace
 from surefoot.evaluation.label_truth import label_noise
 from surefoot.evaluation.pools import CandidateGroup, FloatArray, expected_accuracy, pool_of, sizes_up_to
-from surefoot.evaluation.splits import half_of
 from surefoot.lab.probe import content_probe
 from surefoot.lab.world import check_steps
 from surefoot.labels import LabelRule
 from surefoot.protocols import StepScorer
 from surefoot.quickstart.summary import (
+    CURVES,
     PAIRS,
     RULES,
-    BestRuleComparison,
-    Curve,
     RuleComparison,
     StepQuality,
     Summary,
-    findings,
-    rounded,
 )
 from surefoot.records import Problem, StepLabel, StepScores, Trace, Usage
 from surefoot.scores import AGGREGATORS, Aggregator
@@ -80,38 +75,40 @@ def compare(
     """Everything that is reported, from stored traces, labels and scores."""
     sizes = sizes_up_to(len(scored.traces) // len(scored.problems))
     accuracy = accuracy_curves(scored, sizes, seed=seed)
-    curves = {name: with_intervals(values, sizes, seed) for name, values in accuracy.items()}
+    curves = {
+        name: {size: _share(values[:, :, column], seed) for column, size in enumerate(sizes)}
+        for name, values in accuracy.items()
+    }
     truth = prefix_truth(scored)
     steps = {name: step_quality(scored, name, truth, scorers[name], seed=seed) for name in scorers}
-    prm = accuracy["prm"]
+    prm, monte_carlo = accuracy["prm"], [label for row in labels["monte_carlo"] for label in row]
     peak = int(prm.mean(axis=(0, 1)).argmax())
-    summary = Summary(
-        pass_at=curves["pass_at"],
-        majority=curves["majority"],
-        orm=curves["orm"],
-        orm_lowest_step=curves["orm_lowest_step"],
-        prm=curves["prm"],
-        prm_gold=curves["prm_gold"],
-        differences=paired_differences(accuracy, sizes, seed),
+    return Summary(
+        **{name: curves[name] for name in CURVES},
+        differences={
+            f"{first} - {second} @ {size}": _mean((accuracy[first] - accuracy[second])[:, :, column], seed)
+            for first, second in PAIRS
+            for column, size in enumerate(sizes)
+            if size in (4, sizes[-1])
+        },
         fall_from_peak={sizes[peak]: _mean(prm[:, :, peak] - prm[:, :, -1], seed)},
         selectors={
             name: curves[name] for name in sorted(f"{s} {rule}" for s in scored.scores for rule in RULES)
         },
         prm_against_orm={
-            rule: RuleComparison(**_paired(accuracy[f"prm {rule}"], accuracy[f"orm {rule}"], seed))
+            rule: _paired(accuracy[f"prm {rule}"][:, :, -1], accuracy[f"orm {rule}"][:, :, -1], seed)
             for rule in RULES
         },
-        best_rules=compare_best_rules(accuracy, scored.problems, seed),
         policy=policy_quality(scored.traces, truth),
         label_noise=monte_carlo_noise(labels),
         steps=steps,
         position_auc=steps["prm"].auc - steps["prm"].auc_less_position.value,
-        tokens=_tokens(scored, train_traces, labels),
+        tokens=_tokens(scored, train_traces, monte_carlo),
         training=dict(training),
         training_seeds=len(scorers["prm"]),
-        counts=_counts(scored, train_traces, labels),
+        counts={"train_traces": len(train_traces), "test_traces": len(scored.traces)}
+        | _counts([*train_traces, *scored.traces], len(scored.problems), monte_carlo),
     )
-    return summary.model_copy(update={"findings": findings(summary)})
 
 
 def accuracy_curves(scored: ScoredTraces, sizes: Sequence[int], *, seed: int) -> dict[str, FloatArray]:
@@ -136,71 +133,26 @@ def accuracy_curves(scored: ScoredTraces, sizes: Sequence[int], *, seed: int) ->
     return curves | {name: curves[f"{scorer} best-of-N {how}"] for name, (scorer, how) in READINGS.items()}
 
 
-def compare_best_rules(
-    accuracy: Mapping[str, FloatArray], problems: Sequence[Problem], seed: int
-) -> BestRuleComparison | None:
-    """Each model by its best rule at the largest N; every problem by the rule chosen on the other half.
-
-    Choosing and reporting on the same problems would flatter both models. ``None`` if a half is empty.
-    """
-    half = np.array([half_of(problem.id) for problem in problems])
-    if len(set(half.tolist())) < 2:
-        return None
-    values, rules = {}, {}
-    for scorer in ("prm", "orm"):
-        chosen = [_best_rule(accuracy, scorer, half != side) for side in (0, 1)]
-        by_side = [accuracy[f"{scorer} {rule}"] for rule in chosen]
-        values[scorer], rules[scorer] = np.where(half[:, None] == 0, *by_side), chosen
-    paired = _paired(values["prm"], values["orm"], seed)
-    return BestRuleComparison(**paired, prm_rules=rules["prm"], orm_rules=rules["orm"])
-
-
-def _best_rule(accuracy: Mapping[str, FloatArray], scorer: str, problems: NDArray[np.bool_]) -> str:
-    return max(RULES, key=lambda rule: float(accuracy[f"{scorer} {rule}"][:, problems, -1].mean()))
-
-
-def _paired(prm: FloatArray, orm: FloatArray, seed: int) -> dict[str, Any]:
-    """Means of two curves at the largest N and their difference, from the same draws of problems."""
-    first, second = prm[:, :, -1], orm[:, :, -1]
-    return {
-        "prm": _share(first, seed),
-        "orm": _share(second, seed),
-        "difference": _mean(first - second, seed),
-        "by_seed": [round(float(value), 5) for value in (first - second).mean(axis=1)],
-    }
+def _paired(prm: FloatArray, orm: FloatArray, seed: int) -> RuleComparison:
+    """Means of ``prm`` and ``orm`` [training seeds, problems] and their difference, from the same draws."""
+    return RuleComparison(
+        prm=_share(prm, seed),
+        orm=_share(orm, seed),
+        difference=_mean(prm - orm, seed),
+        by_seed=[round(float(value), 5) for value in (prm - orm).mean(axis=1)],
+    )
 
 
 def _mean(values: FloatArray, seed: int) -> Interval:
     """Mean of ``values`` [training seeds, problems] and its interval over both."""
-    return rounded(mean_over_runs(values, rng=np.random.default_rng(seed)))
+    mean = mean_over_runs(values, rng=np.random.default_rng(seed))
+    return Interval(value=round(mean.value, 5), low=round(mean.low, 5), high=round(mean.high, 5))
 
 
 def _share(values: FloatArray, seed: int) -> Interval:
     """:func:`_mean` of shares, with bounds between 0 and 1."""
     mean = _mean(values, seed)
     return Interval(value=mean.value, low=max(mean.low, 0.0), high=min(mean.high, 1.0))
-
-
-def with_intervals(values: FloatArray, sizes: Sequence[int], seed: int) -> Curve:
-    """``values`` [training seeds, problems, sizes] as the mean for each size."""
-    return {size: _share(values[:, :, column], seed) for column, size in enumerate(sizes)}
-
-
-def paired_differences(
-    accuracy: Mapping[str, FloatArray], sizes: Sequence[int], seed: int
-) -> dict[str, Interval]:
-    """``PAIRS`` at 4 and all samples, and how much the lead of the PRM over the ORM grows between."""
-    differences = {
-        f"{first} - {second} @ {size}": _mean((accuracy[first] - accuracy[second])[:, :, column], seed)
-        for first, second in PAIRS
-        for column, size in enumerate(sizes)
-        if size in (4, sizes[-1])
-    }
-    if 4 in sizes[:-1]:
-        gap = accuracy["prm"] - accuracy["orm"]
-        growth = gap[:, :, -1] - gap[:, :, sizes.index(4)]
-        differences[f"gap prm - orm, @ {sizes[-1]} less @ 4"] = _mean(growth, seed)
-    return dict(sorted(differences.items()))
 
 
 def prefix_truth(scored: ScoredTraces) -> dict[str, list[bool]]:
@@ -249,17 +201,8 @@ def monte_carlo_noise(labels: Mapping[str, list[list[StepLabel]]]) -> dict[str, 
     rule = LabelRule(neutral="good")  # a neutral step contains no error
     predicted = [[rule.good(label) for label in row] for row in labels["monte_carlo"]]
     truth = [[rule.good(label) for label in row] for row in labels["exact"]]
-    noise = label_noise(predicted, truth)
-    return {
-        "precision": round(noise.precision_error, 5),
-        "recall": round(noise.recall_error, 5),
-        "f1": round(noise.f1_error, 5),
-        "precision_good": round(noise.precision_good, 5),
-        "recall_good": round(noise.recall_good, 5),
-        "first_error_accuracy": round(noise.first_error_accuracy, 5),
-        "steps": noise.steps,
-        "dropped": noise.dropped,
-    }
+    noise = asdict(label_noise(predicted, truth))
+    return {name.removesuffix("_error"): round(value, 5) for name, value in noise.items()}
 
 
 def step_quality(
@@ -301,31 +244,24 @@ def step_quality(
 
 
 def _tokens(
-    scored: ScoredTraces, train_traces: Sequence[Trace], labels: Mapping[str, list[list[StepLabel]]]
+    scored: ScoredTraces, train_traces: Sequence[Trace], monte_carlo: Sequence[StepLabel]
 ) -> dict[str, Usage]:
-    tokens = {
-        "train_traces": sum((trace.usage for trace in train_traces), Usage()),
-        "monte_carlo_labels": sum(
-            (label.evidence.usage for row in labels["monte_carlo"] for label in row), Usage()
-        ),
-        "test_traces": sum((trace.usage for trace in scored.traces), Usage()),
+    parts: dict[str, Iterable[Usage]] = {
+        "train_traces": (trace.usage for trace in train_traces),
+        "monte_carlo_labels": (label.evidence.usage for label in monte_carlo),
+        "test_traces": (trace.usage for trace in scored.traces),
     }
     for name, runs in scored.scores.items():
-        tokens[f"scores_{name}"] = sum((record.usage for run in runs for record in run), Usage())
-    return tokens
+        parts[f"scores_{name}"] = [record.usage for run in runs for record in run]
+    return {name: sum(part, Usage()) for name, part in parts.items()}
 
 
-def _counts(
-    scored: ScoredTraces, train_traces: Sequence[Trace], labels: Mapping[str, list[list[StepLabel]]]
-) -> dict[str, int]:
-    traces = [*train_traces, *scored.traces]
+def _counts(traces: Sequence[Trace], test_problems: int, monte_carlo: Sequence[StepLabel]) -> dict[str, int]:
     return {
-        "train_traces": len(train_traces),
-        "test_problems": len(scored.problems),
-        "test_traces": len(scored.traces),
+        "test_problems": test_problems,
         "traces_without_steps": sum(not trace.steps for trace in traces),
         "traces_with_error": sum(trace.error is not None for trace in traces),
         "traces_cut_at_max_tokens": sum(trace.ending == "truncated" for trace in traces),
-        "labels": sum(map(len, labels["monte_carlo"])),
-        "labels_without_value": sum(label.value is None for row in labels["monte_carlo"] for label in row),
+        "labels": len(monte_carlo),
+        "labels_without_value": sum(label.value is None for label in monte_carlo),
     }

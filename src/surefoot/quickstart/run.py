@@ -17,7 +17,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.evaluation.frame import worked_examples
-from surefoot.io import Run, read_records, write_records
+from surefoot.io import Run, read_records, write_json, write_records
 from surefoot.io.joins import JoinedTraces, join_traces
 from surefoot.io.tables import open_table
 from surefoot.lab.checkpoints import POLICY, TRUNK
@@ -33,7 +33,7 @@ from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling
 from surefoot.quickstart.comparison import READINGS, ScoredTraces, compare, judged_traces
 from surefoot.quickstart.config import QuickstartConfig
-from surefoot.quickstart.summary import report_of
+from surefoot.quickstart.summary import Summary, findings, report_of
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace
 from surefoot.segment import Line, cut_trace
 from surefoot.training.classifier import train
@@ -48,8 +48,8 @@ MODELS = ("orm", "prm", "prm_gold")
 
 def run_quickstart(
     run: Run, config: QuickstartConfig, progress: Progress, *, engine: Engine | None = None, command: str = ""
-) -> Path:
-    """Do or finish the run, with ``report.html``; returns the path of ``summary.json``.
+) -> Summary:
+    """Do or finish the run; the summary is also in ``summary.json``, and in ``report.html``.
 
     The ``engine`` samples, labels and scores; the files are the same whoever does. Without one, this process.
     ``progress`` gets the stages of :func:`surefoot.quickstart.schedule.expected_seconds`.
@@ -84,7 +84,10 @@ def run_quickstart(
         progress("compare", 1, 1)
     examples = worked_examples(judged_traces(scored))
     report_of(summary, examples=examples, command=command).write(run.directory / "report.html")
-    return summary.write(run.directory / "summary.json", seconds=run.seconds)
+    seconds = {stage: round(value, 1) for stage, value in run.seconds.items()}
+    more = {"findings": findings(summary), "seconds": seconds | {"total": round(sum(seconds.values()), 1)}}
+    write_json(run.directory / "summary.json", summary.to_json() | more)
+    return summary
 
 
 @dataclass(frozen=True)
@@ -126,21 +129,20 @@ class _Stages:
     ) -> None:
         """Three models on the same traces from the same trunk: what differs is the supervision."""
         pairs = _pair(problems, traces)
-        plans: dict[str, tuple[CheckpointCard, list[list[StepLabel]], StepTargets | OutcomeTargets]] = {
-            "orm": (_card("orm", "outcome", "outcome"), labels["exact"], OutcomeTargets()),
-            "prm": (_card("prm", "value", "monte-carlo"), labels["monte_carlo"], StepTargets()),
-            "prm_gold": (_card("prm_gold", "correctness", "lab-checker"), labels["exact"], StepTargets()),
+        plans: dict[str, tuple[CheckpointCard, str, StepTargets | OutcomeTargets]] = {
+            "orm": (_card("orm", "outcome", "outcome"), "exact", OutcomeTargets()),
+            "prm": (_card("prm", "value", "monte-carlo"), "monte_carlo", StepTargets()),
+            "prm_gold": (_card("prm_gold", "correctness", "lab-checker"), "exact", StepTargets()),
         }
-        for name in MODELS:
-            card, of_steps, targets = plans[name]
+        for name, (card, source, targets) in plans.items():
+            items = [
+                LabelledTrace(problem=pair.problem, trace=pair.trace, labels=tuple(row))
+                for pair, row in zip(pairs, labels[source], strict=True)
+            ]
             for number, folder in enumerate(self.models(name)):
                 if self.run.done(stage := f"train-{folder}"):
                     continue
                 model = RewardModel.initialise(TRUNK, card)
-                items = [
-                    LabelledTrace(problem=pair.problem, trace=pair.trace, labels=tuple(row))
-                    for pair, row in zip(pairs, of_steps, strict=True)
-                ]
                 data = build_examples(model.tokenizer, card.encoding, items, targets)
                 training = self.config.training.model_copy(update={"seed": self.config.seed + number})
                 with self.run.timed(stage):

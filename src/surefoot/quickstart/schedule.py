@@ -25,7 +25,7 @@ def expected_seconds(config: QuickstartConfig) -> dict[str, float]:
         "scores-orm": score,
         "scores-prm": score,
         "scores-prm_gold": score,
-        "compare": 2 + 0.005 * test * models,
+        "compare": 5 + 0.001 * test * models,
     }
 
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import BeforeValidator, Field, PlainSerializer
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from surefoot.evaluation.best_of_n import RULE_NAMES
 from surefoot.evaluation.frame import (
@@ -21,25 +17,14 @@ from surefoot.evaluation.frame import (
     sentence,
 )
 from surefoot.evaluation.plots import curve_figure
-from surefoot.evaluation.report import Report, Section
-from surefoot.io import write_json
-from surefoot.records import FrozenModel, Usage
+from surefoot.evaluation.report import JSONResult, Report, Section
+from surefoot.records import Usage
 from surefoot.scores import AGGREGATORS
 from surefoot.search.selection import COMMON_RULES
 from surefoot.stats.intervals import Interval
 
-Number = Annotated[
-    float,
-    BeforeValidator(lambda value: math.nan if value is None else value),
-    PlainSerializer(lambda value: None if math.isnan(value) else value, when_used="json"),
-]
-"""A number that may be undefined (a share of nothing): NaN in Python, ``null`` in JSON."""
-
-Estimate = Annotated[Interval, PlainSerializer(lambda x: {"value": x.value, "low": x.low, "high": x.high})]
-"""An accuracy or difference with its 95 % interval over problems and training seeds."""
-
-Curve = dict[int, Estimate]
-"""Number of samples N → accuracy."""
+Curve = dict[int, Interval]
+"""Number of samples N → accuracy. Intervals are 95 %, over problems and training seeds."""
 
 RULES = tuple(f"{RULE_NAMES[rule]} {how}" for rule in COMMON_RULES for how in AGGREGATORS)
 """Every way to choose by step scores: how many scores become one, and best-of-N or the weighted vote."""
@@ -67,32 +52,28 @@ RIVALS = ("orm_lowest_step", "majority")
 UNDECIDED = "may or may not select better answers: one training seed cannot say"
 
 
-def rounded(interval: Interval) -> Interval:
-    """Rounded to what the number of problems supports."""
-    value, low, high = (round(number, 5) for number in (interval.value, interval.low, interval.high))
-    return Interval(value=value, low=low, high=high)
-
-
-class StepQuality(FrozenModel):
+@dataclass(frozen=True, kw_only=True)
+class StepQuality:
     """How well a scorer tells good prefixes from bad ones on the test traces."""
 
-    auc: Number
+    auc: float
     """Pooled over all steps; position alone can lift it."""
-    auc_less_position: Estimate
+    auc_less_position: Interval
     """``auc`` minus that of the position baseline, which scores an earlier step higher."""
-    auc_within_position: Number
-    auc_within_problem: Number
-    probe_right: Estimate
+    auc_within_position: float
+    auc_within_problem: float
+    probe_right: Interval
     """Content probe: share of a problem's lines whose correct digit scores highest of ten; chance is 0.1."""
-    probe_contrast: Number
+    probe_contrast: float
 
 
-class RuleComparison(FrozenModel):
+@dataclass(frozen=True, kw_only=True)
+class RuleComparison:
     """PRM and ORM by the same rule, from the same samples, at the largest N."""
 
-    prm: Estimate
-    orm: Estimate
-    difference: Estimate
+    prm: Interval
+    orm: Interval
+    difference: Interval
     """PRM minus ORM, paired by problem and training seed."""
     by_seed: list[float]
     """The difference of each training seed."""
@@ -107,16 +88,9 @@ class RuleComparison(FrozenModel):
         return "PRM" if self.difference.value > 0 else "ORM"
 
 
-class BestRuleComparison(RuleComparison):
-    """Each model by its own best rule, chosen on the half of the test problems that it is not used on."""
-
-    prm_rules: list[str]
-    """The rule chosen on the second half and used on the first, then the other way round."""
-    orm_rules: list[str]
-
-
-class Summary(FrozenModel):
-    """``summary.json``."""
+@dataclass(frozen=True, kw_only=True)
+class Summary(JSONResult):
+    """``summary.json``, without its findings and seconds."""
 
     pass_at: Curve
     majority: Curve
@@ -126,37 +100,23 @@ class Summary(FrozenModel):
     """The same model read at its lowest step, as if it were a PRM."""
     prm: Curve
     prm_gold: Curve
-    differences: dict[str, Estimate]
+    differences: dict[str, Interval]
     """Paired by problem, e.g. ``prm - orm @ 64``."""
-    fall_from_peak: dict[int, Estimate]
+    fall_from_peak: Curve
     """N at which best of N by the PRM's lowest step is highest → how much of that is lost later."""
     selectors: dict[str, Curve]
     """Every scorer with every aggregation and the weighted vote."""
     prm_against_orm: dict[str, RuleComparison]
     """By rule, as ``RULES`` has them."""
-    best_rules: BestRuleComparison | None
-    """``None`` if one half is empty."""
-    policy: dict[str, Number]
-    label_noise: dict[str, Number]
+    policy: dict[str, float]
+    label_noise: dict[str, float]
     steps: dict[str, StepQuality]
-    position_auc: Number
+    position_auc: float
     """Step AUC of the position baseline."""
     tokens: dict[str, Usage]
     training: dict[str, Any]
     training_seeds: int
     counts: dict[str, int]
-    findings: list[str] = Field(default_factory=list)
-    """The results in sentences (:func:`findings`)."""
-    seconds: dict[str, float] = Field(default_factory=dict)
-
-    def write(self, path: Path, *, seconds: Mapping[str, float]) -> Path:
-        """Write as JSON, atomically; ``seconds`` is the only part that differs between equal runs."""
-        by_stage = {stage: round(value, 1) for stage, value in seconds.items()}
-        data = self.model_dump(mode="json") | {
-            "seconds": by_stage | {"total": round(sum(by_stage.values()), 1)}
-        }
-        write_json(path, data)
-        return path
 
 
 def findings(summary: Summary) -> list[str]:
@@ -172,20 +132,12 @@ def findings(summary: Summary) -> list[str]:
         + ", ".join(f"{name} {quality.auc:.3f}" for name, quality in summary.steps.items())
         + f"; the position of a step alone: {summary.position_auc:.3f}.",
     ]
-    by_rule = "; ".join(f"{rule} {row.difference:+.1p}" for rule, row in summary.prm_against_orm.items())
     real = [f"{row.verdict} by {rule}" for rule, row in summary.prm_against_orm.items()]
     real = [verdict for verdict in real if verdict.startswith(("PRM", "ORM"))]
     sentences.append(
-        f"PRM less ORM by the same rule, at N={top}: {by_rule}. "
-        + (f"Better: {', '.join(real)}." if real else "No difference is called real.")
+        f"PRM less ORM by the same rule, at N={top}: "
+        + (f"better are {', '.join(real)}." if real else "no difference is called real.")
     )
-    if best := summary.best_rules:
-        prm, orm = (" and ".join(dict.fromkeys(names)) for names in (best.prm_rules, best.orm_rules))
-        sentences.append(
-            f"Each by its best rule, chosen on the other half of the test problems, at N={top}: PRM "
-            f"{best.prm:.1%} ({prm}), ORM {best.orm:.1%} ({orm}), difference {best.difference:+.1p} "
-            f"({best.verdict})."
-        )
     return sentences
 
 
@@ -275,7 +227,7 @@ def report_of(summary: Summary, *, examples: Sequence[Example] = (), command: st
         title="All results",
         about="Intervals are 95 %, over problems and training seeds.",
         results=tables,
-        findings=summary.findings,
+        findings=findings(summary),
     )
     first = first_screen(summary, examples=examples, command=command)
     report = Report("surefoot quickstart: does step supervision choose better answers?", first)
