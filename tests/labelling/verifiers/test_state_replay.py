@@ -171,6 +171,16 @@ def test_a_record_that_the_environment_does_not_confirm():
     assert run(*GOLD, "done", results="all is well") == [(reason, None)] * 4
 
 
+def test_a_recorded_result_may_spell_its_json_otherwise():
+    class Told(Drawers):
+        def step(self, action):
+            return Observation(text='{"drawers":[1,2]}')
+
+    settings = {"gold": [GOLD[1]], "environment": Told}
+    assert run(GOLD[1], results='{ "drawers": [1, 2] }', **settings) == [("needed", 1)]
+    assert run(GOLD[1], results='{"drawers": [2, 1]}', **settings)[0][1] is None
+
+
 def test_what_cannot_be_replayed_is_named():
     assert run(put("a", 1), gold=None)[0][1] is None
     with pytest.raises(LabelError, match=r"gold call peek.* fails: Error: no such drawer"):

@@ -251,7 +251,7 @@ class _Replay:
         match = next((at for at, gold in enumerate(self.gold) if _equal(gold.call, result.call)), None)
         too_early = self._too_early(match) if match is not None and self.order == "gold" else ""
         observation = self.environment.step(result.call)
-        recorded = result.result is None or (result.result.content or "") == observation.text
+        recorded = result.result is None or _same_text(result.result.content or "", observation.text)
         previous, self.now = self.now, _leaves(self.environment.state())
         effect = _effect(previous, self.now)
         if not effect and observation.error:
@@ -370,6 +370,16 @@ def _leaves(state: JsonValue) -> State:
         else:
             leaves[path] = value
     return leaves
+
+
+def _same_text(recorded: str, text: str) -> bool:
+    """Whether two results are the same, JSON in any spelling."""
+    if recorded == text:
+        return True
+    try:
+        return bool(json.loads(recorded) == json.loads(text))
+    except (ValueError, RecursionError):
+        return False
 
 
 def _equal(gold: ToolCall, call: ToolCall) -> bool:

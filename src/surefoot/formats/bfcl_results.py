@@ -1,0 +1,137 @@
+"""Results and scores of BFCL's multi-turn categories, as `bfcl-eval` writes them.
+
+A result file (``result/MODEL/…/BFCL_v4_multi_turn_base_result.json``) has one run a line. Whether it is
+correct says the score file at the same place under ``score``, which lists the failed ones; without it the
+outcome is unknown. A score file can be read on its own, too: its failed runs, without the tools' results.
+Problems have the ids, texts and source of :func:`surefoot.lab.read_bfcl`, which has the gold calls.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from surefoot.errors import RecordError
+from surefoot.formats.imports import IMPORT_KEY, ImportContext, ImportedTrace, row_note
+from surefoot.formats.rows import raw_rows
+from surefoot.records import Problem, Trace, as_json
+
+_NAME: Final = "bfcl"
+_HEADER: Final = {"accuracy", "correct_count", "total_count"}
+
+
+def is_bfcl(row: Mapping[str, Any]) -> bool:
+    """Whether a row is a result, the head of a score file, or a failed run in one."""
+    result = {"id", "result", "inference_log"} <= row.keys()
+    return result or row.keys() >= _HEADER or {"test_category", "valid", "prompt"} <= row.keys()
+
+
+def read_bfcl_results(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
+    """One trace per run. Runs of categories with a single turn are rejected: they lack the user's message."""
+    failed = _failed_ids(Path(path))
+
+    def build(number: int, row: Any) -> list[ImportedTrace]:
+        if isinstance(row, Mapping) and row.keys() >= _HEADER:
+            return []
+        if not isinstance(row, Mapping) or "multi_turn" not in str(row.get("id")):
+            raise RecordError("only runs of BFCL's multi-turn categories can be read")
+        turns = _logged(row) if "inference_log" in row else _scored(row)
+        messages = context.chat([message for _, turn in turns for message in turn])
+        outcome = False if "valid" in row else None if failed is None else row["id"] not in failed
+        text = "\n\n".join("\n".join(texts) for texts, _ in turns)
+        problem = Problem(id=row["id"], text=text, source=_NAME)
+        note = row_note(_NAME, number, row)
+        trace = Trace(
+            problem_id=problem.id,
+            messages=messages,
+            outcome=outcome,
+            policy=row.get("model_name"),
+            meta={IMPORT_KEY: note, "bfcl_error": row.get("error")},
+        )
+        return [ImportedTrace(problem=problem, trace=trace)]
+
+    return context.rows(raw_rows(path), build)
+
+
+def _failed_ids(path: Path) -> set[str] | None:
+    """Ids of the failed runs in the score file of a result file; ``None`` = there is none."""
+    if not path.name.endswith("_result.json") or "result" not in path.parts:
+        return None
+    folders = list(path.parts[:-1])
+    folders[len(folders) - 1 - folders[::-1].index("result")] = "score"
+    scores = Path(*folders, path.name.replace("_result.json", "_score.json"))
+    if not scores.is_file():
+        return None
+    return {str(row["id"]) for _, row in raw_rows(scores) if isinstance(row, Mapping) and "id" in row}
+
+
+_Turn = tuple[list[str], list[dict[str, Any]]]
+"""What the user says, and the messages of the turn."""
+
+
+def _logged(row: Mapping[str, Any]) -> list[_Turn]:
+    turns = []
+    for entry in row["inference_log"]:
+        if isinstance(entry, Mapping) and "begin_of_turn_query" in entry:
+            steps = [step for name, step in entry.items() if name.startswith("step_")]
+            messages = [message for number, step in enumerate(steps) for message in _step(step, number)]
+            turns.append(_turn(entry["begin_of_turn_query"], messages, len(turns)))
+    return turns
+
+
+def _turn(query: Any, messages: list[dict[str, Any]], number: int) -> _Turn:
+    texts = [str(message["content"]) for message in query]
+    for message in messages:
+        for call in message.get("tool_calls", ()):
+            call["id"] = f"{number}-{call['id']}"
+        if "tool_call_id" in message:
+            message["tool_call_id"] = f"{number}-{message['tool_call_id']}"
+    return texts, [*({"role": "user", "content": text} for text in texts), *messages]
+
+
+def _step(entries: Any, number: int) -> list[dict[str, Any]]:
+    """The agent's message of a step, and the tools' results."""
+    said = next((entry for entry in entries if entry.get("role") == "assistant"), None)
+    decoded = next((entry for entry in entries if entry.get("model_response_decoded")), None)
+    message = _assistant(decoded["model_response_decoded"] if decoded else [], number)
+    if not message["tool_calls"]:
+        message["content"] = said["content"] if said and isinstance(said["content"], str) else ""
+    if said and said.get("reasoning_content"):
+        message["reasoning_content"] = said["reasoning_content"]
+    results = [entry["content"] for entry in entries if entry.get("role") == "tool"]
+    return [
+        message,
+        *(
+            {"role": "tool", "tool_call_id": f"{number}-{place}", "content": result}
+            for place, result in enumerate(results)
+        ),
+    ]
+
+
+def _scored(row: Mapping[str, Any]) -> list[_Turn]:
+    decoded = row.get("model_result_decoded") or [[] for _ in row["prompt"]["question"]]
+    return [
+        _turn(query, [_assistant(calls, number) for number, calls in enumerate(steps)], turn)
+        for turn, (query, steps) in enumerate(zip(row["prompt"]["question"], decoded, strict=False))
+    ]
+
+
+def _assistant(calls: Any, number: int) -> dict[str, Any]:
+    made = [
+        {"id": f"{number}-{place}", "function": _call(text)} for place, text in enumerate(filter(None, calls))
+    ]
+    return {"role": "assistant", "content": None, "tool_calls": made}
+
+
+def _call(text: str) -> dict[str, str]:
+    """A call that is written as Python: parsed, never evaluated."""
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
+            raise TypeError("not a call with named arguments")
+        arguments = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords if keyword.arg}
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
+        raise RecordError(f"the call {text[:100]!r} cannot be read: {error}") from error
+    return {"name": call.func.id, "arguments": as_json(arguments)}
