@@ -2,7 +2,7 @@
 
 A result file (``result/MODEL/…/BFCL_v4_multi_turn_base_result.json``) has one run a line. Whether it is
 correct says the score file at the same place under ``score``, which lists the failed ones; without it the
-outcome is unknown. A score file can be read on its own, too: its failed runs, without the tools' results.
+outcome is unknown. A score file alone gives its failed runs, without the tools' results.
 Problems have the ids, texts and source of :func:`surefoot.lab.read_bfcl`, which has the gold calls.
 """
 
@@ -72,55 +72,55 @@ _Turn = tuple[list[str], list[dict[str, Any]]]
 
 
 def _logged(row: Mapping[str, Any]) -> list[_Turn]:
-    turns = []
+    turns: list[_Turn] = []
     for entry in row["inference_log"]:
         if isinstance(entry, Mapping) and "begin_of_turn_query" in entry:
             steps = [step for name, step in entry.items() if name.startswith("step_")]
-            messages = [message for number, step in enumerate(steps) for message in _step(step, number)]
-            turns.append(_turn(entry["begin_of_turn_query"], messages, len(turns)))
+            messages = [
+                message
+                for number, step in enumerate(steps)
+                for message in _step(step, f"{len(turns)}-{number}")
+            ]
+            turns.append(_turn(entry["begin_of_turn_query"], messages))
     return turns
 
 
-def _turn(query: Any, messages: list[dict[str, Any]], number: int) -> _Turn:
+def _scored(row: Mapping[str, Any]) -> list[_Turn]:
+    queries = row["prompt"]["question"]
+    decoded = row.get("model_result_decoded") or [[] for _ in queries]
+    return [
+        _turn(query, [_assistant(calls, f"{turn}-{number}") for number, calls in enumerate(steps)])
+        for turn, (query, steps) in enumerate(zip(queries, decoded, strict=False))
+    ]
+
+
+def _turn(query: Any, messages: list[dict[str, Any]]) -> _Turn:
     texts = [str(message["content"]) for message in query]
-    for message in messages:
-        for call in message.get("tool_calls", ()):
-            call["id"] = f"{number}-{call['id']}"
-        if "tool_call_id" in message:
-            message["tool_call_id"] = f"{number}-{message['tool_call_id']}"
     return texts, [*({"role": "user", "content": text} for text in texts), *messages]
 
 
-def _step(entries: Any, number: int) -> list[dict[str, Any]]:
+def _step(entries: Any, name: str) -> list[dict[str, Any]]:
     """The agent's message of a step, and the tools' results."""
-    said = next((entry for entry in entries if entry.get("role") == "assistant"), None)
-    decoded = next((entry for entry in entries if entry.get("model_response_decoded")), None)
-    message = _assistant(decoded["model_response_decoded"] if decoded else [], number)
+    reply: dict[str, Any] = next((entry for entry in entries if entry.get("role") == "assistant"), {})
+    decoded: dict[str, Any] = next((entry for entry in entries if entry.get("model_response_decoded")), {})
+    message = _assistant(decoded.get("model_response_decoded") or (), name)
     if not message["tool_calls"]:
-        message["content"] = said["content"] if said and isinstance(said["content"], str) else ""
-    if said and said.get("reasoning_content"):
-        message["reasoning_content"] = said["reasoning_content"]
+        message["content"] = reply["content"] if isinstance(reply.get("content"), str) else ""
+    if reply.get("reasoning_content"):
+        message["reasoning_content"] = reply["reasoning_content"]
     results = [entry["content"] for entry in entries if entry.get("role") == "tool"]
     return [
         message,
         *(
-            {"role": "tool", "tool_call_id": f"{number}-{place}", "content": result}
-            for place, result in enumerate(results)
+            {"role": "tool", "tool_call_id": f"{name}-{index}", "content": result}
+            for index, result in enumerate(results)
         ),
     ]
 
 
-def _scored(row: Mapping[str, Any]) -> list[_Turn]:
-    decoded = row.get("model_result_decoded") or [[] for _ in row["prompt"]["question"]]
-    return [
-        _turn(query, [_assistant(calls, number) for number, calls in enumerate(steps)], turn)
-        for turn, (query, steps) in enumerate(zip(row["prompt"]["question"], decoded, strict=False))
-    ]
-
-
-def _assistant(calls: Any, number: int) -> dict[str, Any]:
+def _assistant(calls: Any, name: str) -> dict[str, Any]:
     made = [
-        {"id": f"{number}-{place}", "function": _call(text)} for place, text in enumerate(filter(None, calls))
+        {"id": f"{name}-{index}", "function": _call(text)} for index, text in enumerate(filter(None, calls))
     ]
     return {"role": "assistant", "content": None, "tool_calls": made}
 
