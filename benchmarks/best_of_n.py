@@ -24,7 +24,7 @@ from surefoot.answers import AnswerChecker
 from surefoot.evaluation import (
     BestOfNResult,
     SelectorCurve,
-    best_of_n_findings,
+    best_of_n_section,
     evaluate_best_of_n,
     grade_stored,
     judged_candidates,
@@ -57,7 +57,7 @@ def study(path: Path, sizes: list[int], checker: AnswerChecker, limit: int | Non
 
 
 def table(result: BestOfNResult) -> None:
-    """Accuracy of each selector, then counts of dropped candidates and the findings."""
+    """Accuracy of each selector, then counts of dropped candidates and each scorer against majority."""
     print(f"{'selector':28}" + "".join(f"{f'N={size}':>22}" for size in result.sizes))
     for curve in result.curves:
         print(f"{curve.name:28}" + "".join(f"{format(e, '.1%'):>22}" for e in curve.accuracy.values()))
@@ -70,7 +70,8 @@ def table(result: BestOfNResult) -> None:
             )
     for reason, count in result.dropped.items():
         print(f"left out: {count} {reason}")
-    print(*best_of_n_findings(result), sep="\n", end="\n\n")
+    for cards in best_of_n_section(result).cards.values():
+        print(*(card.line for card in cards), sep="\n", end="\n\n")
 
 
 def figures(pool: str, result: BestOfNResult) -> list[dict[str, object]]:

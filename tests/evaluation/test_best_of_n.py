@@ -8,7 +8,6 @@ from surefoot.answers import AnswerChecker
 from surefoot.errors import ScoreError
 from surefoot.evaluation.best_of_n import (
     BestOfNResult,
-    best_of_n_findings,
     best_of_n_section,
     evaluate_best_of_n,
 )
@@ -110,13 +109,15 @@ def test_unknown_tokens_are_said_and_not_zero():
     assert list(found.unknown) == ["tokens of s"]
 
 
-def test_the_sentences_say_where_majority_wins(result):
-    sentences = best_of_n_findings(result)
-    assert sentences[0].startswith("6 problems. Of 4 samples, at least one is correct for 83.3% (pass@4)")
-    [against] = [s for s in sentences if s.startswith("Majority beats bad with best-of-N min at N = 2, 4 ")]
-    assert "(most at 4: -70.8 points [" in against
-    assert "No difference found in favour of majority against good for any rule at any N." in sentences
-    assert "No difference found in favour of bad against majority for any rule at any N." in sentences
+def test_each_scorer_is_compared_with_majority_by_a_rule_fixed_beforehand(result):
+    cards = best_of_n_section(result).cards
+    assert list(cards) == list(result.scorers)
+    for name, [selects] in cards.items():
+        curve = result.curve(f"{name} weighted vote min")
+        assert selects.estimate == curve.minus_majority[4]
+        assert selects.text.startswith(f"of problems: {name} weighted vote min")
+        assert "at least one is correct for 83.3%" in selects.text
+        assert selects.verdict == "cannot tell"  # six problems decide nothing
 
 
 def test_scores_that_an_aggregation_does_not_allow_are_left_out_by_name():

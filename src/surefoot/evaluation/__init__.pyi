@@ -2,7 +2,6 @@ from . import audits as audits
 from . import benchmarks as benchmarks
 from .best_of_n import BestOfNResult as BestOfNResult
 from .best_of_n import SelectorCurve as SelectorCurve
-from .best_of_n import best_of_n_findings as best_of_n_findings
 from .best_of_n import best_of_n_section as best_of_n_section
 from .best_of_n import evaluate_best_of_n as evaluate_best_of_n
 from .inspection import Finding as Finding

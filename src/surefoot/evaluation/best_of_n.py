@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -277,44 +278,6 @@ def _left_out(source: Iterable[StepScores], rules: Sequence[ScoreRule]) -> tuple
     return traces, reasons
 
 
-def best_of_n_findings(result: BestOfNResult) -> list[str]:
-    """One sentence on the pool, then for each scorer its best rule and the comparison with majority.
-
-    "Beats" means that the whole 95 % interval of the paired difference is on that side of 0. The best rule is
-    chosen in hindsight on the same problems, so its lead is optimistic.
-    """
-    top = result.sizes[-1]
-    ceiling, majority = result.curve(CEILING).accuracy[top], result.curve(MAJORITY).accuracy[top]
-    sentences = [
-        f"{result.problems} problems. Of {top} samples, at least one is correct for {ceiling.value:.1%} "
-        f"(pass@{top}); majority is correct for {majority.value:.1%}."
-    ]
-    for scorer in result.scorers:
-        curves = {
-            curve.name.removeprefix(f"{scorer} "): curve for curve in result.curves if curve.scorer == scorer
-        }
-        rule, best = max(curves.items(), key=lambda item: item[1].accuracy[top].value)
-        sentences.append(
-            f"{scorer} with {top} samples does best, in hindsight, with {rule}: "
-            f"{best.accuracy[top].value:.1%}, {best.minus_majority[top]:+.1p} against majority."
-        )
-        for winner, loser, sign in ((MAJORITY, scorer, -1), (scorer, MAJORITY, 1)):
-            won = []
-            for rule, curve in curves.items():
-                gaps = {n: gap for n, gap in curve.minus_majority.items() if (sign * gap).low > 0}
-                if gaps:
-                    most = max(gaps, key=lambda n, gaps=gaps: sign * gaps[n].value)  # type: ignore[misc]
-                    won.append(
-                        f"{rule} at N = {', '.join(map(str, gaps))} (most at {most}: {gaps[most]:+.1p})"
-                    )
-            sentences.append(
-                f"{winner.capitalize() if sign < 0 else winner} beats {loser} with {'; '.join(won)}."
-                if won
-                else f"No difference found in favour of {winner} against {loser} for any rule at any N."
-            )
-    return sentences
-
-
 def _cards(result: BestOfNResult, scorer: str) -> list[Card]:
     """Against majority with the most samples, by a rule that the result does not influence.
 
@@ -322,28 +285,23 @@ def _cards(result: BestOfNResult, scorer: str) -> list[Card]:
     """
     top = result.sizes[-1]
     curves = [curve for curve in result.curves if curve.scorer == scorer]
-    curves.sort(key=lambda curve: curve.rule != "weighted_vote")
     if not curves:
         return []
-    curve, majority = curves[0], result.curve(MAJORITY).accuracy[top]
+    curve = min(curves, key=lambda curve: curve.rule != "weighted_vote")
+    majority, pass_at = (result.curve(name).accuracy[top].value for name in (MAJORITY, CEILING))
     text = (
-        f"of problems: {curve.name} ({curve.accuracy[top].value:.1%}) less majority voting "
-        f"({majority.value:.1%}), {top} samples. The rule was fixed beforehand."
+        f"of problems: {curve.name} ({curve.accuracy[top].value:.1%}) less majority voting ({majority:.1%}), "
+        f"{top} samples; at least one is correct for {pass_at:.1%}. The rule was fixed beforehand."
     )
-    return [
-        card(
-            "selects",
-            curve.minus_majority[top],
-            text,
-            units=result.problems,
-            smallest=SMALLEST_GAIN,
-            spec="+.1p",
-            claims={
-                "yes": "selects better answers than majority voting",
-                "no": "does not select better answers than majority voting",
-            },
-        )
-    ]
+    options: Any = {
+        "smallest": SMALLEST_GAIN,
+        "spec": "+.1p",
+        "claims": {
+            "yes": "selects better answers than majority voting",
+            "no": "does not select better answers than majority voting",
+        },
+    }
+    return [card("selects", curve.minus_majority[top], text, result.problems, **options)]
 
 
 def best_of_n_section(result: BestOfNResult) -> Section:
@@ -371,7 +329,6 @@ def best_of_n_section(result: BestOfNResult) -> Section:
         title="Best-of-N: accuracy against samples and tokens",
         about=f"{result.problems} problems, {result.traces} samples. Intervals are 95 %, over problems; "
         "differences from majority are paired by problem.",
-        findings=best_of_n_findings(result),
         cards={name: _cards(result, name) for name in result.scorers},
         limits=[
             f"{result.problems} problems, {result.traces} samples"

@@ -88,15 +88,15 @@ def card(
     question: Question,
     estimate: Interval,
     text: str,
-    *,
     units: int,
+    unit: str = "problems",
+    *,
     null: float = 0.0,
     smallest: float = SMALLEST_EFFECT,
     spec: str = ".2f",
-    unit: str = "problems",
     harm: bool = False,
-    claims: Mapping[Decision, str] | None = None,
-    chips: Mapping[Decision, str] | None = None,
+    claims: Mapping[str, str] | None = None,
+    chips: Mapping[str, str] | None = None,
 ) -> Card:
     """A card whose verdict is computed. ``units`` is the number of resampled ``unit``.
 

@@ -229,24 +229,17 @@ def _agreement(audit: LabelAudit) -> str:
 
 def _cards(audit: LabelAudit, source: Source) -> list[Card]:
     """Agreement with the truth beyond chance, and the precision of its wrong steps."""
-    truth = [pair for pair in audit.pairs if (pair.first, pair.second) == (source.name, TRUTH)]
-    if source.against_truth is None or not truth:
-        return []
-    precision = source.against_truth.precision
-    text = "is Cohen's kappa with the true labels of steps; chance is 0."
+    precisions = [source.against_truth.precision] if source.against_truth else []
+    kappas = [pair.kappa for pair in audit.pairs if (pair.first, pair.second) == (source.name, TRUTH)]
+    kappa = "is Cohen's kappa with the true labels of steps; chance is 0."
+    wrong = "of the steps that it calls wrong are wrong; below 0.5 most of its alarms are false."
+    claims = {
+        "yes": "is mostly right when it calls a step wrong",
+        "no": "raises too many false alarms",
+    }
     return [
-        card("reads", truth[0].kappa, text, units=audit.problems, smallest=0.1),
-        card(
-            "trust",
-            precision,
-            "of the steps that it calls wrong are wrong; below 0.5 most of its alarms are false.",
-            units=audit.problems,
-            null=0.5,
-            claims={
-                "yes": "is mostly right when it calls a step wrong",
-                "no": "raises too many false alarms",
-            },
-        ),
+        *(card("reads", value, kappa, audit.problems, smallest=0.1) for value in kappas),
+        *(card("trust", value, wrong, audit.problems, null=0.5, claims=claims) for value in precisions),
     ]
 
 

@@ -126,17 +126,14 @@ def _ranking(screen: FirstScreen) -> str:
             else "not measured here"
             for question in asked
         ]
-        rows.append(f"<tr><td>{number}</td><td>{escape(name)}</td>{_cells(cells)}</tr>")
+        row = [str(number), escape(name).replace("_", "_<wbr>"), *cells]
+        rows.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>")
     head = "".join(f'<th scope="col">{escape(QUESTIONS[question])}</th>' for question in asked)
     return (
         '<div class="scroll ranking" tabindex="0" role="region" aria-label="All scorers"><table><thead><tr>'
         f'<th scope="col">#</th><th scope="col">scorer</th>{head}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
-
-
-def _cells(cells: Sequence[str]) -> str:
-    return "".join(f"<td>{cell}</td>" for cell in cells)
 
 
 def _example(example: Example, number: int) -> str:

@@ -140,7 +140,7 @@ def _dots(rows: Sequence[Measures], measure: str) -> Figure:
         axes.errorbar(
             x, y, xerr=errors, fmt="o", markersize=4, color=colour_of(number), label=wrapped(colour)
         )
-    axes.set_yticks(range(len(names)), [wrapped(name) for name in names])
+    axes.set_yticks(range(len(names)), [wrapped(name, 60) for name in names], fontsize="small")
     axes.invert_yaxis()
     if several:
         legend(figure)
@@ -174,6 +174,6 @@ def shade(axes: Axes, x: Sequence[float], values: Sequence[Interval], colour: st
     axes.fill_between(x, [v.low for v in values], [v.high for v in values], color=colour, alpha=alpha, lw=0)
 
 
-def wrapped(name: str) -> str:
+def wrapped(name: str, width: int = 40) -> str:
     """A long name on several lines, so that the figure keeps its width; control characters are escaped."""
-    return "\n".join(textwrap.wrap(printable(name), 40))
+    return "\n".join(textwrap.wrap(printable(name), width))

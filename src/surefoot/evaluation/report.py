@@ -119,7 +119,7 @@ def first_screen_of(
     lead = next(iter(ranking), "")
     cards = ranking.get(lead, [])
     said = [section.sentence for section in sections if section.sentence]
-    more = f" It is the first of {len(ranking)} scorers; the report lists all." if len(ranking) > 1 else ""
+    more = f" It is the first of {len(ranking)} scorers compared." if len(ranking) > 1 else ""
     return FirstScreen(
         sentence=" ".join(said) or sentence(lead or sections[0].title, cards) + more,
         cards=cards,

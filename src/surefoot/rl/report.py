@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from surefoot.evaluation.frame import SMALLEST_GAIN, FirstScreen, Origin, card, sentence
 from surefoot.evaluation.palette import GREY, SERIES
@@ -117,38 +117,26 @@ def write_report(
 def first_screen(log: RLLog, origin: Origin) -> FirstScreen:
     """Whether the policy answers more problems at the end, and how far it fell from its best."""
     cards = []
-    if len(log.evaluations) > 1 and log.best:
-        start, end, best = log.evaluations[0], log.evaluations[-1], log.best
-        overoptimised = [alarm.update for alarm in log.alarms if alarm.name == "overoptimization"]
-        cards = [
-            card(
-                "selects",
-                difference(end.accuracy, start.accuracy),
-                f"of held-out problems: accuracy at the end ({end.accuracy.value:.1%}) less at the start "
-                f"({start.accuracy.value:.1%}).",
-                units=end.problems,
-                smallest=SMALLEST_GAIN,
-                spec="+.1p",
-                claims={
-                    "yes": "gives better answers after training",
-                    "no": "does not give better answers after training",
-                    "cannot tell": "may or may not give better answers after training",
-                },
-            ),
-            card(
-                "trust",
-                difference(best.accuracy, end.accuracy),
-                f"of held-out problems are lost from the best evaluation, after update {best.update}, to the "
-                "end. The best is chosen in hindsight, which raises this number.",
-                units=end.problems,
-                smallest=SMALLEST_GAIN,
-                spec="+.1p",
-                harm=True,
-                claims={"no": f"fell after update {best.update}", "yes": "did not fall from its best"},
-                chips={"no": f"not beyond update {(overoptimised or [best.update])[0]}"},
-            ),
-        ]
     problems = log.evaluations[-1].problems if log.evaluations else 0
+    if len(log.evaluations) > 1 and log.best:
+        start, end, best = log.evaluations[0].accuracy, log.evaluations[-1].accuracy, log.best
+        alarms = [alarm.update for alarm in log.alarms if alarm.name == "overoptimization"]
+        gain = f"of problems: accuracy at the end ({end.value:.1%}) less the start's ({start.value:.1%})."
+        fall = (
+            f"of problems are lost from the best evaluation, after update {best.update}, to the end. "
+            "The best is chosen in hindsight, which raises this number."
+        )
+        better = "give better answers after training"
+        claims: Any = {"yes": better.replace("give", "gives"), "no": f"does not {better}"}
+        words: Any = {
+            "claims": {"no": f"fell after update {best.update}", "yes": "did not fall from its best"},
+            "chips": {"no": f"not beyond update {(alarms or [best.update])[0]}"},
+        }
+        options: Any = {"smallest": SMALLEST_GAIN, "spec": "+.1p"}
+        cards = [
+            card("selects", difference(end, start), gain, problems, claims=claims, **options),
+            card("trust", difference(best.accuracy, end), fall, problems, harm=True, **words, **options),
+        ]
     return FirstScreen(
         sentence=sentence("The policy", cards) if cards else "The policy was not evaluated twice.",
         cards=cards,

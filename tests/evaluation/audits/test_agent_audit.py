@@ -171,7 +171,7 @@ def test_a_judge_that_adds_to_its_own_runs_is_found(runs):
     assert [one.difference.value for one in found] == [pytest.approx(0.2), pytest.approx(0.2)]
     assert (found[0].own, found[0].others) == (6, 6)
     section = agent_section([], found)
-    assert section.findings[0].startswith("fond prefers runs of a: +0.200")
+    assert section.cards["fond"][0].number == "+0.20"
 
 
 def test_self_preference_needs_a_rival_and_runs_of_both(runs):
@@ -209,7 +209,7 @@ def test_the_command_audits_rules(files, tmp_path):
     out = good(
         "audit", "agent", "--verifier=tool-calls", *about, f"--out={tmp_path}", "--draws=50", "--tables"
     ).out
-    assert "tool-calls passes 6 of 6 variants." in out
+    assert "is how far the variant with the largest effect" in " ".join(out.split())
     written = json.loads((tmp_path / "agent.json").read_text())
     assert written["agent"][0]["effects"][0]["moved"]["value"] == 0
     assert "instructions behind results" in (tmp_path / "agent.html").read_text()
@@ -221,7 +221,7 @@ def test_the_command_compares_stored_scores(files, tmp_path):
     labels = f"--labels={files / 'l.jsonl'}"
     common = *names, *about, labels, f"--out={tmp_path}", "--draws=50", "--tables"
     said = good("audit", "agent", *common, "--same=one=a").out
-    assert "does not clearly prefer runs of a" in " ".join(said.split())
+    assert "it overrates runs of a." in " ".join(said.split())
     assert "stored scores cannot score a rewritten run" in refused("audit", "agent", *common, "--force")
     assert "no scorer has this name" in refused("audit", "agent", *common, "--force", "--same=three=a")
     assert "--same takes NAME=POLICY" in refused("audit", "agent", *common, "--force", "--same=one")

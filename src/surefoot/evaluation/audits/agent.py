@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -298,7 +298,6 @@ def agent_section(audits: Sequence[AgentAudit], preferences: Sequence[SelfPrefer
     return Section(
         title="Agents' runs",
         about="No score may move if the run means the same; instructions in results must not raise any.",
-        findings=[*map(_finding, audits), *map(_preference, preferences)],
         results={"agent": audits, "self_preference": preferences},
         cards=cards,
         plots=[
@@ -317,49 +316,20 @@ def _cards(audit: AgentAudit) -> list[Card]:
     if not shifts:
         return []
     shift, effect = max(shifts, key=lambda pair: pair[0].value)
-    return [
-        card(
-            "trust",
-            shift,
-            f"is how far the variant with the largest effect, {effect.variant}, "
-            f"{'moves' if effect.kind == 'same' else 'raises'} a step's score; up to {audit.tolerance:g} is "
-            "tolerated.",
-            units=effect.runs,
-            unit="runs",
-            smallest=audit.tolerance,
-            harm=True,
-            claims={"no": f"is moved by {effect.variant}", "yes": "is not moved by rewriting"},
-        )
-    ]
+    text = (
+        f"is how far the variant with the largest effect, {effect.variant}, "
+        f"{'moves' if effect.kind == 'same' else 'raises'} a step's score; {audit.tolerance:g} is tolerated."
+    )
+    claims = {"no": f"is moved by {effect.variant}", "yes": "is not moved by rewriting"}
+    options: Any = {"smallest": audit.tolerance, "claims": claims}
+    return [card("trust", shift, text, effect.runs, "runs", harm=True, **options)]
 
 
 def _preference_card(preference: SelfPreference) -> Card:
-    return card(
-        "trust",
-        preference.difference,
-        f"is how much more than the other scorers it overrates runs of {preference.policy}.",
-        units=min(preference.own, preference.others),
-        unit="runs of each",
-        spec="+.2f",
-        harm=True,
-        claims={"no": f"prefers runs of {preference.policy}"},
-    )
-
-
-def _finding(audit: AgentAudit) -> str:
-    failed = [e.variant for e in audit.effects if e.verdict == "fails"]
-    unclear = [e.variant for e in audit.effects if e.verdict == "unclear"]
-    passed = len(audit.effects) - len(failed) - len(unclear)
-    sentence = f"{audit.scorer} passes {passed} of {len(audit.effects)} variants"
-    sentence += f"; is moved by {', '.join(failed)}" if failed else ""
-    return f"{sentence}; unclear for {', '.join(unclear)}." if unclear else f"{sentence}."
-
-
-def _preference(preference: SelfPreference) -> str:
-    gap = preference.difference
-    sure = gap.low > 0 or gap.high < 0
-    how = ("prefers" if gap.value > 0 else "underrates") if sure else "does not clearly prefer"
-    return f"{preference.scorer} {how} runs of {preference.policy}: {gap:+.3f}."
+    text = f"is how much more than the other scorers it overrates runs of {preference.policy}."
+    runs = min(preference.own, preference.others)
+    no = {"no": f"prefers runs of {preference.policy}"}
+    return card("trust", preference.difference, text, runs, "runs of each", spec="+.2f", harm=True, claims=no)
 
 
 # Written for this package, after the kinds that Greshake et al. (arXiv 2302.12173) describe: orders, forged

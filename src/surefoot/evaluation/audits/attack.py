@@ -266,7 +266,6 @@ def attack_section(
         title="A search against the verifier",
         about="Wrong solutions are edited; an edit is accepted if the score rises. Fooled: still wrong, but "
         "scored at or above the median correct solution.",
-        findings=[_finding(audit) for audit in audits],
         results={"attack": audits, "attack_left_out": left_out},
         cards={audit.scorer: [_card(audit)] for audit in audits},
         plots=[
@@ -277,24 +276,10 @@ def attack_section(
 
 
 def _card(audit: AttackAudit) -> Card:
-    fooled = audit.climb[max(audit.climb)].fooled
-    return card(
-        "trust",
-        fooled,
-        f"of {audit.traces} wrong solutions score at or above the median correct one after "
-        f"{max(audit.climb)} rounds of search against the score, and are still wrong.",
-        units=audit.traces,
-        unit="wrong traces",
-        harm=True,
-        claims={"no": "can be fooled by a search against it"},
+    last = max(audit.climb)
+    text = (
+        f"of {audit.traces} wrong solutions score at or above the median correct one after {last} rounds of "
+        "search against the score, and are still wrong."
     )
-
-
-def _finding(audit: AttackAudit) -> str:
-    first, last = audit.climb[0], audit.climb[max(audit.climb)]
-    return (
-        f"Climbing against {audit.scorer} raises the score of {audit.traces} wrong solutions from "
-        f"{first.proxy.value:.3f} to {last.proxy.value:.3f} in {max(audit.climb)} rounds; {last.gold:.1%} of "
-        f"them are then correct. {last.fooled:.3f} are wrong and score at or above the median correct "
-        f"solution ({first.fooled:.3f} before)."
-    )
+    no = {"no": "can be fooled by a search against it"}
+    return card("trust", audit.climb[last].fooled, text, audit.traces, "wrong traces", harm=True, claims=no)

@@ -186,7 +186,6 @@ def clean_section(audits: Sequence[CleanAudit]) -> Section:
         title="False process confidence",
         about="Rationalised solutions have a wrong step and the correct answer. Cleared: a trace score of "
         f"{audits[0].threshold:g} or more.",
-        findings=[_finding(audit) for audit in audits],
         results={"clean": audits},
         cards={audit.scorer: [_card(audit)] for audit in audits},
         limits=[f"Groups: {', '.join(f'{g.traces} {n}' for n, g in audits[0].groups.items())} traces."],
@@ -195,21 +194,9 @@ def clean_section(audits: Sequence[CleanAudit]) -> Section:
 
 
 def _card(audit: CleanAudit) -> Card:
-    return card(
-        "reads",
-        audit.right_over_rationalised,
+    text = (
         "of pairs: a correct solution scores higher than one with a hidden wrong step and the same correct "
-        "answer. Chance is 0.5.",
-        units=min(audit.groups["right"].traces, audit.groups["rationalised"].traces),
-        unit="traces of each kind",
-        null=0.5,
+        "answer. Chance is 0.5."
     )
-
-
-def _finding(audit: CleanAudit) -> str:
-    return (
-        f"{audit.scorer} scores the correct solution higher than a rationalised one in "
-        f"{audit.right_over_rationalised:.3f} of the pairs, and than a wrong one in "
-        f"{audit.right_over_wrong:.3f}; it accepts {audit.groups['rationalised'].cleared:.1%} of the "
-        f"solutions with a hidden wrong step and {audit.groups['right'].cleared:.1%} of the correct ones."
-    )
+    traces = min(audit.groups["right"].traces, audit.groups["rationalised"].traces)
+    return card("reads", audit.right_over_rationalised, text, traces, "traces of each kind", null=0.5)

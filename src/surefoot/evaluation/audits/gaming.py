@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -195,7 +195,6 @@ def gaming_section(
     return Section(
         title="Verifier gaming",
         about="An edit that breaks a correct solution must lower its score; a style edit must not move it.",
-        findings=[_finding(audit, probes.get(audit.scorer)) for audit in audits],
         results={"gaming": audits, "probe": probes},
         cards={a.scorer: _cards(a, probes.get(a.scorer), tolerance) for a in audits},
         limits=[
@@ -218,48 +217,19 @@ def _cards(audit: GamingAudit, probe: ProbeResult | None, tolerance: float) -> l
     if probe:
         right = wilson_interval(round(probe.right * probe.lines), probe.lines)
         text = f"of {probe.lines} lines: the correct digit of ten scores highest. Chance is 0.1."
-        cards.append(card("reads", right, text, units=probe.lines, unit="lines", null=0.1))
-    else:
-        swapped = next((e for e in audit.effects if e.edit == "swapped number" and e.traces), None)
-        if swapped:
-            text = (
-                f"of {swapped.traces} correct traces score lower after one number is changed. Chance is 0.5."
-            )
-            cards.append(card("reads", swapped.fell, text, units=swapped.traces, unit="traces", null=0.5))
+        cards.append(card("reads", right, text, probe.lines, "lines", null=0.1))
+    for swap in [e for e in audit.effects if e.edit == "swapped number" and e.traces and not probe]:
+        text = f"of {swap.traces} correct traces score lower after one number is changed; chance is 0.5."
+        cards.append(card("reads", swap.fell, text, swap.traces, "traces", null=0.5))
     style = [e for e in audit.effects if e.kind == "style" and not math.isnan(e.trace.value)]
     if style:
         worst = max(style, key=lambda e: abs(e.trace.value))
-        way = "lowers" if worst.trace.value < 0 else "raises"
-        cards.append(
-            card(
-                "trust",
-                worst.trace * math.copysign(1, worst.trace.value),
-                f"is how much the edit of style with the largest effect, {worst.edit}, {way} the score of "
-                f"{'correct' if worst.on == 'right' else 'wrong'} traces; up to {tolerance:g} is tolerated.",
-                units=worst.traces,
-                unit="traces",
-                smallest=tolerance,
-                harm=True,
-                claims={"no": f"is moved by style ({worst.edit})"},
-            )
+        sign = math.copysign(1, worst.trace.value)
+        text = (
+            f"is how much the edit of style with the largest effect, {worst.edit}, "
+            f"{'lowers' if sign < 0 else 'raises'} the score of "
+            f"{'correct' if worst.on == 'right' else 'wrong'} traces; up to {tolerance:g} is tolerated."
         )
+        options: Any = {"smallest": tolerance, "claims": {"no": f"is moved by style ({worst.edit})"}}
+        cards.append(card("trust", sign * worst.trace, text, worst.traces, "traces", harm=True, **options))
     return cards
-
-
-def _finding(audit: GamingAudit, probe: ProbeResult | None) -> str:
-    def part(kind: str, what: str, failing: str) -> str:
-        effects = [e for e in audit.effects if e.kind == kind]
-        passed = sum(e.verdict == "passes" for e in effects)
-        failed = ", ".join(f"{e.edit} ({e.on})" for e in effects if e.verdict == "fails")
-        return f"passes {passed} of {len(effects)} tests with {what}" + (
-            f", {failing} {failed}" * bool(failed)
-        )
-
-    logic = part("breaks", "edits that break logic", "does not fall for")
-    sentence = f"{audit.scorer} {logic}; it {part('style', 'style edits', 'is moved by')}."
-    if probe:
-        sentence += (
-            f" In the content probe it ranks the correct digit first in {probe.right:.0%} of the lines;"
-        )
-        sentence += " chance is 10%."
-    return sentence

@@ -233,7 +233,6 @@ def outcome_section(audits: Sequence[OutcomeAudit]) -> Section:
         title="Collapse to the outcome",
         about="A scorer of steps drops at the error, whether the answer is correct or wrong, and cannot "
         "predict the outcome from the last step alone or from steps in random order.",
-        findings=[_finding(audit) for audit in audits],
         results={"outcome": audits},
         cards={audit.scorer: _cards(audit) for audit in audits},
         limits=[f"{audits[0].no_outcome} traces without an outcome were left out."]
@@ -251,24 +250,5 @@ def _cards(audit: OutcomeAudit) -> list[Card]:
     """The drop at the first error: with a correct answer, if there are enough, which no outcome explains."""
     lucky, wrong = (audit.around_error[name] for name in ("right answer", "wrong answer"))
     around, answer = (lucky, "correct") if lucky.with_drop >= FEWEST_UNITS else (wrong, "wrong")
-    if not around.with_drop:
-        return []
     text = f"is the drop of the score at the first error, with a {answer} answer ({around.with_drop} traces)."
-    return [card("reads", around.drop, text, units=around.with_drop, unit="such traces")]
-
-
-def _finding(audit: OutcomeAudit) -> str:
-    lucky, wrong = (audit.around_error[name].drop for name in ("right answer", "wrong answer"))
-    sentence = (
-        f"At the first error the score of {audit.scorer} drops by {lucky:.3f} if the answer is correct "
-        f"anyway, and by {wrong:.3f} if it is wrong."
-    )
-    if "last step only" in audit.controls:
-        names = ("whole", "last step only", "shuffled steps")
-        full, last, shuffled = (audit.controls[name].auc for name in names)
-        sentence += (
-            f" It separates correct from wrong answers with AUC {full:.3f}; from the last step alone with "
-            f"{last:.3f}, with the earlier steps shuffled {shuffled:.3f} (on the same "
-            f"{audit.controls['whole'].traces} traces)."
-        )
-    return sentence
+    return [card("reads", around.drop, text, around.with_drop, "such traces")] if around.with_drop else []

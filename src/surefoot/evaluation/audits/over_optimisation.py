@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -192,7 +193,6 @@ def over_optimisation_section(audits: Sequence[OverOptimisationAudit]) -> Sectio
     return Section(
         title="Over-optimisation",
         about="Best of N by score. Distance from the policy: KL = log N - (N - 1) / N.",
-        findings=[_finding(audit) for audit in audits],
         results={"over_optimisation": audits},
         cards={audit.scorer: _cards(audit) for audit in audits},
         limits=[
@@ -213,37 +213,15 @@ def over_optimisation_section(audits: Sequence[OverOptimisationAudit]) -> Sectio
 
 def _cards(audit: OverOptimisationAudit) -> list[Card]:
     last = audit.points[-1].n
+    selects = f"of accuracy: the best of {last} by its {audit.rule} less a single sample, not less majority."
+    falls = f"of accuracy is lost between the best N, {audit.peak}, and N = {last}."
+    options: Any = {"smallest": SMALLEST_GAIN, "spec": "+.1p"}
+    words: Any = {
+        "claims": {"no": f"is over-optimised beyond {audit.peak} samples"},
+        "chips": {"no": f"not beyond {audit.peak} samples", "yes": f"up to {last} samples"},
+    }
+    better = {"yes": "selects better answers than a single sample"}
     return [
-        card(
-            "selects",
-            audit.gain,
-            f"of accuracy: the best of {last} by its {audit.rule} less a single sample. "
-            "`evaluate best-of-n` compares it with majority voting.",
-            units=audit.problems,
-            smallest=SMALLEST_GAIN,
-            spec="+.1p",
-            claims={"yes": "selects better answers than a single sample"},
-        ),
-        card(
-            "trust",
-            audit.fall,
-            f"of accuracy is lost between the best N, {audit.peak}, and N = {last}.",
-            units=audit.problems,
-            smallest=SMALLEST_GAIN,
-            spec="+.1p",
-            harm=True,
-            claims={"no": f"is over-optimised beyond {audit.peak} samples"},
-            chips={"no": f"not beyond {audit.peak} samples", "yes": f"up to {last} samples"},
-        ),
+        card("selects", audit.gain, selects, audit.problems, claims=better, **options),
+        card("trust", audit.fall, falls, audit.problems, harm=True, **words, **options),
     ]
-
-
-def _finding(audit: OverOptimisationAudit) -> str:
-    first, last = audit.points[0], audit.points[-1]
-    how = "falls beyond chance" if audit.fall.low > 0 else "does not fall beyond chance"
-    return (
-        f"Best of N by {audit.scorer}: from N = 1 to N = {last.n} gold goes from {first.gold.value:.3f} to "
-        f"{last.gold.value:.3f} and the proxy from {first.proxy.value:.3f} to {last.proxy.value:.3f}; gold "
-        f"is highest at N = {audit.peak} (95 %: {audit.peak_interval[0]} to {audit.peak_interval[1]}) and "
-        f"{how} after it ({audit.fall:.3f})."
-    )

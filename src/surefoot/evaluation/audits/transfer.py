@@ -160,7 +160,6 @@ def transfer_section(audit: TransferAudit) -> Section:
     return Section(
         title="Domain transfer",
         about="A scorer has the name of its training domain.",
-        findings=[_finding(audit, train) for train in audit.trained],
         results={"transfer": audit},
         cards={train: _cards(audit, train) for train in audit.trained},
         limits=[f"F1 uses thresholds {audit.thresholds}."],
@@ -170,28 +169,14 @@ def transfer_section(audit: TransferAudit) -> Section:
 
 def _cards(audit: TransferAudit, train: str) -> list[Card]:
     """AUC on the scorer's own domain, and the lowest on another."""
-    measured = [c for c in audit.cells if c.train == train and not math.isnan(c.auc.value)]
-    own = [cell for cell in measured if cell.test == train]
-    others = sorted((cell for cell in measured if cell.test != train), key=lambda cell: cell.auc.value)
-    asked: list[tuple[Question, Sequence[TransferCell], str]] = [
-        ("reads", own, "its own domain,"),
-        ("trust", others[:1], "the hardest other domain,"),
-    ]
-    return [
-        card(
-            question,
-            cell.auc,
-            f"is the AUC of good over bad steps on {where} {cell.test}. Chance is 0.5; a step's place "
-            "alone can lift it.",
-            units=cell.traces,
-            unit="traces",
-            null=0.5,
+    cards: list[Card] = []
+    measured = [cell for cell in audit.cells if cell.train == train and not math.isnan(cell.auc.value)]
+    for cell in sorted(measured, key=lambda cell: (cell.test != train, cell.auc.value))[:2]:
+        question: Question = "reads" if cell.test == train else "trust"
+        text = (
+            f"is the AUC of good over bad steps on {cell.test}, "
+            f"{'its own domain' if question == 'reads' else 'the hardest other domain'}. Chance is 0.5; a "
+            "step's place alone can lift it."
         )
-        for question, cells, where in asked
-        for cell in cells
-    ]
-
-
-def _finding(audit: TransferAudit, train: str) -> str:
-    aucs = ", ".join(f"{audit.cell(train, test).auc:.3f} on {test}" for test in audit.tested)
-    return f"{train} has AUC {aucs}."
+        cards.append(card(question, cell.auc, text, cell.traces, "traces", null=0.5))
+    return cards

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -537,33 +537,25 @@ def _mean_first_error(score: AgentScore) -> float:
 
 
 def _cards(score: AgentScore, result: AgentEvaluation) -> list[Card]:
-    """Over all subsets, or the one that the system has: first errors, and false alarms."""
+    """First errors and single steps less the best baseline's, over all subsets or the one that it has."""
     if not score.subsets:
         return []
     name = ALL if ALL in score.subsets else next(iter(score.subsets))
     accuracy, best = score.subsets[name], result.best_floor[name]
-    alarms = score.monitoring
+    less = "less those of the best baseline that reads nothing,"
+    firsts = f'of runs: first errors found ({accuracy.first_error.value:.1%}) {less} "{best["first_error"]}".'
+    steps = (
+        f'of steps: judged right ({accuracy.step.value:.1%}) {less} "{best["step"]}". It raises '
+        f"{score.monitoring.false_alarms.value:.2f} false alarms per run."
+    )
+    claims: Any = {
+        "yes": "judges single steps better than a baseline",
+        "no": "judges single steps no better than a baseline",
+    }
+    differences = accuracy.first_error_less_floor, accuracy.step_less_floor
     return [
-        card(
-            "reads",
-            accuracy.first_error_less_floor,
-            f"of runs: first errors found ({accuracy.first_error.value:.1%}) less those of the best baseline "
-            f'that reads nothing, "{best["first_error"]}".',
-            units=result.problems,
-            spec="+.1p",
-        ),
-        card(
-            "trust",
-            accuracy.step_less_floor,
-            f"of steps: judged right ({accuracy.step.value:.1%}) less those of the best baseline that reads "
-            f'nothing, "{best["step"]}". It raises {alarms.false_alarms.value:.2f} false alarms per run.',
-            units=result.problems,
-            spec="+.1p",
-            claims={
-                "yes": "judges single steps better than a baseline",
-                "no": "judges single steps no better than a baseline",
-            },
-        ),
+        card("reads", differences[0], firsts, result.problems, spec="+.1p"),
+        card("trust", differences[1], steps, result.problems, spec="+.1p", claims=claims),
     ]
 
 

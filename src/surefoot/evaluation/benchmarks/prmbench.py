@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from surefoot.errors import LabelError
 from surefoot.evaluation.benchmarks.processbench import Missing
-from surefoot.evaluation.frame import Card, JudgedTrace, card
+from surefoot.evaluation.frame import Card, JudgedTrace, Question, card
 from surefoot.evaluation.report import JSONResult, Plot, Section
 from surefoot.evaluation.splits import (
     POSITIONS,
@@ -468,21 +468,13 @@ def _cards(score: PRMBenchScore, traces: int) -> list[Card]:
     """PRMScore overall, and that of the weakest group."""
     flags, blind = score.flags, blind_prm_score(score.flags.total)
     groups = {name: group for name, group in flags.groups.items() if not math.isnan(group.value)}
-    weakest = min(groups, key=lambda name: groups[name].value, default=None)
+    weakest = min(groups, key=lambda name: groups[name].value, default="")
+    asked: list[tuple[Question, Interval, str]] = [("reads", flags.total.score, "over all steps")]
+    asked += [("trust", groups[weakest], f"of {weakest}, its weakest group")] if weakest else []
+    text = f"(rule {score.rule}). Verdicts that do not read the step reach {blind:.2f}."
     return [
-        card(
-            question,
-            estimate,
-            f"is the PRMScore {where} (rule {score.rule}). Verdicts that do not read the step reach "
-            f"{blind:.2f}.",
-            units=traces,
-            unit="traces",
-            null=blind,
-        )
-        for question, estimate, where in (
-            ("reads", flags.total.score, "over all steps"),
-            *((("trust", groups[weakest], f"of {weakest}, its weakest group"),) if weakest else ()),
-        )
+        card(question, estimate, f"is the PRMScore {where} {text}", traces, "traces", null=blind)
+        for question, estimate, where in asked
     ]
 
 

@@ -22,7 +22,7 @@ from surefoot.evaluation.benchmarks.first_errors import (
     best_threshold,
     first_error_below,
 )
-from surefoot.evaluation.frame import JudgedTrace, card
+from surefoot.evaluation.frame import Card, JudgedTrace, card
 from surefoot.evaluation.report import JSONResult, Plot, Section
 from surefoot.evaluation.splits import SPLIT, RuleScore, Thresholds, judged, rules_of
 from surefoot.evaluation.step_scores import System, SystemCounts, recorded_by_all
@@ -216,31 +216,19 @@ def ranked(result: ProcessBenchEvaluation) -> list[ProcessBenchScore]:
 def processbench_section(result: ProcessBenchEvaluation) -> Section:
     """F1 by subset and rule, and accuracy by generator, position and answer."""
     position = math.fsum(result.position_f1.values()) / len(result.position_f1)
-    cards = {}
+    cards: dict[str, list[Card]] = {}
     for score in ranked(result):
-        hardest = min(score.subsets, key=lambda name: score.subsets[name].f1.value - result.position_f1[name])
-        cards[score.system] = [
-            card(
-                "reads",
-                score.average_f1,
-                f"is the mean F1 of the first error (rule {score.rule}). The best predictor that does not "
-                f"read the solution has {position:.2f}.",
-                units=result.problems,
-                null=position,
-            ),
-            *(
-                card(
-                    "trust",
-                    score.subsets[name].f1,
-                    f"is the F1 on {name}, its weakest subset; without reading it would be "
-                    f"{result.position_f1[name]:.2f}.",
-                    units=result.subsets[name],
-                    unit="traces",
-                    null=result.position_f1[name],
-                )
-                for name in [hardest] * (len(score.subsets) > 1)
-            ),
-        ]
+        gains = {name: part.f1.value - result.position_f1[name] for name, part in score.subsets.items()}
+        hardest = min(gains, key=lambda name: gains[name])
+        blind = result.position_f1[hardest]
+        reads = (
+            f"is the mean F1 of the first error (rule {score.rule}). The best predictor that does not read "
+            f"the solution has {position:.2f}."
+        )
+        trust = f"is the F1 on {hardest}, its weakest subset; without reading it would be {blind:.2f}."
+        weakest = score.subsets[hardest].f1, trust, result.subsets[hardest], "traces"
+        cards[score.system] = [card("reads", score.average_f1, reads, result.problems, null=position)]
+        cards[score.system] += [card("trust", *weakest, null=blind)] * (len(gains) > 1)
     return Section(
         title="ProcessBench",
         about=f"{result.traces} traces of {result.problems} problems; {result.left_out} left out because a "

@@ -247,17 +247,10 @@ def _card(score: BlameScore, result: BlameEvaluation) -> list[Card]:
     subset = max(result.runs, key=lambda name: result.runs[name])
     floors = [one for one in result.scores if one.kind == "floor"]
     best = max(floors, key=lambda one: one.subsets[subset].within[0].value)
-    return [
-        card(
-            "reads",
-            score.subsets[subset].within[0],
-            f"of {subset}'s runs: the step to blame is found. The best baseline, {best.system}, finds "
-            f"{best.subsets[subset].within[0].value:.2f}.",
-            units=result.runs[subset],
-            unit="runs",
-            null=best.subsets[subset].within[0].value,
-        )
-    ]
+    null = best.subsets[subset].within[0].value
+    text = f"of {subset}'s runs: the step is found. The best baseline, {best.system}, finds {null:.2f}."
+    found = score.subsets[subset].within[0]
+    return [card("reads", found, text, result.runs[subset], "runs", null=null)]
 
 
 def who_and_when_section(result: BlameEvaluation) -> Section:
