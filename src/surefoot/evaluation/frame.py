@@ -140,7 +140,7 @@ class ExampleStep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Example:
+class WorkedExample:
     """A trace that the scorer judged correctly (caught) or not (missed)."""
 
     caught: bool
@@ -166,7 +166,7 @@ class JudgedTrace:
     threshold: float | None = None
 
 
-def worked_examples(traces: Iterable[JudgedTrace]) -> list[Example]:
+def worked_examples(traces: Iterable[JudgedTrace]) -> list[WorkedExample]:
     """A trace whose first error was found and one whose first error was not: the shortest of each.
 
     Traces of one step or with an empty step are passed over if there are others.
@@ -185,7 +185,7 @@ def worked_examples(traces: Iterable[JudgedTrace]) -> list[Example]:
     return [_example(shortest[caught], caught) for caught in (True, False) if caught in shortest]
 
 
-def _example(judged: JudgedTrace, caught: bool) -> Example:
+def _example(judged: JudgedTrace, caught: bool) -> WorkedExample:
     trace, predicted, scores = judged.trace, judged.predicted, judged.scores
     cut = judged.threshold
     rejected = "first called wrong" if cut is None else f"first score below {cut:.2g}"
@@ -195,7 +195,7 @@ def _example(judged: JudgedTrace, caught: bool) -> Example:
         note = f"Step {judged.error + 1} is the first error; it rejects no step."
     else:
         note = f"Step {judged.error + 1} is the first error; it rejects step {(predicted or 0) + 1} first."
-    return Example(
+    return WorkedExample(
         caught=caught,
         trace_id=trace.id,
         problem=judged.problem,
@@ -234,15 +234,15 @@ class FirstScreen:
     """At most one for each question; the others are shown as not measured."""
     ranking: Mapping[str, Sequence[Card]] = field(default_factory=dict)
     """Cards of every scorer, best first; a table if there are several."""
-    examples: Sequence[Example] = ()
+    examples: Sequence[WorkedExample] = ()
     limits: Sequence[str] = ()
     origin: Origin = Origin()
 
     @property
     def three(self) -> list[Card]:
         """One card for each question."""
-        given = {card.question: card for card in self.cards}
-        return [given.get(question) or not_measured(question) for question in get_args(Question)]
+        by_question = {card.question: card for card in self.cards}
+        return [by_question.get(question) or not_measured(question) for question in get_args(Question)]
 
     def lines(self) -> list[str]:
         """The first screen in a terminal: the sentence, and a line for each question."""
@@ -251,23 +251,23 @@ class FirstScreen:
 
 def weakest(cards: Iterable[Card]) -> list[Card]:
     """For each question the card that counts by :data:`_WORST_FIRST`, the first of equals."""
-    given = list(cards)
+    all_cards = list(cards)
     return [
-        min(asked, key=lambda one: order.index(one.verdict))
+        min(answers, key=lambda item: order.index(item.verdict))
         for question, order in _WORST_FIRST.items()
-        if (asked := [one for one in given if one.question == question and one.verdict in order])
+        if (answers := [item for item in all_cards if item.question == question and item.verdict in order])
     ]
 
 
 def sentence(name: str, cards: Sequence[Card]) -> str:
     """The verdicts on ``name`` as one sentence; "but" between yes and no."""
-    said = [one for one in cards if one.claim]
-    if not said:
+    claims = [item for item in cards if item.claim]
+    if not claims:
         return f"{name}: this report measures none of the three questions."
-    text = f"{name} {said[0].claim}"
-    for before, after in pairwise(said):
-        turns = {before.verdict, after.verdict} == {"yes", "no"}
-        text += f", {'but' if turns else 'and'} it {after.claim}"
+    text = f"{name} {claims[0].claim}"
+    for left, right in pairwise(claims):
+        turns = {left.verdict, right.verdict} == {"yes", "no"}
+        text += f", {'but' if turns else 'and'} it {right.claim}"
     return f"{text}."
 
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from surefoot.evaluation.frame import (
     QUESTIONS,
     Card,
-    Example,
     ExampleStep,
     FirstScreen,
     Origin,
     Question,
+    WorkedExample,
     bar,
 )
 from surefoot.stats.intervals import Cell, format_cell
@@ -92,14 +92,14 @@ def _card(card: Card) -> str:
 
 def _bar(card: Card) -> str:
     """The interval as a line with a dot, drawn against a broken line for the null."""
-    places = bar(card)
-    if places is None:
+    points = bar(card)
+    if points is None:
         return ""
-    low, value, high, null = (f"{100 * place:.1f}%" for place in places)
+    low, value, high, null = (f"{100 * point:.1f}%" for point in points)
     null_text = format_cell(float(card.null), card.spec) if card.null else "0"
     estimate = format(card.estimate, card.spec)
     label = f"{estimate}, 95 % interval in brackets; broken line at {null_text}"
-    anchors = ["start" if place < 0.3 else "end" if place > 0.7 else "middle" for place in places]
+    anchors = ["start" if point < 0.3 else "end" if point > 0.7 else "middle" for point in points]
     return (
         f'<svg class="bar" role="img" aria-label="{escape(label)}">'
         f'<line x1="{null}" x2="{null}" y1="2" y2="26" stroke="currentColor" stroke-dasharray="3 3"/>'
@@ -112,7 +112,7 @@ def _bar(card: Card) -> str:
 
 def _ranking(screen: FirstScreen) -> str:
     """Every scorer with its answers, best first."""
-    asked: list[Question] = [
+    questions: list[Question] = [
         question
         for question in QUESTIONS
         if any(card.question == question for cards in screen.ranking.values() for card in cards)
@@ -124,11 +124,11 @@ def _ranking(screen: FirstScreen) -> str:
             f"{_chip(of[question])} {escape(format(of[question].estimate, of[question].spec))}"
             if question in of
             else "not measured here"
-            for question in asked
+            for question in questions
         ]
         row = [str(number), escape(name).replace("_", "_<wbr>"), *cells]
         rows.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>")
-    head = "".join(f'<th scope="col">{escape(QUESTIONS[question])}</th>' for question in asked)
+    head = "".join(f'<th scope="col">{escape(QUESTIONS[question])}</th>' for question in questions)
     return (
         '<div class="scroll ranking" tabindex="0" role="region" aria-label="All scorers"><table><thead><tr>'
         f'<th scope="col">#</th><th scope="col">scorer</th>{head}</tr></thead>'
@@ -136,20 +136,20 @@ def _ranking(screen: FirstScreen) -> str:
     )
 
 
-def _example(example: Example, number: int) -> str:
+def _example(example: WorkedExample, number: int) -> str:
     matter = [step.number for step in example.steps if step.wrong or step.rejected] or [1]
-    shown = [
+    near = [
         step
         for step in example.steps
         if min(abs(step.number - at) for at in matter) <= _NEAR or len(example.steps) <= 2 * _NEAR + 2
     ]
     title = "It caught this" if example.caught else "It missed this"
-    whole = "" if len(shown) == len(example.steps) else f" {len(shown)} of {len(example.steps)} steps."
+    part = "" if len(near) == len(example.steps) else f" {len(near)} of {len(example.steps)} steps."
     return (
         f'<section class="card"><h2>{title} <span class="soft">'
         f'<a href="#run-{number}">trace {escape(example.trace_id)}</a></span></h2>'
         f'<p class="soft clipped">{escape(example.problem)}</p>'
-        f'{_steps(shown, clip=True)}<p class="soft">{escape(example.note)}{whole}</p></section>'
+        f'{_steps(near, clip=True)}<p class="soft">{escape(example.note)}{part}</p></section>'
     )
 
 
@@ -157,12 +157,12 @@ def _steps(steps: Sequence[ExampleStep], *, clip: bool) -> str:
     rows = []
     for step in steps:
         marks = ["✗ first error (label)"] * step.wrong + [f"▽ {step.rejected}"] * bool(step.rejected)
-        said = "".join(f'<span class="mark">{mark}</span>' for mark in marks)
+        notes = "".join(f'<span class="mark">{mark}</span>' for mark in marks)
         text = f'<span class="clipped">{escape(step.text)}</span>' if clip else escape(step.text)
         score = "" if step.score is None or math.isnan(step.score) else f"{step.score:.2f}"
         kind = ' class="wrong"' * step.wrong
         rows.append(
-            f'<tr{kind}><td>{step.number}</td><td>{text}{said}</td><td class="number">{score}</td></tr>'
+            f'<tr{kind}><td>{step.number}</td><td>{text}{notes}</td><td class="number">{score}</td></tr>'
         )
     return f'<table class="steps"><tbody>{"".join(rows)}</tbody></table>'
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, TypeVar
 
 from pydantic import BaseModel
 
-from surefoot.evaluation.frame import Card, Example, FirstScreen, Origin, sentence, weakest
+from surefoot.evaluation.frame import Card, FirstScreen, Origin, WorkedExample, sentence, weakest
 from surefoot.evaluation.markup import STYLE, first_screen, svg_of, table_html, whole_runs
 from surefoot.io.atomic import atomic_file
 from surefoot.stats.intervals import Cell, Interval, format_cell
@@ -104,7 +104,7 @@ class Section:
 
 
 def first_screen_of(
-    sections: Sequence[Section], origin: Origin, examples: Sequence[Example] = ()
+    sections: Sequence[Section], origin: Origin, examples: Sequence[WorkedExample] = ()
 ) -> FirstScreen:
     """What the sections say together: of several answers to a question the weakest counts."""
     names = dict.fromkeys(name for section in sections for name in section.cards)
@@ -118,10 +118,10 @@ def first_screen_of(
     }
     lead = next(iter(ranking), "")
     cards = ranking.get(lead, [])
-    said = [section.sentence for section in sections if section.sentence]
+    sentences = [section.sentence for section in sections if section.sentence]
     more = f" It is the first of {len(ranking)} scorers compared." if len(ranking) > 1 else ""
     return FirstScreen(
-        sentence=" ".join(said) or sentence(lead or sections[0].title, cards) + more,
+        sentence=" ".join(sentences) or sentence(lead or sections[0].title, cards) + more,
         cards=cards,
         ranking=ranking,
         examples=examples,

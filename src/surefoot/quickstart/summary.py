@@ -10,9 +10,9 @@ from surefoot.evaluation.best_of_n import RULE_NAMES
 from surefoot.evaluation.frame import (
     SMALLEST_GAIN,
     Card,
-    Example,
     FirstScreen,
     Origin,
+    WorkedExample,
     card,
     sentence,
 )
@@ -198,7 +198,9 @@ def limits(summary: Summary) -> list[str]:
     ]
 
 
-def first_screen(summary: Summary, *, examples: Sequence[Example] = (), command: str = "") -> FirstScreen:
+def first_screen(
+    summary: Summary, *, examples: Sequence[WorkedExample] = (), command: str = ""
+) -> FirstScreen:
     """The sentence, the cards and the limits."""
     answers = cards(summary)
     return FirstScreen(
@@ -212,7 +214,7 @@ def first_screen(summary: Summary, *, examples: Sequence[Example] = (), command:
     )
 
 
-def report_of(summary: Summary, *, examples: Sequence[Example] = (), command: str = "") -> Report:
+def report_of(summary: Summary, *, examples: Sequence[WorkedExample] = (), command: str = "") -> Report:
     """One offline page: first screen, curve, tables. Equal arguments give equal bytes."""
     curves: dict[str, Curve] = {title: getattr(summary, key) for key, title in CURVES.items()}
     tables = {

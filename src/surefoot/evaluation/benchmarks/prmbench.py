@@ -450,8 +450,8 @@ def _case(item: LabelledTrace) -> PRMBenchCase:
 def blind_prm_score(flags: ClassFlags) -> float:
     """The highest PRMScore of verdicts that do not depend on the step, over the share of steps kept."""
     valid, wrong = flags.tp + flags.fn, flags.fp + flags.tn
-    kept = np.linspace(0, 1, 1001)[:, None]
-    counts = np.concatenate([valid * kept, wrong * kept, valid * (1 - kept), wrong * (1 - kept)], axis=1)
+    share = np.linspace(0, 1, 1001)[:, None]
+    counts = np.concatenate([valid * share, wrong * share, valid * (1 - share), wrong * (1 - share)], axis=1)
     return float(np.nanmax(prm_score(counts)))
 
 
@@ -469,12 +469,12 @@ def _cards(score: PRMBenchScore, traces: int) -> list[Card]:
     flags, blind = score.flags, blind_prm_score(score.flags.total)
     groups = {name: group for name, group in flags.groups.items() if not math.isnan(group.value)}
     weakest = min(groups, key=lambda name: groups[name].value, default="")
-    asked: list[tuple[Question, Interval, str]] = [("reads", flags.total.score, "over all steps")]
-    asked += [("trust", groups[weakest], f"of {weakest}, its weakest group")] if weakest else []
+    estimates: list[tuple[Question, Interval, str]] = [("reads", flags.total.score, "over all steps")]
+    estimates += [("trust", groups[weakest], f"of {weakest}, its weakest group")] if weakest else []
     text = f"(rule {score.rule}). Verdicts that do not read the step reach {blind:.2f}."
     return [
         card(question, estimate, f"is the PRMScore {where} {text}", traces, "traces", null=blind)
-        for question, estimate, where in asked
+        for question, estimate, where in estimates
     ]
 
 

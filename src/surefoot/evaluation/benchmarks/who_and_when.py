@@ -245,12 +245,12 @@ def judged_blames(
 def _card(score: BlameScore, result: BlameEvaluation) -> list[Card]:
     """The step accuracy in the largest subset, against its best baseline."""
     subset = max(result.runs, key=lambda name: result.runs[name])
-    floors = [one for one in result.scores if one.kind == "floor"]
-    best = max(floors, key=lambda one: one.subsets[subset].within[0].value)
+    floors = [other for other in result.scores if other.kind == "floor"]
+    best = max(floors, key=lambda other: other.subsets[subset].within[0].value)
     null = best.subsets[subset].within[0].value
     text = f"of {subset}'s runs: the step is found. The best baseline, {best.system}, finds {null:.2f}."
-    found = score.subsets[subset].within[0]
-    return [card("reads", found, text, result.runs[subset], "runs", null=null)]
+    accuracy = score.subsets[subset].within[0]
+    return [card("reads", accuracy, text, result.runs[subset], "runs", null=null)]
 
 
 def who_and_when_section(result: BlameEvaluation) -> Section:
