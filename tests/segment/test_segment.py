@@ -444,14 +444,15 @@ def test_parts_of_a_run_are_typed():
 
 
 def test_only_the_last_reply_of_a_run_is_its_final_answer():
-    def kinds(*messages):
-        trace = segment_trace(Trace(problem_id="p", messages=messages))
+    def kinds(*messages, ended="stop"):
+        trace = segment_trace(Trace(problem_id="p", messages=messages, finish_reason=ended))
         return [step.kind for step in trace.steps]
 
     user, reply = Message(role="user", content="Yes."), Message(role="assistant", content="Which order?")
     call = Message(role="assistant", tool_calls=(ToolCall(id="a", name="order"),))
     result = Message(role="tool", content="paid", tool_call_id="a")
     assert kinds(user, reply, user, reply, user) == ["reply", "final_answer"]
+    assert kinds(user, reply, user, reply, ended="max_tokens") == ["reply", "thought"]
     assert kinds(user, reply, user, call, result) == ["reply", "tool_call"]
     assert kinds(user, call, result, reply, result, reply) == ["tool_call", "thought", "final_answer"]
 

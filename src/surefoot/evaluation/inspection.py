@@ -63,6 +63,10 @@ _COUNTED: Final = (
     "problems", "problems with a reference answer", "traces", "solutions", "chats", "agent runs", "correct",
     "wrong", "of unknown outcome", "with gold calls", "with declared tools", "without any step", "steps",
 )  # fmt: skip
+_JSON_TYPES: Final[Mapping[type, str]] = {
+    bool: "boolean", dict: "object", float: "number", int: "number", list: "array", str: "string",
+    type(None): "null",
+}  # fmt: skip
 Readable = ImportedTrace | StepScores
 
 
@@ -184,7 +188,7 @@ def inspect_traces(
     ranked = [finding for name in order for finding in top[name][:_PER_CHECK]]
     ranked += [finding for name in order for finding in top[name][_PER_CHECK:]]
     return Inspection(
-        contents={name: contents.counts[name] for name in contents.names() if contents.counts[name]},
+        contents={name: count for name, count in contents.counts.items() if count},
         lengths=contents.lengths(),
         models=dict(contents.models.most_common(_NAMES)),
         labels=dict(sorted(contents.labels.items())),
@@ -217,7 +221,7 @@ def _first(items: Iterable[Readable], limit: int) -> Iterator[Readable]:
 class _Contents:
     """Counts of one pass over the file."""
 
-    counts: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(_COUNTED, 0)))
     models: Counter[str] = field(default_factory=Counter)
     labels: Counter[str] = field(default_factory=Counter)
     problems: dict[str, Problem] = field(default_factory=dict)
@@ -226,12 +230,6 @@ class _Contents:
     errors: Counter[str] = field(default_factory=Counter)
     arguments: dict[str, Counter[tuple[str, str]]] = field(default_factory=lambda: defaultdict(Counter))
     """By tool: names and JSON types of the arguments of successful calls."""
-
-    def names(self) -> list[str]:
-        """What is counted, in the order of :data:`_COUNTED`."""
-        return sorted(
-            self.counts, key=lambda name: _COUNTED.index(name) if name in _COUNTED else len(_COUNTED)
-        )
 
     def add(self, imported: Readable) -> None:
         if isinstance(imported, StepScores):
@@ -244,7 +242,7 @@ class _Contents:
             self.counts["problems with a reference answer"] += problem.answer is not None
         for label in imported.labels:
             value = "unknown" if label.value is None else f"{label.value:+g}"
-            self.labels[label.kind if label.kind != "correctness" else f"correctness {value}"] += 1
+            self.labels[f"correctness {value}" if label.kind == "correctness" else label.kind] += 1
         if trace is not None:
             self._add_trace(trace, problem)
 
@@ -275,9 +273,8 @@ class _Contents:
         """The traces with their problems."""
         for item in imported:
             if isinstance(item, ImportedTrace) and (trace := item.trace) is not None:
-                problem = self.problems.get(trace.problem_id) or item.problem
-                text = problem or Problem(id=trace.problem_id, text="(the file has no problem)")
-                yield ProblemTrace(problem=text, trace=trace)
+                unknown = Problem(id=trace.problem_id, text="(the file has no problem)")
+                yield ProblemTrace(problem=self.problems.get(trace.problem_id, unknown), trace=trace)
 
     def lengths(self) -> dict[str, str]:
         return {name: f"{median(sizes):,.0f}, {max(sizes):,}" for name, sizes in self.sizes.items()}
@@ -296,14 +293,8 @@ class _Contents:
 
 def _shape(result: CallResult) -> set[tuple[str, str]]:
     """Names and JSON types of a call's arguments."""
-    return {(name, _json_type(value)) for name, value in (call_arguments(result.call) or {}).items()}
-
-
-def _json_type(value: object) -> str:
-    if isinstance(value, bool) or value is None:
-        return "null" if value is None else "boolean"
-    kinds: dict[type, str] = {str: "string", list: "array", dict: "object"}
-    return kinds.get(type(value), "number")
+    arguments = call_arguments(result.call) or {}
+    return {(name, _JSON_TYPES[type(value)]) for name, value in arguments.items()}
 
 
 class _Checker:

@@ -278,7 +278,7 @@ def _parts(trace: Trace, number: int, segmenter: Segmenter | None) -> list[Step]
     cut = _cut(content, segmenter or _Whole(), segmenter or Thoughts(), trace.id)
     steps += [_step(number, span, "content", kind) for span, kind in cut]
     if cut and steps[-1].kind == "thought":
-        steps[-1] = steps[-1].model_copy(update={"kind": _text_kind(trace.messages, number)})
+        steps[-1] = steps[-1].model_copy(update={"kind": _text_kind(trace, number)})
     steps += [
         Step(
             start=0,
@@ -297,12 +297,12 @@ def _step(message: int, span: Span, part: StepPart, kind: StepKind) -> Step:
     return Step(start=span[0], end=span[1], message=message, part=part, kind=kind)
 
 
-def _text_kind(messages: Sequence[Message], number: int) -> StepKind:
+def _text_kind(trace: Trace, number: int) -> StepKind:
     """Kind of the text of an assistant message, by what comes before and after it."""
-    later = range(number + 1, len(messages))
+    messages, later = trace.messages, range(number + 1, len(trace.messages))
     if not messages[number].tool_calls and (not later or messages[number + 1].role == "user"):
         goes_on = any(messages[index].role == "assistant" for index in later)
-        return "reply" if goes_on else "final_answer"
+        return "reply" if goes_on else "thought" if trace.cut_off else "final_answer"
     return "recovery" if number > 0 and reports_error(messages[number - 1]) else "thought"
 
 
