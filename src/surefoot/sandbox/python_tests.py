@@ -149,13 +149,6 @@ class TaskVerdict(FrozenModel):
         """Whether the runs differ."""
         return 0 < self.passes < self.runs
 
-    @property
-    def fraction(self) -> float | None:
-        """Share of tests that passed in the reported run; ``None`` if unknown."""
-        if not self.runs:
-            return None
-        return sum(test.outcome is TestOutcome.PASSED for test in self.tests) / len(self.tests)
-
 
 def grade_python(
     sandbox: Sandbox,
