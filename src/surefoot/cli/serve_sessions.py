@@ -103,7 +103,7 @@ class Sessions(Command):
         )
 
     def _episode(self, line: Conversation) -> dict[str, Any]:
-        from surefoot.rl.engines import skyrl_rows, verifiers_state, verl_rows
+        from surefoot.rl.engines import skyrl_rows, verifiers_trace, verl_rows
 
         turns = self._rewarded(line)
         about = {"session": line.session, "problem_id": line.problem.id, "trace_id": line.trace.id}
@@ -112,7 +112,7 @@ class Sessions(Command):
                 return {**about, "samples": verl_rows(turns)}
             if self.trainer == "skyrl":
                 return {**about, **skyrl_rows(turns)}
-            return {**about, **verifiers_state(turns, name=line.trace.id)}
+            return {**about, **verifiers_trace(turns, name=line.trace.id, task=line.problem.id)}
         except ScoreError as error:
             raise RecordError(f"session {line.session!r}: {error}") from error
 

@@ -265,9 +265,10 @@ def calibration_section(audit: CalibrationAudit) -> Section:
     """Reliability overall, by position, and before and after each fitted map."""
     return Section(
         title="Reliability of step scores",
-        about="Bias is the mean score less the share of good steps. Maps are fitted on half 0 of the "
-        f"problems ({audit.fit_problems} of {audit.problems}) and evaluated on the others. Intervals are 95 "
-        "%, over problems.",
+        about=f"The ECE is over {audit.scorers[0].overall.calibration.binning} bins. Bias is the mean score "
+        "less the share of good steps. Maps are fitted on half 0 of the problems "
+        f"({audit.fit_problems} of {audit.problems}) and evaluated on the others. Intervals are 95 %, over "
+        "problems.",
         findings=findings(audit),
         results=audit,
         cards={
@@ -322,7 +323,8 @@ def _finding(scorer: ScorerCalibration) -> str:
     way = "too high" if overall.bias > 0 else "too low"
     worth = "below" if overall.brier < overall.brier_constant else "above"
     sentences = [
-        f"{scorer.name}: on {overall.steps} steps the ECE is {scorer.overall.ece:.3f}; scores are on "
+        f"{scorer.name}: on {overall.steps} steps the ECE over {overall.binning} bins is "
+        f"{scorer.overall.ece:.3f}; scores are on "
         f"average {abs(overall.bias):.3f} {way}; the Brier score {scorer.overall.brier:.3f} is {worth} "
         f"the {overall.brier_constant:.3f} of a constant; the AUC is {scorer.auc:.3f}."
     ]

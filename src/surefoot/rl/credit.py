@@ -498,8 +498,11 @@ class AnchorState(Rule):
     """Anchor states (GiGPO, Feng et al., arXiv 2505.10978, equations 6 to 8): A = A_episode + ω A_step.
 
     A_episode compares the total rewards of a group's episodes: one stream, whose baseline the estimator
-    subtracts (``group``, as published). A_step compares turns taken in equal environment states of a group:
-    with the discounted return R_k = sum over j >= k of γ^(j-k) r_j,
+    subtracts (``group``, as published). Its mean and deviation are over episodes, as in equation 6, or with
+    ``episode_mean`` = turns over all turns, so that an episode counts as often as it has turns: what the
+    authors' code does by default (``compute_mean_std_cross_all_data`` of verl-agent). A_step compares turns
+    taken in equal environment states of a group: with the discounted return
+    R_k = sum over j >= k of γ^(j-k) r_j,
 
         A_step = R_k - mean of R over the turns of the group in that state,
 
@@ -515,6 +518,10 @@ class AnchorState(Rule):
         description="Reward of a turn: its score, the outcome at the last turn (0 before it), or both.",
     )
     weight: float = Field(default=1.0, gt=0, description="ω, weight of the comparison within states.")
+    episode_mean: Literal["episodes", "turns"] = Field(
+        default="episodes",
+        description="What the episodes' baseline averages: episodes (the paper) or their turns (its code).",
+    )
     gamma: float = Field(default=0.95, gt=0, le=1, description="Discount per turn within states.")
     scale: bool = Field(
         default=False, description="Divide by the standard deviation of the returns in a state."
@@ -549,7 +556,12 @@ class AnchorState(Rule):
             if rewards_k is None or returns_k is None:
                 episode = within = RewardStream(at=(), values=())
             else:
-                episode = RewardStream(at=(rollout.last,), values=(float(rewards_k.sum()),))
+                total, turns = float(rewards_k.sum()), len(rollout.ends)
+                episode = (
+                    RewardStream(at=rollout.ends, values=(total,) * turns, reach="own")
+                    if self.episode_mean == "turns"
+                    else RewardStream(at=(rollout.last,), values=(total,))
+                )
                 pairs = zip(rollout.states, returns_k.tolist(), strict=True)
                 values = tuple(self._relative(value, visits[state]) for state, value in pairs)
                 within = RewardStream(at=rollout.ends, values=values)

@@ -117,10 +117,15 @@ def reliability_by(
     return results
 
 
-def expected_calibration_error(scores: ArrayLike, good: ArrayLike, *, bins: int = 10) -> float:
-    """ECE over ``bins`` bins of equal mass; both are [steps], ``good`` may hold soft labels; NaN if empty."""
+def expected_calibration_error(
+    scores: ArrayLike, good: ArrayLike, *, bins: int = 10, binning: Binning = "equal-mass"
+) -> float:
+    """ECE over ``bins`` bins; both are [steps], ``good`` may hold soft labels; NaN if empty.
+
+    State the binning beside the number: bins of equal mass and of equal width give different errors.
+    """
     score, fact = np.asarray(scores, dtype=float), np.asarray(good, dtype=float)
-    return _expected_error(score, fact, _bin_numbers(score, bins, "equal-mass"))
+    return _expected_error(score, fact, _bin_numbers(score, bins, binning))
 
 
 def _expected_error(score: FloatArray, fact: FloatArray, number: NDArray[np.intp]) -> float:

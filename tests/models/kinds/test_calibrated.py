@@ -1,4 +1,5 @@
 import json
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from surefoot.models.kinds.calibrated import (
     save_calibration,
 )
 from surefoot.protocols import StepScorer
-from surefoot.stats.calibration import expected_calibration_error, reliability
+from surefoot.stats.calibration import Binning, expected_calibration_error, reliability
 
 IDS = ["t1", "t2"]
 
@@ -170,7 +171,9 @@ def test_isotonic_pools_what_falls():
 @given(st.lists(st.tuples(st.integers(0, 8), st.booleans()), min_size=1, max_size=60))
 def test_the_error_is_that_of_the_evaluation(pairs):
     scores, good = np.array([s / 8 for s, _ in pairs]), np.array([float(g) for _, g in pairs])
-    assert expected_calibration_error(scores, good) == pytest.approx(reliability(scores, good).ece, abs=1e-9)
+    for binning in get_args(Binning):
+        expected = reliability(scores, good, binning=binning).ece
+        assert expected_calibration_error(scores, good, binning=binning) == pytest.approx(expected, abs=1e-9)
 
 
 def test_unknown_steps_are_dropped_and_counted():

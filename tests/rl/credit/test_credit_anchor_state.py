@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -38,13 +39,19 @@ def test_turns_in_equal_states_are_compared() -> None:
 
 
 def _published(
-    group: list[list[float]], states: list[str], gamma: float, omega: float, *, scale: bool
+    group: list[list[float]], states: list[str], gamma: float, omega: float, *, scale: bool, mean: str
 ) -> list[list[float]]:
-    """One number per turn, by the formula of verl-agent: each turn is a row of the batch."""
+    """One number per turn, by the formula of verl-agent: each turn is a row of the batch.
+
+    ``episode_norm_reward`` appends a row's score to its group's list, every row's where
+    ``compute_mean_std_cross_all_data`` is set (the default), else one row of each episode.
+    """
     totals = torch.tensor([sum(rewards) for rewards in group])
-    episode = totals - totals.mean()
+    lengths = torch.tensor([len(rewards) for rewards in group])
+    rows = totals.repeat_interleave(lengths) if mean == "turns" else totals
+    episode = totals - rows.mean()
     if scale:
-        episode = episode / (totals.std() + 1e-6)
+        episode = episode / (rows.std() + 1e-6)
     visits: dict[str, list[float]] = {}
     returns = [
         [sum(gamma ** (j - k) * rewards[j] for j in range(k, len(rewards))) for k in range(len(rewards))]
@@ -66,17 +73,20 @@ def _published(
     ]
 
 
+@pytest.mark.parametrize("mean", ["episodes", "turns"])
 @pytest.mark.parametrize("scale", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_same_numbers_as_the_authors_formula(seed: int, *, scale: bool) -> None:
+def test_the_same_numbers_as_the_authors_formula(
+    seed: int, mean: Literal["episodes", "turns"], *, scale: bool
+) -> None:
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, 6, size=5)
     states = ["".join(rng.choice(list("abcd"), size=length)) for length in lengths]
     rewards = [rng.normal(size=length).round(2).tolist() for length in lengths]
-    rule = AnchorState(rewards="scores", gamma=0.95, weight=0.7, scale=scale)
+    rule = AnchorState(rewards="scores", episode_mean=mean, gamma=0.95, weight=0.7, scale=scale)
     group = [_episode(one, values) for one, values in zip(states, rewards, strict=True)]
     arrays = _advantages(rule, group, Group(scale=scale, std="sample"))
-    expected = _published(rewards, states, 0.95, 0.7, scale=scale)
+    expected = _published(rewards, states, 0.95, 0.7, scale=scale, mean=mean)
     for array, values in zip(arrays, expected, strict=True):
         assert array == pytest.approx(np.repeat(values, 2).tolist(), abs=1e-4)
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from surefoot.errors import ScoreError
-from surefoot.rl.engines import RecordedTurn, skyrl_rows, token_rows, verifiers_state, verl_rows
+from surefoot.rl.engines import RecordedTurn, skyrl_rows, token_rows, verifiers_trace, verl_rows
 from surefoot.rl.engines.verl import TOKEN_REWARDS
 
 
@@ -52,17 +52,32 @@ def test_the_shapes_of_the_engines() -> None:
     assert output["loss_masks"] == [[1, 1], [1]]
     assert output["stop_reasons"] == ["stop", "length"]
     assert output["rollout_logprobs"] == [[-0.5, -0.5], [-0.5]]
-    state = verifiers_state(TURNS, name="e")
-    assert [step["reward"] for step in state["trajectory"]] == [0.25, 0.75]
-    assert state["trajectory"][1]["tokens"]["completion_ids"] == [5]
-    assert state["trajectory"][0]["trajectory_id"] == "e"
+    trace = verifiers_trace(TURNS, name="e", task="p")
+    assert (trace["id"], trace["info"]["turn_rewards"]) == ("e", [0.25, 0.75])
+    assert [node["parent"] for node in trace["nodes"]] == [None, 0, 1]
+    assert [node.get("token_ids") for node in trace["nodes"]] == [None, [1, 2, 3, 4], [9, 9, 5]]
+    assert trace["nodes"][2]["mask"] == [False, False, True]
+
+
+def test_a_verifiers_trace_branches_where_a_prompt_does_not_go_on() -> None:
+    trace = verifiers_trace([*TURNS, turn([7], [6], 0.5)], name="e", task="p")
+    assert [node["parent"] for node in trace["nodes"]] == [None, 0, 1, None, 3]
+    user, answer = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
+    unknown = [
+        RecordedTurn(prompt=[user], completion=answer, reward=0.0),
+        RecordedTurn(prompt=[user, answer, user], completion=answer, reward=1.0),
+        RecordedTurn(prompt=[user, user], completion=answer, reward=1.0),
+    ]
+    nodes = verifiers_trace(unknown, name="e", task="p")["nodes"]
+    assert [node["parent"] for node in nodes] == [None, 0, 1, 2, None, 4, 5]
+    assert [node["token_ids"] for node in nodes if node.get("sampled")] == [[], [], []]
 
 
 def test_what_is_unknown_is_not_made_up() -> None:
     bare = RecordedTurn(prompt=[], completion={}, reward=1.0)
     with pytest.raises(ScoreError, match="without the token ids"):
         token_rows([bare])
-    assert verifiers_state([bare], name="e")["trajectory"][0]["tokens"] is None
+    assert verifiers_trace([bare], name="e", task="p")["nodes"][0]["token_ids"] == []
     odd = RecordedTurn(
         prompt=[], completion={}, reward=1.0, prompt_ids=[1], completion_ids=[2, 3], logprobs=[0]
     )

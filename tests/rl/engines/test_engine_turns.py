@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,10 +11,10 @@ import pytest
 from surefoot.errors import ScoreError
 from surefoot.rl.advantage import Group, Reinforce
 from surefoot.rl.credit import AnchorState, TurnDifference
+from surefoot.rl.engines.prime_rl import set_turn_rewards
 from surefoot.rl.engines.turns import (
     at_turn_ends,
     episode,
-    set_verifiers_turns,
     skyrl_turn_rewards,
     turn_advantages,
     verl_turn_rewards,
@@ -68,10 +69,11 @@ def test_skyrl_has_rewards_per_token() -> None:
         skyrl_turn_rewards(output, [[0.1, 0.2, 0.7]])
 
 
-def test_verifiers_has_them_in_the_steps_of_its_trajectory() -> None:
-    state = {"trajectory": [{"reward": None, "advantage": None} for _ in range(2)]}
-    set_verifiers_turns(state, advantages=[0.5, -0.5])
-    assert state["trajectory"] == [{"reward": None, "advantage": 0.5}, {"reward": None, "advantage": -0.5}]
-    with pytest.raises(ScoreError, match="1 values of 'reward' for 2 turns"):
-        set_verifiers_turns(state, rewards=[1.0], advantages=[0.0, 0.0])
-    assert state["trajectory"][0]["advantage"] == 0.5
+def test_a_verifiers_trace_has_one_reward_for_each_turn() -> None:
+    nodes = [SimpleNamespace(sampled=sampled) for sampled in (False, True, False, True)]
+    trace = SimpleNamespace(id="t", nodes=nodes, info={})
+    with pytest.raises(ScoreError, match="1 rewards for 2 turns of trace t"):
+        set_turn_rewards(trace, [1.0])
+    assert trace.info == {}
+    set_turn_rewards(trace, [1, None])
+    assert trace.info == {"turn_rewards": [1.0, None]}

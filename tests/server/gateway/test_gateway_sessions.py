@@ -183,10 +183,11 @@ def test_scores_of_turns_stand_at_their_steps(tmp_path):
     out = tmp_path / "out"
     good("serve", "sessions", f"--database={tmp_path / 's.db'}", f"--out={out}", "--trainer=verifiers")
     assert [one.scores for one in read_records(out / "scores.jsonl", StepScores)] == [(0.9, 0.9)]
-    [state] = map(json.loads, (out / "episodes.jsonl").read_text().splitlines())
-    assert [step["reward"] for step in state["trajectory"]] == [0.9, 0.9]
-    assert state["trajectory"][1]["tokens"] is None
-    assert [one["role"] for one in state["completion"]] == ["assistant", "user", "assistant"]
+    [trace] = map(json.loads, (out / "episodes.jsonl").read_text().splitlines())
+    assert trace["info"] == {"turn_rewards": [0.9, 0.9]}
+    sampled = [node.get("sampled", False) for node in trace["nodes"]]
+    assert sampled == [node["message"]["role"] == "assistant" for node in trace["nodes"]]
+    assert [node["parent"] for node in trace["nodes"]] == [None, 0, 1, 2]
 
 
 def test_a_lone_answer_is_cut_as_the_gateway_cut_it(tmp_path):

@@ -248,10 +248,10 @@ def _without_end(step: str, separators: Sequence[str]) -> str:
     """``step`` without one of ``separators`` as its last word; the line breaks after it stay."""
     bare = step.rstrip()
     for separator in separators:
-        before = bare.removesuffix(separator)
-        part_of_word = separator[0].isalpha() and before[-1:].isalpha()
-        if before != bare and not part_of_word:
-            return before.rstrip() + re.sub(r"^[^\r\n]*", "", step[len(bare) :])
+        text = bare.removesuffix(separator)
+        part_of_word = separator[0].isalpha() and text[-1:].isalpha()
+        if text != bare and not part_of_word:
+            return text.rstrip() + re.sub(r"^[^\r\n]*", "", step[len(bare) :])
     return step
 
 

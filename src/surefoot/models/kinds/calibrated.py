@@ -27,7 +27,7 @@ from surefoot.models.card import CALIBRATION, read_json
 from surefoot.models.scorer import CheckpointScorer
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import FrozenModel, StepScores, content_id
-from surefoot.stats.calibration import MapKind, expected_calibration_error
+from surefoot.stats.calibration import Binning, MapKind, expected_calibration_error
 from surefoot.stats.roc import roc_auc
 
 FloatArray: TypeAlias = NDArray[np.float64]
@@ -91,9 +91,11 @@ class Calibration(FrozenModel):
     dropped: int
     """Steps without score or label."""
     ece_before: float
-    """Expected calibration error on the fitting split, ten bins of equal mass."""
+    """Expected calibration error on the fitting split, over ten bins."""
     ece_after: float
     """The same after the map. It is fitted to these steps: too good, most of all for ``isotonic``."""
+    ece_binning: Binning = "equal-mass"
+    """How both were binned."""
 
 
 def fit_calibration(

@@ -1,4 +1,4 @@
-"""Step and turn rewards for engines that train elsewhere: TRL's GRPO trainer, verl, SkyRL, verifiers."""
+"""Step and turn rewards for engines that train elsewhere: TRL's GRPO trainer, verl, SkyRL, prime-rl."""
 
 import lazy_loader
 

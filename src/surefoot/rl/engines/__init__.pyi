@@ -1,3 +1,5 @@
+from .prime_rl import set_turn_rewards as set_turn_rewards
+from .prime_rl import turn_credit_algorithm as turn_credit_algorithm
 from .rewards import StepRewards as StepRewards
 from .rewards import step_reward_function as step_reward_function
 from .trl_trainer import StepGRPOTrainer as StepGRPOTrainer
@@ -5,12 +7,11 @@ from .turns import RecordedTurn as RecordedTurn
 from .turns import TokenRow as TokenRow
 from .turns import at_turn_ends as at_turn_ends
 from .turns import episode as episode
-from .turns import set_verifiers_turns as set_verifiers_turns
 from .turns import skyrl_rows as skyrl_rows
 from .turns import skyrl_turn_rewards as skyrl_turn_rewards
 from .turns import token_rows as token_rows
 from .turns import turn_advantages as turn_advantages
-from .turns import verifiers_state as verifiers_state
+from .turns import verifiers_trace as verifiers_trace
 from .turns import verl_rows as verl_rows
 from .turns import verl_turn_rewards as verl_turn_rewards
 from .verl import StepRewardManager as StepRewardManager

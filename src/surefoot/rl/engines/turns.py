@@ -1,8 +1,8 @@
 """Rewards and advantages of turns, for engines that roll out several turns: verl, SkyRL, verifiers.
 
-Written against the documented types of verl 0.9.1 (``response_mask``), SkyRL (``GeneratorOutput``) and
-verifiers (``State["trajectory"]``, which prime-rl trains on). None is a dependency of this package. Every
-function asks for one number for each turn, so that no turn gets 0 because its reward was forgotten.
+Written against the types of verl 0.9.1 (``response_mask``), SkyRL 0.3 (``GeneratorOutput``) and verifiers 0.4
+(``Trace``). None is a dependency of this package. Every function asks for one number for each turn, so that
+no turn gets 0 because its reward was forgotten.
 
 TRL does not support them: its reward functions return one number per completion.
 
@@ -13,7 +13,7 @@ server reported are given on: text is never encoded again, since its tokens need
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -89,27 +89,6 @@ def skyrl_turn_rewards(output: Mapping[str, Any], rewards: Sequence[Sequence[flo
             for mask, values in zip(output["loss_masks"], rewards, strict=True)
         ],
     }
-
-
-def set_verifiers_turns(
-    state: MutableMapping[str, Any],
-    *,
-    rewards: Sequence[float] | None = None,
-    advantages: Sequence[float] | None = None,
-) -> None:
-    """Fill in ``reward`` and ``advantage`` of each step of a verifiers ``State["trajectory"]``: call it in a
-    rubric, before the group is scored, which fills fields that are still ``None``.
-
-    Raises ``ScoreError`` if the numbers of turns and values differ; nothing is changed then.
-    """
-    steps = state["trajectory"]
-    fields = {"reward": rewards, "advantage": advantages}
-    for name, values in fields.items():
-        if values is not None and len(values) != len(steps):
-            raise ScoreError(f"{len(values)} values of {name!r} for {len(steps)} turns: give one for each")
-    for name, values in fields.items():
-        for step, value in zip(steps, values or (), strict=False):
-            step[name] = float(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,44 +195,58 @@ def skyrl_rows(turns: Sequence[RecordedTurn]) -> dict[str, Any]:
     }
 
 
-def verifiers_state(turns: Sequence[RecordedTurn], *, name: str) -> dict[str, Any]:
-    """A verifiers ``State`` with its ``trajectory``; tokens are ``None`` where they are unknown.
+def verifiers_trace(turns: Sequence[RecordedTurn], *, name: str, task: str) -> dict[str, Any]:
+    """A record of verifiers' ``Trace`` with ``info["turn_rewards"]``, as
+    :func:`surefoot.rl.engines.turn_credit_algorithm` reads it.
 
-    ``name`` becomes the ``trajectory_id``.
+    A turn whose prompt continues the turn before is in the same branch, any other begins a new branch. The
+    tokens of a prompt are at the message that answers it: which of them belong to which message was not
+    recorded. ``task`` names the problem.
     """
-    state: dict[str, Any] = {
-        "prompt": list(turns[0].prompt),
-        "completion": [*turns[-1].prompt[len(turns[0].prompt) :], turns[-1].completion],
-        "trajectory": [_trajectory_step(turn, name) for turn in turns],
-        "reward": sum(turn.reward for turn in turns),
-        "is_truncated": turns[-1].truncated,
-    }
-    set_verifiers_turns(state, rewards=[turn.reward for turn in turns])
-    return state
-
-
-def _trajectory_step(turn: RecordedTurn, name: str) -> dict[str, Any]:
-    tokens = None
-    if turn.prompt_ids and turn.completion_ids:
-        turn.require_tokens()
-        tokens = {
-            "prompt_ids": list(turn.prompt_ids),
-            "prompt_mask": [0] * len(turn.prompt_ids),
-            "completion_ids": list(turn.completion_ids),
-            "completion_mask": [1] * len(turn.completion_ids),
-            "completion_logprobs": list(turn.logprobs),
-            "overlong_prompt": False,
-            "is_truncated": turn.truncated,
-            "routed_experts": None,
-        }
+    nodes: list[dict[str, Any]] = []
+    parent: int | None = None
+    seen: list[Mapping[str, Any]] = []
+    context: list[int] = []
+    for turn in turns:
+        if turn.prompt_ids or turn.completion_ids:
+            turn.require_tokens()
+        prompt_ids = list(turn.prompt_ids)
+        continues = prompt_ids[: len(context)] == context and (not context or len(prompt_ids) > len(context))
+        if not continues or (not context and list(turn.prompt[: len(seen)]) != seen):
+            parent, seen, context = None, [], []
+        for message in turn.prompt[len(seen) :]:
+            nodes.append({"parent": parent, "message": _verifiers_message(message)})
+            parent = len(nodes) - 1
+        between, completion_ids = prompt_ids[len(context) :], list(turn.completion_ids)
+        nodes.append(
+            {
+                "parent": parent,
+                "message": _verifiers_message(turn.completion),
+                "sampled": True,
+                "token_ids": between + completion_ids,
+                "mask": [False] * len(between) + [True] * len(completion_ids),
+                "logprobs": list(turn.logprobs),
+            }
+        )
+        parent, seen = len(nodes) - 1, [*turn.prompt, turn.completion]
+        context = prompt_ids + completion_ids
     return {
-        "prompt": list(turn.prompt),
-        "completion": [turn.completion],
-        "response": None,
-        "tokens": tokens,
-        "reward": None,
-        "advantage": None,
-        "is_truncated": turn.truncated,
-        "trajectory_id": name,
-        "extras": {},
+        "id": name,
+        "task": {"type": "Task", "data": {"idx": 0, "name": task, "prompt": None}},
+        "agent": {"config": {}},
+        "nodes": nodes,
+        "rewards": {"turns": {"score": sum(turn.reward for turn in turns)}},
+        "info": {"turn_rewards": [turn.reward for turn in turns]},
+        "is_completed": True,
+        "ok": True,
+        "stop_condition": "max_output_tokens" if turns[-1].truncated else None,
     }
+
+
+def _verifiers_message(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message in OpenAI's shape, its tool calls with name and arguments at the top."""
+    calls = [
+        {"id": call["id"], **{key: call["function"][key] for key in ("name", "arguments")}}
+        for call in message.get("tool_calls") or ()
+    ]
+    return {**message, "tool_calls": calls} if calls else dict(message)
