@@ -47,7 +47,7 @@ $(BIN)/python:
 lock: setup ## write the lock files anew, keeping versions (ARGS='--upgrade-package NAME' or '--upgrade'; PIP_ARGS: index of CPU builds)
 	$(BIN)/python tools/lock.py --pip='$(PIP_ARGS)' $(ARGS)
 
-quickstart: setup ## run the whole way from problems to a measured reward model (OUT=directory, ARGS='more options')
+quickstart: setup ## run the whole way from problems to a measured reward model, at a small size (OUT=directory, ARGS=--full)
 	$(BIN)/surefoot quickstart $(if $(OUT),--out '$(OUT)') $(ARGS)
 
 test: setup ## run every test, the slow ones too, in two processes more than there are cores (ARGS='pytest options')

@@ -20,9 +20,9 @@ from surefoot.quickstart.config import QuickstartConfig
 class Quickstart(Command):
     """Run the whole pipeline on the built-in lab: sample, label, train, select, compare, report.
 
-    Takes about two minutes on two cores, without network or GPU; with `--full`, the size of the published
-    figures, about fifteen. If the command is stopped, the same command resumes. Ends with `summary.json` and
-    `report.html` in the run directory.
+    Takes about two minutes on two idle cores, without network or GPU; with `--full`, the size of the
+    published figures, up to an hour. If the command is stopped, the same command resumes. Ends with
+    `summary.json` and `report.html` in the run directory.
 
     Example: `surefoot quickstart --out runs/quickstart`
 

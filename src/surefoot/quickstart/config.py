@@ -14,7 +14,7 @@ FULL = {"train_problems": 750, "test_problems": 300, "test_samples": 64, "traini
 
 
 class QuickstartConfig(FrozenModel):
-    """Sizes of the quickstart. The defaults take about two minutes on two cores, ``FULL`` about fifteen."""
+    """Sizes of the quickstart. The defaults take about two minutes on two cores, ``FULL`` up to an hour."""
 
     seed: int = Field(
         default=0, description="Seed of everything that is random; equal seeds give equal results."
