@@ -252,6 +252,20 @@ class Report:
         cells = [attrgetter(column) if isinstance(column, str) else column for column in columns.values()]
         return self.table(list(columns), [[cell(item) for cell in cells] for item in items], caption)
 
+    def tables(self, results: Any) -> Self:
+        """Add the tables of a result, which are printed as well unless a cell has several lines."""
+        rows: dict[str, list[Measures]] = {}
+        _collect(results, (), {}, rows)
+        for path, of_path in rows.items():
+            table = _table(path, of_path)
+            self.table(table.headers, table.rows, table.caption)
+            if any("\n" in str(cell) for row in table.rows for cell in row):
+                continue
+            self.printed.append(replace(table, rows=table.rows[:PRINTED_ROWS], spec=".3f"))
+            if len(table.rows) > PRINTED_ROWS:
+                self.printed.append(f"{len(table.rows) - PRINTED_ROWS} more rows are in the report")
+        return self
+
     def figure(self, figure: Figure, caption: str) -> Self:
         """Add a matplotlib figure as inline SVG; ``caption`` is also what a screen reader says."""
         self._figures += 1
@@ -271,16 +285,7 @@ class Report:
         for plot in section.plots:
             if figure := plot_figure(plot, rows):
                 self.figure(figure, plot.caption)
-        for path, of_path in rows.items():
-            table = _table(path, of_path)
-            self.table(table.headers, table.rows, table.caption)
-            multi_line = any("\n" in str(cell) for row in table.rows for cell in row)
-            if multi_line:
-                continue
-            self.printed.append(replace(table, rows=table.rows[:PRINTED_ROWS], spec=".3f"))
-            if len(table.rows) > PRINTED_ROWS:
-                self.printed.append(f"{len(table.rows) - PRINTED_ROWS} more rows are in the report")
-        return self
+        return self.tables(section.results)
 
     def html(self) -> str:
         """The whole page."""

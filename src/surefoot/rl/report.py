@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from surefoot.evaluation.frame import SMALLEST_GAIN, FirstScreen, Origin, card, sentence
 from surefoot.evaluation.palette import GREY, SERIES
 from surefoot.evaluation.plots import colour_of, legend, new_figure, shade
-from surefoot.evaluation.report import Column, Report
+from surefoot.evaluation.report import Report
 from surefoot.io import read_records
-from surefoot.rl.log import Alarm, EvaluationRow, RLLog, SampleRow, UpdateRow
+from surefoot.rl.log import EvaluationRow, RLLog, SampleRow, UpdateRow
 from surefoot.stats.intervals import Interval
 
 if TYPE_CHECKING:
@@ -23,30 +23,6 @@ if TYPE_CHECKING:
 
 _Quantity = Callable[[UpdateRow], float | None]
 _STAGES = ("generation", "scoring", "update")
-_ALARMS: dict[str, Column[Alarm]] = {
-    "alarm": "name",
-    "began at": "update",
-    "raised at": "raised",
-    "held until": lambda alarm: "the end" if alarm.until is None else str(alarm.until),
-    "measured": "measured",
-    "threshold": "threshold",
-    "message": "message",
-}
-_EVALUATIONS: dict[str, Column[EvaluationRow]] = {
-    "update": "update",
-    "samples": "samples",
-    "accuracy": "accuracy",
-    "proxy": "proxy",
-    "trace error": "trace_error",
-    "tokens": "shape.tokens",
-    "steps": "shape.steps",
-    "empty steps": "shape.empty",
-    "repeated steps": "shape.repeated",
-    "failed": "failed",
-    "ungraded": "ungraded",
-    "unscored": "unscored",
-    "unjudged": "unjudged",
-}
 
 
 def write_report(
@@ -68,7 +44,7 @@ def write_report(
         report.text(finding)
     report.heading("Alarms")
     if log.alarms:
-        report.records("Updates", log.alarms, _ALARMS)
+        report.tables({"alarms": log.alarms})
     else:
         report.text("None.")
     if log.evaluations:
@@ -82,7 +58,7 @@ def write_report(
             figure, axes = _axes("correct answers with a wrong step")
             _band(axes, log.evaluations, lambda row: row.trace_error, SERIES[3], "held-out problems")
             report.figure(figure, "Trace error: correct answers with at least one wrong step")
-        report.records("Evaluations", log.evaluations, _EVALUATIONS)
+        report.tables({"evaluations": log.evaluations})
     if log.updates:
         report.heading("Training rollouts")
         report.figure(_rollouts_figure(log), "What the guards watch; dotted lines mark where alarms began")
