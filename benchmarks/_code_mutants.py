@@ -26,6 +26,8 @@ TRAINING_PROBLEMS = 500
 """Of MBPP, whose mutants the PRM learns from; HumanEval is for measuring alone."""
 MUTANTS = 2
 """Of each problem of HumanEval; of those of MBPP one more."""
+CONFIRMED = slice(500, 660)
+"""Problems of MBPP that ``execution-trace`` was not tuned on."""
 FAILURES = 8
 """Failing samples of each task."""
 
@@ -41,13 +43,10 @@ def figures_of(
     began = time.perf_counter()
     guesses: dict[str, list[int | None]] = {"accuracy": named_by_trace(plain(items))}
     yield figure("first_wrong_line_cost", (time.perf_counter() - began) / len(items), "seconds a mutant")
-    yield from blame_figures("mutants", plain(items), guesses["accuracy"], faults)
-    other = [with_other_names(item) for item in items]
-    same_steps = [at for at, item in enumerate(other) if item is not None]
-    renamed = [item for item in other if item is not None]
-    yield from blame_figures(
-        "renamed_mutants", renamed, named_by_trace(renamed), [faults[at] for at in same_steps]
-    )
+    yield from mutant_figures("mutants", items, guesses["accuracy"])
+    mbpp = list(read_mbpp_check(data / "mbpp_mxeval.jsonl.gz", report=ReadReport()))[CONFIRMED]
+    unseen = list(labelled_mutants(mbpp[: 30 if quick else None], sandbox, per_problem=MUTANTS))
+    yield from mutant_figures("mbpp_mutants", unseen, named_by_trace(plain(unseen)))
     guesses |= {
         "floor_first": [0] * len(items),
         "floor_last": [len(some) - 1 for some in lengths],
@@ -67,6 +66,21 @@ def figures_of(
     verdicts = [one for one in grade_traces(sandbox, plain(items), visibility="visible") if one is not None]
     passed = [one.passed is True for one in verdicts]
     yield figure("visible_false_pass", sum(passed) / len(passed), f"of {len(passed)} mutants")
+
+
+def mutant_figures(
+    name: str, items: Sequence[LabelledTrace], blamed: Sequence[int | None]
+) -> Iterator[dict[str, Any]]:
+    """Figures of mutants as they are, and with other names of local variables."""
+    faults = [[label.value for label in item.labels].index(-1.0) for item in items]
+    yield from blame_figures(name, plain(items), blamed, faults)
+    pairs = [
+        (other, fault) for item, fault in zip(items, faults, strict=True) if (other := with_other_names(item))
+    ]
+    renamed = [other for other, _ in pairs]
+    yield from blame_figures(
+        f"renamed_{name}", renamed, named_by_trace(renamed), [fault for _, fault in pairs]
+    )
 
 
 def blame_figures(

@@ -31,6 +31,7 @@ scorers; its states are computed once and kept in ``--features``.
   ``learned_auc_vs_floor``: ``prm`` minus the best of length, number of steps and log-probability.
 - ``mutants_coverage``, ``mutants_precision``: of how many mutants ``execution-trace`` calls a step wrong, and
   how often that is the faulty one; ``renamed_mutants_…``: the same with other names of local variables;
+  ``mbpp_mutants_…``, ``renamed_mbpp_mutants_…``: the same of MBPP's problems;
   ``real_failures_coverage_…``: of how many failing samples it calls a step wrong, on the tasks that it was
   ``tuned`` on and on the others. Their precision takes a reader (docs/results/code.md).
 - ``first_wrong_line_accuracy``: how often ``execution-trace`` names the faulty step of mutants of reference
