@@ -51,7 +51,7 @@ class MonteCarloLabeller:
     With ``prefix_in="user-turn"`` the prefix is quoted in the user's message, for a server that cannot
     continue the beginning of an answer; this needs a chat format. The policy then knows that the words are
     not its own and may correct them, so values after an error are too high. Replies that repeat the prefix
-    lose it, and those that begin the solution anew are not counted. The labels' source ends with
+    lose it, and those that start the solution again are not counted. The labels' source ends with
     ``-user-turn``.
 
     Traces that cannot share rollouts are labelled concurrently: a server always has requests, and a policy in

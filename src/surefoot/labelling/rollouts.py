@@ -22,8 +22,8 @@ PrefixIn = Literal["answer", "user-turn"]
 USER_TURN = """\
 
 
-A solution has been begun. Go on where it stops, without repeating it, until the final answer. Do not judge or
-correct what is there.
+The solution so far follows. Continue it from its end to the final answer, without repeating, judging or
+correcting it.
 
 {prefix}"""
 """Follows the problem in the user's message, for servers that cannot continue the beginning of an answer."""
@@ -188,8 +188,8 @@ class RolloutSampler:
         if isinstance(self._prompt, str):
             raise LabelError("a prefix in the user's turn needs a prompt format with chat")
         *before, user = self._prompt
-        told = (user.content or "").rstrip() + USER_TURN.replace("{prefix}", prefix)
-        return (*before, user.model_copy(update={"content": told}))
+        content = (user.content or "").rstrip() + USER_TURN.replace("{prefix}", prefix)
+        return (*before, user.model_copy(update={"content": content}))
 
     @cached_property
     def _prompt(self) -> str | tuple[Message, ...]:
