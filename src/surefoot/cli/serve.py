@@ -129,6 +129,7 @@ class Serve(Command):
 
     def run(self) -> None:
         """Serve until a signal comes."""
+        from surefoot.policies.capabilities import capabilities_of
         from surefoot.server import Gateway, create_app, create_pages_app, make_server, open_database
 
         with (
@@ -146,6 +147,9 @@ class Serve(Command):
             )
             policy = self.policy.open(chat=settings.chat, loading=self.loading)
             self._warn(db)
+            continuation = capabilities_of(policy).continuation
+            if not continuation.confirmed:
+                echo(f"strategies step by step are not offered: {continuation.evidence}", err=True)
             gateway = Gateway(
                 policy,
                 scorer,
@@ -155,6 +159,7 @@ class Serve(Command):
                 monitor=self._monitor(db, policy, scorer),
                 verifiers=verifiers,
                 holds=db.held_calls if self.pages else None,
+                continues=continuation.confirmed,
             )
             pages = None
             if self.pages:  # over plain HTTP, as on loopback, a browser would not return a secure cookie

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -33,6 +34,7 @@ class BestOfNSearch(SearchMethod):
         description="Draw this many at a time, until no further solution can change the answer.",
     )
     name: str = Field(default="best_of_n", description="Name in records and reports.")
+    by_steps: ClassVar[bool] = False
 
     async def explore(self, space: Space) -> list[Prefix]:
         """The solutions in the order sampled."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 from pydantic import Field
 
@@ -41,6 +41,8 @@ class SearchMethod(FrozenModel):
 
     rule: Rule = Field(default="weighted_vote", description="How the solution that is returned is chosen.")
     name: str = Field(default="", description="Name in records and reports.")
+    by_steps: ClassVar[bool] = True
+    """Whether the policy continues beginnings of solutions, which not every server can."""
 
     async def explore(self, space: Space) -> Sequence[Prefix]:
         """As :meth:`Search.explore`."""

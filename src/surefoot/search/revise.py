@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import ClassVar
 
 from pydantic import Field, field_validator
 
@@ -45,6 +46,7 @@ class Revise(SearchMethod):
         description="Feedback to the policy; `{step}` and `{reason}` become the wrong step and the reason.",
     )
     name: str = Field(default="revise", description="Name in records and reports.")
+    by_steps: ClassVar[bool] = False
 
     @field_validator("feedback")
     @classmethod
@@ -57,6 +59,7 @@ class Revise(SearchMethod):
         """All attempts: accepted ones in the order written, then by value, of equal ones the last first."""
         [attempts] = await space.extend([space.root], self.n, to_end=True)
         solutions: list[Prefix] = []
+        keep = self.keep and not space.steps.whole
         for remaining in range(self.rounds, -1, -1):
             await space.score(attempts)
             solutions += attempts
@@ -64,7 +67,7 @@ class Revise(SearchMethod):
             if not remaining or not wrong:
                 break
             revised = await space.extend(
-                [space.before(prefix, step.start) if self.keep else space.root for prefix, step in wrong],
+                [space.before(prefix, step.start) if keep else space.root for prefix, step in wrong],
                 1,
                 to_end=True,
                 prompts=[self.prompt(space, prefix, step) for prefix, step in wrong],

@@ -85,6 +85,8 @@ class Steps:
     segmenter: Segmenter | None = None
     step_tokens: int = 256
     max_steps: int = 40
+    whole: bool = False
+    """Write each solution in one piece, for a policy that cannot continue a text."""
     sampling: Sampling = field(default_factory=lambda: Sampling(temperature=0.8, max_tokens=2048))
     prompt: PromptFormat = field(default_factory=PromptFormat)
 
@@ -162,6 +164,7 @@ class Space:
             k for k, (prefix, n) in enumerate(zip(prefixes, numbers, strict=True)) if is_open(prefix) and n
         ]
         nodes = [[] if is_open(prefix) else [prefix] * n for prefix, n in zip(prefixes, numbers, strict=True)]
+        to_end = to_end or self.steps.whole
         finish = [to_end or prefixes[k].depth >= self.steps.max_steps for k in open_]
         requests = []
         for k, end in zip(open_, finish, strict=True):
@@ -223,10 +226,13 @@ class Space:
         return -math.inf if value is None else value
 
     def step_value(self, prefix: Prefix) -> float:
-        """Score of a prefix's last step alone, scored before; minus infinity without a score."""
-        scores = _scored_node(prefix).data.scores
-        last = step_score(scores[-1], self.aggregation) if scores else None
-        return -math.inf if last is None else last
+        """Score of a prefix's last step alone, or the lowest of a solution written in one piece.
+
+        The prefix was scored before; minus infinity without a score.
+        """
+        scores = _scored_node(prefix).data.scores or (None,)
+        values = [step_score(score, self.aggregation) for score in scores[0 if self.steps.whole else -1 :]]
+        return min(-math.inf if value is None else value for value in values)
 
     def scored_steps(self, prefix: Prefix) -> list[PrefixStep]:
         """The steps of a prefix that was scored before; none of one that was not."""

@@ -20,7 +20,7 @@ from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
 
 if TYPE_CHECKING:
-    from surefoot.protocols import StepScorer
+    from surefoot.protocols import Policy, StepScorer
     from surefoot.records import Problem
     from surefoot.search.method import Search, SearchResult
     from surefoot.search.saved_tree import SavedTree
@@ -68,12 +68,19 @@ class SearchSettings(Command):
         "each, if they run in this process: 500MB, 2GB, 1.5GiB; 0 = no cache.",
     )
 
-    def how(self, scorer: StepScorer | None) -> Steps:
-        """How solutions are written for ``scorer``."""
+    def how(self, scorer: StepScorer | None, policy: Policy | None = None) -> Steps:
+        """How solutions are written for ``scorer``; in one piece if ``policy`` cannot continue a text."""
+        from surefoot.policies.capabilities import capabilities_of
         from surefoot.search.space import Steps
         from surefoot.segment import segmenter
 
+        continuation = capabilities_of(policy).continuation if policy else None
+        whole = continuation is not None and not continuation.confirmed
+        if whole and continuation:
+            reason = f"the policy cannot continue a text ({continuation.evidence})"
+            echo(f"{reason}: each solution is written in one piece and cut into steps", err=True)
         return Steps(
+            whole=whole,
             separator=o.separator(self.steps.separator, scorer),
             segmenter=segmenter(self.steps.segment) if self.steps.segment else None,
             step_tokens=self.steps.step_tokens,
@@ -155,6 +162,7 @@ class SearchCommand(SearchSettings):
             progress_bars() as show,
         ):
             bar = _Bar(command, show)
+            steps = self.how(scorer, policy if getattr(search, "by_steps", True) else None)
 
             def work(piece: Sequence[Problem]) -> list[SearchResult]:
                 trees: dict[str, SavedTree] = {}
@@ -170,7 +178,7 @@ class SearchCommand(SearchSettings):
                         piece,
                         remembering_policy(policy, memory),
                         remembering_scorer(scorer, memory) if scorer else None,
-                        steps=self.how(scorer),
+                        steps=steps,
                         aggregation=judge.aggregate if judge else None,
                         grader=grader,
                         seed=self.seed,

@@ -58,8 +58,9 @@ class Gateway:
     Make one per application; it serves one event loop. ``log``, such as ``Database.gateway``, stores requests
     and stays open; ``monitor`` watches the scores for drift. ``verifiers`` are the guard's rules if
     ``settings.guard`` is enabled, and ``holds``, such as ``Database.held_calls``, stores calls that wait for
-    people; without it they are rejected. Raises :class:`surefoot.server.gateway.errors.ApiError` if the
-    default strategy is impossible.
+    people; without it they are rejected. ``continues`` says whether the policy can continue a text; otherwise
+    strategies step by step are not offered, and asked for they write solutions in one piece. Raises
+    :class:`surefoot.server.gateway.errors.ApiError` if the default strategy is impossible.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Gateway:
         monitor: Monitor | None = None,
         verifiers: Sequence[StepVerifier] = (),
         holds: HoldStore | None = None,
+        continues: bool = True,
     ) -> None:
         self.settings, self.limits = settings or GatewaySettings(), limits or ServerLimits()
         self.monitor = monitor or Monitor()
@@ -124,6 +126,7 @@ class Gateway:
             settings=self.settings,
             limits=self.limits,
             aggregation=self.aggregation,
+            continues=continues,
         )
         # an impossible default is refused now, not with the first request
         default = self.planner.strategy(DEFAULT, StrategyOptions())

@@ -177,6 +177,8 @@ class Planner:
     settings: GatewaySettings
     limits: ServerLimits
     aggregation: TraceRule = "min"
+    continues: bool = True
+    """Whether the policy can continue a text; otherwise solutions are written in one piece."""
 
     def chat(self, request: ChatRequest) -> Plan:
         """The plan for a conversation."""
@@ -217,7 +219,9 @@ class Planner:
         usable = [
             name
             for name, strategy in strategies
-            if strategy and (self.scorer is not None or not strategy.needs_scorer)
+            if strategy
+            and (self.scorer is not None or not strategy.needs_scorer)
+            and (self.continues or not getattr(strategy.search, "by_steps", False))
         ]
         return [self.policy, DEFAULT, *usable]
 
@@ -256,6 +260,7 @@ class Planner:
             separator=options.separator or settings.separator or "\n",
             step_tokens=options.step_tokens or settings.step_tokens,
             max_steps=options.max_steps or settings.max_steps,
+            whole=not self.continues,
             sampling=sampling,
             prompt=FixedPrompt(prompt=prompt),
         )
