@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from scored_rollouts import scored
 
 from surefoot.answers import AnswerChecker, Grader, Solution
-from surefoot.cli.select import _refuted
 from surefoot.labelling import SameFirstError, Unanimous, Weighted
 from surefoot.labels import BinaryLabel
 from surefoot.protocols import Candidate
@@ -35,6 +34,7 @@ CONSUMERS = {
     "labelling/consensus.py": "test_an_abstention_is_never_a_vote_for_a_step",
     "labelling/mutation.py": "test_a_candidate_that_breaks_its_tests_has_failed",
     "labelling/rollouts.py": "test_an_answer_that_breaks_its_comparison_is_wrong",
+    "labelling/verifiers/execution_trace.py": "test_a_candidate_that_breaks_its_tests_has_failed",
     "labelling/verifiers/programs.py": "test_a_candidate_that_breaks_its_tests_has_failed",
     "policies/traces.py": "test_an_answer_that_breaks_its_comparison_is_wrong",
     "rl/credit.py": "test_no_reward_is_no_better_than_failing",
@@ -45,6 +45,7 @@ CONSUMERS = {
     "search/estimators.py": "test_curves_treat_unscored_votes_as_the_selectors_do",
     "search/method.py": "test_a_refuted_candidate_is_chosen_only_among_refuted_ones",
     "search/space.py": "test_an_answer_that_breaks_its_comparison_is_wrong",
+    "search/trust.py": "test_a_refuted_candidate_is_chosen_only_among_refuted_ones",
     "server/gateway/generation.py": "test_a_refuted_candidate_is_chosen_only_among_refuted_ones",
 }
 """Files that read verdicts, grades or votes, with a test of the rule that they follow."""
@@ -142,8 +143,6 @@ def test_a_step_is_refuted_by_a_check_that_says_why():
     assert record.refuted()
     assert not record.refuted(2)
     assert not record.model_copy(update={"reasons": ()}).refuted()  # a reward model's 0 is no refutation
-    assert _refuted(SimpleNamespace(id="t"), SimpleNamespace(find=lambda _: [record]))
-    assert not _refuted(SimpleNamespace(id="t"), None)
 
 
 RULES = [

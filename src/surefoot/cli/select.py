@@ -72,6 +72,7 @@ class Select(Command):
         from surefoot.io import write_records
         from surefoot.protocols import Candidate
         from surefoot.records import Trace
+        from surefoot.scores import is_scored, trace_score
         from surefoot.search import SELECTORS, Pool, select_among
 
         scores, how = _table_of_one(self.scores)
@@ -85,15 +86,19 @@ class Select(Command):
         with AnswerChecker(self.equality) as compare:
             for group in traces.groups():
                 answers = group_equal([trace.answer for trace in group], compare)
-                values = _values(group, scores, how)
+                records = _records(group, scores)
+                values = [trace_score(record.scores, how) if record else None for record in records]
                 pool = [
-                    Candidate(answer=a, score=v, refuted=_refuted(trace, scores))
-                    for trace, a, v in zip(group, answers, values, strict=True)
+                    Candidate(answer=a, score=v, refuted=record is not None and record.refuted())
+                    for record, a, v in zip(records, answers, values, strict=True)
                 ]
                 answered += sum(answer is not None for answer in answers)
-                scored_here = _scored(group, scores, how)
+                scored_here = sum(record is not None and is_scored(record.scores, how) for record in records)
                 scored, blank = scored + scored_here, blank + (scored_here == 0)
-                gate = None if among is None else _values(group, among, how_among)
+                gate = None
+                if among is not None:
+                    first = _records(group, among)
+                    gate = [trace_score(record.scores, how_among) if record else None for record in first]
                 chosen.append(group[select_among(selector, pool, gate)].id)
                 if all(trace.outcome is not None for trace in group):
                     correct = np.array([trace.outcome for trace in group], dtype=bool)
@@ -141,26 +146,10 @@ def _table_of_one(path: str | None) -> tuple[RecordTable[StepScores] | None, Tra
     return table, "verdicts" if kinds == {True} else "min"
 
 
-def _values(
-    group: Sequence[Trace], scores: RecordTable[StepScores] | None, how: TraceRule
-) -> list[float | None]:
-    """One number for each trace, ``None`` for one without scores."""
-    from surefoot.scores import trace_score
-
-    records = scores.find_many(trace.id for trace in group) if scores is not None else {}
-    return [trace_score(records[t.id][-1].scores, how) if t.id in records else None for t in group]
-
-
-def _scored(group: Sequence[Trace], scores: RecordTable[StepScores] | None, how: TraceRule) -> int:
-    """Number of traces with a score."""
-    from surefoot.scores import is_scored
-
-    records = scores.find_many(trace.id for trace in group) if scores is not None else {}
-    return sum(is_scored(rows[-1].scores, how) for rows in records.values())
-
-
-def _refuted(trace: Trace, scores: RecordTable[StepScores] | None) -> bool:
-    return scores is not None and any(record.refuted() for record in scores.find(trace.id))
+def _records(group: Sequence[Trace], scores: RecordTable[StepScores] | None) -> list[StepScores | None]:
+    """The latest record of each trace, if it has one."""
+    rows = scores.find_many(trace.id for trace in group) if scores is not None else {}
+    return [rows[trace.id][-1] if trace.id in rows else None for trace in group]
 
 
 def _no_score(path: str, first: StepScores, trace: Trace) -> str:

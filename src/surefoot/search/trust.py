@@ -96,7 +96,11 @@ def _choices(
             if len(group) < 2 or not any(answers):
                 continue
             pool = [
-                Candidate(answer=answer, score=trace_score(records[at].scores, how))
+                Candidate(
+                    answer=answer,
+                    score=trace_score(records[at].scores, how),
+                    refuted=records[at].refuted(),
+                )
                 for answer, at in zip(answers, group, strict=True)
             ]
             for rule, right in (("best_of_n", chosen), ("majority", voted)):
