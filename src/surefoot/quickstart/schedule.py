@@ -60,5 +60,6 @@ class Schedule:
         if not self._seen:
             return f"about {clock_time(remaining)} of work on two idle cores"
         elapsed = self._clock() - self._start
-        pace = elapsed / sum(self._expected[name] for name in self._seen)
+        # as if thirty seconds had gone as expected: the first stage alone says little
+        pace = (elapsed + 30) / (sum(self._expected[name] for name in self._seen) + 30)
         return f"{clock_time(elapsed)} so far, about {clock_time(pace * remaining)} left"
