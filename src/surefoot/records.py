@@ -33,7 +33,7 @@ SCHEMA_VERSION: Final = 2
 
 Ending = Literal["finished", "truncated", "filtered", "tool_call", "unknown"]
 """How a text ended: its writer ended it, a limit or a failure cut it off, a provider's filter withheld the
-rest, its writer called a tool, or nobody said."""
+rest, its writer called a tool, or unknown."""
 
 CUT_OFF: Final = frozenset({"truncated", "filtered"})
 """Endings of a text that its writer did not end."""
@@ -325,7 +325,7 @@ StepKind = Literal[
 ]
 """Kinds of steps. ``edit`` and ``command`` are a coding agent's calls that change files or run something in a
 shell or interpreter; ``tool_call`` is any other call. ``recovery`` is an assistant's text right after an
-observation that reports an error; ``reply`` ends a turn of a run that goes on, ``final_answer`` the run;
+observation that reports an error; ``reply`` ends a turn of a run that continues, ``final_answer`` the run;
 ``message`` is a whole assistant message."""
 
 

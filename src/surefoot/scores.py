@@ -18,7 +18,7 @@ calls it the canonical credit assignment of process rewards)."""
 AGGREGATORS: tuple[Aggregator, ...] = get_args(Aggregator)
 
 TraceRule = Literal[Aggregator, "verdicts"]
-"""How a trace's step scores become one number; "verdicts" for those of checks, see :func:`verdict_value`."""
+"""How a trace's step scores become one number; "verdicts" for verifiers, see :func:`verdict_value`."""
 
 
 def checked_scores(scorer: StepScorer, items: Sequence[ProblemTrace]) -> list[StepScores]:

@@ -35,7 +35,7 @@ train implicit | train:TrainImplicit | An implicit PRM: log-ratios of two langua
 train verifier | train:TrainVerifier | A generative verifier: a critique, then yes or no.
 rl | rl:RL | Train a policy with step rewards, outcome rewards, or both.
 imitate | imitate:Imitate | Train a policy on an expert's steps: behaviour cloning or DAgger.
-expert-iteration | imitate:ExpertIteration | Train a policy on its own correct solutions.
+expert-iteration | imitate:ExpertIteration | Train a policy on the correct solutions that it samples.
 score | score:Score | Score one solution or a file of traces with a reward model.
 execute | execute:Execute | Run programs on their visible tests.
 select | select:Select | Choose one trace per problem and report accuracy against N.

@@ -46,7 +46,7 @@ class Execute(Command):
     grade: bool = Field(default=False, description="Fill in outcomes by the hidden tests.")
     errors: Errors = Field(
         default="abstain",
-        description="Whether a program that fails or returns nothing on some input has no answer "
+        description="Whether a program that fails or returns nothing on some input lacks an answer "
         "(abstain), or has that as part of its answer (vote).",
     )
     inputs: int = Field(default=INPUTS, ge=1, le=1000, description="Inputs on which programs are compared.")

@@ -408,8 +408,8 @@ def require_checkpoints(names: Sequence[str]) -> None:
 
     for name in names:
         # the shipped PRM, a URL, a training-free score of a model, a hub name
-        known = name == "lab" or ":" in name or is_hub_name(name)
-        if not known and not Path(name).is_dir():
+        is_named = name == "lab" or ":" in name or is_hub_name(name)
+        if not is_named and not Path(name).is_dir():
             raise CheckpointError(f"{name} is not a surefoot checkpoint: surefoot.json is missing")
 
 

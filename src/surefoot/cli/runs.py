@@ -171,7 +171,7 @@ def pair(problems: Sequence[Problem], traces: Sequence[Trace]) -> JoinedTraces:
     )
     if left_out.cut:
         echo(
-            f"{left_out.cut} traces had no steps and were cut into {left_out.new_steps}, at blank lines or "
+            f"{left_out.cut} traces without steps were cut into {left_out.new_steps}, at blank lines or "
             "else at line ends; surefoot segment cuts in other ways",
             err=True,
         )
@@ -185,7 +185,7 @@ def pair(problems: Sequence[Problem], traces: Sequence[Trace]) -> JoinedTraces:
         )
     if left_out.stepless:
         echo(
-            f"{left_out.stepless} traces skipped: they have no steps (empty text?), first "
+            f"{left_out.stepless} traces without steps skipped (empty text?), first "
             f"{left_out.first_stepless}",
             err=True,
         )

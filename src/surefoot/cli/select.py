@@ -49,7 +49,7 @@ class Select(Command):
     )
     aggregate: TraceRule | None = Field(
         default=None,
-        description="How step scores become one number; if not given, verdicts for those of a check (any "
+        description="How step scores become one number; if not given, `verdicts` for a verifier's (any "
         "refuted step loses, then more confirmed ones win), and min for others.",
     )
     equality: Literal["math", "numeric", "exact"] = Field(

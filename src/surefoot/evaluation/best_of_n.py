@@ -334,7 +334,7 @@ def best_of_n_section(result: BestOfNResult) -> Section:
             f"{result.problems} problems, {result.traces} samples"
             + "".join(f"; left out: {count} {reason}" for reason, count in result.dropped.items())
             + ".",
-            "There are no worked examples: they need step labels, which this report does not read.",
+            "Worked examples need step labels, which this report does not read.",
         ],
         results=result,
         plots=plots,

@@ -2,7 +2,7 @@
 
 A card answers one of :data:`QUESTIONS` with *yes*, *no*, or *cannot tell*, which
 :func:`surefoot.stats.intervals.decide` computes from an interval and the smallest effect of interest. A
-question that a report has no figure for is "not measured here".
+question without a figure in the report is "not measured here".
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Card:
     chip: str
     """The verdict in words, such as "cannot tell: needs about 1,200 problems"."""
     text: str
-    """What the number is, and what it is compared with."""
+    """The meaning of the number, and its comparison."""
     estimate: Interval = UNKNOWN
     null: float = 0.0
     spec: str = ".2f"
@@ -153,7 +153,7 @@ class WorkedExample:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedTrace:
-    """A trace with its labelled first error and what a scorer said, the material of examples."""
+    """A trace with its labelled first error and a scorer's prediction, from which examples are chosen."""
 
     trace: Trace
     problem: str
@@ -221,7 +221,7 @@ class Origin:
     model: str = ""
     command: str = ""
     json: str = ""
-    """Name of the JSON file beside the page."""
+    """Name of the JSON file in the page's folder."""
     date: str = ""
 
 
@@ -265,9 +265,9 @@ def sentence(name: str, cards: Sequence[Card]) -> str:
     if not claims:
         return f"{name}: this report measures none of the three questions."
     text = f"{name} {claims[0].claim}"
-    for left, right in pairwise(claims):
-        turns = {left.verdict, right.verdict} == {"yes", "no"}
-        text += f", {'but' if turns else 'and'} it {right.claim}"
+    for previous, following in pairwise(claims):
+        turns = {previous.verdict, following.verdict} == {"yes", "no"}
+        text += f", {'but' if turns else 'and'} it {following.claim}"
     return f"{text}."
 
 

@@ -46,7 +46,7 @@ CHECKS: Final[Mapping[str, str]] = MappingProxyType(
 """All checks, the most reliable first; this is the order of the most suspicious steps."""
 BLAMING: Final = tuple(CHECKS)[:6]
 """Checks that can name the first suspicious step of a run. The others say too little about where it failed:
-tools often answer calls that violate their schema, and a missing call has no place."""
+tools often answer calls that violate their schema, and a missing call is not at any step."""
 _SHORT_RUN = 4
 """Messages of the agent up to which the last step is the likely first error if the answer is wrong."""
 _USUAL = 5
@@ -147,7 +147,7 @@ class Inspection(JSONResult):
         traces = self.contents.get("traces", 0)
         named = len(self.first_suspicious)
         if not traces:
-            return "There are no traces to check."
+            return "No traces to check."
         if not named:
             return f"Cannot tell: no check speaks on any of the {traces:,} traces."
         return (
@@ -273,7 +273,7 @@ class _Contents:
         """The traces with their problems."""
         for item in imported:
             if isinstance(item, ImportedTrace) and (trace := item.trace) is not None:
-                unknown = Problem(id=trace.problem_id, text="(the file has no problem)")
+                unknown = Problem(id=trace.problem_id, text="(the file lacks its problem)")
                 yield ProblemTrace(problem=self.problems.get(trace.problem_id, unknown), trace=trace)
 
     def lengths(self) -> dict[str, str]:
@@ -360,10 +360,10 @@ class _Checker:
                 yield _step_of(trace, result), "unrepaired-error", f"{result.call.name}: {content}"
 
     def _unusual(self, result: CallResult) -> str:
-        """How the arguments differ from those of all other successful calls of the tool."""
+        """How the arguments differ from the other successful calls of the tool."""
         usual, arguments = self._contents.arguments[result.call.name], _shape(result)
-        others = usual[_CALL] - result.succeeded
-        if others < _USUAL:
+        other_calls = usual[_CALL] - result.succeeded
+        if other_calls < _USUAL:
             return ""
         names = {name for name, _ in arguments}
         unlike = [
@@ -372,9 +372,9 @@ class _Checker:
         unlike += [
             f"no {name}"
             for (name, _), count in usual.items()
-            if name and name not in names and count >= others
+            if name and name not in names and count >= other_calls
         ]
-        return f"{', '.join(unlike)}, unlike the {others} other calls" if unlike else ""
+        return f"{', '.join(unlike)}, unlike the {other_calls} other calls" if unlike else ""
 
     def _of_answer(self, item: ProblemTrace) -> Iterator[tuple[int, str, str]]:
         trace = item.trace

@@ -56,7 +56,7 @@ class Thresholds:
     """Subset that the threshold was fitted on; its own results are optimistic."""
 
 
-LABELLED = Thresholds(rule=AS_LABELLED, of_trace=(), values={}, fitted_on="labels have no threshold")
+LABELLED = Thresholds(rule=AS_LABELLED, of_trace=(), values={}, fitted_on="labels need no threshold")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +151,7 @@ def judged(
 ) -> JudgedTrace:
     """What ``system`` says of trace ``number``, whose first error is ``error``, for worked examples.
 
-    The threshold is that of the half of the trace's problem, or of all.
+    The threshold belongs to the half of the trace's problem, or to all.
     """
     half = f"half {half_of(item.trace.problem_id)}"
     cut = next((thresholds[name] for name in (f"{subset}, {half}", half, "all") if name in thresholds), None)

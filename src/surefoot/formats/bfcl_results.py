@@ -119,10 +119,10 @@ def _step(entries: Any, name: str) -> list[dict[str, Any]]:
 
 
 def _assistant(calls: Any, name: str) -> dict[str, Any]:
-    made = [
+    tool_calls = [
         {"id": f"{name}-{index}", "function": _call(text)} for index, text in enumerate(filter(None, calls))
     ]
-    return {"role": "assistant", "content": None, "tool_calls": made}
+    return {"role": "assistant", "content": None, "tool_calls": tool_calls}
 
 
 def _call(text: str) -> dict[str, str]:

@@ -107,7 +107,7 @@ def _problem(
 
 def _mbpp_problem(row: _MBPPRow) -> Problem:
     if not row.test_list:
-        raise RecordError("field 'test_list': there is no test")
+        raise RecordError("field 'test_list': is empty")
     defined = [node.name for node in _module(row.code).body if isinstance(node, ast.FunctionDef)]
     called = [name for name in defined if re.search(rf"\b{name}\s*\(", row.test_list[0])]
     if not called:

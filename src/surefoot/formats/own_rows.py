@@ -152,7 +152,7 @@ class _Columns:
                 problem_id=problem.id if problem else str(values["problem_id"]),
                 text=text or "",
                 sample=sample,
-                error=None if text is not None else "the file has no solution here",
+                error=None if text is not None else "the file lacks a solution here",
                 **(fields | {"outcome": correct, "meta": {IMPORT_KEY: {**note, "sample": sample}}}),
             )
             yield ImportedTrace(

@@ -166,7 +166,7 @@ def _problem(script: object, messages: Sequence[Message], source: str, context: 
 
 
 def _script(task: Mapping[str, Any]) -> object:
-    """What the simulated user of tau2 is told."""
+    """The script of tau2's simulated user."""
     script = (task.get("user_scenario") or {}).get("instructions")
     if isinstance(script, Mapping):
         script = "\n\n".join(str(script[name]) for name in _INSTRUCTIONS if script.get(name))

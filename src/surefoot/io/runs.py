@@ -260,14 +260,14 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     A hub model differs if its branch has moved. The paths of inputs, the package's version and the time may
     differ.
     """
-    left, right = _identity(old), _identity(new)
+    old_fields, new_fields = _identity(old), _identity(new)
     old_models, new_models = old.get("models", {}), new.get("models", {})
     for name in old_models.keys() & new_models.keys():  # a model that is not downloaded yet lacks a commit
-        left[f"models.{name}"], right[f"models.{name}"] = old_models[name], new_models[name]
+        old_fields[f"models.{name}"], new_fields[f"models.{name}"] = old_models[name], new_models[name]
     return [
-        f"{field}: {left.get(field, 'absent')} there, {right.get(field, 'absent')} asked"
-        for field in sorted(left.keys() | right.keys())
-        if left.get(field) != right.get(field)
+        f"{field}: {old_fields.get(field, 'absent')} there, {new_fields.get(field, 'absent')} asked"
+        for field in sorted(old_fields.keys() | new_fields.keys())
+        if old_fields.get(field) != new_fields.get(field)
     ]
 
 

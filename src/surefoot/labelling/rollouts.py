@@ -187,9 +187,9 @@ class RolloutSampler:
     def _with_prefix(self, prefix: str) -> tuple[Message, ...]:
         if isinstance(self._prompt, str):
             raise LabelError("a prefix in the user's turn needs a prompt format with chat")
-        *before, user = self._prompt
+        *messages, user = self._prompt
         content = (user.content or "").rstrip() + USER_TURN.replace("{prefix}", prefix)
-        return (*before, user.model_copy(update={"content": content}))
+        return (*messages, user.model_copy(update={"content": content}))
 
     @cached_property
     def _prompt(self) -> str | tuple[Message, ...]:

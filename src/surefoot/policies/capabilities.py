@@ -205,7 +205,7 @@ class _Probe:
         digit, begun, shared = await asyncio.gather(
             self._ask("1", max_tokens=1), self._ask(_BEGINNING), self._shared(f"{_TASK}\n")
         )
-        none = Capability(status="no", evidence="/completions has no messages")
+        none = Capability(status="no", evidence="/completions takes text, not messages")
         return Capabilities(
             continuation=_reads_raw_text(digit, begun), tool_calls=none, reasoning=none, **shared
         )
@@ -214,7 +214,7 @@ class _Probe:
         """Capabilities that both endpoints may have."""
         random = {"temperature": 1.5, "max_tokens": 16}
         logprobs = {"logprobs": True, "top_logprobs": 0} if self._mode == "chat" else {"logprobs": 0}
-        first, again, other, several, probable, stopped, numbered = await asyncio.gather(
+        sample, same_seed, other_seed, several, probable, stopped, numbered = await asyncio.gather(
             self._ask(prompt, **random, seed=1),
             self._ask(prompt, **random, seed=1),
             self._ask(prompt, **random, seed=2),
@@ -224,7 +224,7 @@ class _Probe:
             self._ask(prompt, max_tokens=2, return_token_ids=True),
         )
         return {
-            "seeds": _keeps_seeds(first, again, other),
+            "seeds": _keeps_seeds(sample, same_seed, other_seed),
             "n": _counted(several),
             "logprobs": _presence(probable, "logprobs", probable.choice.logprobs is not None),
             "stop_strings": _names_stops(stopped),
@@ -242,13 +242,13 @@ class _Probe:
             data = await self._client.request_once(self._path, body, max_bytes=4_000_000)
             reply = ResponseBody.model_validate_json(data)
         except CallError as error:
-            said = quoted(" ".join((error.body or str(error)).split()), _QUOTED)
+            message = quoted(" ".join((error.body or str(error)).split()), _QUOTED)
             status = f"status {error.status}: " if error.status else ""
-            return _Reply(refused=error.status in _REFUSED, problem=f"{status}{said}")
+            return _Reply(refused=error.status in _REFUSED, problem=f"{status}{message}")
         except (ValidationError, UnicodeError):
             return _Reply(problem="the reply is not one of an OpenAI-compatible server")
         if not reply.choices:
-            return _Reply(problem="the reply has no choices")
+            return _Reply(problem="the reply is without choices")
         reply.usage.limit(body, completion=body["max_tokens"] * body.get("n", 1))
         return _Reply(body=reply)
 
@@ -259,29 +259,30 @@ def _continues(plain: _Reply, continued: _Reply, answered: _Reply) -> Capability
     Unless the fields are ignored, the prompt is longer than without the beginning, and shorter than with the
     beginning as a finished message and the opening of the next one.
     """
-    before, after, closed = plain.prompt_tokens, continued.prompt_tokens, answered.prompt_tokens
-    if before is None:
+    tokens_plain, tokens_begun, closed = plain.prompt_tokens, continued.prompt_tokens, answered.prompt_tokens
+    if tokens_plain is None:
         return plain.failure()
-    if after is None:
+    if tokens_begun is None:
         return continued.failure()
-    if after < before + _MIN_GROWTH:
+    if tokens_begun < tokens_plain + _MIN_GROWTH:
         return Capability(
-            status="no", evidence=f"the prompt has {before} tokens without a beginning and {after} with one"
+            status="no",
+            evidence=f"the prompt has {tokens_plain} tokens without a beginning and {tokens_begun} with one",
         )
-    grown = f"the beginning makes the prompt grow from {before} to {after} tokens"
+    grown = f"the beginning makes the prompt grow from {tokens_plain} to {tokens_begun} tokens"
     if continued.reasoning or continued.thinks_in_text:
         return Capability(status="no", evidence="reasoning starts again after a beginning that has closed it")
     text = continued.text
-    shown = f"{quoted(text, _QUOTED)!r} follows {_BEGINNING[-6:]!r}"
+    continuation = f"{quoted(text, _QUOTED)!r} follows {_BEGINNING[-6:]!r}"
     if text.startswith(_REST):
-        return Capability(status="yes", evidence=f"{grown}, and {shown}")
-    took_effect = closed is not None and after < closed
+        return Capability(status="yes", evidence=f"{grown}, and {continuation}")
+    took_effect = closed is not None and tokens_begun < closed
     if re.match(r"\W*(one|twelve)\b", text, re.IGNORECASE):
-        return Capability(status="unknown" if took_effect else "no", evidence=f"starts again: {shown}")
+        return Capability(status="unknown" if took_effect else "no", evidence=f"starts again: {continuation}")
     if took_effect:
         closing = f"and a finished message would have made it {closed}"
         return Capability(status="yes", evidence=f"{grown}, {closing}")
-    return Capability(status="unknown", evidence=shown)
+    return Capability(status="unknown", evidence=continuation)
 
 
 def _reads_raw_text(digit: _Reply, begun: _Reply) -> Capability:
@@ -304,9 +305,11 @@ def _calls_tools(plain: _Reply, called: _Reply) -> Capability:
     calls = [call.function.name for call in (message and message.tool_calls) or () if call.function]
     if "record_number" in calls:
         return Capability(status="yes", evidence="a tool was called")
-    before, after = plain.prompt_tokens, called.prompt_tokens
-    if before is not None and after is not None and after <= before:
-        return Capability(status="no", evidence=f"the prompt has {after} tokens, fewer than the tool needs")
+    tokens_plain, tokens_called = plain.prompt_tokens, called.prompt_tokens
+    if tokens_plain is not None and tokens_called is not None and tokens_called <= tokens_plain:
+        return Capability(
+            status="no", evidence=f"the prompt has {tokens_called} tokens, fewer than the tool needs"
+        )
     return Capability(status="unknown", evidence=f"answers {quoted(called.text, _QUOTED)!r}")
 
 
@@ -349,7 +352,7 @@ def _names_stops(stopped: _Reply) -> Capability:
     if "," in (choice.stop_reason, choice.matched_stop):
         return Capability(status="yes", evidence="the stop text is named")
     if "," in stopped.text.rstrip(","):
-        return Capability(status="no", evidence="the text goes on after a stop text")
+        return Capability(status="no", evidence="the text continues after a stop text")
     if choice.finish_reason == "stop" and not choice.model_fields_set & {"stop_reason", "matched_stop"}:
         return Capability(status="no", evidence="no field says why the text ended")
     return Capability(status="unknown", evidence="no sample reached a stop text")

@@ -59,7 +59,7 @@ class StepQuality:
     auc: float
     """Pooled over all steps; position alone can lift it."""
     auc_less_position: Interval
-    """``auc`` minus that of the position baseline, which scores an earlier step higher."""
+    """``auc`` minus the position baseline's, which scores an earlier step higher."""
     auc_within_position: float
     auc_within_problem: float
     probe_right: Interval

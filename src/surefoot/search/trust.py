@@ -18,7 +18,7 @@ from surefoot.stats.roc import auc_by_problem, roc_auc
 
 
 def measure_trust(scorer: StepScorer, items: Sequence[LabelledTrace]) -> Trust | None:
-    """Step AUC with its interval over problems, beside that of length and position; a threshold; and, where
+    """Step AUC with its interval over problems, and the AUC of length and of position; a threshold; and, where
     problems have several graded traces, best-of-N by the scorer against majority voting.
 
     A trace without labels counts by its outcome, at its last step. The baselines may rank either way round,
@@ -56,9 +56,9 @@ def balanced_threshold(scores: np.ndarray, good: np.ndarray) -> float:
     """
     distinct = np.unique(scores)
     cuts = np.concatenate([distinct[:1], (distinct[1:] + distinct[:-1]) / 2])
-    kept = 1 - np.searchsorted(np.sort(scores[good]), cuts) / good.sum()
+    passed = 1 - np.searchsorted(np.sort(scores[good]), cuts) / good.sum()
     caught = np.searchsorted(np.sort(scores[~good]), cuts) / (~good).sum()
-    return float(cuts[np.argmax(kept + caught)])
+    return float(cuts[np.argmax(passed + caught)])
 
 
 def _steps(item: LabelledTrace, record: StepScores) -> list[tuple[float, bool, int, int, str]]:

@@ -74,11 +74,11 @@ class Channels:
         ``None`` if it contains nothing of either.
         """
         for spans, gap in ((self.answer_spans, 0), (self.reasoning_spans, len(_BETWEEN))):
-            ends, before = [], 0
+            ends, offset = [], 0
             for first, last in spans:
                 if max(first, start) < min(last, end):
-                    ends += [before + max(first, start) - first, before + min(last, end) - first]
-                before += last - first + gap
+                    ends += [offset + max(first, start) - first, offset + min(last, end) - first]
+                offset += last - first + gap
             if ends:
                 return ends[0], ends[-1], spans is self.reasoning_spans
         return None

@@ -122,7 +122,7 @@ def expected_calibration_error(
 ) -> float:
     """ECE over ``bins`` bins; both are [steps], ``good`` may hold soft labels; NaN if empty.
 
-    State the binning beside the number: bins of equal mass and of equal width give different errors.
+    State the binning with the number: bins of equal mass and of equal width give different errors.
     """
     score, fact = np.asarray(scores, dtype=float), np.asarray(good, dtype=float)
     return _expected_error(score, fact, _bin_numbers(score, bins, binning))

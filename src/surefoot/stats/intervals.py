@@ -1,4 +1,4 @@
-"""An estimate with its interval, how it prints, what it decides, and Wilson's interval of a rate."""
+"""An estimate with its interval, how it prints, the decision it allows, and Wilson's interval of a rate."""
 
 from __future__ import annotations
 

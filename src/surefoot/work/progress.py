@@ -67,14 +67,16 @@ def progress_lines(write: Callable[[str], None], *, clock: Callable[[], float] =
             return
         last_line_at = now
         pace = (now - start) / (done - done_at_start) if done > done_at_start else None
-        rest = "" if pace is None or done >= total else f", about {clock_time(pace * (total - done))} left"
-        write(f"{printable(stage)}: {done:,} of {total:,} after {clock_time(now - start)}{rest}")
+        remaining = (
+            "" if pace is None or done >= total else f", about {clock_time(pace * (total - done))} left"
+        )
+        write(f"{printable(stage)}: {done:,} of {total:,} after {clock_time(now - start)}{remaining}")
 
     return update
 
 
 def clock_time(seconds: float) -> str:
     """``1:05:09``, ``12:30`` or ``0:07``."""
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, seconds_left = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return f"{hours}:{minutes:02}:{seconds_left:02}" if hours else f"{minutes}:{seconds_left:02}"

@@ -203,7 +203,7 @@ class MonteCarlo(RolloutSettings, LabelCommand):
             return items
         if self.grader == "answer":
             return with_answer(items)
-        return usable(items, lambda item: has_hidden_tests(item.problem), "their problem has no hidden tests")
+        return usable(items, lambda item: has_hidden_tests(item.problem), "their problem lacks hidden tests")
 
     def predict(self, items: Sequence[ProblemTrace]) -> None:
         """Show the most that rollouts from all prefixes cost; the end of a trace needs none."""

@@ -264,7 +264,7 @@ class ValueCommand(LabelCommand):
         valued: LabelledTraces = usable(
             items,
             lambda item: any(label.kind == "value" for label in item.labels),
-            "they have no label of kind 'value'",
+            "they lack labels of kind 'value'",
         )
         if not valued:
             raise LabelError(

@@ -75,12 +75,12 @@ class SearchSettings(Command):
         from surefoot.segment import segmenter
 
         continuation = capabilities_of(policy).continuation if policy else None
-        whole = continuation is not None and not continuation.confirmed
-        if whole and continuation:
+        whole_solutions = continuation is not None and not continuation.confirmed
+        if whole_solutions and continuation:
             reason = f"the policy cannot continue a text ({continuation.evidence})"
             echo(f"{reason}: each solution is written in one piece and cut into steps", err=True)
         return Steps(
-            whole=whole,
+            whole=whole_solutions,
             separator=o.separator(self.steps.separator, scorer),
             segmenter=segmenter(self.steps.segment) if self.steps.segment else None,
             step_tokens=self.steps.step_tokens,

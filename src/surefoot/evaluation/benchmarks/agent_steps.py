@@ -542,7 +542,7 @@ def _cards(score: AgentScore, result: AgentEvaluation) -> list[Card]:
         return []
     name = ALL if ALL in score.subsets else next(iter(score.subsets))
     accuracy, best = score.subsets[name], result.best_floor[name]
-    less = "less those of the best baseline that reads nothing,"
+    less = "minus the best baseline that reads nothing,"
     firsts = f'of runs: first errors found ({accuracy.first_error.value:.1%}) {less} "{best["first_error"]}".'
     steps = (
         f'of steps: judged right ({accuracy.step.value:.1%}) {less} "{best["step"]}". It raises '

@@ -465,7 +465,7 @@ def judged_flags(
 
 
 def _cards(score: PRMBenchScore, traces: int) -> list[Card]:
-    """PRMScore overall, and that of the weakest group."""
+    """PRMScore overall, and in the weakest group."""
     flags, blind = score.flags, blind_prm_score(score.flags.total)
     groups = {name: group for name, group in flags.groups.items() if not math.isnan(group.value)}
     weakest = min(groups, key=lambda name: groups[name].value, default="")

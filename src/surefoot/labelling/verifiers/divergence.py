@@ -112,8 +112,8 @@ def _first_difference(companion: Companion, expected: Call, call: Call) -> int |
         if partner is None or (event.kind, event.line, event.depth, event.state) != (
             partner.kind, companion.partners.get(partner.line), partner.depth, partner.state,
         ):  # fmt: skip
-            before = range(at, -1, -1)
-            wrong = (number for number in before if call.events[number].line == companion.wrong)
+            events_back = range(at, -1, -1)
+            wrong = (number for number in events_back if call.events[number].line == companion.wrong)
             return next(wrong, max(at - 1, 0))
     return None
 

@@ -243,7 +243,7 @@ class _Suspect:
     def _execution(
         self, recording: ProgramRun, run: ProgramRun, passing: ProgramRun | None
     ) -> Execution | None:
-        """The run beside the repaired program's, or the most similar passing program's."""
+        """The run next to the repaired program's, or else the most similar passing program's."""
         companion = Companion(text=None, run=recording, partners=None)
         if self.repairs and passing:
             repair = self.repairs[0]

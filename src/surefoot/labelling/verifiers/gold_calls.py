@@ -1,6 +1,6 @@
 """Compare the calls of an agent run with the gold calls of its task, by name and argument.
 
-Unlike state replay this needs no environment, so it also works on the published runs of tau-bench and tau2.
+Unlike state replay this works without an environment, also on the published runs of tau-bench and tau2.
 """
 
 from __future__ import annotations

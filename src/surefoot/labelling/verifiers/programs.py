@@ -31,7 +31,7 @@ from surefoot.segment.code import ProseAndCode, code_spans, parse
 LIMITS = Limits(wall_s=5, cpu_s=5, output_bytes=8 << 20)
 """Default limits of one run."""
 
-NO_TESTS = "the problem has no tests of a program in meta['code']"
+NO_TESTS = "the problem lacks a program's tests in meta['code']"
 
 
 class SandboxedVerifier:

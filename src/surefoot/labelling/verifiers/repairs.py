@@ -107,9 +107,9 @@ class _WithoutTexts(ast.NodeTransformer):
         for name in ("body", "orelse", "finalbody"):
             suite = getattr(node, name, None)
             if isinstance(suite, list) and suite:
-                kept = [statement for statement in suite if not _is_text(statement)]
-                needs_pass = name == "body" and not isinstance(node, ast.Module) and not kept
-                setattr(node, name, [ast.copy_location(ast.Pass(), suite[0])] if needs_pass else kept)
+                statements = [statement for statement in suite if not _is_text(statement)]
+                needs_pass = name == "body" and not isinstance(node, ast.Module) and not statements
+                setattr(node, name, [ast.copy_location(ast.Pass(), suite[0])] if needs_pass else statements)
         return node
 
 
@@ -229,8 +229,8 @@ class Alignment:
             if wrong is None or self._equal(line, partner) or not self._same_kind(line, partner):
                 continue
             new = " " * self.program.indents[wrong] + "pass" if partner is None else self.reference[partner]
-            after = lines[wrong:] if line is None else lines[wrong + 1 :]
-            text = "\n".join([*lines[:wrong], new, *after, ""])
+            lines_after = lines[wrong:] if line is None else lines[wrong + 1 :]
+            text = "\n".join([*lines[:wrong], new, *lines_after, ""])
             if self._keeps_the_rest(text):
                 yield Repair(text=text, line=wrong, new=new.strip(), adds=line is None)
 

@@ -317,17 +317,17 @@ class _Replay:
 
     def _too_early(self, match: int) -> str:
         """Why a gold call comes too early, if it does."""
-        gold, rest = self.gold[match], self.gold[match + 1 :]
+        gold, later = self.gold[match], self.gold[match + 1 :]
         # a call that an earlier turn left out was wrong there, and is not reported a second time
         missing = [other for other in self.gold[:match] if self.turn <= other.turn <= gold.turn]
         if not missing:
             return ""
-        in_order = self._played([*missing, gold, *rest])
-        if self._played([gold, *missing, *rest]) == in_order:
+        in_order = self._played([*missing, gold, *later])
+        if self._played([gold, *missing, *later]) == in_order:
             return ""
         # the last of the missing calls over which it cannot be moved
         position = len(missing) - 1
-        while position and self._played([*missing[:position], gold, *missing[position:], *rest]) == in_order:
+        while position and self._played([*missing[:position], gold, *missing[position:], *later]) == in_order:
             position -= 1
         return f"wrong order: the gold run calls {missing[position].call.name} before"
 

@@ -3,7 +3,7 @@
 Input: ``encode(bos + question + "\\n")``, then for each line of the whole solution ``encode(line)`` (nothing
 for an empty one) and the last id of ``encode("\\n")``. No chat template. The models give a score at every
 line end; a step is read at the end of its last line with text. A step that another one follows on the same
-line gets a line end of its own, which the authors' input lacks. Score: sigmoid of a linear value head
+line gets a line end, which the authors' input lacks. Score: sigmoid of a linear value head
 ``v_head.summary`` (h → 1) at that line end.
 
 Built from the authors' skywork-o1-prm-inference: ``prepare_input`` (ids), ``ValueHead`` (shape and name; its

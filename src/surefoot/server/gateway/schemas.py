@@ -354,7 +354,7 @@ class SearchResponse(ResponseModel):
     """Its aggregated score."""
     abstained: bool
     finish: Finish
-    """unscored: no candidate has a score, and votes or order decided; none: there is no solution."""
+    """unscored: no candidate has a score, and votes or order decided; none: without a solution."""
     warnings: list[str] = Field(default=[], exclude_if=lambda value: not value)
     usage: TokenUsage
     counts: SearchCounts
