@@ -265,10 +265,8 @@ def _continues(plain: _Reply, continued: _Reply, answered: _Reply) -> Capability
     if tokens_begun is None:
         return continued.failure()
     if tokens_begun < tokens_plain + _MIN_GROWTH:
-        return Capability(
-            status="no",
-            evidence=f"the prompt has {tokens_plain} tokens without a beginning and {tokens_begun} with one",
-        )
+        evidence = f"the prompt has {tokens_plain} tokens without a beginning and {tokens_begun} with one"
+        return Capability(status="no", evidence=evidence)
     grown = f"the beginning makes the prompt grow from {tokens_plain} to {tokens_begun} tokens"
     if continued.reasoning or continued.thinks_in_text:
         return Capability(status="no", evidence="reasoning starts again after a beginning that has closed it")
@@ -307,9 +305,8 @@ def _calls_tools(plain: _Reply, called: _Reply) -> Capability:
         return Capability(status="yes", evidence="a tool was called")
     tokens_plain, tokens_called = plain.prompt_tokens, called.prompt_tokens
     if tokens_plain is not None and tokens_called is not None and tokens_called <= tokens_plain:
-        return Capability(
-            status="no", evidence=f"the prompt has {tokens_called} tokens, fewer than the tool needs"
-        )
+        evidence = f"the prompt has {tokens_called} tokens, fewer than the tool needs"
+        return Capability(status="no", evidence=evidence)
     return Capability(status="unknown", evidence=f"answers {quoted(called.text, _QUOTED)!r}")
 
 

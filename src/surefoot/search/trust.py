@@ -18,8 +18,8 @@ from surefoot.stats.roc import auc_by_problem, roc_auc
 
 
 def measure_trust(scorer: StepScorer, items: Sequence[LabelledTrace]) -> Trust | None:
-    """Step AUC with its interval over problems, and the AUC of length and of position; a threshold; and, where
-    problems have several graded traces, best-of-N by the scorer against majority voting.
+    """Step AUC with its interval over problems, and the AUC of length and of position; a threshold; and,
+    where problems have several graded traces, best-of-N by the scorer against majority voting.
 
     A trace without labels counts by its outcome, at its last step. The baselines may rank either way round,
     whichever is better. ``None`` if the steps are all good, or all bad: there is no AUC then.

@@ -320,4 +320,4 @@ def test_what_does_not_go_with_advantages_at_tokens(lab_base, tmp_path, monkeypa
 
     refused("use_liger_kernel", args=Liger())
     monkeypatch.setattr(GRPOTrainer, "_compute_loss", lambda self, model, inputs: inputs["advantages"])
-    refused("one advantage a completion")
+    refused("one advantage per completion")
