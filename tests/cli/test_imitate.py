@@ -116,6 +116,8 @@ def test_a_policy_learns_from_its_own_good_solutions(tmp_path) -> None:
     words = (
         "expert-iteration",
         tmp_path / "p.jsonl",
+        "--policy",
+        "lab",
         "--rounds",
         1,
         "--samples",

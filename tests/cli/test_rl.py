@@ -84,6 +84,7 @@ def test_a_run_leaves_policy_curves_samples_and_report(
 def test_problems_of_the_lab_are_made(lab_base: Path, tmp_path: Path) -> None:
     line = [
         "rl",
+        "lab",
         "--policy",
         str(lab_base),
         "--out",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import pytest
@@ -31,7 +32,12 @@ def checkpoint(tmp_path_factory):
 def test_a_pasted_solution(checkpoint):
     shown = good("score", "-m", checkpoint, "--problem", "1+1?", "--solution", "2\n\nso 2").out
     assert "min of the steps" in shown
-    assert len([line for line in shown.splitlines() if line.strip()[0].isdigit()]) == 2
+    title, *steps = shown.splitlines()
+    assert "2 steps" in title
+    lines = [line for line in steps if line.strip()[0].isdigit()]
+    assert len(lines) == 2
+    for number, (line, text) in enumerate(zip(lines, ("2", "so 2"), strict=True), 1):
+        assert re.match(rf" +{number}  [01]\.\d{{3}}  {text}(  ▽|$)", line)
 
 
 def test_a_file_of_traces(checkpoint, tmp_path):

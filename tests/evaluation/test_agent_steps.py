@@ -253,4 +253,15 @@ def test_stored_judges_and_the_report(judgements: list[dict[str, Any]], tmp_path
     report = Report("r").section(agent_section(result, "AgentProcessBench")).write(tmp_path / "r.html")
     assert "baseline: last step wrong iff the run failed" in (tmp_path / "r.html").read_text()
     captions = [item.caption.split(":")[0] for item in report.printed if isinstance(item, Table)]
-    assert captions == ["best floor", "systems", "systems, counts", "scores, subsets"]
+    assert captions == [
+        "All baselines and systems over the same runs.",
+        "runs",
+        "steps",
+        "best floor",
+        "systems",
+        "systems, counts",
+        "systems, usage",
+        "scores",
+        "scores, subsets",
+        "scores, monitoring",
+    ]

@@ -126,6 +126,16 @@ def test_report(tmp_path: Path):
     text = (tmp_path / "r.html").read_text()
     assert "baseline: first step of who speaks most" in text
     assert "In 1 runs the agent to blame is not the speaker" in text
-    assert len(report.printed) == 5
+    title, about, *tables = report.printed
+    assert (title, about) == ("\nWho&When", section.about)
+    assert [table.caption.split(":")[0] for table in tables] == [
+        "All baselines and systems over the same runs.",
+        "runs",
+        "systems",
+        "systems, counts",
+        "systems, usage",
+        "scores, subsets",
+        "scores, subsets, within",
+    ]
     with pytest.raises(LabelError, match="give at least one run"):
         evaluate_who_and_when([], [])

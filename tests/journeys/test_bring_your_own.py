@@ -75,6 +75,7 @@ def own_files() -> None:
     write("input.jsonl", {"custom_id": "a", "body": {"messages": [{"role": "user", "content": "2 + 2?"}]}})
     Path("run.traj").write_bytes((DATA / "swe-agent.traj").read_bytes())
     Path("spans.jsonl").write_bytes((DATA / "genai.jsonl").read_bytes())
+    Path("results.json").write_bytes((DATA / "tau-bench.json").read_bytes())
 
 
 def test_the_guide_from_top_to_bottom(folder, prm):
@@ -85,7 +86,11 @@ def test_the_guide_from_top_to_bottom(folder, prm):
         words = [str(prm) if word == "prm" else word for word in words]
         ended = good(*words, *(EXACT if words[0] in ("import", "select") else ()))
         if words[:2] == ["import", "answers.jsonl"]:
-            [shown] = re.findall(r"^```text\n(.*?)^```", GUIDE, re.M | re.S)
+            [shown] = [
+                block
+                for block in re.findall(r"^```text\n(.*?)^```", GUIDE, re.M | re.S)
+                if block.startswith("answers.jsonl")
+            ]
             assert ended.err == shown
     traces = list(read_records("mine/traces.jsonl", Trace))
     assert [(trace.answer, trace.outcome) for trace in traces] == [("4", True), ("6", False)]
@@ -111,7 +116,7 @@ def test_plain_rows_are_scored_without_an_import(folder, prm):
     """What once ended in "0 traces scored" and exit status 0."""
     write("own.jsonl", *OWN)
     ended = good("score", "-m", prm, "--problems", "own.jsonl", "own.jsonl", "--out", "s.jsonl")
-    assert "2 traces had no steps and were cut into 4" in ended.err
+    assert "2 traces without steps were cut into 4" in ended.err
     assert "2 traces scored; 0 with unscored steps" in ended.err
     write("p.jsonl", {"id": "p1", "text": "What is 2 + 2?"})
     write("t.jsonl", {"problem_id": "p1", "text": "2 + 2 = 4\nThe answer is 4."})

@@ -32,7 +32,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def needs(name: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(find_spec(name) is None, reason=f"{name} is not installed")
+    found = find_spec(name)  # without origin: any folder of this name on the path
+    missing = found is None or found.origin is None
+    return pytest.mark.skipif(missing, reason=f"{name} is not installed")
 
 
 def turn(prompt: list[int], drawn: list[int], reward: float) -> RecordedTurn:
