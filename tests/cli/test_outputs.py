@@ -18,7 +18,7 @@ from surefoot.segment import segment_trace, segmenter
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    problem = Problem(text="What is 2 + 2?", answer="4")
+    problem = Problem(text="Start with 2. Add 2.", answer="4")
     text = "2 + 2 = 4\nThe answer is 4."
     trace = segment_trace(Trace(problem_id=problem.id, text=text, answer="4"), segmenter("line"))
     write_records(tmp_path / "p.jsonl", [problem])

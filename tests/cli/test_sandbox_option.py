@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from command_line import good, refused
+from openai_server import Reply, completion, serve
 from program_trace import failing_program
 
 from surefoot.cli.imitate import Imitate
@@ -70,10 +71,13 @@ def test_every_command_runs_programs_in_the_named_sandbox(
 def test_monte_carlo_grades_in_the_named_sandbox(
     docker: FakeDocker, files: list[object], tmp_path: Path
 ) -> None:
-    words = ["label", "mc", *files, "--policy", "lab", "--rollouts", "1", "--max-tokens", "4"]
-    good(*words, "--grader", "tests", "--sandbox", IMAGE, "--out", tmp_path / "mc.jsonl")
-    assert docker.programs() > 0
-    said = refused(*words, "--sandbox", IMAGE, "--out", tmp_path / "other.jsonl")
+    words = ["label", "mc", *files, "--policy", "m", "--rollouts", "1", "--max-tokens", "4"]
+    with serve(lambda _: Reply(payload=completion(["    return 0"]))) as server:
+        server.models = [{"id": "m"}]
+        words += ["--base-url", server.url]
+        good(*words, "--grader", "tests", "--sandbox", IMAGE, "--out", tmp_path / "mc.jsonl")
+        assert docker.programs() > 0
+        said = refused(*words, "--sandbox", IMAGE, "--out", tmp_path / "other.jsonl")
     assert "--sandbox is where --grader tests runs programs" in said
 
 

@@ -224,7 +224,7 @@ def test_chat_needs_a_template():
 
 
 def test_without_a_template_conversations_are_refused_and_texts_read():
-    text = text_item("p", "s")
+    text = text_item("1 + 1", "2")
     message = Message(role="assistant", content="s")
     step = Step(start=0, end=1, message=0)
     chat = ProblemTrace(

@@ -15,7 +15,7 @@ from surefoot.records import Problem, Trace
 from surefoot.segment import Line, segment_trace
 
 CARD = CheckpointCard(kind="prm", label_source="test", base="tiny")
-PROBLEMS = {"What is 2 + 3 * 4?": ["3 * 4", "2 + 3"], "What is 9 - 2?": ["9 - 2 = 7", "2"]}
+PROBLEMS = {"Start with 2. Add 3.": ["3 * 4", "2 + 3"], "Start with 9. Subtract 2.": ["9 - 2 = 7", "2"]}
 
 
 def random_model(base) -> RewardModel:
@@ -37,7 +37,7 @@ def items() -> list[ProblemTrace]:
     for text, starts in PROBLEMS.items():
         problem = Problem(text=text)
         for number in range(8):
-            lines = [starts[number % 2], f"so {number // 2 % 2}", f"and {number // 4}" + " 1" * number]
+            lines = [starts[number % 2], f"1 + {number // 2 % 2}", f"2 * {number // 4}" + "1" * number]
             trace = Trace(problem_id=problem.id, text="\n".join(lines[: 3 - (number == 5)]), sample=number)
             made.append(ProblemTrace(problem=problem, trace=segment_trace(trace, Line())))
     return made[::2] + made[1::2]

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from surefoot.errors import ScoreError
 from surefoot.models.conversation import LocatedSteps, locate_steps
 from surefoot.policies.control_tokens import ControlTokens, control_tokens
-from surefoot.policies.prompts import PromptFormat, render_chat
+from surefoot.policies.prompts import PromptFormat, render_chat, unknown_tokens
 from surefoot.protocols import ProblemTrace
 from surefoot.records import FrozenModel, Message, Problem
 from surefoot.segment import token_positions
@@ -142,6 +142,9 @@ def encode_traces(
         batch = tokenizer(texts, add_special_tokens=not rendered, return_offsets_mapping=True)
         for number, ids, offsets in zip(group, batch["input_ids"], batch["offset_mapping"], strict=True):
             where = located[number]
+            if unreadable := unknown_tokens(tokenizer, ids):
+                encoded[number] = EncodedTrace.unreadable(items[number], unreadable)
+                continue
             read = token_positions(where.text, offsets, where.spans, whole=True)
             positions = [at if at is not None and at < encoding.max_length else None for at in read]
             encoded[number] = EncodedTrace(

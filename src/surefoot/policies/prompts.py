@@ -185,6 +185,28 @@ def encode_prompt(
     return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
+MAX_UNKNOWN = 0.15
+"""Largest share of unknown tokens in a text that a model may be given."""
+
+
+def unknown_tokens(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str | None:
+    """Why a model with ``tokenizer`` cannot read the text of ``ids``; ``None`` if it can.
+
+    A tokenizer of few words turns all others into one token, so that the model reads nothing of them.
+    """
+    unknown = tokenizer.unk_token_id
+    if unknown is None or unknown in (tokenizer.eos_token_id, tokenizer.bos_token_id) or not ids:
+        return None
+    share = ids.count(unknown) / len(ids)
+    if share <= MAX_UNKNOWN:
+        return None
+    name = tokenizer.name_or_path or "the model"
+    return (
+        f"{share:.0%} of the tokens are unknown to the tokenizer of {name}, which has {len(tokenizer)} "
+        f"(limit {MAX_UNKNOWN:.0%}); choose a model that was trained on such text"
+    )
+
+
 def chat_rows(messages: Sequence[Message], support: ChatSupport = ChatSupport()) -> list[dict[str, Any]]:
     """Messages in the shape that chat templates read.
 

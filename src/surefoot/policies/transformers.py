@@ -29,7 +29,7 @@ from surefoot.errors import CheckpointError, PolicyError
 from surefoot.io.hub import pretrained_source
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.prefix_cache import PrefixCache
-from surefoot.policies.prompts import encode_prompt
+from surefoot.policies.prompts import encode_prompt, unknown_tokens
 from surefoot.protocols import Completion, SampleRequest, SampleResult, Sampling
 from surefoot.records import Usage
 
@@ -106,6 +106,8 @@ class TransformersPolicy:
     async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
         """Draw all samples of all requests; runs in a thread, so that the event loop stays free.
 
+        Raises ``PolicyError`` if the tokenizer knows too few tokens of every prompt.
+
         The thread ends at the next token when the call is cancelled (by Ctrl-C, say).
         """
         cancelled = threading.Event()
@@ -117,8 +119,13 @@ class TransformersPolicy:
     def _sample(self, requests: list[SampleRequest], cancelled: threading.Event) -> list[SampleResult]:
         rows: list[DecodingRow] = []
         errors: dict[int, str] = {}
+        unreadable: list[str] = []
         for number, request in enumerate(requests):
             ids = encode_prompt(self.tokenizer, request.prompt, request.prefix)
+            if reason := unknown_tokens(self.tokenizer, ids):
+                unreadable.append(reason)
+                errors[number] = f"policy: {reason}"
+                continue
             room = self._context - len(ids)
             if room <= 0:
                 errors[number] = (
@@ -129,6 +136,8 @@ class TransformersPolicy:
                 DecodingRow(number, sample, request, ids, min(request.sampling.max_tokens, room))
                 for sample in range(request.first, request.first + request.n)
             ]
+        if unreadable and len(unreadable) == len(requests):
+            raise PolicyError(unreadable[0])
         rows.sort(key=lambda row: (len(row.ids), row.ids))
         read: dict[int, int] = dict.fromkeys(range(len(requests)), 0)
         for start in range(0, len(rows), self.batch_size):

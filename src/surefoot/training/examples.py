@@ -238,7 +238,8 @@ def _example(
     pairs = [(at, value) for at, value in zip(encoded.positions, values, strict=True) if value is not None]
     cut = not encoded.refused and encoded.truncated_steps > encoded.dropped
     reason = "beyond the context" if cut else "that the model cannot be shown"
-    drops.add(f"labelled steps {reason}", trace_id, sum(at is None for at, _ in pairs))
+    name = f"{trace_id}: {encoded.refused}" if encoded.refused else trace_id
+    drops.add(f"labelled steps {reason}", name, sum(at is None for at, _ in pairs))
     read = [(at, value) for at, value in pairs if at is not None]
     if not read:
         return None
