@@ -21,9 +21,9 @@ from surefoot.training.config import OutcomeTargets, StepTargets
 from surefoot.training.examples import build_examples
 
 TEMPLATE = (
-    "{% for m in messages %}{{ m.role[0] }}: {{ m.content }}"
+    "{% for m in messages %}{{ m.role | length }} = {{ m.content }}"
     "{% for c in m.tool_calls or [] %} {{ c.function.name }}={{ c.function.arguments }}{% endfor %}\n"
-    "{% endfor %}{% if add_generation_prompt %}a: {% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}9 = {% endif %}"
 )
 LIMIT = 60
 PROBLEM = Problem(text="Start with 7.")
@@ -41,12 +41,12 @@ def model(lab_base) -> RewardModel:
     return model.eval()
 
 
-def run(turns: int, *, long: int | None = None, length: int = 9) -> ProblemTrace:
+def run(turns: int, *, long: int | None = None, length: int = 6) -> ProblemTrace:
     messages = [Message(role="user", content=PROBLEM.text)]
     for turn in range(turns):
         call = ToolCall(name="add", arguments=json.dumps({"n": turn}))
-        said = "1 " * length * (20 if turn == long else 1)
-        messages.append(Message(role="assistant", content=f"add {turn} {said}", tool_calls=(call,)))
+        said = "1 + " * length * (20 if turn == long else 1)
+        messages.append(Message(role="assistant", content=f"{turn} = {said}1", tool_calls=(call,)))
         messages.append(Message(role="tool", content=f"Now {turn}"))
     trace = Trace(problem_id=PROBLEM.id, messages=tuple(messages))
     return ProblemTrace(problem=PROBLEM, trace=cut_trace(trace))
@@ -109,7 +109,7 @@ def test_a_step_longer_than_the_context_has_no_score_and_the_steps_behind_it_hav
 
 
 def test_a_long_text_is_read_in_windows(model):
-    lines = "\n".join(f"add {number} 1 1 1 1 1" for number in range(20))
+    lines = "\n".join(f"{number} + 1 + 1 + 1 + 1 + 1" for number in range(20))
     trace = segment_trace(Trace(problem_id=PROBLEM.id, text=lines), Line())
     item = ProblemTrace(problem=PROBLEM, trace=trace)
     (record,) = Scorer(model, name="m").score_traces([item])

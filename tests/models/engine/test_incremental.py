@@ -16,7 +16,7 @@ from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import Problem, Step, StepScores, Trace
 
 CARD = CheckpointCard(kind="prm", label_source="test", base="tiny")
-PROBLEM = Problem(text="What is 2 + 3?")
+PROBLEM = Problem(text="Start with 2. Add 3.")
 
 
 def random_model(base) -> RewardModel:
@@ -68,7 +68,7 @@ def test_a_beam_reads_new_tokens_alone_and_scores_as_from_scratch(model, batch_t
     rng, seen = np.random.default_rng(0), set()
     beams: list[tuple[str, ...]] = [()] * 4
     for depth in range(6):
-        grown = [(*beam, f"{rng.integers(90)} + {'1 ' * rng.integers(1, 5)}= {depth}\n") for beam in beams]
+        grown = [(*beam, f"{rng.integers(90)} + {'1' * rng.integers(1, 5)} = {depth}\n") for beam in beams]
         items = [item(*beam) for beam in grown]
         records = scorer.score_traces(items)
         assert_as_from_scratch(model, items, records)
@@ -79,7 +79,12 @@ def test_a_beam_reads_new_tokens_alone_and_scores_as_from_scratch(model, batch_t
 
 
 def test_known_traces_cost_nothing_in_any_order(model):
-    items = [item("2 + 3\n", "= 5\n"), item("2 + 3\n"), item("3 + 2\n", "= 5\n"), item("2 + 3\n", "= 6\n")]
+    items = [
+        item("2 + 3\n", "5 = 5\n"),
+        item("2 + 3\n"),
+        item("3 + 2\n", "5 = 5\n"),
+        item("2 + 3\n", "5 = 6\n"),
+    ]
     scorer = IncrementalScorer(model, name="m")
     first = scorer.score_traces(items)
     for order in ([3, 1, 0, 2], [1], [2, 2, 0]):
@@ -161,7 +166,7 @@ def test_what_is_kept_is_bounded_and_forgotten_traces_are_read_again(model, max_
 
 def test_the_least_recently_used_is_forgotten_first(lab_base):
     model = random_model(lab_base)
-    others = [item("9 " * 12, problem=Problem(text=f"{number} 1 ?")) for number in range(3)]
+    others = [item("9 + " * 12, problem=Problem(text=f"Start with {number}. Add 1.")) for number in range(3)]
     sizes = [len(read(trace)) for trace in model.encode(others)]
     scorer = IncrementalScorer(model, name="m", max_tokens=2 * max(sizes))
     for one in (others[0], others[1], others[0], others[2]):  # the second is the oldest when room ends
@@ -180,12 +185,12 @@ def test_more_than_fits_in_one_call_is_scored_all_the_same(model):
 
 def test_to_clear_is_to_read_again(model):
     scorer = IncrementalScorer(model, name="m")
-    (first,) = scorer.score_traces([item("2 + 3\n", "= 5\n")])
+    (first,) = scorer.score_traces([item("2 + 3\n", "5 = 5\n")])
     torch.nn.init.normal_(model.trunk.get_input_embeddings().weight)
     scorer.clear()
     assert scorer.cached_tokens == 0
-    again = scorer.score_traces([item("2 + 3\n", "= 5\n")])
-    assert_as_from_scratch(model, [item("2 + 3\n", "= 5\n")], again)
+    again = scorer.score_traces([item("2 + 3\n", "5 = 5\n")])
+    assert_as_from_scratch(model, [item("2 + 3\n", "5 = 5\n")], again)
     assert spent(again) == first.usage.verifier_tokens
 
 
@@ -220,7 +225,7 @@ def test_markers_after_each_step_stay(model):
     scorer, seen = IncrementalScorer(marked, name="m"), set()
     steps = [f"{number} + 1 = {number + 1}\n" for number in range(5)]
     for upto in range(1, 6):
-        items = [item(*steps[:upto]), item(*steps[: upto - 1], "so 2\n")]
+        items = [item(*steps[:upto]), item(*steps[: upto - 1], "Now 2\n")]
         records = scorer.score_traces(items)
         assert_as_from_scratch(marked, items, records)
         assert spent(records) == new_tokens(marked, items, seen)
@@ -232,7 +237,7 @@ def test_a_trunk_that_cannot_read_trees_is_scored_and_nothing_is_kept(model):
             module.is_causal = False
     model.trunk.config.is_causal = False
     scorer = IncrementalScorer(model, name="m")
-    items = [item("2 + 3\n", "= 5\n"), item("2 + 3\n")]
+    items = [item("2 + 3\n", "5 = 5\n"), item("2 + 3\n")]
     for _ in range(2):
         records = scorer.score_traces(items)
         assert_as_from_scratch(model, items, records)
@@ -248,8 +253,8 @@ def test_a_failing_pass_leaves_nothing_half_done(model):
         lambda *_: (_ for _ in ()).throw(RuntimeError("no memory"))
     )
     with pytest.raises(RuntimeError, match="no memory"):
-        scorer.score_traces([item("2 + 3\n", "= 5\n")])
+        scorer.score_traces([item("2 + 3\n", "5 = 5\n")])
     broken.remove()
     assert scorer.cached_tokens == kept
-    items = [item("2 + 3\n", "= 5\n")]
+    items = [item("2 + 3\n", "5 = 5\n")]
     assert_as_from_scratch(model, items, scorer.score_traces(items))

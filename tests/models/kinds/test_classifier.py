@@ -230,15 +230,16 @@ def test_a_trace_of_which_nothing_fits_spends_nothing_wrong(lab_base, lab_items)
 
 def test_pasted_solutions_are_cut_and_scored(model):
     scorer = Scorer(model, name="m")
-    lines, paragraphs = scorer.score("2 + 2?", ["two\nand two\nis 4", "two\nand two\n\nis 4"])
+    task = "Start with 2. Add 2."
+    lines, paragraphs = scorer.score(task, ["2\n2 + 2\n2 + 2 = 4", "2\n2 + 2\n\n2 + 2 = 4"])
     assert (len(lines.scores), len(paragraphs.scores)) == (3, 2)
-    [sentences] = scorer.score(Problem(text="2 + 2?"), ["Two and two. Is 4."], segmenter=Sentence())
+    [sentences] = scorer.score(Problem(text=task), ["Start with 2. Add 2."], segmenter=Sentence())
     assert len(sentences.scores) == 2
     assert all(0 < score < 1 for score in [*lines.scores, *paragraphs.scores])
     assert scorer.aggregate(lines) == pytest.approx(lines.scores[0] * lines.scores[1] * lines.scores[2])
     with pytest.raises(ScoreError, match="empty"):
-        scorer.score("2 + 2?", [" \n"])
-    assert scorer.score("2 + 2?", []) == []
+        scorer.score(task, [" \n"])
+    assert scorer.score(task, []) == []
 
 
 def test_saving_again_replaces_the_checkpoint(checkpoint, lab_items, tmp_path):

@@ -247,7 +247,9 @@ def test_a_model_that_caps_its_logits_is_refused(lab_base):
 
 def test_what_a_tool_says_does_not_count(lab_base):
     model = shaken(ImplicitPRM.initialise(lab_base))
-    model.tokenizer.chat_template = "{% for m in messages %}{{ m.role[0] }} = {{ m.content }}\n{% endfor %}"
+    model.tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.role[0] }} = {{ m.content }} + 0\n{% endfor %}"
+    )
     problem = Problem(text="Start with 1. Add 1.")
 
     def run(said: str) -> Trace:
