@@ -181,3 +181,13 @@ def test_a_window_is_the_longest_sequence_for_trees() -> None:
         readings = list(read_states(trunk, sequences, everywhere(sequences)))
         assert_plain(trunk, sequences, {k: found for one in readings for k, found in one.states.items()})
         assert (sum(one.tokens for one in readings) < sum(map(len, sequences))) == shared
+
+
+def test_refused_texts_without_tokens_are_not_read() -> None:
+    trunk = MistralModel(MistralConfig(**SHARED_HEADS)).eval()
+    sequences = [(), SEQUENCES[0], ()]
+    everything: dict[int, int] = {}
+    for limit in (0, None):
+        for reading in read_states(trunk, sequences, [[], [0], []], batch_tokens=1, limit=limit):
+            everything |= {number: next(iter(states.shape)) for number, states in reading.states.items()}
+        assert everything == {0: 0, 1: 1, 2: 0}

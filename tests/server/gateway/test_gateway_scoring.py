@@ -139,7 +139,7 @@ def test_a_model_that_computes_nan_is_never_accepted_and_raises_the_alarm(lab_ba
     monitor = Monitor(MonitorSettings(least=3))
     with served(ScriptedPolicy(lines), Scorer(broken, name="prm"), monitor=monitor) as found:
         for number in range(3):
-            body = {"problem": "p", "steps": [f"a {number}\n", "b\n"]}
+            body = {"problem": "Start with 3. Add 4.", "steps": [f"{number} + 4 = 7\n", "Answer: 7\n"]}
             status, answer = post(f"{found.url}/verify", body)
             assert (status, answer["decision"], answer["scores"]) == (200, "unscored", [None, None])
             assert "2 of 2 scores were not finite" in answer["unscored_reason"]
@@ -176,15 +176,16 @@ def test_scores_of_many_clients_go_out_together():
 
 
 CHATML = (
-    "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
-)
+    "{% for m in messages %}{{ m.role | length }} = {{ m.content + PADDING + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}9 = {% endif %}"
+).replace("PADDING", repr(" + 0" * 12))
+"""In words that the lab's tokenizer knows; the padding keeps the share of unknown tokens in calls low."""
 
 
 def runs():
     """An agent's run with a thought and two calls, the same with another call, and one with an image."""
     problem = Problem(text="Start with 7. Add 3.")
-    asked = Message(role="user", content="7 + 3?")
+    asked = Message(role="user", content="Start with 7. Add 3.")
     image = Attachment(kind="image", uri="x.png", sha256="0" * 64)
 
     def run(first, *digits):

@@ -65,6 +65,11 @@ def read_states(
         yield from read_trees(trunk, TokenPool(), sequences, positions, {}, batch_tokens=batch_tokens)
         return
     order = sorted(range(len(sequences)), key=lambda number: len(sequences[number]))
+    if unread := [number for number in order if not len(sequences[number])]:  # texts that were refused
+        order = order[len(unread) :]
+        size = trunk.config.get_text_config().hidden_size
+        nothing = torch.empty(0, size, dtype=trunk.dtype, device=trunk.device)
+        yield TrunkOutput(new=dict.fromkeys(unread, 0), states=dict.fromkeys(unread, nothing), paths={})
     while order:
         longest = len(sequences[order[-1]])  # first: memory that is too small shows at once
         group = [order.pop() for _ in range(min(len(order), max(1, batch_tokens // longest)))]
