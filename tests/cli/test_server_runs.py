@@ -16,6 +16,7 @@ from openai_server import Body, Reply, completion, serve
 
 from surefoot.io import read_records, write_records
 from surefoot.records import Problem, StepLabel, StepScores, Trace
+from surefoot.work import progress
 
 GRADING = ("--extract=last_number", "--equality=exact")
 
@@ -90,14 +91,15 @@ def test_a_kill_loses_only_the_requests_in_flight(problems, tmp_path, command):
         assert len({(label.trace_id, label.step) for label in written}) == len(written) == 80
 
 
-def test_the_bar_counts_answers(problems, tmp_path):
+def test_the_bar_counts_answers(problems, tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
     with serve(solution) as server:
         server.models = [{"id": "m"}]
         ended = good(
             *("sample", problems, "-n", 1, "--policy=m", f"--base-url={server.url}"),
             *(*GRADING, "--out", tmp_path / "t.jsonl"),
         )
-    assert "40/40" in ended.err
+    assert ": 40 of 40 after " in ended.err
 
 
 def test_a_pipe_gets_the_answers_in_order(problems):
@@ -170,7 +172,8 @@ def test_scores_of_a_server_are_saved_by_the_batch(problems, tmp_path, monkeypat
         asked = [len(body["items"]) for body in server.bodies]
         server.seen.clear()
         left = iter(range(1000))
-        assert "200/200" in good(*words).err
+        monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
+        assert ": 200 of 200 after " in good(*words).err
         again = sum(len(body["items"]) for body in server.bodies)
     assert again == 200 - 5 * 16 + 2, "five batches were answered before, and the check has two traces"
     assert set(asked) <= {2, 8, 16}, "a batch is not sent item by item to a server that is gone"

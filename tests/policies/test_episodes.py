@@ -114,7 +114,7 @@ def test_the_command_samples_runs(tmp_path):
     asked = [str(tmp_path / "p.jsonl"), "--environment", "shop", "--policy", "shop", "--n", "2"]
     done = CliRunner().invoke(app, [*asked, "--out", str(tmp_path / "t.jsonl")])
     assert done.exit_code == 0, done.output
-    refused = CliRunner().invoke(app, [*asked[:3], "--out", str(tmp_path / "u.jsonl")])
+    refused = CliRunner().invoke(app, [*asked[:3], "--policy", "lab", "--out", str(tmp_path / "u.jsonl")])
     assert "needs a policy that calls tools" in str(refused.exception)
     expected = asyncio.run(sample_runs(ShopAgent(), tasks, Shop, n=2))
     assert list(read_records(tmp_path / "t.jsonl", Trace)) == [run for runs in expected for run in runs]

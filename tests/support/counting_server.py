@@ -99,9 +99,10 @@ class CountingServer:
 
 
 def is_probe(body: Body) -> bool:
-    """Whether a request is one of the probe's."""
+    """Whether a request is one of the probe's; the check of a model sends no temperature."""
     messages = body.get("messages") or [{"content": body.get("prompt")}]
     text = str(messages[0]["content"]).rstrip()
     tools = [tool["function"]["name"] for tool in body.get("tools") or ()]
-    raw = "messages" not in body and text in ("1", capabilities._BEGINNING) and "seed" not in body
+    fields = "messages" not in body and "temperature" in body and "seed" not in body
+    raw = fields and text in ("1", capabilities._BEGINNING)
     return text == capabilities._TASK or "record_number" in tools or raw

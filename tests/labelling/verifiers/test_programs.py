@@ -213,7 +213,7 @@ def test_what_has_no_tests_or_an_error_in_them(sandbox):
     for verifier in (CompileVerifier(), PythonTestsVerifier(sandbox), ExecutionTraceVerifier(sandbox)):
         [verdicts] = verifier.verify([other])
         assert {verdict.value for verdict in verdicts} == {None}
-        assert "no tests" in verdicts[0].reason
+        assert verdicts[0].reason == "the problem lacks a program's tests in meta['code']"
 
 
 def test_the_lowest_verdict_counts(sandbox):

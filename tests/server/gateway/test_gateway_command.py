@@ -44,7 +44,7 @@ def serving(*words):
 def test_settings_that_make_no_sense_are_refused_by_name(tmp_path):
     path = tmp_path / "serve.toml"
     path.write_text("[monitor]\nreference = 1\n")
-    here = ("serve", "--port", 0, "--database", tmp_path / "store.db")
+    here = ("serve", "--port", 0, "--policy", "lab", "--database", tmp_path / "store.db")
     assert "monitor.reference" in refused(*here, "--config", path)
     assert "--extract" in refused(*here, "--extract", "foo")
     assert "--candidates" in refused(*here, "--candidates", "some")
