@@ -111,7 +111,7 @@ def test_no_prompt_has_a_hidden_test_or_the_reference(tmp_path, read, row):
         (read_humaneval, HUMANEVAL | {"test": "x = 1"}, "does not define 'check'"),
         (read_humaneval, HUMANEVAL | {"language": "java"}, "only Python"),
         (read_humaneval, HUMANEVAL | {"prompt": "def f(:"}, "not a Python program"),
-        (read_mbpp, MBPP | {"test_list": []}, "there is no test"),
+        (read_mbpp, MBPP | {"test_list": []}, "is empty"),
         (read_mbpp, MBPP | {"code": "x = 1"}, "calls no function"),
     ],
 )

@@ -13,7 +13,6 @@ import pytest
 from command_line import good, refused, run
 
 from surefoot.io import read_records
-from surefoot.lab.checkpoints import TRUNK
 from surefoot.records import Problem, StepLabel, StepScores, Trace
 
 ROOT = Path(__file__).parents[2]
@@ -45,13 +44,13 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def prm(tmp_path_factory):
+def prm(tmp_path_factory, gpt2_base):
     """A reward model that has learnt nothing, for the commands that need one."""
     from surefoot.models import CheckpointCard, Encoding, RewardModel
 
     path = tmp_path_factory.mktemp("models") / "prm"
     card = CheckpointCard(encoding=Encoding(max_length=400), kind="prm", label_source="none", base="lab")
-    model = RewardModel.initialise(TRUNK, card)
+    model = RewardModel.initialise(gpt2_base, card)
     model.tokenizer.chat_template = CHAT
     model.save(path)
     return path
