@@ -13,19 +13,19 @@ def expected_seconds(config: QuickstartConfig) -> dict[str, float]:
     """Stage → seconds on two idle cores, as measured; in the order of the run."""
     train, test = config.train_problems * config.train_samples, config.test_problems * config.test_samples
     models = config.training_seeds
-    fit = 3 + 0.006 * train * config.training.epochs * models
-    score = 4 + 0.0005 * test * models
+    fit = 3 + 0.004 * train * config.training.epochs * models
+    score = 2 + 0.0007 * test * models
     return {
-        "train-traces": 6 + 0.003 * train,
-        "train-labels": 6 + 0.009 * train * config.rollouts,
+        "train-traces": 6 + 0.008 * train,
+        "train-labels": 6 + 0.033 * train * config.rollouts,
         "train orm": fit,
         "train prm": fit,
         "train prm_gold": fit,
-        "test-traces": 6 + 0.002 * test,
+        "test-traces": 6 + 0.001 * test,
         "scores-orm": score,
         "scores-prm": score,
         "scores-prm_gold": score,
-        "compare": 5 + 0.001 * test * models,
+        "compare": 5 + 0.0025 * test * models,
     }
 
 
