@@ -15,8 +15,8 @@ from surefoot.answers import Grader
 from surefoot.io import Run
 from surefoot.lab import ExactLabeller, generate_problems
 from surefoot.labelling import (
+    Estimate,
     MonteCarloLabeller,
-    SoftEstimate,
     advantage_labels,
     progress_labels,
     start_values,
@@ -155,7 +155,7 @@ class Lab:
         labeller = MonteCarloLabeller(
             policy=self.policy,
             grader=self.grader,
-            rule=SoftEstimate(rollouts=ROLLOUTS),
+            estimate=Estimate(rollouts=ROLLOUTS),
             sampling=SAMPLING,
             seed=self.seed,
         )

@@ -28,11 +28,9 @@ from surefoot import __version__
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.lab import POLICY, ExactLabeller, generate_problems
 from surefoot.labelling import (
-    HardEstimate,
+    Estimate,
     MonteCarloLabeller,
     OmegaPRMLabeller,
-    SequentialTest,
-    SoftEstimate,
     TreeSettings,
 )
 from surefoot.labels import first_error
@@ -92,13 +90,13 @@ def builders(seed: int) -> dict[str, object]:
             seed=seed,
         )
 
-    hard, test = HardEstimate(rollouts=ROLLOUTS), SequentialTest()
+    hard, test = Estimate(kind="hard", rollouts=ROLLOUTS), Estimate(kind="sequential", rollouts=16)
     return {
-        "hard, every step": monte_carlo(rule=hard),
-        OURS: monte_carlo(rule=hard, order="until-error"),
-        "hard, binary search": monte_carlo(rule=hard, order="bisect"),
-        "adaptive, until error": monte_carlo(rule=test, order="until-error"),
-        "adaptive, binary search": monte_carlo(rule=test, order="bisect"),
+        "hard, every step": monte_carlo(estimate=hard),
+        OURS: monte_carlo(estimate=hard, order="until-error"),
+        "hard, binary search": monte_carlo(estimate=hard, order="bisect"),
+        "adaptive, until error": monte_carlo(estimate=test, order="until-error"),
+        "adaptive, binary search": monte_carlo(estimate=test, order="bisect"),
         TREE: tree,
     }
 
@@ -161,7 +159,7 @@ def brute_force(
         for number, item in enumerate(items)
     ]
     labeller = MonteCarloLabeller(
-        policy=policy, grader=grader, rule=SoftEstimate(rollouts=ROLLOUTS), sampling=SAMPLING, seed=seed + 100
+        policy=policy, grader=grader, estimate=Estimate(rollouts=ROLLOUTS), sampling=SAMPLING, seed=seed + 100
     )
     rows = asyncio.run(labeller.label(apart))
     outcome = measure(items, rows, truth, time.perf_counter() - start)

@@ -22,9 +22,8 @@ from _simulated_costs import CHARACTERS_PER_TOKEN, predict
 from surefoot import Problem, Trace, Usage, __version__
 from surefoot.answers import Grader
 from surefoot.labelling import (
-    HardEstimate,
+    Estimate,
     MonteCarloLabeller,
-    SoftEstimate,
 )
 from surefoot.policies import PromptFormat
 from surefoot.protocols import Labeller, Policy, ProblemTrace
@@ -95,9 +94,11 @@ def by_rollouts(data: DataSet, items: list[ProblemTrace], build: Build) -> Usage
     return times(usage, data.solutions / len(items))
 
 
-def monte_carlo(rule: SoftEstimate | HardEstimate, order: str) -> Build:
+def monte_carlo(estimate: Estimate, order: str) -> Build:
     """A labeller by rollouts."""
-    return lambda policy, grader: MonteCarloLabeller(policy=policy, grader=grader, rule=rule, order=order)  # type: ignore[arg-type]
+    return lambda policy, grader: MonteCarloLabeller(
+        policy=policy, grader=grader, estimate=estimate, order=order
+    )  # type: ignore[arg-type]
 
 
 def times(usage: Usage, factor: float) -> Usage:
@@ -112,13 +113,13 @@ def usages(data: DataSet) -> dict[str, Usage]:
     judged = Usage(prompt_tokens=whole + JUDGE_READS, completion_tokens=JUDGE_WRITES, calls=1)
     return {
         "rollouts from every step, 8": by_rollouts(
-            data, items, monte_carlo(SoftEstimate(rollouts=ROLLOUTS), "every")
+            data, items, monte_carlo(Estimate(rollouts=ROLLOUTS), "every")
         ),
         "until the first error, at most 8": by_rollouts(
-            data, items, monte_carlo(HardEstimate(rollouts=ROLLOUTS), "until-error")
+            data, items, monte_carlo(Estimate(kind="hard", rollouts=ROLLOUTS), "until-error")
         ),
         "binary search, at most 8": by_rollouts(
-            data, items, monte_carlo(HardEstimate(rollouts=ROLLOUTS), "bisect")
+            data, items, monte_carlo(Estimate(kind="hard", rollouts=ROLLOUTS), "bisect")
         ),
         "judge, one reply": times(judged, data.solutions),
         "reward model, one reading": times(Usage(prompt_tokens=whole), data.solutions),

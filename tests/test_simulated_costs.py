@@ -16,9 +16,8 @@ from surefoot.errors import LabelError
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.labelling.monte_carlo import MonteCarloLabeller
-from surefoot.labelling.omegaprm import OmegaPRMLabeller
-from surefoot.labelling.omegaprm_tree import TreeSettings
-from surefoot.labelling.stopping import HardEstimate, SequentialTest, SoftEstimate
+from surefoot.labelling.omegaprm import OmegaPRMLabeller, TreeSettings
+from surefoot.labelling.stopping import Estimate
 from surefoot.policies.prompts import PromptFormat
 from surefoot.policies.traces import sample_traces
 from surefoot.protocols import ProblemTrace
@@ -57,10 +56,10 @@ def spent(items, build):
 @pytest.mark.parametrize(
     ("settings", "within"),
     [
-        ({"rule": SoftEstimate(rollouts=4)}, 0.1),
-        ({"rule": HardEstimate(rollouts=4)}, 0.35),
-        ({"rule": HardEstimate(rollouts=4), "order": "bisect"}, 0.5),
-        ({"rule": SequentialTest(), "order": "bisect"}, 0.5),
+        ({"estimate": Estimate(rollouts=4)}, 0.1),
+        ({"estimate": Estimate(kind="hard", rollouts=4)}, 0.35),
+        ({"estimate": Estimate(kind="hard", rollouts=4), "order": "bisect"}, 0.5),
+        ({"estimate": Estimate(kind="sequential", rollouts=16), "order": "bisect"}, 0.5),
     ],
 )
 def test_tokens_and_labels_are_foreseen(items, settings, within):
@@ -73,7 +72,7 @@ def test_tokens_and_labels_are_foreseen(items, settings, within):
 
 
 def test_it_is_the_same_every_time_and_takes_part_of_the_traces_for_all(items):
-    build = monte_carlo(rule=SoftEstimate(rollouts=2))
+    build = monte_carlo(estimate=Estimate(rollouts=2))
     whole = predict(items, build, prompt=PromptFormat())
     assert whole == predict(items, build, prompt=PromptFormat())
     part = predict(items, build, prompt=PromptFormat(), at_most=30)
@@ -98,4 +97,4 @@ def test_traces_that_nobody_judged_foretell_nothing(items):
         for item in items
     ]
     with pytest.raises(LabelError, match="no trace has an 'outcome'"):
-        predict(unjudged, monte_carlo(rule=SoftEstimate()), prompt=PromptFormat())
+        predict(unjudged, monte_carlo(estimate=Estimate()), prompt=PromptFormat())

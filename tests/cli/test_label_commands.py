@@ -16,7 +16,7 @@ from surefoot.io import read_records, write_records
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.labelling.monte_carlo import MonteCarloLabeller
-from surefoot.labelling.stopping import SoftEstimate
+from surefoot.labelling.stopping import Estimate
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.policies.traces import sample_traces
 from surefoot.protocols import ProblemTrace, SampleRequest, Sampling
@@ -170,7 +170,7 @@ def test_a_server_that_stalls_is_given_up(data):
                 model="m", base_url=running.url, mode="completions", timeout_s=0.05, max_retries=0
             ),
             grader=Grader(checker=checker, styles=("phrase",)),
-            rule=SoftEstimate(rollouts=1),
+            estimate=Estimate(rollouts=1),
         )
         item = ProblemTrace(problem=problems[trace.problem_id], trace=trace)
         (labels,) = asyncio.run(labeller.label([item]))

@@ -13,7 +13,7 @@ from surefoot.errors import LabelError
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, generate_problems, parse_problem, worked_solution
 from surefoot.labelling.monte_carlo import MonteCarloLabeller
-from surefoot.labelling.stopping import HardEstimate, SoftEstimate
+from surefoot.labelling.stopping import Estimate
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Labeller, ProblemTrace
 from surefoot.records import Message, Problem, Trace, Usage
@@ -21,7 +21,7 @@ from surefoot.segment import Line, segment_trace
 
 GRADER = Grader(checker=AnswerChecker("exact"), styles=("phrase",))
 PROBLEM = Problem(text="How many?", answer="3")
-ONE = HardEstimate(rollouts=1)
+ONE = Estimate(kind="hard", rollouts=1)
 
 
 def item(text, problem=PROBLEM, **fields):
@@ -46,8 +46,8 @@ def replies(*answers, **fields):
 def test_hard_and_soft_estimates(answers, hard, soft):
     for estimate, expected in (("hard", hard), ("soft", soft)):
         n = len(answers)
-        rule = HardEstimate(rollouts=n, first=n) if estimate == "hard" else SoftEstimate(rollouts=n)
-        ((first, _),) = labels(replies(*answers), item("Hm.\nAnswer: 3\n"), rule=rule)
+        rule = Estimate(kind="hard", rollouts=n, first=n) if estimate == "hard" else Estimate(rollouts=n)
+        ((first, _),) = labels(replies(*answers), item("Hm.\nAnswer: 3\n"), estimate=rule)
         assert first.value == pytest.approx(expected)
         assert (first.evidence.successes, first.evidence.trials) == (answers.count("3"), len(answers))
         assert (first.kind, first.source, first.step) == ("value", f"monte-carlo-{estimate}", 0)
@@ -70,7 +70,7 @@ def test_a_prefix_that_rarely_succeeds_is_often_labelled_good(n, expected):
     found = [
         label.value
         for seed in range(10)
-        for (label,) in labels(policy, *items, rule=HardEstimate(rollouts=n), seed=seed)
+        for (label,) in labels(policy, *items, estimate=Estimate(kind="hard", rollouts=n), seed=seed)
     ]
     chance = 1 - 0.95**n
     assert chance == pytest.approx(expected, abs=5e-4)
@@ -80,9 +80,9 @@ def test_a_prefix_that_rarely_succeeds_is_often_labelled_good(n, expected):
 def test_the_hard_estimate_is_one_where_the_soft_is_positive_and_grows_with_n():
     policy, items = NoisySolver(error_rate=0.8), one_line_items()
     values = {
-        (rule.name, rule.rollouts): [label.value for (label,) in labels(policy, *items, rule=rule)]
+        (rule.kind, rule.rollouts): [label.value for (label,) in labels(policy, *items, estimate=rule)]
         for n in (2, 8)
-        for rule in (HardEstimate(rollouts=n), SoftEstimate(rollouts=n))
+        for rule in (Estimate(kind="hard", rollouts=n), Estimate(rollouts=n))
     }
     for n in (2, 8):
         assert values["hard", n] == [float(value > 0) for value in values["soft", n]]
@@ -99,8 +99,8 @@ def test_soft_estimates_are_unbiased():
         wrong = f"{lines[0][:-2]}{(int(lines[0][-2]) + 5) % 10}\n"
         items += [item("".join(lines), problem), item(wrong + "Now 3\n", problem)]
     excess, variance, prefixes = 0.0, 0.0, 0
-    rule = SoftEstimate(rollouts=rollouts)
-    for one, found in zip(items, labels(solver, *items, rule=rule), strict=True):
+    rule = Estimate(rollouts=rollouts)
+    for one, found in zip(items, labels(solver, *items, estimate=rule), strict=True):
         for label in found[:-1]:
             value = solver.value(one.problem, one.trace.prefix(label.step + 1))
             assert label.value == pytest.approx(value, abs=5 * sqrt(0.25 / rollouts))
@@ -125,7 +125,7 @@ def test_shared_prefixes_are_rolled_out_and_paid_for_once():
         item("One.\nTwo.\nAnswer: 3\n", sample=1),
         item("One.\nAnswer: 3\n", other),
     )
-    found = labels(ScriptedPolicy(answer), *items, rule=HardEstimate(rollouts=2, first=2))
+    found = labels(ScriptedPolicy(answer), *items, estimate=Estimate(kind="hard", rollouts=2, first=2))
     prefixes = [(PROBLEM.text, "One.\n"), (PROBLEM.text, "One.\nTwo.\n"), (PROBLEM.text, "One.\nTwo!\n")]
     prefixes.append((other.text, "One.\n"))
     assert asked == [(f"{text}\n", prefix) for text, prefix in prefixes for _ in range(2)]
@@ -143,19 +143,21 @@ def test_a_finished_trace_ends_in_its_own_outcome():
     policy = replies("1", "1")
     for outcome, text in ((True, "Hm.\nAnswer: 3\n"), (False, "Hm.\nAnswer: 1\n")):
         for known in (outcome, None):
-            ((_, last),) = labels(policy, item(text, outcome=known), rule=HardEstimate(rollouts=2))
+            ((_, last),) = labels(
+                policy, item(text, outcome=known), estimate=Estimate(kind="hard", rollouts=2)
+            )
             assert (last.value, last.evidence.successes, last.evidence.trials) == (outcome, outcome, 1)
             assert last.evidence.usage == Usage()
 
 
 def test_an_outcome_that_was_judged_before_is_kept():
-    ((_, last),) = labels(replies("1"), item("Hm.\nThree it is.\n", outcome=True), rule=ONE)
+    ((_, last),) = labels(replies("1"), item("Hm.\nThree it is.\n", outcome=True), estimate=ONE)
     assert last.value == 1.0
 
 
 def test_the_own_ending_counts_even_where_another_trace_goes_on():
     done, longer = item("Hm.\nAnswer: 3\n", outcome=True), item("Hm.\nAnswer: 3\nOr not.\n", outcome=True)
-    (ending, open_prefix) = labels(replies("1"), done, longer, rule=ONE)
+    (ending, open_prefix) = labels(replies("1"), done, longer, estimate=ONE)
     assert [label.value for label in ending] == [0, 1]
     assert [label.value for label in open_prefix] == [0, 0, 1]
     assert [label.evidence.usage.calls for label in ending + open_prefix] == [1, 0, 0, 1, 0]
@@ -165,14 +167,16 @@ def test_a_trace_cut_off_by_its_length_is_rolled_out_to_its_end():
     ((first, last),) = labels(
         replies("3", "1"),
         item("Hm.\nWell", finish_reason="length", outcome=False),
-        rule=SoftEstimate(rollouts=2),
+        estimate=Estimate(rollouts=2),
     )
     assert (first.value, last.value, last.evidence.trials) == (0.5, 0.5, 2)
 
 
 def test_failed_rollouts_leave_the_label_unknown():
     policy = replies("3", "3", fail=lambda request: "server: down" if "Two" in request.prefix else None)
-    ((first, second, last),) = labels(policy, item("One.\nTwo.\nAnswer: 3\n"), rule=HardEstimate(rollouts=2))
+    ((first, second, last),) = labels(
+        policy, item("One.\nTwo.\nAnswer: 3\n"), estimate=Estimate(kind="hard", rollouts=2)
+    )
     assert (first.value, last.value) == (1, 1)
     assert (second.value, second.reason) == (None, "rollouts failed: server: down")
     assert second.evidence.usage == Usage(calls=1)  # a failed call is a call
@@ -187,24 +191,24 @@ class Undecided(AnswerChecker):
 
 def test_answers_that_cannot_be_compared_are_no_trials():
     grader = Grader(checker=Undecided("exact"), styles=("phrase",))
-    policy, rule = replies("3", "?", "1", "?"), SoftEstimate(rollouts=4)
-    ((first, last),) = labels(policy, item("Hm.\nAnswer: ?\n"), rule=rule, grader=grader)
+    policy, rule = replies("3", "?", "1", "?"), Estimate(rollouts=4)
+    ((first, last),) = labels(policy, item("Hm.\nAnswer: ?\n"), estimate=rule, grader=grader)
     assert (first.value, first.evidence.successes, first.evidence.trials) == (0.5, 1, 2)
     assert (last.value, last.reason) == (None, "the trace's own answer could not be compared")
-    ((first, _),) = labels(replies("?"), item("Hm.\nAnswer: 3\n"), rule=ONE, grader=grader)
+    ((first, _),) = labels(replies("?"), item("Hm.\nAnswer: 3\n"), estimate=ONE, grader=grader)
     assert (first.value, first.reason) == (None, "no rollout's answer could be compared")
     assert first.evidence.usage.calls == 1
 
 
 def test_a_rollout_without_an_answer_fails():
     policy = ScriptedPolicy(lambda request, sample: ["No idea.", "Answer: 3"][sample])
-    ((first, _),) = labels(policy, item("Hm.\nAnswer: 3\n"), rule=SoftEstimate(rollouts=2))
+    ((first, _),) = labels(policy, item("Hm.\nAnswer: 3\n"), estimate=Estimate(rollouts=2))
     assert first.value == 0.5
 
 
 def test_an_answer_already_in_the_prefix_counts():
     policy = ScriptedPolicy(lambda request, sample: "")
-    ((_, second, _),) = labels(policy, item("Hm.\nAnswer: 3\nDone.\n"), rule=ONE)
+    ((_, second, _),) = labels(policy, item("Hm.\nAnswer: 3\nDone.\n"), estimate=ONE)
     assert second.value == 1
 
 

@@ -17,8 +17,7 @@ from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import LabelError
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, generate_problems
-from surefoot.labelling.omegaprm import OmegaPRMLabeller
-from surefoot.labelling.omegaprm_tree import TreeSettings, trace_steps
+from surefoot.labelling.omegaprm import OmegaPRMLabeller, TreeSettings, trace_steps
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.policies.traces import sample_traces
 from surefoot.protocols import Labeller, ProblemTrace, Sampling

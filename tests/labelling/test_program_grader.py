@@ -8,7 +8,7 @@ import pytest
 
 from surefoot import Problem, Trace, Usage
 from surefoot.errors import LabelError, SandboxError
-from surefoot.labelling import HardEstimate, MonteCarloLabeller
+from surefoot.labelling import Estimate, MonteCarloLabeller
 from surefoot.labelling.verifiers.programs import ProgramGrader
 from surefoot.protocols import Completion, ProblemTrace, SampleResult
 from surefoot.sandbox import open_sandbox
@@ -50,7 +50,10 @@ def test_the_first_step_from_which_no_completion_passes(sandbox, order):
     text = "    b = 2 * a\n    b = b + 0\n    b = b + 1\n    return b + 1\n"
     trace = segment_trace(Trace(problem_id="f", text=text, finish_reason="stop"), segmenter("python"))
     labeller = MonteCarloLabeller(
-        policy=Finishes(), grader=ProgramGrader(sandbox), rule=HardEstimate(rollouts=2, first=2), order=order
+        policy=Finishes(),
+        grader=ProgramGrader(sandbox),
+        estimate=Estimate(kind="hard", rollouts=2, first=2),
+        order=order,
     )
     [labels] = asyncio.run(labeller.label([ProblemTrace(problem=PROBLEM, trace=trace)]))
     assert [label.value for label in labels[:3]] == [1, 1, 0]

@@ -16,15 +16,13 @@ from surefoot.answers import AnswerChecker, Grader
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.labelling import (
+    Estimate,
     MonteCarloLabeller,
     OmegaPRMLabeller,
-    SequentialTest,
-    SoftEstimate,
     TreeSettings,
 )
 from surefoot.labelling.monte_carlo import independent_groups
 from surefoot.labelling.rollouts import prefixes_of
-from surefoot.labelling.stopping import HardEstimate
 from surefoot.policies.traces import sample_traces
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Step, Trace
@@ -112,10 +110,10 @@ def facts(rows):
 
 
 LABELLERS = {
-    f"{rule.name}, {order}": lambda policy, rule=rule, order=order: MonteCarloLabeller(
-        policy=policy, grader=GRADER, rule=rule, order=order
+    f"{rule.kind}, {order}": lambda policy, rule=rule, order=order: MonteCarloLabeller(
+        policy=policy, grader=GRADER, estimate=rule, order=order
     )
-    for rule in (SoftEstimate(rollouts=3), HardEstimate(), SequentialTest())
+    for rule in (Estimate(rollouts=3), Estimate(kind="hard"), Estimate(kind="sequential", rollouts=16))
     for order in ("every", "until-error", "bisect")
 } | {
     "tree": lambda policy: OmegaPRMLabeller(

@@ -23,13 +23,11 @@ from .mutation import MutantReport as MutantReport
 from .mutation import labelled_mutants as labelled_mutants
 from .mutation import mutants as mutants
 from .omegaprm import OmegaPRMLabeller as OmegaPRMLabeller
-from .omegaprm_tree import TreeSettings as TreeSettings
+from .omegaprm import TreeSettings as TreeSettings
 from .queueing import QueueCandidate as QueueCandidate
 from .queueing import priorities as priorities
 from .run_rollouts import RunMonteCarloLabeller as RunMonteCarloLabeller
-from .stopping import HardEstimate as HardEstimate
-from .stopping import SequentialTest as SequentialTest
-from .stopping import SoftEstimate as SoftEstimate
+from .stopping import Estimate as Estimate
 from .verifier import VerifierLabeller as VerifierLabeller
 from .verifier import open_verifier as open_verifier
 from .verifiers.arithmetic import ArithmeticVerifier as ArithmeticVerifier

@@ -13,7 +13,7 @@ from typing import Literal
 from surefoot.answers import ProblemGrader
 from surefoot.batching import Batcher
 from surefoot.labelling.rollouts import PrefixIn, PrefixRollouts, RolloutSampler, require_rollable
-from surefoot.labelling.stopping import HardEstimate, StoppingRule
+from surefoot.labelling.stopping import Estimate
 from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Policy, ProblemTrace, Sampling
@@ -23,17 +23,29 @@ from surefoot.stats.intervals import wilson_interval
 Order = Literal["every", "until-error", "bisect"]
 """Which prefixes are rolled out: all; in order up to the first bad one; by binary search."""
 
-OwnOutcome = Literal["same-policy", "always", "never"]
-"""Whether a trace's outcome counts as a rollout of its prefixes: by default if the same policy wrote it."""
+
+@dataclass(frozen=True, kw_only=True)
+class MonteCarloSettings:
+    """Which prefixes get rollouts, how many, and what they say of steps without."""
+
+    estimate: Estimate = field(default_factory=Estimate)
+    """How many rollouts a prefix gets, and the value that they give it."""
+    order: Order = "every"
+    """Prefixes to roll out: every, those up to the first error, or a binary search for it."""
+    after_error: Literal["unlabelled", "wrong"] = "unlabelled"
+    """Label of steps after the first error: none, or 0 (`wrong`)."""
+    own_outcome: Literal["same-policy", "always", "never"] = "same-policy"
+    """Count a trace's outcome as a rollout of its prefixes: if the policy wrote it, always or never."""
+    prefix_in: PrefixIn = "answer"
+    """Where a request has the prefix: in the answer, which the server continues, or in the user's turn, for
+    servers that cannot continue one (needs a chat format; noisier)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class MonteCarloLabeller:
+class MonteCarloLabeller(MonteCarloSettings):
     """A :class:`surefoot.protocols.Labeller` that rolls out the prefixes of traces.
 
-    ``rule`` decides how many rollouts a prefix gets and turns them into a value
-    (:class:`~surefoot.labelling.stopping.SoftEstimate`, ``HardEstimate``, ``SequentialTest``). ``order`` says
-    which prefixes get rollouts:
+    ``order`` says which prefixes get rollouts:
 
     - ``every``: all of them.
     - ``until-error``: in order, up to the first bad one. It finds the same first error as ``every``, unless
@@ -43,16 +55,13 @@ class MonteCarloLabeller:
       bad prefix to a good one. It assumes that no prefix after a bad one is good, so steps before the last
       good position are good without rollouts.
 
-    Steps after the first error without rollouts are unknown, or have value 0 with ``after_error="wrong"``.
     Prefixes that several traces share are rolled out once, and a rollout that passes through a later prefix
     also counts there. The end of a finished trace is not rolled out, because its outcome is known. Evidence:
     successes, trials, Wilson interval, and the cost of the label; a label that reuses rollouts costs nothing.
 
-    With ``prefix_in="user-turn"`` the prefix is quoted in the user's message, for a server that cannot
-    continue the beginning of an answer; this needs a chat format. The policy then knows that the words are
-    not its own and may correct them, so values after an error are too high. Replies that repeat the prefix
-    lose it, and those that start the solution again are not counted. The labels' source ends with
-    ``-user-turn``.
+    With ``prefix_in="user-turn"`` the policy knows that the quoted words are not its own and may correct
+    them, so values after an error are too high. Replies that repeat the prefix lose it, and those that start
+    the solution again are not counted. The labels' source ends with ``-user-turn``.
 
     Traces that cannot share rollouts are labelled concurrently: a server always has requests, and a policy in
     this process gets the requests of all traces in one batch. The labels are the same in both cases.
@@ -61,11 +70,6 @@ class MonteCarloLabeller:
     policy: Policy
     grader: ProblemGrader
     prompt: PromptFormat = field(default_factory=PromptFormat)
-    rule: StoppingRule = field(default_factory=HardEstimate)
-    order: Order = "every"
-    after_error: Literal["unlabelled", "wrong"] = "unlabelled"
-    own_outcome: OwnOutcome = "same-policy"
-    prefix_in: PrefixIn = "answer"
     sampling: Sampling = field(default_factory=Sampling)
     seed: int = 0
 
@@ -104,7 +108,7 @@ class MonteCarloLabeller:
             for item, outcome in zip(items, outcomes, strict=True)
         ]
         while pending := [tally for trace in progress for tally in trace.next_prefixes()]:
-            await rollouts.settle(pending, self.rule)
+            await rollouts.settle(pending, self.estimate)
         charged: set[int] = set()
         return [trace.labels(charged) for trace in progress]
 
@@ -146,7 +150,7 @@ class _TraceProgress:
         self.tallies = {depth: rollouts.tally(trace.prefix(depth)) for depth in range(1, self.open + 1)}
         if self.open < self.count and labeller.counts_own(item):
             for tally in self.tallies.values():
-                tally.borrow(outcome, labeller.rule.borrowed)
+                tally.borrow(outcome, labeller.estimate.borrowed)
 
     def next_prefixes(self) -> list[PrefixRollouts]:
         """Prefixes to roll out next; none if the trace's labels are final."""
@@ -162,7 +166,7 @@ class _TraceProgress:
     def _known(self) -> dict[int, bool | None]:
         """Whether each decided depth is good; ``None`` = its rollouts failed. Includes the end if
         finished."""
-        rule = self.labeller.rule
+        rule = self.labeller.estimate
         decided: dict[int, bool | None] = {}
         for depth, tally in self.tallies.items():
             if not tally.more(rule):
@@ -179,7 +183,7 @@ class _TraceProgress:
         bounds: tuple[int, int | None],
         charged: set[int],
     ) -> StepLabel:
-        rule, (last_good, first_bad) = self.labeller.rule, bounds
+        rule, (last_good, first_bad) = self.labeller.estimate, bounds
         quoted = self.labeller.prefix_in == "user-turn"
         value: float | None = None
         reason: str | None = None
@@ -201,11 +205,11 @@ class _TraceProgress:
                 if tally.borrowed_trials:
                     message = f"{tally.borrowed_trials} of the trials were sampled from another prefix"
             elif depth < last_good:
-                value, message = 1.0, f"deduced: step {last_good - 1} is good"
+                value, message = 1.0, f"deduced: step {last_good} is good"
             elif first_bad is None or depth < first_bad:
                 reason = "not reached: an earlier estimate failed"
             elif self.labeller.after_error == "wrong":
-                value, message = 0.0, f"{AFTER_FIRST_ERROR}, step {first_bad - 1}"
+                value, message = 0.0, f"{AFTER_FIRST_ERROR}, step {first_bad}"
             else:
                 reason = AFTER_FIRST_ERROR
         return StepLabel(
@@ -214,7 +218,7 @@ class _TraceProgress:
             kind="value",
             value=value,
             reason=reason,
-            source=f"monte-carlo-{rule.name}{'-user-turn' if quoted else ''}",
+            source=f"monte-carlo-{rule.kind}{'-user-turn' if quoted else ''}",
             evidence=Evidence(
                 successes=successes,
                 trials=trials,

@@ -11,7 +11,7 @@ from typing import Literal
 from surefoot.answers import ProblemGrader, Solution
 from surefoot.batching import Batcher
 from surefoot.errors import LabelError
-from surefoot.labelling.stopping import Borrowed, StoppingRule
+from surefoot.labelling.stopping import Borrowed, Estimate
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Completion, ProblemTrace, SampleRequest, Sampling
 from surefoot.records import Message, Problem, Trace, Usage
@@ -79,13 +79,13 @@ class PrefixRollouts:
         self.borrowed_trials += 1
         self.borrowed_successes += outcome
 
-    def more(self, rule: StoppingRule) -> int:
+    def more(self, rule: Estimate) -> int:
         """Rollouts that ``rule`` still needs; 0 after a failure."""
         if self.error is not None:
             return 0
         return rule.more(self.successes, self.trials, self.sampled)
 
-    def unknown(self, rule: StoppingRule) -> str | None:
+    def unknown(self, rule: Estimate) -> str | None:
         """Why ``rule`` cannot decide; ``None`` if it can, even after a failure."""
         decided = self.trials and not rule.more(self.successes, self.trials, self.sampled)
         return None if decided else self.failure
@@ -120,7 +120,7 @@ class RolloutSampler:
         graded = iter(await self.grader.grade_problem(self.problem, solutions))
         return [next(graded).outcome if trace.outcome is None else trace.outcome for trace in traces]
 
-    async def settle(self, tallies: Iterable[PrefixRollouts], rule: StoppingRule) -> None:
+    async def settle(self, tallies: Iterable[PrefixRollouts], rule: Estimate) -> None:
         """Sample until ``rule`` is satisfied for each of ``tallies``, concurrently.
 
         Sample numbers of a prefix continue from batch to batch, so equal seeds give the same first n rollouts

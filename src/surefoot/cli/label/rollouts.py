@@ -15,9 +15,8 @@ from surefoot.cli import options as o
 from surefoot.cli.label.command import LabelCommand, usable, with_answer
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo
-from surefoot.labelling.monte_carlo import Order, OwnOutcome
-from surefoot.labelling.omegaprm_tree import TreeSettings
-from surefoot.labelling.rollouts import PrefixIn
+from surefoot.labelling.monte_carlo import MonteCarloSettings
+from surefoot.labelling.omegaprm import TreeSettings
 from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
@@ -27,9 +26,7 @@ from surefoot.work.cost import Rates
 if TYPE_CHECKING:
     from surefoot.answers import Grader, ProblemGrader
     from surefoot.labelling.monte_carlo import MonteCarloLabeller
-    from surefoot.labelling.omegaprm import OmegaPRMLabeller
-    from surefoot.labelling.omegaprm_tree import ProblemTree
-    from surefoot.labelling.stopping import StoppingRule
+    from surefoot.labelling.omegaprm import OmegaPRMLabeller, ProblemTree
     from surefoot.protocols import Labeller, Policy, ProblemTrace
     from surefoot.records import Problem
 
@@ -84,55 +81,6 @@ class RolloutSettings(Command):
         return policy
 
 
-class EstimateSettings(o.SettingsGroup):
-    """The number of rollouts of a prefix, and the value that they give it."""
-
-    kind: Annotated[Literal["soft", "hard", "sequential"], Flag(name="--estimate")] = Field(
-        default="soft",
-        description="soft: the share that succeeded. hard: whether any did. sequential: a test that ends "
-        "when it is sure.",
-    )
-    rollouts: Annotated[int, Flag(short="-k")] = Field(
-        default=8, ge=1, description="Completions per prefix; at most, if sequential."
-    )
-    first: int = Field(default=2, ge=1, description="Hard: completions in the first batch of a prefix.")
-    p_bad: float = Field(default=0.05, description="Sequential: a prefix of at most this value is bad.")
-    p_good: float = Field(default=0.4, description="Sequential: a prefix of at least this value is good.")
-    error_rate: float = Field(
-        default=0.05,
-        description="Sequential: chance of a wrong decision, either way, that the test aims at. The exact "
-        "chances with so many `--rollouts` are printed.",
-    )
-
-    def rule(self) -> StoppingRule:
-        """The stopping rule. Raises ``LabelError``."""
-        from surefoot.labelling.stopping import HardEstimate, SequentialTest, SoftEstimate
-
-        if self.kind == "soft":
-            return SoftEstimate(rollouts=self.rollouts)
-        if self.kind == "hard":
-            return HardEstimate(rollouts=self.rollouts, first=self.first)
-        return SequentialTest(
-            p_bad=self.p_bad,
-            p_good=self.p_good,
-            false_good=self.error_rate,
-            false_bad=self.error_rate,
-            max_rollouts=self.rollouts,
-        )
-
-    def report(self) -> None:
-        """Print the exact error rates of a sequential test, which ``rollouts`` may raise above
-        ``error_rate``."""
-        chance = getattr(self.rule(), "chance_of_good", None)
-        if chance is not None:
-            echo(
-                f"sequential test of at most {self.rollouts} rollouts: calls {chance(self.p_bad):.1%} of "
-                f"prefixes of value {self.p_bad:g} good, and {1 - chance(self.p_good):.1%} of prefixes of "
-                f"value {self.p_good:g} bad (aim: {self.error_rate:.1%})",
-                err=True,
-            )
-
-
 class MonteCarlo(RolloutSettings, LabelCommand):
     """Label steps by Monte Carlo rollouts from their prefixes (Math-Shepherd; binary search of OmegaPRM).
 
@@ -150,24 +98,10 @@ class MonteCarlo(RolloutSettings, LabelCommand):
 
     command: ClassVar[str] = "label mc"
 
-    estimate: EstimateSettings = EstimateSettings()
-    order: Order = Field(
-        default="every",
-        description="Prefixes to roll out: every, those up to the first error, or a binary search for it.",
-    )
-    after_error: Literal["unlabelled", "wrong"] = Field(
-        default="unlabelled", description="Label of steps after the first error: none, or 0 (`wrong`)."
-    )
-    own_outcome: OwnOutcome = Field(
-        default="same-policy",
-        description="Count a trace's outcome as a rollout of its prefixes: if the policy wrote it, always or "
-        "never.",
-    )
-    prefix_in: PrefixIn = Field(
-        default="answer",
-        description="Where a request has the prefix: in the answer, which the server continues, or in the "
-        "user's turn, for servers that cannot continue one (needs --chat; noisier).",
-    )
+    monte_carlo: Annotated[
+        MonteCarloSettings,
+        OptionGroup(names={"estimate.kind": "--estimate", "estimate.rollouts": "--rollouts -k"}),
+    ] = MonteCarloSettings()
     grader: Literal["answer", "tests"] = Field(
         default="answer",
         description="What decides on a completion: the reference answer, or the hidden tests of a program, "
@@ -181,13 +115,15 @@ class MonteCarlo(RolloutSettings, LabelCommand):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        settings = (self.estimate.kind, self.order, self.grader, self.dry_run)
+        settings = (self.monte_carlo.estimate.kind, self.monte_carlo.order, self.grader, self.dry_run)
         if self.environment is not None and settings != ("soft", "every", "answer", False):
             raise ValueError(
                 "'environment' takes --estimate soft, --order every and no other --grader, and no 'dry_run'"
             )
         o.check_agent(self.environment, self.policy)
-        if self.prefix_in == "user-turn" and (self.environment is not None or not self.prompt.chat):
+        if self.monte_carlo.prefix_in == "user-turn" and (
+            self.environment is not None or not self.prompt.chat
+        ):
             raise ValueError("'prefix_in' user-turn needs 'chat', and is for solutions, not agent runs")
         if self.sandbox != "bubblewrap" and self.grader != "tests":
             raise ValueError("'sandbox' is where --grader tests runs programs; --grader answer runs none")
@@ -198,7 +134,16 @@ class MonteCarlo(RolloutSettings, LabelCommand):
         from surefoot.labelling.verifiers.programs import has_hidden_tests
 
         items = super().items()
-        self.estimate.report()
+        estimate = self.monte_carlo.estimate
+        if estimate.kind == "sequential":
+            false_good = estimate.chance_of_good(estimate.p_bad)
+            false_bad = 1 - estimate.chance_of_good(estimate.p_good)
+            echo(
+                f"sequential test of at most {estimate.rollouts} rollouts: calls {false_good:.1%} of "
+                f"prefixes of value {estimate.p_bad:g} good, and {false_bad:.1%} of prefixes of value "
+                f"{estimate.p_good:g} bad (aim: {estimate.error_rate:.1%})",
+                err=True,
+            )
         if self.environment is not None:
             return items
         if self.grader == "answer":
@@ -208,10 +153,10 @@ class MonteCarlo(RolloutSettings, LabelCommand):
     def predict(self, items: Sequence[ProblemTrace]) -> None:
         """Show the most that rollouts from all prefixes cost; the end of a trace needs none."""
         prefixes = [max(len(item.trace.steps) - 1, 0) for item in items]
-        if self.order == "bisect":
+        if self.monte_carlo.order == "bisect":
             prefixes = [count.bit_length() for count in prefixes]
         problems = [item.problem for item in items[:1000]]
-        self.say_rollouts(items, problems, sum(prefixes), self.estimate.rollouts)
+        self.say_rollouts(items, problems, sum(prefixes), self.monte_carlo.estimate.rollouts)
 
     @contextmanager
     def labeller(self) -> Iterator[Labeller]:
@@ -225,7 +170,7 @@ class MonteCarlo(RolloutSettings, LabelCommand):
             yield RunMonteCarloLabeller(
                 policy=policy,
                 environment=load_environment(self.environment),
-                rollouts=self.estimate.rollouts,
+                rollouts=self.monte_carlo.estimate.rollouts,
                 sampling=self.sampling,
                 max_turns=self.turns,
                 seed=self.seed,
@@ -242,20 +187,16 @@ class MonteCarlo(RolloutSettings, LabelCommand):
             yield self._labeller(self._open(), ProgramGrader(sandbox))
 
     def _open(self) -> Policy:
-        return self.open_policy(continues=self.prefix_in == "answer")
+        return self.open_policy(continues=self.monte_carlo.prefix_in == "answer")
 
     def _labeller(self, policy: Policy, grader: ProblemGrader) -> MonteCarloLabeller:
         from surefoot.labelling.monte_carlo import MonteCarloLabeller
 
         return MonteCarloLabeller(
+            **vars(self.monte_carlo),
             policy=policy,
             grader=grader,
             prompt=self.prompt,
-            rule=self.estimate.rule(),
-            order=self.order,
-            after_error=self.after_error,
-            own_outcome=self.own_outcome,
-            prefix_in=self.prefix_in,
             sampling=self.sampling,
             seed=self.seed,
         )
