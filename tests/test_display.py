@@ -57,7 +57,7 @@ def test_records_read_as_one_line() -> None:
     assert repr(problem).startswith("<Problem p: word word")
     assert repr(problem).endswith("… (answer 7)>")
     label = StepLabel(trace_id="t", step=1, kind="correctness", value=-1, source="checker")
-    assert str(label) == "t step 1: correctness -1, from checker"
+    assert str(label) == "t step 2: correctness -1, from checker"
     assert str(scores(0.5, None)) == "t by prm: 0.500 n/a"
 
 

@@ -52,7 +52,7 @@ CONSUMERS = {
 
 _READS = re.compile(
     r"grade_python\(|grade_traces\(|verdict\.passed|(?<!\w)Candidate\(answer|(?<!\w)Candidate\(\n|\.credit\("
-    r"|combine_labels\(|Combiner\(|\.(?:equal|grade)\(pairs|\.(?:grade|grade_problem)\((?!self)"
+    r"|(?<!\w)Consensus[(:]|\.(?:equal|grade)\(pairs|\.(?:grade|grade_problem)\((?!self)"
 )
 
 

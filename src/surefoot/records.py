@@ -717,7 +717,7 @@ class StepLabel(Record):
 
     def __str__(self) -> str:
         value = f"unknown ({self.reason})" if self.value is None else f"{self.value:g}"
-        return f"{self.trace_id} step {self.step}: {self.kind} {value}, from {self.source}"
+        return f"{self.trace_id} step {self.step + 1}: {self.kind} {value}, from {self.source}"
 
 
 class StepPair(Record):

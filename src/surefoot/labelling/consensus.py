@@ -75,52 +75,13 @@ def _list_reasons(what: str, reasons: Mapping[str, int]) -> list[str]:
     return lines
 
 
-@dataclass(frozen=True, kw_only=True)
 class Consensus:
-    """Combined labels, one list per item and one label per step, and the report."""
-
-    labels: list[list[StepLabel]]
-    report: ConsensusReport
-
-
-def combine_labels(
-    items: Sequence[ProblemTrace],
-    sources: Mapping[str, Sequence[Sequence[StepLabel]]],
-    *,
-    rule: ConsensusRule,
-    good_above: float | None,
-    neutral: Neutral,
-) -> Consensus:
-    """Combine the labels of several labellers, each given as one list per item.
+    """Combines the labels of several labellers, one trace at a time; memory does not grow with the traces.
 
     A value label is good if it is above ``good_above`` (0 in the published filter: any rollout succeeded),
     and abstains if that is ``None``; ``neutral`` says how to read a correctness label of 0. Contradicting
-    labels of one labeller abstain. The result has kind ``correctness`` and usage zero, and does not depend
-    on the order of the labellers.
-
-    Raises ``LabelError`` for fewer than two labellers, or for lists or labels that do not belong to the
-    items.
+    labels of one labeller abstain. The result does not depend on the order of the labellers.
     """
-    combiner = Combiner(sources, rule=rule, good_above=good_above, neutral=neutral)
-    for name, rows in sources.items():
-        if len(rows) != len(items):
-            raise LabelError(f"source '{name}' has labels of {len(rows)} traces for {len(items)} items")
-        for row, item in zip(rows, items, strict=True):
-            for label in row:
-                if label.trace_id != item.trace.id or label.step >= len(item.trace.steps):
-                    raise LabelError(
-                        f"source '{name}': a label of step {label.step} of trace {label.trace_id} is given "
-                        f"for trace {item.trace.id}, which has {len(item.trace.steps)} steps"
-                    )
-    labels = [
-        combiner.combine(item, {name: rows[number] for name, rows in sources.items()})
-        for number, item in enumerate(items)
-    ]
-    return Consensus(labels=labels, report=combiner.report())
-
-
-class Combiner:
-    """Combines one trace at a time, like :func:`combine_labels`. Its memory does not grow with the traces."""
 
     def __init__(
         self, sources: Iterable[str], *, rule: ConsensusRule, good_above: float | None, neutral: Neutral
@@ -135,9 +96,19 @@ class Combiner:
         self._unlabelled: Counter[str] = Counter()
         self._verdicts: Counter[bool | None] = Counter()
 
-    def combine(self, item: ProblemTrace, labels: Mapping[str, Iterable[StepLabel]]) -> list[StepLabel]:
-        """One label for each step, from the labels of this trace by source."""
+    def combine(self, item: ProblemTrace, labels: Mapping[str, Sequence[StepLabel]]) -> list[StepLabel]:
+        """One label of kind ``correctness`` for each step, from the labels of this trace by source.
+
+        Raises ``LabelError`` for a label that does not belong to the trace.
+        """
         steps = len(item.trace.steps)
+        for name in self._sources:
+            for label in labels[name]:
+                if label.trace_id != item.trace.id or label.step >= steps:
+                    raise LabelError(
+                        f"source '{name}': a label of step {label.step + 1} of trace {label.trace_id} is "
+                        f"given for trace {item.trace.id}, which has {steps} steps"
+                    )
         decisions = self._rule.decide(
             {name: binary_labels(labels[name], steps, self._reading) for name in self._sources}
         )
@@ -223,9 +194,9 @@ class SameFirstError:
 
     def decide(self, sources: SourceLabels) -> list[Decision]:
         errors = {source: first_error([label.good for label in labels]) for source, labels in sources.items()}
-        names = {None: "unknown", NO_ERROR: "none"}
         message = "first error: " + ", ".join(
-            f"{source} {names.get(error, error)}" for source, error in errors.items()
+            f"{source} {'unknown' if error is None else 'none' if error == NO_ERROR else error + 1}"
+            for source, error in errors.items()
         )
         count = len(next(iter(sources.values())))
         voting = sum(error is not None for error in errors.values())

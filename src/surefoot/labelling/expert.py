@@ -86,7 +86,7 @@ class StepMatch:
             return tuple((call.name, _parse_arguments(call.arguments)) for call in calls) or None
         if calls:
             raise LabelError(
-                f"step {step} of trace {trace.id} calls a tool, which text rules do not see; "
+                f"step {step + 1} of trace {trace.id} calls a tool, which text rules do not see; "
                 "choose match 'tool-call'"
             )
         words = trace.step_text(step).split()
@@ -193,7 +193,7 @@ class ExpertLabeller:
             successes=len(agreeing),
             trials=len(candidates),
             rater=", ".join(raters) or None,
-            message=f"{'the same' if agreeing else 'not'} as (match: {self.match.rule}) step {step} "
+            message=f"{'the same' if agreeing else 'not'} as (match: {self.match.rule}) step {step + 1} "
             f"of expert trace {expert.id}: {_excerpt(expert, step)}",
         )
 

@@ -174,7 +174,7 @@ def _up_to_first_error(votes: list[FirstErrorReply], steps: int) -> list[_Outcom
     """All steps by the index that has the most votes."""
     leading, most = _leaders([vote.first_error for vote in votes])
     if len(leading) > 1:
-        names = ["no error" if index == -1 else f"step {index}" for index in sorted(leading)]
+        names = ["no error" if index == -1 else f"step {index + 1}" for index in sorted(leading)]
         return [_Outcome(value=None, votes=most, reason=f"votes tied: {', '.join(names)}")] * steps
     (index,) = leading
     critique = next(vote.evidence for vote in votes if vote.first_error == index)

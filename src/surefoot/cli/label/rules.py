@@ -185,14 +185,14 @@ class LabelConsensus(Command):
         """Combine, write and report."""
         from surefoot.cli.runs import pair, read_table
         from surefoot.io import write_json, write_records
-        from surefoot.labelling.consensus import Combiner
+        from surefoot.labelling.consensus import Consensus
         from surefoot.records import Problem, StepLabel, Trace
 
         rule = self._rule()
         files = _named(self.sources, "NAME=FILE")
         items = pair(read_table(self.problems, Problem), read_table(self.traces, Trace))
         tables = {name: read_table(path, StepLabel) for name, path in files.items()}
-        combiner = Combiner(tables, rule=rule, good_above=self.good_above, neutral=self.neutral)
+        combined = Consensus(tables, rule=rule, good_above=self.good_above, neutral=self.neutral)
         strays = {name: len(table) for name, table in tables.items()}
 
         def consensus() -> Iterator[StepLabel]:
@@ -204,15 +204,15 @@ class LabelConsensus(Command):
                 }
                 for name, of_trace in labels.items():
                     strays[name] -= len(of_trace)
-                combined = combiner.combine(item, labels)
-                if any(label.value is not None for label in combined):
-                    yield from combined
+                agreed = combined.combine(item, labels)
+                if any(label.value is not None for label in agreed):
+                    yield from agreed
 
         write_records(self.out if self.out == "-" else Path(self.out), consensus(), record=StepLabel)
         for name, count in strays.items():
             if count:
                 echo(f"{count} labels of {name} skipped: they belong to no step of a usable trace", err=True)
-        report = combiner.report()
+        report = combined.report()
         if self.report:
             write_json(self.report, report.as_json())
         echo(report.summary(), err=True)
