@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from surefoot.errors import GuardError
 from surefoot.guard.conversations import MAX_REMEMBERED, CallMemory, Conversations, conversation_key
@@ -177,22 +177,17 @@ class Guard:
         """The calls of ``reply`` with all findings, and the tokens of the reward model."""
         settings = self.settings
         calls = [_Call(call) for call in reply.tool_calls]
-        begin = time.monotonic()
         _make_canonical(settings, remembered, tools, calls)
-        if all(call.readable for call in calls):
-            reply = reply.model_copy(update={"tool_calls": tuple(call.call for call in calls)})
-            await self._stage(
-                calls, "schema", "schema", settings.on_schema, partial(_schema, tools, reply.tool_calls)
-            )
-        else:
-            self._record(
-                calls, [call.reading for call in calls], "schema", "schema", settings.on_schema, begin
-            )
+        reply = reply.model_copy(update={"tool_calls": tuple(call.call for call in calls)})
+        await self._stage(calls, "schema", "schema", settings.on_schema, partial(_schema, tools, calls))
         usage = Usage()
         if any(call.action != "release" for call in calls):
             return calls, usage
         item = _item((*messages, reply), tools)
-        results = _results(messages, reply, remembered.results(messages, settings.remember_s))
+        results = remembered.results(messages, settings.remember_s) + [
+            CallResult(message=len(messages), number=number, call=call, result=None, turn=_turn(messages))
+            for number, call in enumerate(reply.tool_calls)
+        ]
         for verifier in self.verifiers:
             check = (
                 partial(_call_rules, verifier, item, results, len(calls))
@@ -235,32 +230,18 @@ class Guard:
             async with asyncio.timeout(self.settings.timeout_s):
                 findings = await asyncio.get_running_loop().run_in_executor(self._threads, check)
         except TimeoutError:
-            findings = [_Found("error", f"{checker} took more than {self.settings.timeout_s:g} s")] * len(
-                calls
-            )
+            late = _Found("error", f"{checker} took more than {self.settings.timeout_s:g} s")
+            findings = [late] * len(calls)
         except Exception as error:
             _LOG.warning("%s failed", checker, exc_info=error)  # the text may be secret, so it stays here
             findings = [_Found("error", f"{checker} failed: {type(error).__name__}")] * len(calls)
-        self._record(calls, findings, stage, checker, blocked, begin)
-
-    def _record(
-        self,
-        calls: Sequence[_Call],
-        findings: Sequence[_Found],
-        stage: Stage,
-        checker: str,
-        blocked: Action,
-        begin: float,
-    ) -> None:
         latency_ms = 1000 * (time.monotonic() - begin)
         for call, finding in zip(calls, findings, strict=True):
             call.stages.append(
                 StageVerdict(
                     stage=stage,
                     checker=checker,
-                    finding=finding.finding,
-                    reason=finding.reason,
-                    score=finding.score,
+                    **finding._asdict(),
                     threshold=self.settings.threshold if stage == "score" else None,
                     latency_ms=latency_ms,
                 )
@@ -271,11 +252,12 @@ class Guard:
                 call.block("reject", f"it could not be checked ({finding.reason})")
 
 
-class _Found:
+class _Found(NamedTuple):
     """What a checker says of one call."""
 
-    def __init__(self, finding: Finding, reason: str = "", score: float | None = None) -> None:
-        self.finding, self.reason, self.score = finding, reason, score
+    finding: Finding
+    reason: str = ""
+    score: float | None = None
 
 
 class _Call:
@@ -364,17 +346,12 @@ def _make_canonical(
             call.reading = _Found("fail", reason)
 
 
-def _schema(tools: Sequence[Tool], calls: Sequence[ToolCall]) -> list[_Found]:
-    reasons = [call_error(tools, call) for call in calls]
+def _schema(tools: Sequence[Tool], calls: Sequence[_Call]) -> list[_Found]:
+    """What the schemas say, or, where a call has no canonical form, what is wrong with it."""
+    if not all(call.readable for call in calls):
+        return [call.reading for call in calls]
+    reasons = [call_error(tools, call.call) for call in calls]
     return [_Found("pass") if reason is None else _Found("fail", reason) for reason in reasons]
-
-
-def _results(messages: Sequence[Message], reply: Message, earlier: list[CallResult]) -> list[CallResult]:
-    """The attempts so far, then the calls of ``reply``."""
-    return earlier + [
-        CallResult(message=len(messages), number=number, call=call, result=None, turn=_turn(messages))
-        for number, call in enumerate(reply.tool_calls)
-    ]
 
 
 def _call_rules(

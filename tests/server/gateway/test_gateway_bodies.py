@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 
 import pytest
 from gateway_server import LineScorer, ask, served
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surefoot.server.gateway.access import has_half_surrogate, json_shape
+from surefoot.server.gateway.access import json_shape, parsed
+from surefoot.server.gateway.errors import ApiError
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 TEXTS = st.text() | st.text('"\\\\[]{}u/', max_size=8)
@@ -85,7 +87,8 @@ def test_depth_takes_time_in_proportion_to_the_body():
     began = time.process_time()
     for body in hard:
         json_shape(body, stop=32)
-        has_half_surrogate(body)
+        with suppress(ValueError):
+            parsed(body)
     assert time.process_time() - began < 1
 
 
@@ -98,7 +101,18 @@ HALVES = st.lists(
 @given(HALVES)
 def test_half_a_surrogate_is_found_as_a_parser_finds_it(pieces):
     text = f'"{"".join(pieces)}"'
-    assert has_half_surrogate(text.encode()) == any(0xD800 <= ord(sign) < 0xE000 for sign in json.loads(text))
+    value = json.loads(text)
+    if any(0xD800 <= ord(sign) < 0xE000 for sign in value):
+        with pytest.raises(ApiError, match="surrogate"):
+            parsed(text.encode())
+    else:
+        assert parsed(text.encode()) == value
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-8-sig"])
+def test_other_encodings_are_refused(encoding):
+    with pytest.raises(ApiError, match="UTF-8"):
+        parsed('{"a": "é"}'.encode(encoding))
 
 
 def test_half_a_surrogate_is_the_clients_error():

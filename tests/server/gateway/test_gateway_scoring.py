@@ -104,9 +104,11 @@ def test_score_cuts_a_solution_and_says_why_a_step_has_none(scripted):
     [
         ({"items": []}, 400, "items"),
         ({"items": [{"problem": "p", "solution": "x"}] * 257}, 400, "at most 256"),
-        ({"items": [{"problem": "p"}]}, 400, "either"),
+        ({"items": [{"problem": "p"}]}, 400, "one of"),
         ({"items": [{"problem": "p", "steps": [""]}]}, 400, "steps"),
-        ({"items": [{"problem": "p", "solution": " "}]}, 400, "empty"),
+        ({"items": [{"problem": "p", "solution": " "}]}, 400, "solution: has 0 steps"),
+        ({"items": [{"problem": "p", "trace": {"problem_id": "p", "text": " "}}]}, 400, "trace: has 0 steps"),
+        ({"items": [{"problem": "p", "steps": ["x"], "segment": "line"}]}, 400, "'segment'"),
         ({"items": [{"problem": "p", "solution": "x", "segment": "regex:(a+)+$"}]}, 400, "patterns"),
         ({"items": [{"problem": "p", "solution": "x", "segment": "odd"}]}, 400, "segment"),
         ({"model": "other", "items": [{"problem": "p", "solution": "x"}]}, 404, "'lines'"),
@@ -129,6 +131,8 @@ def test_verify_accepts_rejects_and_says_what_it_does_not_know(scripted):
     assert verdict("a\n", "odd\n") == ("unscored", None)
     assert verdict("a\n", "bad\n", threshold=0.05) == ("accept", None)
     assert verdict("a\n", threshold=0.95) == ("reject", 0)
+    run = {"problem_id": "p", "text": "good\nbad\n", "steps": [{"start": 0, "end": 5}, {"start": 5, "end": 9}]}
+    assert post(f"{scripted.url}/verify", {"problem": "p", "trace": run})[1]["first_bad_step"] == 1
 
 
 def test_a_model_that_computes_nan_is_never_accepted_and_raises_the_alarm(lab_base):

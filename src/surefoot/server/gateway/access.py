@@ -6,16 +6,17 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
+from pydantic_core import from_json
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from surefoot.concurrency import CALLER
@@ -189,7 +190,7 @@ def guarded_route(
                 request.state.key = key
                 CALLER.set(caller_of(request, key))
                 if request.method == "POST":
-                    await require_shallow(request, settings.limits)
+                    await read_json(request, settings.limits)
                 return await inner(request)
 
             return handle
@@ -286,16 +287,14 @@ def _declared_length(scope: Scope) -> int:
     return 0
 
 
-async def require_shallow(request: Request, limits: ServerLimits) -> None:
-    """Read the body, which the request then keeps.
+async def read_json(request: Request, limits: ServerLimits) -> None:
+    """Read and parse the body, which the request then keeps; other errors in it are left to the route.
 
     Raises :class:`ApiError` 400 for one nested too deeply or of too many parts, and for text that UTF-8
     cannot hold.
     """
     max_depth = limits.max_json_depth
     body = await request.body()
-    if b"\0" in body or not _is_utf8(body):  # brackets of UTF-16 and UTF-32 cannot be counted so
-        raise ApiError(400, "the body is not JSON in UTF-8", code="encoding")
     depth, parts = json_shape(body, stop=max_depth)
     if depth > max_depth:
         raise ApiError(400, f"the JSON is nested more than {max_depth} deep", code="nested_too_deeply")
@@ -304,12 +303,25 @@ async def require_shallow(request: Request, limits: ServerLimits) -> None:
             f"the JSON has {parts} objects and lists, at most {limits.max_json_parts} here; send less at once"
         )
         raise ApiError(400, message, code="too_many_parts")
-    if has_half_surrogate(body):
-        where = _field_with_surrogate(body)
-        message = (
-            f"{where or 'the body'}: half of a surrogate pair is not a character; send both halves or neither"
-        )
-        raise ApiError(400, message, param=where, code="encoding")
+    with suppress(ValueError):
+        request._json = parsed(body)  # FastAPI does not parse it again
+
+
+def parsed(body: bytes) -> Any:
+    """The value of JSON in UTF-8. Raises :class:`ApiError` for text in other encodings, and for half of a
+    surrogate pair; ``ValueError`` for what is not JSON."""
+    try:
+        return from_json(body)
+    except ValueError:
+        try:
+            value = json.loads(body)  # reads other encodings and halves of pairs, too
+        except RecursionError as error:
+            raise ValueError("nested too deeply") from error
+    path = _path_to_surrogate(value)
+    where = ".".join(path) if path else None
+    what = "half of a surrogate pair is not a character; send both halves or neither"
+    message = f"{where or 'the body'}: {what}" if path is not None else "the body is not JSON in UTF-8"
+    raise ApiError(400, message, param=where, code="encoding")
 
 
 _QUOTE = ord('"')
@@ -332,27 +344,6 @@ def json_shape(body: bytes, *, stop: int) -> tuple[int, int]:
     return min(deepest, stop + 1), int((steps > 0).sum())
 
 
-# a first half without the second, or a second half without the first
-_HALF = re.compile(
-    rb"\\u[dD](?:[89abAB]..(?!\\u[dD][c-fC-F])|[c-fC-F](?<!\\u[dD][89abAB]..\\u[dD].))", re.DOTALL
-)
-
-
-def has_half_surrogate(body: bytes) -> bool:
-    """Whether an escape in ``body``, which is valid JSON, is half of a surrogate pair without the other."""
-    return _HALF.search(body.replace(rb"\\", b"  ")) is not None
-
-
-def _field_with_surrogate(body: bytes) -> str | None:
-    """Path of the first such text, as ``messages.0.content``; ``None`` = the JSON is none."""
-    try:
-        value = json.loads(body)
-    except ValueError:
-        return None
-    path = _path_to_surrogate(value)
-    return ".".join(path) if path else None
-
-
 def _path_to_surrogate(value: Any) -> tuple[str, ...] | None:
     """Path of the first text in ``value`` that UTF-8 cannot hold."""
     if isinstance(value, str):
@@ -368,11 +359,3 @@ def _path_to_surrogate(value: Any) -> tuple[str, ...] | None:
             if (path := _path_to_surrogate(inner)) is not None:
                 return (str(number), *path)
     return None
-
-
-def _is_utf8(body: bytes) -> bool:
-    try:
-        body.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True

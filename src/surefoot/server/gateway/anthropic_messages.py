@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field
 
 from surefoot.messages import messages_of
 from surefoot.records import Ending, Usage
-from surefoot.server.gateway.errors import ApiError
-from surefoot.server.gateway.generation import Choice, Generation
+from surefoot.server.gateway.errors import ApiError, ResponseModel
+from surefoot.server.gateway.generation import Choice, usage_of
 from surefoot.server.gateway.responses import EventWriter, output_calls
-from surefoot.server.gateway.schemas import (
-    ChatRequest,
-    ConvertedRequest,
-    Extension,
-    ResponseModel,
-    StopText,
-    refuse,
-)
+from surefoot.server.gateway.schemas import ChatRequest, ConvertedRequest, Extension, StopText, refuse
 
 _STOP_REASONS: Mapping[Ending, str] = {
     "finished": "end_turn",
@@ -116,9 +109,9 @@ class MessagesWriter(EventWriter):
     _open: str | None = None
     """Type of the open block."""
 
-    def response(self, generation: Generation) -> MessagesAnswer:
+    def response(self, choices: Sequence[Choice]) -> MessagesAnswer:
         """See the base class."""
-        (choice,) = generation.choices
+        (choice,) = choices
         text = choice.withheld or choice.text
         thinking = [{"type": "thinking", "thinking": choice.reasoning, "signature": ""}]
         return MessagesAnswer(
@@ -130,8 +123,8 @@ class MessagesWriter(EventWriter):
                 *_tool_uses(choice),
             ],
             stop_reason=_stop_reason(choice),
-            usage=MessagesUsage.of(generation.usage),
-            surefoot=self.extension(generation),
+            usage=MessagesUsage.of(usage_of(choices)),
+            surefoot=self.extension(choices),
         )
 
     def begin(self, count: int) -> None:  # noqa: ARG002
@@ -158,9 +151,9 @@ class MessagesWriter(EventWriter):
         self._begin("text")
         self._delta({"type": "text_delta", "text": text})
 
-    def end(self, generation: Generation) -> None:
+    def end(self, choices: Sequence[Choice]) -> None:
         """See the base class."""
-        (choice,) = generation.choices
+        (choice,) = choices
         self.send_remaining(0, choice)
         if choice.withheld:
             self.send_text(0, choice.withheld)
@@ -172,8 +165,8 @@ class MessagesWriter(EventWriter):
         self.send(
             "message_delta",
             delta={"stop_reason": _stop_reason(choice), "stop_sequence": None},
-            usage=MessagesUsage.of(generation.usage).model_dump(),
-            surefoot=self.extension(generation).model_dump(mode="json"),
+            usage=MessagesUsage.of(usage_of(choices)).model_dump(),
+            surefoot=self.extension(choices).model_dump(mode="json"),
         )
         self.send("message_stop")
 

@@ -24,10 +24,15 @@ from surefoot import __version__
 from surefoot.server.gateway.access import KeyAuth, guarded_route
 from surefoot.server.gateway.chat import chat_routes
 from surefoot.server.gateway.connections import ConnectionTable, DirectPeer, bounded_protocol
-from surefoot.server.gateway.errors import ApiError, declared, install_error_handlers, response_of
+from surefoot.server.gateway.errors import (
+    ApiError,
+    ResponseModel,
+    declared,
+    install_error_handlers,
+    response_of,
+)
 from surefoot.server.gateway.gateway import Gateway
 from surefoot.server.gateway.records import KeyStore
-from surefoot.server.gateway.schemas import ResponseModel
 from surefoot.server.gateway.score import score_routes
 from surefoot.server.gateway.settings import ServerSettings
 

@@ -19,7 +19,7 @@ from surefoot.server.gateway.errors import AnthropicErrorBody, ApiError, declare
 from surefoot.server.gateway.gateway import Gateway
 from surefoot.server.gateway.openai_responses import ResponsesAnswer, ResponsesRequest, ResponsesWriter
 from surefoot.server.gateway.plan import Plan
-from surefoot.server.gateway.request_log import LogEntry, log_unavailable, new_id
+from surefoot.server.gateway.request_log import LogEntry, log_unavailable
 from surefoot.server.gateway.responses import ChatWriter, Emit, ResponseWriter, TextWriter, held_response
 from surefoot.server.gateway.schemas import (
     ChatRequest,
@@ -103,22 +103,21 @@ async def _respond(
         logprobs=name is not None and gateway.settings.record_logprobs,
         session=name,
     )
-    entry = LogEntry(
-        id=new_id(form.id_prefix),
-        endpoint=request.url.path,
+    entry = LogEntry.of(
+        request,
+        form.id_prefix,
         model=body.model,
         strategy=plan.strategy.name,
         problem=plan.problem,
-        key=request.state.key,
         policy=gateway.policy.name,
         scorer=gateway.planner.scorer if plan.strategy.needs_scorer else None,
-        parameters=_parameters(body, plan),
+        request=_parameters(body, plan),
         session=session_turn(name, plan.messages, plan.tools) if name is not None else None,
     )
-    writer = form(body, entry, gateway.settings)
+    writer = form(body, entry.record, gateway.settings)
     if not body.stream:
-        generation = await gateway.serve(request, lambda slot: gateway.generate(slot, entry, plan))
-        return Response(writer.response(generation).model_dump_json(), media_type="application/json")
+        choices = await gateway.serve(request, lambda slot: gateway.generate(slot, entry, plan))
+        return Response(writer.response(choices).model_dump_json(), media_type="application/json")
     slot = gateway.admission.reserve(request.state.key)
 
     async def write(emit: Emit) -> None:

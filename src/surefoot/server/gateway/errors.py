@@ -67,10 +67,14 @@ class ApiError(SurefootError):
         return headers
 
 
-class ErrorDetail(BaseModel):
-    """What went wrong."""
+class ResponseModel(BaseModel):
+    """Base of answers."""
 
     model_config = ConfigDict(frozen=True)
+
+
+class ErrorDetail(ResponseModel):
+    """What went wrong."""
 
     message: str
     type: str
@@ -78,27 +82,21 @@ class ErrorDetail(BaseModel):
     code: str | None = None
 
 
-class ErrorBody(BaseModel):
+class ErrorBody(ResponseModel):
     """Body of every error."""
-
-    model_config = ConfigDict(frozen=True)
 
     error: ErrorDetail
 
 
-class AnthropicErrorDetail(BaseModel):
+class AnthropicErrorDetail(ResponseModel):
     """What went wrong."""
-
-    model_config = ConfigDict(frozen=True)
 
     type: str
     message: str
 
 
-class AnthropicErrorBody(BaseModel):
+class AnthropicErrorBody(ResponseModel):
     """Body of the errors of ``/v1/messages``."""
-
-    model_config = ConfigDict(frozen=True)
 
     type: Literal["error"]
     error: AnthropicErrorDetail

@@ -30,7 +30,7 @@ from surefoot.server.gateway.admission import (
     wait_for_disconnect,
 )
 from surefoot.server.gateway.errors import CLIENT_DISCONNECTED, ApiError, ClientDisconnectedError
-from surefoot.server.gateway.generation import Generation, Generator
+from surefoot.server.gateway.generation import Choice, Generator, usage_of
 from surefoot.server.gateway.monitor import Metrics, Monitor, Observations
 from surefoot.server.gateway.plan import DEFAULT, PLAIN, Plan, Planner, UsageMeter
 from surefoot.server.gateway.records import GatewayRecord, HeldCall, HoldStore, RecordStore
@@ -175,23 +175,23 @@ class Gateway:
 
     async def generate(
         self, slot: Slot, entry: LogEntry, plan: Plan, writer: ResponseWriter | None = None
-    ) -> Generation:
+    ) -> list[Choice]:
         """Run a plan, and return its answers once their record is stored. Raises :class:`ApiError`."""
 
-        async def generate_and_record() -> Generation:
-            generation = await self.generator.generate(
+        async def generate_and_record() -> list[Choice]:
+            choices = await self.generator.generate(
                 plan,
                 writer.on_text if writer else None,
-                partial(self.holds.review, entry) if self.holds is not None else None,
+                partial(self.holds.review, entry.record) if self.holds is not None else None,
             )
             observations = Observations()
-            for choice in generation.choices:
+            for choice in choices:
                 self.metrics.add_decisions(choice.decisions)
                 observations.add_choice(plan, choice)
-            await self.record(entry.success(usage=generation.usage, generation=generation))
-            self.metrics.add_choices(plan.strategy.family, generation.choices)
+            await self.record(entry.success(choices, usage=usage_of(choices)))
+            self.metrics.add_choices(plan.strategy.family, choices)
             self.monitor.add(observations)
-            return generation
+            return choices
 
         with self.failures_recorded(entry, plan.meter, writer.sent if writer else {}):
             return await self.run_in_slot(slot, generate_and_record)
@@ -298,7 +298,7 @@ class Holds:
 
     async def review(
         self,
-        entry: LogEntry,
+        record: GatewayRecord,
         choice: int,
         run: tuple[Message, ...],
         reply: Message,
@@ -309,10 +309,10 @@ class Holds:
         The call is denied at once if too many wait or the store fails.
         """
         held = HeldCall(
-            request_id=entry.id,
+            request_id=record.request_id,
             choice=choice,
             created=datetime.now(UTC),
-            key_id=entry.key.id if entry.key else None,
+            key_id=record.key_id,
             run=run,
             reply=reply,
             decision=decision,

@@ -20,7 +20,6 @@ from surefoot.records import (
     Ending,
     Message,
     Reasoning,
-    StepScores,
     ToolCall,
     Trace,
     Usage,
@@ -73,8 +72,6 @@ class Choice:
     """All steps that were sampled, if some were dropped."""
     dropped: tuple[int, ...] = ()
     """Nodes of the tree that no candidate contains."""
-    first_step: int = 0
-    """The chosen candidate's first generated step; earlier ones came with the request."""
     decisions: tuple[GuardDecision, ...] = ()
     """The guard's decisions, one for each sampled message with calls."""
     guarded: bool = False
@@ -103,20 +100,9 @@ class Choice:
         return self.withheld is not None or self.chosen is None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Generation:
-    """All answers to one request."""
-
-    policy: str
-    scorer: str | None
-    strategy: str
-    seed: int
-    choices: tuple[Choice, ...]
-
-    @property
-    def usage(self) -> Usage:
-        """Usage of all choices."""
-        return sum((choice.usage for choice in self.choices), Usage())
+def usage_of(choices: Sequence[Choice]) -> Usage:
+    """Usage of all choices."""
+    return sum((choice.usage for choice in choices), Usage())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +123,7 @@ class Generator:
 
     async def generate(
         self, plan: Plan, on_text: OnText | None = None, review: ChoiceReviewer | None = None
-    ) -> Generation:
+    ) -> list[Choice]:
         """All choices of a plan; ``review`` decides about calls that the guard holds.
 
         Raises :class:`ApiError`.
@@ -146,24 +132,14 @@ class Generator:
             checker = self.grader.checker.limited(self.answer_s, caller=CALLER.get())
             grader = replace(self.grader, checker=checker)
             if plan.tools and (plan.strategy.search is not None or self.guard is not None):
-                choices = await self._with_tools(plan, grader, review)
-            elif plan.strategy.search is None:
-                choices = await self._plain(plan, on_text)
-            else:
-                choices = await gather_all(
-                    [self._search(plan, number, grader, on_text) for number in range(plan.n)]
-                )
+                return await self._with_tools(plan, grader, review)
+            if plan.strategy.search is None:
+                return await self._plain(plan, on_text)
+            return await gather_all([self._search(plan, number, grader, on_text) for number in range(plan.n)])
         except PolicyError as error:
             raise policy_failure(str(error)) from error
         except ScoreError as error:
             raise ApiError(502, f"the reward model failed: {error}", code="scorer_failed") from error
-        return Generation(
-            policy=self.batcher.policy.name,
-            scorer=getattr(self.batcher.scorer, "name", None) if plan.strategy.needs_scorer else None,
-            strategy=plan.strategy.name,
-            seed=plan.seed,
-            choices=tuple(choices),
-        )
 
     def _charge(self, plan: Plan, usage: Usage) -> None:
         plan.meter.usage += usage
@@ -396,46 +372,30 @@ def _no_solution(result: SearchResult) -> str:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Reply:
-    """A sampled message as the last one of its run."""
-
-    trace: Trace
-    first_step: int
-    """Number of its first step; earlier ones are the run's."""
-    tokens: SampledTokens | None
-    scores: StepScores | None = None
-    value: float | None = None
-
-    @property
-    def message(self) -> Message:
-        return self.trace.messages[-1]
-
-    def accepted(self, threshold: float, how: TraceRule) -> bool:
-        """Whether all steps of the message reach the threshold."""
-        scores = self.scores.scores[self.first_step :] if self.scores else ()
-        values = [step_score(score, how) for score in scores]
-        return all(value is not None and value >= threshold for value in values)
-
-
 @dataclass(kw_only=True)
 class _Draw:
     """The messages sampled at one position of a run."""
 
-    replies: list[_Reply] = field(default_factory=list)
+    replies: list[GatewayCandidate] = field(default_factory=list)
+    """Each is the last message of its trace."""
     chosen: int = 0
     usage: Usage = field(default_factory=Usage)
 
     @property
-    def best(self) -> _Reply:
+    def best(self) -> GatewayCandidate:
         return self.replies[self.chosen]
+
+    def accepts_last(self, threshold: float, how: TraceRule) -> bool:
+        """Whether all steps of the last message reach the threshold."""
+        values = [step_score(score, how) for score in self.replies[-1].new_scores]
+        return all(value is not None and value >= threshold for value in values)
 
     def release(self, message: Message) -> None:
         """Put the message that the guard released in place of the sampled one."""
         trace = self.best.trace
         messages = (*trace.messages[:-1], message)
         released = segment_trace(trace.model_copy(update={"messages": messages, "steps": ()}))
-        self.replies[self.chosen] = replace(self.best, trace=released)
+        self.replies[self.chosen] = self.best.model_copy(update={"trace": released})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -462,7 +422,7 @@ class _ToolReplies:
         async def ask(run: tuple[Message, ...], draw: int) -> Message:
             seed = self.seed if draw == 0 else int(content_id("draw seed", self.seed, draw), 16) % 2**31
             self.draws.append(await self._draw(run, seed))
-            return self.draws[-1].best.message
+            return self.draws[-1].best.trace.messages[-1]
 
         if guard is None:
             reply = GuardedReply(message=await ask(self.plan.messages, 0), decisions=())
@@ -486,9 +446,8 @@ class _ToolReplies:
         strategy, draw = self.plan.strategy, _Draw()
         for attempt in range(strategy.attempts):
             await self._sample(draw, run, seed, first=attempt * strategy.draws)
-            if strategy.threshold is not None and draw.replies[-1].accepted(
-                strategy.threshold, self.plan.aggregation
-            ):
+            threshold = strategy.threshold
+            if threshold is not None and draw.accepts_last(threshold, self.plan.aggregation):
                 draw.chosen = len(draw.replies) - 1
                 return draw
         if strategy.search is not None:
@@ -497,7 +456,7 @@ class _ToolReplies:
             candidates = [
                 Candidate(
                     answer=vote,
-                    score=reply.value,
+                    score=reply.score,
                     refuted=reply.scores is not None and reply.scores.refuted(reply.first_step),
                 )
                 for vote, reply in zip(votes, draw.replies, strict=True)
@@ -543,25 +502,24 @@ class _ToolReplies:
                     finish_reason=completion.finish_reason,
                 )
             )
-            first_step = sum(step.message != len(run) for step in trace.steps)
             tokens = SampledTokens.of(completion, result) if plan.session is not None else None
-            replies.append(_Reply(trace=trace, first_step=first_step, tokens=tokens))
+            replies.append(GatewayCandidate(trace=trace, chosen=False, choice=self.number, tokens=tokens))
         draw.replies += await self._scored(draw, replies) if plan.strategy.needs_scorer else replies
 
-    async def _scored(self, draw: _Draw, replies: Sequence[_Reply]) -> list[_Reply]:
+    async def _scored(self, draw: _Draw, replies: Sequence[GatewayCandidate]) -> list[GatewayCandidate]:
         items = [ProblemTrace(problem=self.plan.problem, trace=reply.trace) for reply in replies]
         scored = []
         for reply, record in zip(replies, await self.scoring.score(items), strict=True):
             self.charge(record.usage)
             draw.usage += record.usage
             value = trace_score(record.scores[reply.first_step :], self.plan.aggregation)
-            scored.append(replace(reply, scores=record, value=value))
+            scored.append(reply.model_copy(update={"scores": record, "score": value}))
         return scored
 
     def _choice(self, reply: GuardedReply, *, guarded: bool) -> Choice:
         """The answer with all sampled messages, including those that the guard held back."""
         plan, best = self.plan, self.draws[-1].best
-        withheld = reply.blocked or _below(plan.abstain_below, best.value, "message")
+        withheld = reply.blocked or _below(plan.abstain_below, best.score, "message")
         rule = getattr(plan.strategy.search, "rule", FIRST)
         candidates: list[GatewayCandidate] = []
         chosen, blocked = None, False
@@ -573,19 +531,10 @@ class _ToolReplies:
                 if answer is draw.best and decision is not None and decision.action != "release":
                     reason = f"guard: {decision.action}: {decision.reason}"
                     blocked = answer is best
-                candidates.append(
-                    GatewayCandidate(
-                        trace=answer.trace,
-                        chosen=answer is best and withheld is None,
-                        choice=self.number,
-                        score=answer.value,
-                        scores=answer.scores,
-                        reason=reason,
-                        tokens=answer.tokens,
-                    )
-                )
+                is_chosen = answer is best and withheld is None
+                candidates.append(answer.model_copy(update={"chosen": is_chosen, "reason": reason}))
         spent = [draw.usage for draw in self.draws] + [decision.usage for decision in reply.decisions]
-        message = best.message
+        message = best.trace.messages[-1]
         return Choice(
             candidates=tuple(candidates),
             chosen=chosen,
@@ -598,19 +547,20 @@ class _ToolReplies:
             tool_calls=() if withheld else message.tool_calls,
             reasoning=None if withheld else message.readable_reasoning or None,
             withheld=withheld,
-            first_step=best.first_step,
             decisions=reply.decisions,
             guarded=guarded,
             blocked=blocked,
         )
 
 
-def _votes(replies: Sequence[_Reply], checker: AnswerChecker) -> list[str | None]:
+def _votes(replies: Sequence[GatewayCandidate], checker: AnswerChecker) -> list[str | None]:
     """What messages vote for: their calls, whatever their texts and ids; without calls, the final answer."""
     answers = group_equal([reply.trace.answer for reply in replies], checker)
     return [
         as_json([(call.name, _parsed(call.arguments)) for call in calls]) if calls else answer
-        for calls, answer in zip((reply.message.tool_calls for reply in replies), answers, strict=True)
+        for calls, answer in zip(
+            (reply.trace.messages[-1].tool_calls for reply in replies), answers, strict=True
+        )
     ]
 
 

@@ -75,7 +75,7 @@ class Observations:
             self.count("unparsed", best.trace.answer is None)
         if best.scores is None:
             return
-        scores = best.scores.scores[choice.first_step :]
+        scores = best.new_scores
         if not choice.abstained:
             self.score(scores)
         self.count("unscored", not is_scored(scores, plan.aggregation))

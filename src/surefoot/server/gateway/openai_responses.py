@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field
 
 from surefoot.messages import messages_of_items
 from surefoot.records import Ending, Usage
-from surefoot.server.gateway.errors import ApiError
-from surefoot.server.gateway.generation import Choice, Generation
-from surefoot.server.gateway.request_log import LogEntry, new_id
+from surefoot.server.gateway.errors import ApiError, ResponseModel
+from surefoot.server.gateway.generation import Choice, usage_of
+from surefoot.server.gateway.records import GatewayRecord
+from surefoot.server.gateway.request_log import new_id
 from surefoot.server.gateway.responses import EventWriter, output_calls
 from surefoot.server.gateway.schemas import (
     ChatRequest,
     ConvertedRequest,
     Extension,
     GenerationRequest,
-    ResponseModel,
     refuse,
 )
 from surefoot.server.gateway.settings import GatewaySettings
@@ -134,15 +134,15 @@ class ResponsesWriter(EventWriter):
     _open: bool = False
     """Whether the last of the items is still being sent."""
 
-    def __init__(self, body: GenerationRequest, entry: LogEntry, settings: GatewaySettings) -> None:
-        super().__init__(body, entry, settings)
+    def __init__(self, body: GenerationRequest, record: GatewayRecord, settings: GatewaySettings) -> None:
+        super().__init__(body, record, settings)
         self._items: list[dict[str, Any]] = []
         """The items that were sent, each with its text so far."""
 
-    def response(self, generation: Generation) -> ResponsesAnswer:
+    def response(self, choices: Sequence[Choice]) -> ResponsesAnswer:
         """See the base class."""
-        (choice,) = generation.choices
-        return self._answer(generation, _items(choice, self._refusal_as_text))
+        (choice,) = choices
+        return self._answer(choices, _items(choice, self._refusal_as_text))
 
     def begin(self, count: int) -> None:  # noqa: ARG002
         """Send the empty response."""
@@ -158,9 +158,9 @@ class ResponsesWriter(EventWriter):
         """See the base class."""
         self._piece("message", text)
 
-    def end(self, generation: Generation) -> None:
+    def end(self, choices: Sequence[Choice]) -> None:
         """See the base class."""
-        (choice,) = generation.choices
+        (choice,) = choices
         self.send_remaining(0, choice)
         self._close()
         sent = {item["type"] for item in self._items}
@@ -168,7 +168,7 @@ class ResponsesWriter(EventWriter):
             if item["type"] not in sent:
                 self._items.append(item)
                 self._whole_item(len(self._items) - 1, item)
-        answer = self._answer(generation, self._items)
+        answer = self._answer(choices, self._items)
         self.send(f"response.{answer.status}", response=answer.model_dump(mode="json"))
 
     def _piece(self, kind: str, text: str) -> None:
@@ -230,16 +230,16 @@ class ResponsesWriter(EventWriter):
             output=[],
         )
 
-    def _answer(self, generation: Generation, items: list[dict[str, Any]]) -> ResponsesAnswer:
-        (choice,) = generation.choices
+    def _answer(self, choices: Sequence[Choice], items: list[dict[str, Any]]) -> ResponsesAnswer:
+        (choice,) = choices
         cut = None if choice.withheld else _INCOMPLETE.get(choice.ending)
         return self._empty().model_copy(
             update={
                 "status": "incomplete" if cut else "completed",
                 "incomplete_details": {"reason": cut} if cut else None,
                 "output": items,
-                "usage": ResponsesUsage.of(generation.usage),
-                "surefoot": self.extension(generation),
+                "usage": ResponsesUsage.of(usage_of(choices)),
+                "surefoot": self.extension(choices),
             }
         )
 

@@ -69,6 +69,17 @@ class GatewayCandidate(FrozenModel):
     """Tokens of a message that was sampled whole in a session; ``None`` if it was joined from steps or cut at
     a stop text."""
 
+    @property
+    def first_step(self) -> int:
+        """Number of the first step of the last message; earlier steps came with the request."""
+        last = len(self.trace.messages) - 1 if self.trace.text is None else None
+        return sum(step.message != last for step in self.trace.steps)
+
+    @property
+    def new_scores(self) -> tuple[float | None, ...]:
+        """Scores of the steps from ``first_step``; empty without a reward model."""
+        return self.scores.scores[self.first_step :] if self.scores else ()
+
 
 class GatewayRecord(Record):
     """One request to the gateway, answered or failed."""

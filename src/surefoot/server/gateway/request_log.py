@@ -15,93 +15,66 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from starlette.requests import Request
+
 from surefoot.errors import UnavailableError
-from surefoot.records import Problem, Trace, Usage
+from surefoot.records import Trace, Usage
 from surefoot.server.gateway.errors import ApiError
-from surefoot.server.gateway.generation import Generation
-from surefoot.server.gateway.records import (
-    AuthorizedKey,
-    Decision,
-    GatewayCandidate,
-    GatewayRecord,
-    RecordStore,
-    SessionTurn,
-)
+from surefoot.server.gateway.generation import Choice
+from surefoot.server.gateway.records import AuthorizedKey, GatewayCandidate, GatewayRecord, RecordStore
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogEntry:
-    """A valid request: the fields of its record that do not depend on the outcome."""
+    """A valid request: its record without the outcome."""
 
-    id: str
-    endpoint: str
-    model: str
-    strategy: str
-    policy: str
-    scorer: str | None
-    """The reward model that the strategy uses."""
-    problem: Problem
-    key: AuthorizedKey | None
-    """The API key of the request."""
-    parameters: dict[str, Any]
-    session: SessionTurn | None = None
-    created: datetime = field(default_factory=lambda: datetime.now(UTC))
+    record: GatewayRecord
     started: float = field(default_factory=time.monotonic)
 
-    def success(
-        self,
-        *,
-        usage: Usage,
-        generation: Generation | None = None,
-        client_candidate: GatewayCandidate | None = None,
-        decision: Decision | None = None,
-    ) -> GatewayRecord:
-        """The record of an answer; ``client_candidate`` is a solution that came with the request."""
-        choices = generation.choices if generation else ()
-        candidates = [client_candidate] if client_candidate else []
-        for choice in choices:
-            candidates += choice.candidates
-        missing = (choice.withheld for choice in choices if choice.chosen is None or choice.blocked)
-        return self._record(
-            status=200,
-            error=next(missing, None),
-            usage=usage,
-            candidates=tuple(candidates),
-            trees={number: choice.tree for number, choice in enumerate(choices) if choice.tree is not None},
-            decision=decision,
-            guard={number: choice.decisions for number, choice in enumerate(choices) if choice.decisions},
+    @classmethod
+    def of(cls, request: Request, prefix: str, /, **fields: Any) -> LogEntry:
+        """The entry of a request, with an id that begins with ``prefix``; ``fields`` are the record's."""
+        key: AuthorizedKey | None = request.state.key
+        record = GatewayRecord(
+            request_id=new_id(prefix),
+            created=datetime.now(UTC),
+            endpoint=request.url.path,
+            key_id=key.id if key else None,
+            project_id=key.project_id if key else None,
+            status=0,
+            latency_ms=0,
+            **fields,
         )
+        return cls(record=record)
+
+    def success(self, choices: Sequence[Choice] = (), **fields: Any) -> GatewayRecord:
+        """The record of an answer with these choices, or with other ``fields``."""
+        missing = (choice.withheld for choice in choices if choice.chosen is None or choice.blocked)
+        outcome = {
+            "error": next(missing, None),
+            "candidates": tuple(candidate for choice in choices for candidate in choice.candidates),
+            "trees": {number: choice.tree for number, choice in enumerate(choices) if choice.tree},
+            "guard": {number: choice.decisions for number, choice in enumerate(choices) if choice.decisions},
+        }
+        return self._ended(status=200, **{**outcome, **fields})
 
     def failure(self, status: int, error: str, usage: Usage, sent: Mapping[int, str]) -> GatewayRecord:
         """The record of a failure, with its HTTP status and the text already ``sent`` of each choice."""
+        problem_id = self.record.problem.id if self.record.problem else ""
         partial = [
             GatewayCandidate(
-                trace=Trace(problem_id=self.problem.id, text=text, policy=self.policy),
+                trace=Trace(problem_id=problem_id, text=text, policy=self.record.policy),
                 chosen=False,
                 choice=number,
                 reason="sent, then cut short",
             )
             for number, text in sorted(sent.items())
         ]
-        return self._record(status=status, error=error, usage=usage, candidates=tuple(partial))
+        return self._ended(status=status, error=error, usage=usage, candidates=tuple(partial))
 
-    def _record(self, **fields: Any) -> GatewayRecord:
-        return GatewayRecord(
-            request_id=self.id,
-            created=self.created,
-            endpoint=self.endpoint,
-            model=self.model,
-            strategy=self.strategy,
-            policy=self.policy,
-            scorer=self.scorer,
-            problem=self.problem,
-            latency_ms=1000 * (time.monotonic() - self.started),
-            key_id=self.key.id if self.key else None,
-            project_id=self.key.project_id if self.key else None,
-            request=self.parameters,
-            session=self.session,
-            **fields,
-        )
+    def _ended(self, **outcome: Any) -> GatewayRecord:
+        outcome["latency_ms"] = 1000 * (time.monotonic() - self.started)
+        return self.record.model_copy(update=outcome)
 
 
 def new_id(prefix: str) -> str:

@@ -11,9 +11,8 @@ from pydantic import BaseModel
 from surefoot.records import Ending, Step, ToolCall
 from surefoot.segment import Channels, channels_of
 from surefoot.server.gateway.errors import ApiError
-from surefoot.server.gateway.generation import Choice, Generation
-from surefoot.server.gateway.records import GatewayCandidate, HeldCall
-from surefoot.server.gateway.request_log import LogEntry
+from surefoot.server.gateway.generation import Choice, usage_of
+from surefoot.server.gateway.records import GatewayCandidate, GatewayRecord, HeldCall
 from surefoot.server.gateway.schemas import (
     CandidateResponse,
     ChatChoice,
@@ -53,17 +52,17 @@ class ResponseWriter:
 
     id_prefix: str
 
-    def __init__(self, body: GenerationRequest, entry: LogEntry, settings: GatewaySettings) -> None:
+    def __init__(self, body: GenerationRequest, record: GatewayRecord, settings: GatewaySettings) -> None:
         self.emit: Emit = lambda _: None
         self.sent: dict[int, str] = {}
         """Text of each choice that the client has received."""
         self.sent_reasoning: dict[int, str] = {}
         self._shown = body.options.candidates or settings.candidates
         self._refusal_as_text = settings.refusal_as_text
-        self._created = int(entry.created.timestamp())
-        self._head = {"id": entry.id, "created": self._created, "model": body.model}
+        self._record, self._created = record, int(record.created.timestamp())
+        self._head = {"id": record.request_id, "created": self._created, "model": body.model}
 
-    def response(self, generation: Generation) -> BaseModel:
+    def response(self, choices: Sequence[Choice]) -> BaseModel:
         """The body of an answer that is not streamed."""
         raise NotImplementedError
 
@@ -95,7 +94,7 @@ class ResponseWriter:
             raise ApiError(500, "the answer does not begin with what was sent of it", code="stream")
         self.on_text(number, "" if choice.withheld else choice.reasoning or "", text)
 
-    def end(self, generation: Generation) -> None:
+    def end(self, choices: Sequence[Choice]) -> None:
         """Send everything else. Raises :class:`ApiError` if it contradicts the sent text."""
         raise NotImplementedError
 
@@ -103,9 +102,15 @@ class ResponseWriter:
         """The last event of a stream, after :meth:`end` or an error; may be empty."""
         raise NotImplementedError
 
-    def extension(self, generation: Generation) -> Extension:
+    def extension(self, choices: Sequence[Choice]) -> Extension:
         """The field ``surefoot``, with all candidates, the chosen one or none, as the client asked."""
-        return extension(generation, self._shown)
+        return Extension(
+            strategy=self._record.strategy,
+            seed=choices[0].seed,
+            policy=self._record.policy or "",
+            scorer=self._record.scorer,
+            searches=[_search(number, choice, self._shown) for number, choice in enumerate(choices)],
+        )
 
 
 class ChunkWriter(ResponseWriter):
@@ -118,19 +123,15 @@ class ChunkWriter(ResponseWriter):
     chunk: str
     """Object type of a chunk."""
 
-    def __init__(self, body: GenerationRequest, entry: LogEntry, settings: GatewaySettings) -> None:
-        super().__init__(body, entry, settings)
+    def __init__(self, body: GenerationRequest, record: GatewayRecord, settings: GatewaySettings) -> None:
+        super().__init__(body, record, settings)
         self._usage = bool(body.stream_options and body.stream_options.include_usage)
         self._chunk_head = {"object": self.chunk, **self._head}
 
-    def response(self, generation: Generation) -> BaseModel:
+    def response(self, choices: Sequence[Choice]) -> BaseModel:
         """The body of an answer that is not streamed."""
-        return self.body(
-            generation.choices,
-            usage=TokenUsage.of(generation.usage),
-            surefoot=self.extension(generation),
-            **self._head,
-        )
+        usage = TokenUsage.of(usage_of(choices))
+        return self.body(choices, usage=usage, surefoot=self.extension(choices), **self._head)
 
     def send_text(self, number: int, text: str) -> None:
         """See the base class."""
@@ -140,17 +141,17 @@ class ChunkWriter(ResponseWriter):
         """The error in OpenAI's format, or ``[DONE]``."""
         return f"data: {json.dumps(error.body) if error else '[DONE]'}\n\n"
 
-    def end(self, generation: Generation) -> None:
+    def end(self, choices: Sequence[Choice]) -> None:
         """See the base class."""
-        for number, choice in enumerate(generation.choices):
+        for number, choice in enumerate(choices):
             self.send_remaining(number, choice)
             *pieces, last = self.closing(number, choice)
             self._send(pieces)
-            is_last = number == len(generation.choices) - 1
-            extra = {"surefoot": self.extension(generation).model_dump(mode="json")} if is_last else {}
+            is_last = number == len(choices) - 1
+            extra = {"surefoot": self.extension(choices).model_dump(mode="json")} if is_last else {}
             self._send([last], **extra)
         if self._usage:
-            self._dump([], usage=TokenUsage.of(generation.usage).model_dump(mode="json"))
+            self._dump([], usage=TokenUsage.of(usage_of(choices)).model_dump(mode="json"))
 
     def body(self, choices: Sequence[Choice], **fields: Any) -> BaseModel:
         """The body with these choices and the other ``fields``."""
@@ -279,17 +280,6 @@ def output_calls(calls: Sequence[ToolCall], *, numbered: bool = False) -> list[O
     ]
 
 
-def extension(generation: Generation, shown: str) -> Extension:
-    """The field ``surefoot`` of an answer, with all candidates, the chosen ones or none."""
-    return Extension(
-        strategy=generation.strategy,
-        seed=generation.seed,
-        policy=generation.policy,
-        scorer=generation.scorer,
-        searches=[_search(number, choice, shown) for number, choice in enumerate(generation.choices)],
-    )
-
-
 def _search(index: int, choice: Choice, shown: str) -> SearchResponse:
     numbers: Sequence[int] = range(len(choice.candidates))
     if shown != "all":
@@ -316,17 +306,7 @@ def _search(index: int, choice: Choice, shown: str) -> SearchResponse:
         error=choice.error or (choice.withheld if choice.chosen is None else None),
         candidates=[_candidate(choice.candidates[number], number == choice.chosen) for number in numbers],
         dropped=dropped,
-        guard=[
-            GuardSummary(
-                action=decision.action,
-                stage=decision.by_stage,
-                reason=decision.reason,
-                held=decision.held,
-                review=decision.review,
-                latency_ms=decision.latency_ms,
-            )
-            for decision in choice.decisions
-        ],
+        guard=[GuardSummary.model_validate(decision) for decision in choice.decisions],
     )
 
 

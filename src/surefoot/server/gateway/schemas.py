@@ -13,7 +13,7 @@ from surefoot.messages import message_fields
 from surefoot.records import StepPart, Usage
 from surefoot.scores import TraceRule
 from surefoot.search.method import Finish, SearchCounts
-from surefoot.server.gateway.errors import ApiError, invalid
+from surefoot.server.gateway.errors import ApiError, ResponseModel, invalid
 from surefoot.server.gateway.settings import Candidates
 
 _NEUTRAL = {"top_k": (0, -1), "min_p": (0,), "repetition_penalty": (1,), "repeat_penalty": (1,)}
@@ -261,12 +261,6 @@ def _chat_message(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in message.items() if value is not None}
 
 
-class ResponseModel(BaseModel):
-    """Base of answers."""
-
-    model_config = ConfigDict(frozen=True)
-
-
 class TokenUsage(ResponseModel):
     """Tokens. Prompt and completion tokens are the policy's, over all candidates."""
 
@@ -332,8 +326,10 @@ class DroppedStep(ResponseModel):
 class GuardSummary(ResponseModel):
     """The guard's decision about one message with tool calls."""
 
+    model_config = ConfigDict(from_attributes=True)
+
     action: Action
-    stage: Stage | None
+    stage: Stage | None = Field(validation_alias="by_stage")
     """The stage that did not release it."""
     reason: str
     held: str | None
@@ -361,7 +357,7 @@ class SearchResponse(ResponseModel):
     error: str | None
     candidates: list[CandidateResponse]
     """Solutions, as many as the request may see."""
-    dropped: list[DroppedStep] = []
+    dropped: list[DroppedStep] = Field(default=[])
     """Steps that no candidate contains, if all candidates are shown."""
     guard: list[GuardSummary] = Field(default=[], exclude_if=lambda value: not value)
     """One for each sampled message with tool calls."""

@@ -10,25 +10,25 @@ from fastapi.routing import APIRoute
 from pydantic import Field, model_validator
 
 from surefoot.errors import ScoreError, SegmentError
-from surefoot.protocols import ProblemTrace
+from surefoot.protocols import ProblemTrace, Segmenter
 from surefoot.records import Problem, Step, StepScores, Trace, Usage
 from surefoot.scores import TraceRule, aggregate, complete_scores
 from surefoot.segment import segment_trace, segmenter
 from surefoot.server.gateway.admission import Slot
-from surefoot.server.gateway.errors import ApiError, declared
+from surefoot.server.gateway.errors import ApiError, ResponseModel, declared
 from surefoot.server.gateway.gateway import Gateway
 from surefoot.server.gateway.monitor import Observations
 from surefoot.server.gateway.plan import UsageMeter
 from surefoot.server.gateway.records import Decision, GatewayCandidate
-from surefoot.server.gateway.request_log import LogEntry, new_id
-from surefoot.server.gateway.schemas import RequestModel, ResponseModel, TokenUsage
+from surefoot.server.gateway.request_log import LogEntry
+from surefoot.server.gateway.schemas import RequestModel, TokenUsage
 
 MAX_STEPS = 2000
 """Steps of one solution."""
 
 
 class SolutionInput(RequestModel):
-    """A problem with a solution: its ``steps``, or its text in ``solution``."""
+    """A problem with a solution: its ``steps``, its text in ``solution``, or an agent's run in ``trace``."""
 
     problem: str = Field(min_length=1)
     steps: list[Annotated[str, Field(min_length=1)]] | None = Field(
@@ -39,18 +39,16 @@ class SolutionInput(RequestModel):
     segment: str | None = Field(default=None, max_length=20)
     """How to cut ``solution``: blank-line, line, sentence, thoughts, turns, step-k, ki, python,
     python-blocks, python-functions, prose-and-code; by default blank lines or lines."""
+    trace: Trace | None = None
+    """A trace record; messages may be in OpenAI's format. Without steps it is segmented."""
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
-        self.refuse_contradictions()
+    def _has_one_solution(self) -> Self:
+        if [self.steps, self.solution, self.trace].count(None) != 2:
+            raise ValueError("give one of 'steps', 'solution' and 'trace'")
+        if self.segment is not None and self.solution is None:
+            raise ValueError("'segment' is for a 'solution'; 'steps' and traces are cut already")
         return self
-
-    def refuse_contradictions(self) -> None:
-        """Raise ``ValueError`` unless exactly one solution is given."""
-        if (self.steps is None) == (self.solution is None):
-            raise ValueError("give either 'steps' or 'solution'")
-        if self.segment is not None and self.steps is not None:
-            raise ValueError("'segment' is for a 'solution'; 'steps' are cut already")
 
     def item(self) -> ProblemTrace:
         """The problem and its trace with steps. Raises :class:`ApiError`."""
@@ -62,50 +60,23 @@ class SolutionInput(RequestModel):
                 at += len(text)
             trace = Trace(problem_id=problem.id, text="".join(self.steps), steps=tuple(spans))
             return ProblemTrace(problem=problem, trace=trace)
-        how = None
-        if self.segment is not None:
-            if self.segment.startswith("regex:"):  # a client's pattern could take forever
-                message = "segment: patterns are not accepted here; send 'steps'"
-                raise ApiError(400, message, param="segment")
-            try:
-                how = segmenter(self.segment)
-            except SegmentError as error:
-                raise ApiError(400, f"segment: {error}", param="segment") from error
-        trace = segment_trace(Trace(problem_id=problem.id, text=self.solution or ""), how)
-        if not trace.steps:
-            raise ApiError(400, "solution: is empty", param="solution")
-        return _bounded(problem, trace, "solution")
+        field = "solution" if self.trace is None else "trace"
+        trace = self.trace or Trace(problem_id=problem.id, text=self.solution or "")
+        trace = trace if trace.steps else segment_trace(trace, self._segmenter())
+        if not 0 < len(trace.steps) <= MAX_STEPS:
+            message = f"{field}: has {len(trace.steps)} steps, from 1 to {MAX_STEPS} here; cut it less finely"
+            raise ApiError(400, message, param=field)
+        return ProblemTrace(problem=problem, trace=trace.model_copy(update={"problem_id": problem.id}))
 
-
-class ScoreItem(SolutionInput):
-    """A problem with a solution, or with a ``trace``: an agent's run with its messages, tools and steps."""
-
-    trace: Trace | None = None
-    """A trace record; messages may be in OpenAI's format. Without steps it is segmented."""
-
-    def refuse_contradictions(self) -> None:
-        """Raise ``ValueError`` unless exactly one solution or trace is given."""
-        if self.trace is None:
-            super().refuse_contradictions()
-        elif self.steps is not None or self.solution is not None or self.segment is not None:
-            raise ValueError("give one of 'steps', 'solution' and 'trace'")
-
-    def item(self) -> ProblemTrace:
-        """See the base class."""
-        if self.trace is None:
-            return super().item()
-        problem = Problem(text=self.problem)
-        trace = self.trace if self.trace.steps else segment_trace(self.trace)
-        if not trace.steps:
-            raise ApiError(400, "trace: has no steps", param="trace")
-        return _bounded(problem, trace.model_copy(update={"problem_id": problem.id}), "trace")
-
-
-def _bounded(problem: Problem, trace: Trace, field: str) -> ProblemTrace:
-    if len(trace.steps) > MAX_STEPS:
-        message = f"{field}: has {len(trace.steps)} steps, at most {MAX_STEPS} here; cut it less finely"
-        raise ApiError(400, message, param=field)
-    return ProblemTrace(problem=problem, trace=trace)
+    def _segmenter(self) -> Segmenter | None:
+        if self.segment is None:
+            return None
+        if self.segment.startswith("regex:"):  # a client's pattern could take forever
+            raise ApiError(400, "segment: patterns are not accepted here; send 'steps'", param="segment")
+        try:
+            return segmenter(self.segment)
+        except SegmentError as error:
+            raise ApiError(400, f"segment: {error}", param="segment") from error
 
 
 SCORING_ERRORS = declared(400, 401, 403, 404, 413, 429, 500, 502, 503, 504)
@@ -116,7 +87,7 @@ class ScoreRequest(RequestModel):
 
     model: str | None = Field(default=None, max_length=300)
     """The reward model's name; ``null``: the server's."""
-    items: list[ScoreItem] = Field(min_length=1)
+    items: list[SolutionInput] = Field(min_length=1)
     aggregation: TraceRule | None = None
 
 
@@ -219,17 +190,16 @@ def score_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
         """Accept a solution, or find its first bad step."""
         scorer = require_scorer(gateway, body.model)
         threshold = gateway.settings.threshold if body.threshold is None else body.threshold
-        texts = {"problem", "steps", "solution", "model"}
-        entry = LogEntry(
-            id=new_id("verify"),
-            endpoint=request.url.path,
+        texts = {"problem", "steps", "solution", "trace", "model"}
+        entry = LogEntry.of(
+            request,
+            "verify",
             model=scorer,
             strategy="",
             policy=gateway.policy.name,
             scorer=scorer,
             problem=Problem(text=body.problem),
-            key=request.state.key,
-            parameters=body.model_dump(mode="json", exclude_none=True, exclude=texts),
+            request=body.model_dump(mode="json", exclude_none=True, exclude=texts),
         )
         meter = UsageMeter()
         size = len(await request.body())
@@ -289,19 +259,13 @@ async def _verify(
     observations.count("accepted", decision == "accept")
     value = value_of(record, gateway.aggregation)
     candidate = GatewayCandidate(trace=item.trace, chosen=False, choice=None, score=value, scores=record)
-    await gateway.record(
-        entry.success(
-            usage=record.usage,
-            client_candidate=candidate,
-            decision=decision,
-        )
-    )
+    await gateway.record(entry.success(usage=record.usage, candidates=(candidate,), decision=decision))
     gateway.metrics.verdicts.labels(decision).inc()
     gateway.monitor.add(observations)
     return VerifyResponse(
-        id=entry.id,
-        created=int(entry.created.timestamp()),
-        model=entry.model,
+        id=entry.record.request_id,
+        created=int(entry.record.created.timestamp()),
+        model=entry.record.model,
         decision=decision,
         first_bad_step=first_bad,
         threshold=threshold,

@@ -108,7 +108,7 @@ class Conversation:
             steps = [number for number, owner in enumerate(owners) if owner == turn.message]
             if turn.scorer is None or turn.score is None or not steps:
                 continue
-            scores = _new_scores(turn.candidate)
+            scores: Sequence[float | None] = turn.candidate.new_scores
             if len(scores) != len(steps):
                 scores = [*[None] * (len(steps) - 1), turn.score]
             row = rows.setdefault(turn.scorer, [None] * len(owners))
@@ -213,16 +213,6 @@ def _guard_score(decisions: Sequence[GuardDecision]) -> tuple[float | None, str 
         if stage.score is not None
     ]
     return min(scores, default=(None, None), key=lambda pair: pair[0])
-
-
-def _new_scores(candidate: GatewayCandidate) -> list[float | None]:
-    """Scores of the steps that a message adds to its run."""
-    if candidate.scores is None:
-        return []
-    trace = candidate.trace
-    last = len(trace.messages) - 1 if trace.text is None else None
-    pairs = zip(candidate.scores.scores, trace.steps, strict=False)
-    return [score for score, step in pairs if step.message == last]
 
 
 def _conversation(first: GatewayRecord, last: _Node, turns: Sequence[ConversationTurn]) -> Conversation:

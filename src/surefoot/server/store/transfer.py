@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Row, Table, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Row, Select, Table, select, tuple_
 
 from surefoot import formats
 from surefoot.errors import RecordError
@@ -70,12 +70,22 @@ class ExportRepository(Repository):
         items with known answers; ``imported``: include labels of other sources. ``settled``: a decided step
         has the decision (source ``human:adjudicated``) instead of the annotators' labels.
         """
-        selection = _Wanted(controls=controls, imported=imported)
+        label, item = t.labels.c, t.items.c
+        by_people = label.item_id.is_not(None)
+        query = (
+            select(label.item_id, label.trace_id, label.step, label.payload)
+            .join(t.items, item.id == label.item_id, isouter=True)
+            .where(label.project_id == project_id, label.is_current)
+            .order_by(label.trace_id, label.step, label.id)
+        )
+        if not controls:
+            query = query.where(~by_people | (item.role == "normal"))
+        if not imported:
+            query = query.where(by_people)
         with self._connections.read() as connection:
             project_in(connection, project_id)
-            if settled:
-                selection.decide(connection, project_id)
-        return self._labels(project_id, selection)
+            decided = _decision_labels(connection, project_id) if settled else {}
+        return self._labels(project_id, query, decided)
 
     def records(self, project_id: int, kind: str) -> Iterable[Record]:
         """``problems``, ``traces``, ``labels`` or ``scores``."""
@@ -99,13 +109,21 @@ class ExportRepository(Repository):
         pages = self._pages(project_id, table, table.c.payload)
         return (kind.model_validate_json(row.payload) for rows in pages for row in rows)
 
-    def _labels(self, project_id: int, wanted: _Wanted) -> Iterator[StepLabel]:
-        for rows in self._pages(project_id, t.traces, size=_TRACES):
-            ids = [row.id for row in rows]
+    def _labels(
+        self, project_id: int, query: Select[Any], decided: Mapping[str, Mapping[Place, StepLabel]]
+    ) -> Iterator[StepLabel]:
+        """Labels of ``query``, by trace and step; ``decided`` replaces those of its places, by trace."""
+        for page in self._pages(project_id, t.traces, size=_TRACES):
+            labels = {trace.id: list(decided.get(trace.id, {}).values()) for trace in page}
+            of_page = query.where(t.labels.c.trace_id.between(page[0].id, page[-1].id))
             with self._connections.read() as connection:
-                labels = wanted.of_traces(connection, project_id, ids)
-            for trace_id in ids:
-                yield from labels[trace_id]
+                for row in connection.execute(of_page):
+                    # a trace may have come since the page was read; the next page does not have it either
+                    settled = (row.item_id, row.step) in decided.get(row.trace_id, {})
+                    if row.trace_id in labels and not settled:
+                        labels[row.trace_id].append(StepLabel.model_validate_json(row.payload))
+            for group in labels.values():
+                yield from sorted(group, key=lambda label: label.step)
 
     def _pages(
         self, project_id: int, table: Table, *columns: ColumnElement[Any], size: int = _ROWS
@@ -125,49 +143,15 @@ class ExportRepository(Repository):
             page = query.where(tuple_(*keys) > tuple(rows[-1][: len(keys)]))
 
 
-@dataclass(kw_only=True)
-class _Wanted:
-    """Which labels an export holds."""
-
-    controls: bool = False
-    imported: bool = True
-    decided: dict[str, dict[Place, StepLabel]] = field(default_factory=dict)
-    """Decisions as labels, by trace and place; they replace the annotators' labels there."""
-
-    def decide(self, connection: Connection, project_id: int) -> None:
-        """Replace settled labels by the decisions."""
-        names = select(members.c.user_id, members.c.pseudonym).where(members.c.project_id == project_id)
-        pseudonyms = {row.user_id: row.pseudonym for row in connection.execute(names)}
-        for position, decision in decisions(connection, project_id).items():
-            label = _decision_label(decision, pseudonyms.get(decision.user_id))
-            self.decided.setdefault(decision.trace_id, {})[position] = label
-
-    def of_traces(
-        self, connection: Connection, project_id: int, traces: Sequence[str]
-    ) -> dict[str, list[StepLabel]]:
-        """Labels by trace, each by step, decisions first; ``traces`` are sorted as the database sorts."""
-        label, item = t.labels.c, t.items.c
-        by_people = label.item_id.is_not(None)
-        query = (
-            select(label.item_id, label.trace_id, label.step, label.payload)
-            .join(t.items, item.id == label.item_id, isouter=True)
-            .where(label.project_id == project_id, label.trace_id.between(traces[0], traces[-1]))
-            .where(label.is_current)
-            .order_by(label.trace_id, label.step, label.id)
-        )
-        if not self.controls:
-            query = query.where(~by_people | (item.role == "normal"))
-        if not self.imported:
-            query = query.where(by_people)
-        labels: dict[str, list[StepLabel]] = {
-            trace_id: list(self.decided.get(trace_id, {}).values()) for trace_id in traces
-        }
-        for row in connection.execute(query):
-            decided = self.decided.get(row.trace_id, {})
-            # a trace may have come since the page was read; the next page does not have it either
-            if row.trace_id in labels and (row.item_id, row.step) not in decided:
-                labels[row.trace_id].append(StepLabel.model_validate_json(row.payload))
-        return {trace_id: sorted(group, key=lambda one: one.step) for trace_id, group in labels.items()}
+def _decision_labels(connection: Connection, project_id: int) -> dict[str, dict[Place, StepLabel]]:
+    """Decisions as labels, by trace and place."""
+    names = select(members.c.user_id, members.c.pseudonym).where(members.c.project_id == project_id)
+    pseudonyms = {row.user_id: row.pseudonym for row in connection.execute(names)}
+    labels: dict[str, dict[Place, StepLabel]] = {}
+    for position, decision in decisions(connection, project_id).items():
+        label = _decision_label(decision, pseudonyms.get(decision.user_id))
+        labels.setdefault(decision.trace_id, {})[position] = label
+    return labels
 
 
 def _decision_label(decision: Adjudication, pseudonym: str | None) -> StepLabel:
