@@ -131,7 +131,11 @@ def test_verify_accepts_rejects_and_says_what_it_does_not_know(scripted):
     assert verdict("a\n", "odd\n") == ("unscored", None)
     assert verdict("a\n", "bad\n", threshold=0.05) == ("accept", None)
     assert verdict("a\n", threshold=0.95) == ("reject", 0)
-    run = {"problem_id": "p", "text": "good\nbad\n", "steps": [{"start": 0, "end": 5}, {"start": 5, "end": 9}]}
+    run = {
+        "problem_id": "p",
+        "text": "good\nbad\n",
+        "steps": [{"start": 0, "end": 5}, {"start": 5, "end": 9}],
+    }
     assert post(f"{scripted.url}/verify", {"problem": "p", "trace": run})[1]["first_bad_step"] == 1
 
 
