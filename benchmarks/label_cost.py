@@ -1,6 +1,6 @@
 """What step labels cost and how often they find the first error, by way of getting them.
 
-    python benchmarks/label_cost.py [--quick] [--seeds N] [--first-seed K] [--json FILE]
+    python benchmarks/label_cost.py [--quick] [--seeds N] [--first-seed K] [--out DIR] [--json FILE]
 
 The lab's policy writes traces whose every step can be judged without doubt. The same traces are labelled by
 brute-force Monte Carlo (eight rollouts from each prefix of each trace, each rollout reading its prompt
@@ -26,6 +26,7 @@ from _simulated_costs import predict
 
 from surefoot import __version__
 from surefoot.answers import AnswerChecker, Grader
+from surefoot.io import write_json
 from surefoot.lab import POLICY, ExactLabeller, generate_problems
 from surefoot.labelling import (
     Estimate,
@@ -68,6 +69,21 @@ class Outcome:
     def tokens(self) -> np.ndarray:
         """All tokens through the policy."""
         return self.read + self.written
+
+
+def as_lists(outcome: Outcome) -> dict[str, object]:
+    """For a file."""
+    return {
+        name: value.tolist() if isinstance(value, np.ndarray) else value
+        for name, value in vars(outcome).items()
+    }
+
+
+def from_lists(row: dict[str, object]) -> Outcome:
+    """From a file."""
+    return Outcome(
+        **{name: np.array(value) if isinstance(value, list) else value for name, value in row.items()}  # type: ignore[arg-type]
+    )
 
 
 def builders(seed: int) -> dict[str, object]:
@@ -310,6 +326,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, help="3; with --quick 1")
     parser.add_argument("--first-seed", type=int, default=0, help="the methods were developed on 0, 1 and 2")
     parser.add_argument("--problems", type=int, help="per seed, with 4 traces each: 100; with --quick 30")
+    parser.add_argument("--out", type=Path, help="keep each seed's counts here, and read those that are here")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     count = options.problems or (30 if options.quick else 100)
@@ -321,8 +338,15 @@ def main() -> None:
         grader = Grader(checker=checker, styles=("phrase",))
         runs = []
         for seed in range(first, last + 1):
-            runs.append(run_seed(policy, grader, seed, count))
-            print(f"seed {seed} done")
+            kept = options.out / f"seed-{seed}-of-{count}.json" if options.out else None
+            if kept is None or not kept.exists():
+                runs.append(run_seed(policy, grader, seed, count))
+                if kept is not None:
+                    kept.parent.mkdir(parents=True, exist_ok=True)
+                    write_json(kept, {name: as_lists(outcome) for name, outcome in runs[-1].items()})
+            else:
+                runs.append({name: from_lists(row) for name, row in json.loads(kept.read_text()).items()})
+            print(f"seed {seed} done", flush=True)
     table(runs)
     result = figures(runs)
     if options.json:

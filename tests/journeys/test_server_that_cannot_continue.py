@@ -76,6 +76,18 @@ def test_the_manifest_says_what_the_server_can_do(files, tmp_path):
     assert manifest["server"]["continuation"]["status"] == "yes"
 
 
+def test_the_manifest_stays_when_the_labels_are_complete(files, tmp_path):
+    def continues(body: Body) -> Reply:
+        return CountingServer()(body) if is_probe(body) else Reply(payload=chat([" The answer is 8."]))
+
+    with serve(continues) as server:
+        good(*label(server, files, "--out", tmp_path / "l.jsonl"))
+    manifest = json.loads((tmp_path / "l.jsonl.manifest.json").read_text())
+    assert manifest["command"] == "label mc"
+    assert manifest["server"]["continuation"]["status"] == "yes"
+    assert not (tmp_path / "l.jsonl.work").exists()
+
+
 def test_doctor_shows_it():
     with serve(answer) as server:
         server.models = [{"id": "m"}]

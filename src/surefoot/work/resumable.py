@@ -55,8 +55,9 @@ def map_resumable(
 ) -> MapResult:
     """Map ``job`` over ``items`` into the file ``out``, which has the same bytes on every engine.
 
-    Finished pieces are kept in ``<out>.work`` until all are done, and the same call resumes there. If ``out``
-    is ``-``, pieces go to standard output in order, and nothing is kept.
+    Finished pieces are kept in ``<out>.work`` until all are done, and the same call resumes there. The
+    manifest stays in ``<out>.manifest.json`` if the job has ``facts``. If ``out`` is ``-``, pieces go to
+    standard output in order, and nothing is kept.
 
     The work stops before the piece that is expected to exceed the ``token_budget`` over all starts; ``out``
     then holds the finished pieces. The expected cost is the maximum of the pieces so far, so the first piece
@@ -111,6 +112,8 @@ def map_resumable(
     if problem is None and out != "-":
         folder = Path(f"{out}.work")
         shutil.rmtree(folder / "pieces")  # first: pieces without a manifest would be refused after a kill
+        if job.facts:
+            (folder / "manifest.json").replace(f"{out}.manifest.json")
         shutil.rmtree(folder)
     return MapResult(written=output.written, failed=output.failures.total(), problem=problem)
 
