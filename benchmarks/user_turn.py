@@ -255,7 +255,14 @@ def lab_figures(problems: int, first_seed: int) -> list[dict[str, object]]:
     return [each for name, seeds in ways.items() for each in figures(name, seeds)]
 
 
-ASKED = "{problem}\n\nWrite one equation per line, then: The answer is N."
+ASKED = """\
+Bob has 2 apples. He gets 3 more. He gets 4 more. How many does he have?
+
+2 + 3 = 5
+5 + 4 = 9
+The answer is 9.
+
+{problem}"""
 
 
 def sums(count: int, seed: int) -> tuple[list[ProblemTrace], list[int]]:
@@ -263,7 +270,7 @@ def sums(count: int, seed: int) -> tuple[list[ProblemTrace], list[int]]:
     items, errors = [], []
     for number in range(count):
         rng = np.random.default_rng((seed, number))
-        first, *others = (int(digit) for digit in rng.integers(2, 20, size=4))
+        first, *others = (int(digit) for digit in rng.integers(2, 10, size=3))
         text = f"Ann has {first} apples. " + " ".join(f"She gets {more} more." for more in others)
         problem = Problem(
             id=f"sum-{number}", text=f"{text} How many does she have?", answer=str(first + sum(others))
@@ -297,7 +304,7 @@ def model_figures(model: Path, problems: int, seed: int) -> list[dict[str, objec
                 prompt=PromptFormat(chat=True, template=ASKED),
                 quoted=quoted,
                 rollouts=4,
-                sampling=Sampling(max_tokens=64, temperature=0.7),
+                sampling=Sampling(max_tokens=24, temperature=0.7),
                 seed=seed,
             )
             print(f"{name}: {time.perf_counter() - start:.0f} s")
