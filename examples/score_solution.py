@@ -27,7 +27,7 @@ SOLUTION = "7 + 3 = 0\n0 * 4 = 2\n2 - 9 = 3\nAnswer: 3\n"  # the second line is 
 
 def labelled_traces() -> list[LabelledTrace]:
     """Traces of a scripted solver that errs in one line of seven, with labels from the exact checker."""
-    problems = generate_problems(160, seed=0)
+    problems = generate_problems(48, seed=0)
     with AnswerChecker("exact") as checker:
         grader = Grader(checker=checker, styles=("phrase",))
         solver = NoisySolver(error_rate=0.15)

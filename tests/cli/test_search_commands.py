@@ -29,8 +29,8 @@ from surefoot.protocols import SampleRequest, Sampling
 from surefoot.records import Problem
 from surefoot.search import SEARCHES, BeamSearch, ComputeOptimal, Rebase, SearchResult
 from surefoot.search.caches import remembering_policy, remembering_scorer
+from surefoot.search.optimal import SearchPlan, search_of
 from surefoot.search.saved_tree import SavedTree
-from surefoot.search.spec import SearchPlan, search_of
 
 SHORT = ("--max-tokens=12", "--step-tokens=6", "--max-steps=2", "--extract=last_number", "--equality=exact")
 MEMORY = 1_000_000

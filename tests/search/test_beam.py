@@ -1,11 +1,9 @@
-import asyncio
 import itertools
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_search import (
-    GRADER,
     STEPS,
     HashScorer,
     ScriptedPolicy,
@@ -18,7 +16,7 @@ from toy_search import (
 )
 
 from surefoot.protocols import SampleRequest
-from surefoot.search import BeamSearch, beam_search
+from surefoot.search import BeamSearch
 
 QUESTION = problems(1)[0]
 
@@ -173,13 +171,6 @@ def test_when_the_policy_no_longer_answers_the_unfinished_remain():
 def test_impossible_numbers_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         BeamSearch(**wrong)
-
-
-def test_one_problem_in_one_call():
-    policy, scorer = ScriptedPolicy(random_solver()), HashScorer()
-    result = asyncio.run(beam_search(QUESTION, policy, scorer, width=2, expand=2, steps=STEPS, grader=GRADER))
-    [same] = searched(BeamSearch(width=2, expand=2), [QUESTION], policy, HashScorer())
-    assert result == same
 
 
 def test_set_aside_goes_on_with_what_has_not_ended():

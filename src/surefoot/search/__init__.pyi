@@ -1,6 +1,5 @@
 from .beam import DVTS as DVTS
 from .beam import BeamSearch as BeamSearch
-from .beam import beam_search as beam_search
 from .best_of_n_search import BestOfNSearch as BestOfNSearch
 from .estimators import Method as Method
 from .estimators import Pool as Pool

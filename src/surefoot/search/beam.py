@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
-from surefoot.protocols import Policy, StepScorer
-from surefoot.records import Problem
-from surefoot.search.method import SearchMethod, SearchResult, run_search
+from surefoot.search.method import SearchMethod
 from surefoot.search.space import Prefix, Space, is_open
 
 
@@ -143,19 +141,3 @@ class DVTS(_RankedSearch):
         rivals = (prefix for group in groups if len(set(group)) > 1 for prefix in group)
         values = await self._values(space, rivals)
         return [max(group, key=lambda prefix: values.get(prefix, 0.0)) for group in groups]
-
-
-async def beam_search(
-    problem: Problem,
-    policy: Policy,
-    scorer: StepScorer,
-    *,
-    width: int = 4,
-    expand: int = 4,
-    lookahead: int = 0,
-    **settings: Any,
-) -> SearchResult:
-    """:class:`BeamSearch` on one problem; ``settings`` are keyword arguments of :func:`run_search`."""
-    search = BeamSearch(width=width, expand=expand, lookahead=lookahead)
-    [result] = await run_search(search, [problem], policy, scorer, **settings)
-    return result

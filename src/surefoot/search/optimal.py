@@ -1,4 +1,4 @@
-"""Compute-optimal search: the method that a problem's predicted difficulty asks for."""
+"""Compute-optimal search: the method that a problem's predicted difficulty asks for; and searches as text."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from types import MappingProxyType
 from typing import Any, Literal, Self
 
 import numpy as np
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
+from surefoot.errors import RunError
 from surefoot.protocols import Policy, StepScorer
 from surefoot.records import FrozenModel, Problem
 from surefoot.search.beam import DVTS, BeamSearch
@@ -259,3 +260,68 @@ SEARCHES: Mapping[str, type[SearchMethod]] = MappingProxyType(
     }
 )
 """Searches by the name of the command line and the reports; all but the last work with their defaults."""
+
+
+def search_of(text: str) -> Search:
+    """The search that ``METHOD`` or ``METHOD:setting=value,…`` describes; the text becomes its name.
+
+    Raises ``RunError`` for an unknown method or setting, or an invalid value.
+    """
+    name, _, options = text.partition(":")
+    kinds = {key.replace("_", "-"): kind for key, kind in SEARCHES.items() if kind is not ComputeOptimal}
+    kind = kinds.get(name.replace("_", "-"))
+    if kind is None:
+        raise RunError(f"{text!r}: unknown search {name!r}; choose from {', '.join(kinds)}")
+    settings = dict(part.partition("=")[::2] for part in options.split(",")) if options else {}
+    fields = [setting for setting in kind.model_fields if setting not in SearchMethod.model_fields]
+    allowed = [*fields, "rule"]
+    for setting in settings:
+        if setting not in allowed:
+            raise RunError(
+                f"{text!r}: unknown setting {setting!r} of {name}; choose from {', '.join(allowed)}"
+            )
+    try:
+        search: Search = kind.model_validate({**settings, "name": text})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        message = first["msg"].removeprefix("Value error, ")
+        raise RunError(f"{text!r}: {where + ': ' if where else ''}{message}") from error
+    return search
+
+
+class SearchPlan(FrozenModel):
+    """A file that assigns a search to each bin of predicted difficulty; see ``ComputeOptimal``."""
+
+    edges: tuple[float, ...]
+    searches: tuple[str, ...]
+    """One per bin, easiest first, in the syntax of :func:`search_of`."""
+    probe: int = 4
+    measure: Measure = "score"
+    rule: Rule = "weighted_vote"
+    bins: tuple[Mapping[str, BinResult], ...] = ()
+    """Results behind the choice; not needed to search."""
+    unknown: int = 0
+    """Development problems whose difficulty could not be predicted."""
+
+    @classmethod
+    def of(cls, fit: OptimalFit) -> SearchPlan:
+        """The plan of a fitted choice."""
+        return cls(
+            edges=fit.search.edges,
+            searches=tuple(search.name for search in fit.search.searches),
+            probe=fit.search.probe.n,
+            measure=fit.search.probe.measure,
+            rule=fit.search.rule,
+            bins=fit.bins,
+            unknown=fit.unknown,
+        )
+
+    def search(self) -> ComputeOptimal:
+        """The search that follows the plan. Raises ``RunError`` or ``ValueError``."""
+        return ComputeOptimal(
+            edges=self.edges,
+            searches=tuple(search_of(text) for text in self.searches),
+            probe=Probe(n=self.probe, measure=self.measure),
+            rule=self.rule,
+        )

@@ -14,8 +14,8 @@ from surefoot.cli.settings import Flag, OptionGroup
 from surefoot.cli.terminal import echo, echo_table
 from surefoot.errors import RunError
 from surefoot.search import ComputeOptimal, Probe, Trial
+from surefoot.search.optimal import SearchPlan, search_of
 from surefoot.search.selection import Rule
-from surefoot.search.spec import SearchPlan, search_of
 
 if TYPE_CHECKING:
     from surefoot.records import Problem
