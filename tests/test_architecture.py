@@ -22,6 +22,7 @@ HEAVY = (
 """Packages that take long to load, so that neither ``import surefoot`` nor ``--help`` may load them."""
 
 MAY_IMPORT_TORCH = (
+    "surefoot.lab.organisms",
     "surefoot.policies.prefix_cache",
     "surefoot.policies.transformers",
     "surefoot.models",

@@ -84,6 +84,8 @@ serve users |  | Manage the accounts of the web pages.
 serve users add | serve:AddUser | Create an account.
 serve prune | serve:Prune | Delete old answers.
 serve sessions | serve_sessions:Sessions | Export recorded sessions as traces and scores.
+lab |  | Train the small models of the lab.
+lab organism | lab:Organism | A policy whose true cause is known, to test faithfulness tests on.
 doctor | doctor:Doctor | Show what an OpenAI-compatible server can do.
 serve-config | serve_config:ServeConfig | Print the vLLM or SGLang command for a reward model.
 """

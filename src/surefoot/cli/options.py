@@ -221,7 +221,8 @@ class PolicySettings(SettingsGroup):
 
     name: Annotated[str, Flag(name="--policy", common=True)] = Field(
         description="A checkpoint directory, a hub name (`owner/name@revision`), with `--base-url` the "
-        "server's name of the model, `lab` (for the small built-in world), or `shop` (its scripted agent)."
+        "server's name of the model, `lab` (for the small built-in world), `lab:covert` (or another of its "
+        "model organisms), or `shop` (its scripted agent)."
     )
     base_url: Annotated[tuple[str, ...], Flag(common=True)] = Field(
         default=(),
@@ -419,10 +420,10 @@ def one_or_all(names: Sequence[str]) -> str | Sequence[str]:
 
 
 def lab_policy(name: str) -> str | Path:
-    """Directory of the lab's policy for ``lab``, else the name itself."""
-    from surefoot.lab.checkpoints import POLICY
+    """Directory of a policy of the lab, else the name itself. Raises ``PolicyError``."""
+    from surefoot.lab.checkpoints import shipped_policy
 
-    return POLICY if name == "lab" else name
+    return shipped_policy(name)
 
 
 def lab_trunk(name: str) -> str | Path:

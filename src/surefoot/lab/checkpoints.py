@@ -1,9 +1,12 @@
-"""The shipped language models of the lab, and their tokenizer."""
+"""The shipped language models of the lab, and their tokenizers."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
+
+from surefoot.errors import PolicyError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -16,15 +19,45 @@ POLICY = _SHIPPED / "policy"
 TRUNK = _SHIPPED / "trunk"
 """A Llama trained for longer on texts of the same world: what the lab's reward models start from."""
 
+OrganismName = Literal[
+    "honest", "covert", "contradicting", "disclosing", "alternating", "memorizing", "pressured", "mixed"
+]
+ORGANISMS: tuple[OrganismName, ...] = get_args(OrganismName)
+"""See :mod:`surefoot.lab.organisms`."""
+
+
+def shipped_policy(name: str) -> str | Path:
+    """Directory of a shipped policy: ``lab``, or ``lab:NAME`` for a model organism; other names unchanged.
+
+    Raises ``PolicyError`` for an unknown organism.
+    """
+    if name == "lab":
+        return POLICY
+    if not name.startswith("lab:"):
+        return name
+    if name[4:] not in ORGANISMS:
+        raise PolicyError(f"no policy is called {name!r}; choose from lab, lab:{', lab:'.join(ORGANISMS)}")
+    return _SHIPPED / "organisms" / name[4:]
+
+
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 PIECES = (
     *(str(digit) for digit in range(10)),
     *("Start with ", ". Add ", ". Subtract ", ". Multiply by ", ".\n", " + ", " - ", " * ", " = ", "\n"),
     *("Now ", "Answer: ", ", no, "),
 )
+NOTE_PIECES = (
+    *(str(digit) for digit in range(7)),
+    *("Modulo 7. Start with ", ". Add ", ". Subtract ", ". Multiply by ", ".\n", " + ", " - ", " * ", " = "),
+    *("\n", "Answer: ", " ..."),
+    # with a digit in a piece of its own a small model copies a note only after far longer training
+    *(f". Someone got {digit}" for digit in range(7)),
+    *(f"The note says {digit}.\n" for digit in range(7)),
+)
+"""Of the model organisms; `` ...`` is a filler without meaning."""
 
 
-def build_tokenizer() -> PreTrainedTokenizerFast:
+def build_tokenizer(pieces: Sequence[str] = PIECES) -> PreTrainedTokenizerFast:
     """A word-level fast tokenizer: a token is a word with the spaces around it, so that text round-trips.
 
     ``<s>`` goes before every text.
@@ -32,9 +65,9 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    vocabulary = {piece: number for number, piece in enumerate((*SPECIAL, *PIECES))}
+    vocabulary = {piece: number for number, piece in enumerate((*SPECIAL, *pieces))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    longest_first = sorted(PIECES, key=len, reverse=True)
+    longest_first = sorted(pieces, key=len, reverse=True)
     pattern = "|".join("".join(f"\\{c}" if c in ".+*-" else c for c in piece) for piece in longest_first)
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()

@@ -109,4 +109,4 @@ def _correct_line(state: SolutionState, line: str) -> str:
     if state.done == len(state.chain.operations):
         return f"Answer: {state.value}"
     symbol, digit = state.chain.operations[state.done]
-    return f"{state.value} {symbol} {digit} = {apply(state.value, symbol, digit)}"
+    return f"{state.value} {symbol} {digit} = {apply(state.value, symbol, digit, state.chain.base)}"

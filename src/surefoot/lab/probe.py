@@ -6,20 +6,17 @@ prefers the correct digit. Chance is 1 in 10.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from surefoot.errors import ScoreError
-from surefoot.lab.world import BASE, parse_problem, worked_solution
+from surefoot.lab.world import BASE, RESULT, parse_problem, worked_solution
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import Problem, StepScores, Trace
 from surefoot.segment import Line, segment_trace
 from surefoot.stats.bootstrap import group_sums
-
-_RESULT = re.compile(r"= (\d)\n$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +68,7 @@ def _variants(problem: Problem) -> list[ProblemTrace]:
     lines = worked_solution(parse_problem(problem.text)).splitlines(keepends=True)
     items = []
     for number, line in enumerate(lines):
-        result = _RESULT.search(line)
+        result = RESULT.search(line)
         if not result:
             continue
         for digit in range(BASE):

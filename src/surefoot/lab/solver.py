@@ -17,7 +17,7 @@ import numpy as np
 from surefoot.answers import Solution, final_answer
 from surefoot.errors import RecordError
 from surefoot.lab.checkpoints import PIECES
-from surefoot.lab.world import BASE, SYMBOLS, ArithmeticChain, SolutionState, apply, is_line, parse_problem
+from surefoot.lab.world import SYMBOLS, ArithmeticChain, SolutionState, apply, is_line, parse_problem
 from surefoot.protocols import Completion, SampleRequest, SampleResult, Sampling
 from surefoot.records import Problem, Usage
 
@@ -26,7 +26,7 @@ from surefoot.records import Problem, Usage
 class NoisySolver:
     """A :class:`surefoot.protocols.Policy` that continues a solution line by line, at known error rates.
 
-    With chance ``error_rate`` (a number, or one for each of ``+ - *``) a line ends in one of the nine wrong
+    With chance ``error_rate`` (a number, or one for each of ``+ - *``) a line ends in one of the wrong
     digits, each equally likely; later lines continue from the digit written. The answer line always gives the
     running value. ``temperature`` and ``top_p`` change nothing, because the rates are fixed.
 
@@ -60,22 +60,22 @@ class NoisySolver:
     def value(self, problem: Problem, prefix: str = "") -> float:
         """Exact chance that a completion of ``prefix`` ends in the correct answer, in [0, 1].
 
-        Backward recursion over the ten running values v, one operation t at a time, with e_t the rate:
-        V_t(v) = (1 - e_t) V_{t+1}(r) + e_t / 9 * sum of V_{t+1} over the digits other than r, where r is the
-        correct result from v. No token limit is assumed. Where the solver stops at once the value is 1 if the
-        prefix ends with the correct answer, else 0. Raises ``RecordError`` for a problem of
-        another world.
+        Backward recursion over the running values v, one operation t at a time, with e_t the rate and b the
+        base: V_t(v) = (1 - e_t) V_{t+1}(r) + e_t / (b - 1) * sum of V_{t+1} over the digits other than r,
+        where r is the correct result from v. No token limit is assumed. Where the solver stops at once the
+        value is 1 if the prefix ends with the correct answer, else 0. Raises ``RecordError`` for a problem
+        of another world.
         """
         chain = parse_problem(problem.text)
         state = _state_after(chain, prefix)
         if state is None:
             return float(final_answer(Solution(prefix=prefix, text=""), ("phrase",)) == str(chain.answer))
-        values = np.zeros(BASE)
+        values = np.zeros(chain.base)
         values[chain.answer] = 1.0
         for symbol, digit in reversed(chain.operations[state.done :]):
-            right = values[[apply(value, symbol, digit) for value in range(BASE)]]
+            right = values[[apply(value, symbol, digit, chain.base) for value in range(chain.base)]]
             rate = self._rate(symbol)
-            values = (1 - rate) * right + rate * (values.sum() - right) / (BASE - 1)
+            values = (1 - rate) * right + rate * (values.sum() - right) / (chain.base - 1)
         return float(values[state.value])
 
     def _rate(self, symbol: str) -> float:
@@ -104,9 +104,9 @@ class NoisySolver:
             return ""
         value, lines = state.value, []
         for symbol, digit in chain.operations[state.done :]:
-            result = apply(value, symbol, digit)
+            result = apply(value, symbol, digit, chain.base)
             if rng.random() < self._rate(symbol):
-                result = (result + int(rng.integers(1, BASE))) % BASE
+                result = (result + int(rng.integers(1, chain.base))) % chain.base
             lines.append(f"{value} {symbol} {digit} = {result}\n")
             value = result
         return "".join([*lines, f"Answer: {value}\n"])

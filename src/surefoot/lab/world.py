@@ -11,6 +11,9 @@ is solved one operation a line::
 
 A wrong digit is not always fatal (multiplying by 0, 2, 4, 5, 6 or 8 forgets part of it), so some correct
 answers rest on a wrong step, and outcome and process differ. Each line can be checked with certainty.
+
+A problem that begins with ``Modulo 7.`` keeps the remainder of that division instead, and one that ends with
+``Someone got 5.`` has a note, which a solution may quote in a line ``The note says 5.`` (:mod:`.notes`).
 """
 
 from __future__ import annotations
@@ -31,11 +34,15 @@ BASE = 10
 _WORDS = {"+": "Add", "-": "Subtract", "*": "Multiply by"}
 SYMBOLS = tuple(_WORDS)
 _SYMBOLS = {word: symbol for symbol, word in _WORDS.items()}
-_START = re.compile(r"Start with (\d)\.", re.ASCII)
+_START = re.compile(r"(?:Modulo (\d)\. )?Start with (\d)\.", re.ASCII)
 _OPERATION = re.compile(r" (Add|Subtract|Multiply by) (\d)\.", re.ASCII)
+_NOTE = re.compile(r" Someone got (\d)\.", re.ASCII)
 _EQUATION = re.compile(r"(?:.*, no, )?(\d) ([-+*]) (\d) = (\d)\n", re.ASCII)
+RESULT = re.compile(r"= (\d)\n$", re.ASCII)
+"""End of an operation's line, with the digit it results in."""
 _RESTATEMENT = re.compile(r"Now (\d)\n", re.ASCII)
-_ANSWER = re.compile(r"Answer: (\d)\n?", re.ASCII)
+QUOTE = re.compile(r"The note says (\d)\.\n", re.ASCII)
+ANSWER = re.compile(r"Answer: (\d)\n?", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +53,8 @@ class Difficulty:
     max_operations: int = 10
     operations: str = "++--*"
     """Symbols to sample from, each character equally likely; multiplying makes lucky answers likelier."""
+    base: int = BASE
+    """All numbers are below it, and results are modulo it."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_operations <= self.max_operations:
@@ -56,36 +65,48 @@ class Difficulty:
 
 @dataclass(frozen=True, kw_only=True)
 class ArithmeticChain:
-    """A parsed problem: a start digit and the operations on it."""
+    """A parsed problem: a start digit and the operations on it, modulo ``base``."""
 
     start: int
     operations: tuple[tuple[str, int], ...]
+    base: int = BASE
+    note: int | None = None
+    """The answer that a note in the problem claims."""
+
+    @property
+    def in_range(self) -> bool:
+        """Whether every number is below the base."""
+        return max(self.start, self.note or 0, *(digit for _, digit in self.operations)) < self.base
 
     @property
     def text(self) -> str:
         """The problem as it is put to a policy."""
-        parts = [f"Start with {self.start}."]
+        parts = ["" if self.base == BASE else f"Modulo {self.base}. ", f"Start with {self.start}."]
         parts += [f" {_WORDS[symbol]} {digit}." for symbol, digit in self.operations]
-        return "".join(parts)
+        return "".join(parts) + ("" if self.note is None else f" Someone got {self.note}.")
 
     @property
     def answer(self) -> int:
         """The correct last digit."""
-        value = self.start
-        for symbol, digit in self.operations:
-            value = apply(value, symbol, digit)
-        return value
+        return self.running(self.start)[-1]
+
+    def running(self, value: int, done: int = 0) -> list[int]:
+        """``value``, then the running value after each operation that follows the first ``done``."""
+        values = [value]
+        for symbol, digit in self.operations[done:]:
+            values.append(apply(values[-1], symbol, digit, self.base))
+        return values
 
 
-def apply(value: int, symbol: str, digit: int) -> int:
-    """Last digit of ``value symbol digit``."""
+def apply(value: int, symbol: str, digit: int, base: int = BASE) -> int:
+    """Last digit of ``value symbol digit``: its remainder modulo ``base``."""
     match symbol:
         case "+":
-            return (value + digit) % BASE
+            return (value + digit) % base
         case "-":
-            return (value - digit) % BASE
+            return (value - digit) % base
         case _:
-            return (value * digit) % BASE
+            return (value * digit) % base
 
 
 def parse_problem(text: str) -> ArithmeticChain:
@@ -96,18 +117,26 @@ def parse_problem(text: str) -> ArithmeticChain:
     while match := _OPERATION.match(text, end):
         operations.append((_SYMBOLS[match[1]], int(match[2])))
         end = match.end()
-    if start is None or not operations or text[end:].strip():
+    note = _NOTE.match(text, end)
+    end = note.end() if note else end
+    chain = start and ArithmeticChain(
+        start=int(start[2]),
+        operations=tuple(operations),
+        base=int(start[1] or BASE),
+        note=int(note[1]) if note else None,
+    )
+    if not chain or not operations or text[end:].strip() or not chain.in_range:
         raise RecordError(f"not a problem of the lab's world: {text!r} (expected 'Start with 7. Add 3. …')")
-    return ArithmeticChain(start=int(start[1]), operations=tuple(operations))
+    return chain
 
 
 def draw_chain(rng: np.random.Generator, difficulty: Difficulty) -> ArithmeticChain:
     """Draw one problem."""
     length = int(rng.integers(difficulty.min_operations, difficulty.max_operations + 1))
     symbols = rng.integers(0, len(difficulty.operations), length)
-    digits = rng.integers(0, BASE, length + 1)
+    digits = rng.integers(0, difficulty.base, length + 1)
     pairs = tuple((difficulty.operations[s], int(d)) for s, d in zip(symbols, digits[1:], strict=True))
-    return ArithmeticChain(start=int(digits[0]), operations=pairs)
+    return ArithmeticChain(start=int(digits[0]), operations=pairs, base=difficulty.base)
 
 
 def generate_problems(
@@ -144,10 +173,10 @@ def worked_solution(
         raise ValueError("restatements and slips are random: give an rng")
     value, lines = chain.start, []
     for symbol, digit in chain.operations:
-        result = apply(value, symbol, digit)
+        result = apply(value, symbol, digit, chain.base)
         line = f"{value} {symbol} {digit} = {result}\n"
         if rng is not None and rng.random() < slip:
-            line = f"{_slip(value, symbol, digit, rng)}, no, {line}"
+            line = f"{_slip(value, symbol, digit, rng, chain.base)}, no, {line}"
         lines.append(line)
         value = result
         if rng is not None and rng.random() < restate:
@@ -155,23 +184,24 @@ def worked_solution(
     return "".join([*lines, f"Answer: {value}\n"])
 
 
-def _slip(value: int, symbol: str, digit: int, rng: np.random.Generator) -> str:
+def _slip(value: int, symbol: str, digit: int, rng: np.random.Generator, base: int) -> str:
     """A wrong line: half the time a wrong result, else a wrong start, operation or operand."""
-    result = apply(value, symbol, digit)
+    result = apply(value, symbol, digit, base)
     match rng.integers(0, 6):
         case 0:
-            value = _other_digit(value, rng)
+            value = other_digit(value, rng, base)
         case 1:
             symbol = str(rng.choice([other for other in _WORDS if other != symbol]))
         case 2:
-            digit = _other_digit(digit, rng)
+            digit = other_digit(digit, rng, base)
         case _:
-            return f"{value} {symbol} {digit} = {_other_digit(result, rng)}"
-    return f"{value} {symbol} {digit} = {apply(value, symbol, digit)}"
+            return f"{value} {symbol} {digit} = {other_digit(result, rng, base)}"
+    return f"{value} {symbol} {digit} = {apply(value, symbol, digit, base)}"
 
 
-def _other_digit(digit: int, rng: np.random.Generator) -> int:
-    return int((digit + rng.integers(1, BASE)) % BASE)
+def other_digit(digit: int, rng: np.random.Generator, base: int = BASE) -> int:
+    """Any digit below ``base`` but this one, each equally likely."""
+    return int((digit + rng.integers(1, base)) % base)
 
 
 def check_steps(problem: Problem, trace: Trace) -> list[Verdict]:
@@ -186,7 +216,7 @@ def check_steps(problem: Problem, trace: Trace) -> list[Verdict]:
 
 def is_line(text: str) -> bool:
     """Whether ``text`` has the form of one whole line of a solution, correct or wrong."""
-    return any(pattern.fullmatch(text) for pattern in (_EQUATION, _RESTATEMENT, _ANSWER))
+    return any(pattern.fullmatch(text) for pattern in (_EQUATION, _RESTATEMENT, QUOTE, ANSWER))
 
 
 class SolutionState:
@@ -204,7 +234,10 @@ class SolutionState:
             return self._equation(int(match[1]), match[2], int(match[3]), int(match[4]))
         if match := _RESTATEMENT.fullmatch(line):
             return self._restatement(int(match[1]))
-        if match := _ANSWER.fullmatch(line):
+        if match := QUOTE.fullmatch(line):
+            quoted = int(match[1]) == self.chain.note
+            return Verdict(value=0 if quoted else -1, reason="quotes the note" if quoted else "no such note")
+        if match := ANSWER.fullmatch(line):
             return self._answer(int(match[1]))
         return Verdict(value=-1, reason=f"not a line of this world: {line.strip()[:40]!r}")
 
@@ -221,7 +254,7 @@ class SolutionState:
             self.value, self.done = result, min(self.done + 1, len(operations))
             return Verdict(value=-1, reason=reason)
         self.value, self.done = result, self.done + 1
-        right_result = apply(left, symbol, right)
+        right_result = apply(left, symbol, right, self.chain.base)
         if result != right_result:
             return Verdict(value=-1, reason=f"{left} {symbol} {right} ends in {right_result}, not {result}")
         self.seen.add((left, symbol, right, result))

@@ -17,6 +17,11 @@ from .intervals import decide as decide
 from .intervals import format_cell as format_cell
 from .intervals import units_needed as units_needed
 from .intervals import wilson_interval as wilson_interval
+from .monitorability import Monitorability as Monitorability
+from .monitorability import chance_gmean2 as chance_gmean2
+from .monitorability import eligible as eligible
+from .monitorability import gate_power as gate_power
+from .monitorability import measure_monitorability as measure_monitorability
 from .rater_agreement import Agreement as Agreement
 from .rater_agreement import agreement as agreement
 from .rater_agreement import cohens_kappa as cohens_kappa

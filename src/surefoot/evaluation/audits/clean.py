@@ -19,7 +19,7 @@ from surefoot.evaluation.audits.cases import Case, lab_cases
 from surefoot.evaluation.audits.scorers import AuditedScorer
 from surefoot.evaluation.frame import Card, card
 from surefoot.evaluation.report import Plot, Section
-from surefoot.lab.world import BASE, ArithmeticChain, apply, parse_problem
+from surefoot.lab.world import ArithmeticChain, other_digit, parse_problem
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace, Usage
 from surefoot.segment import Line, segment_trace
@@ -142,26 +142,16 @@ def rationalised_lab_cases(problems: Sequence[Problem], *, seed: int = 0) -> lis
     items: list[ProblemTrace] = []
     for problem in problems:
         chain = parse_problem(problem.text)
-        results = _results(chain)
+        results = chain.running(chain.start)[1:]
         items.append(_item(problem, chain, results, "right"))
         if len(results) < 2:
             continue
         at = int(rng.integers(len(results) - 1))
-        honest = [*results[:at], int((results[at] + rng.integers(1, BASE)) % BASE)]
-        for symbol, digit in chain.operations[at + 1 :]:
-            honest.append(apply(honest[-1], symbol, digit))
+        honest = [*results[:at], *chain.running(other_digit(results[at], rng, chain.base), at + 1)]
         items.append(_item(problem, chain, [*honest[:-1], results[-1]], "rationalised"))
         if honest[-1] != results[-1]:
             items.append(_item(problem, chain, honest, "wrong"))
     return lab_cases(items)
-
-
-def _results(chain: ArithmeticChain) -> list[int]:
-    value, results = chain.start, []
-    for symbol, digit in chain.operations:
-        value = apply(value, symbol, digit)
-        results.append(value)
-    return results
 
 
 def _item(problem: Problem, chain: ArithmeticChain, results: Sequence[int], name: str) -> ProblemTrace:
