@@ -15,8 +15,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from surefoot.answers.symbolic import load_mathematics
 from surefoot.errors import AnswerError
-from surefoot.io.bounded_worker import Reply
-from surefoot.io.worker_pool import RequestBudget, WorkerPool
+from surefoot.io.workers import Reply, RequestBudget, WorkerPool
 from surefoot.maths import (
     MAX_CHARS,
     normalise,
@@ -61,7 +60,7 @@ class AnswerChecker:
     share between threads, to pickle (the copy starts its own processes) and to use after a fork.
 
     A server shares one among its requests: :meth:`limited` is the same checker for one of them, with a
-    budget, and its ``workers`` are shared fairly among their callers (``surefoot.io.worker_pool``).
+    budget, and its ``workers`` are shared fairly among their callers (``surefoot.io.workers``).
     """
 
     def __init__(

@@ -22,15 +22,21 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any
 
-from surefoot.concurrency import CALLER, FairQueue
+from surefoot.concurrency import FairQueue
 from surefoot.errors import SandboxError
 from surefoot.sandbox.inside import box
-from surefoot.sandbox.protocol import Ending, Limits, Program, ProgramResult
+from surefoot.sandbox.protocol import (
+    Ending,
+    Limits,
+    LocalSandbox,
+    Program,
+    ProgramResult,
+    ending_of,
+    with_peer,
+)
 
 _INSIDE = Path(box.__file__).parent
 _MOUNT = "/box"
@@ -48,33 +54,22 @@ _INSTALL = (
 )
 
 
-class BubblewrapSandbox:
-    """Runs programs in Linux namespaces, ``concurrency`` programs at once (default: one for each core).
+class BubblewrapSandbox(LocalSandbox):
+    """Runs programs in Linux namespaces, those of the different clients of a server in fair turns.
 
     Raises:
         SandboxError: programs cannot be isolated here; the message says what to install or allow.
     """
 
     def __init__(self, *, concurrency: int | None = None) -> None:
-        self.concurrency = concurrency or len(os.sched_getaffinity(0))
+        super().__init__(concurrency)
         self._box: _Box | None = _Box()
         self._lock = threading.Lock()
         self._turns = FairQueue(self.concurrency, quick=self.concurrency // 2, quick_cost=_QUICK_S)
 
-    def run(self, programs: Sequence[Program], *, caller: str | None = None) -> list[ProgramResult]:
-        """One result for each program, in order. What the box failed at is tried once more.
-
-        Threads may call it at once; the programs of different callers take fair turns. ``caller`` defaults to
-        the client of the request that a server works on.
-        """
-        key = CALLER.get() if caller is None else caller
-        with ThreadPoolExecutor(self.concurrency) as threads:
-            return list(threads.map(lambda program: self._run(program, key), programs))
-
-    def _run(self, program: Program, caller: str) -> ProgramResult:
-        with self._turns.turn(caller):
-            result = self._attempt(program)
-            return self._attempt(program) if result.ending is Ending.SANDBOX_FAILURE else result
+    def _run(self, program: Program) -> ProgramResult:
+        with self._turns.turn():
+            return super()._run(program)
 
     def _attempt(self, program: Program) -> ProgramResult:
         with self._lock:
@@ -104,21 +99,9 @@ class BubblewrapSandbox:
                 self._box.kill()
                 self._box = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def __del__(self) -> None:
         if (box := getattr(self, "_box", None)) is not None:
             box.kill()
-
-
-class _BoxDiedError(Exception):
-    """The zygote is gone."""
 
 
 class _Box:
@@ -157,11 +140,11 @@ class _Box:
         self.control.settimeout(_GRACE_S)
 
     def start(self, limits: Limits, fds: Sequence[int]) -> None:
-        """Start a program. Raises ``_BoxDiedError``."""
+        """Start a program. Raises ``ConnectionError``: the box died."""
         try:
             socket.send_fds(self.control, [limits.model_dump_json().encode()], fds)
         except OSError as problem:
-            raise _BoxDiedError from problem
+            raise ConnectionError from problem
 
     def kill(self) -> None:
         """End bubblewrap and all in it."""
@@ -276,7 +259,6 @@ class _Run:
         self.deadline = time.monotonic() + longest + _GRACE_S
 
     def start(self, box: _Box) -> None:
-        """Raises ``_BoxDiedError``."""
         with contextlib.ExitStack() as stack:
             try:
                 if len(self.parts) == 1:
@@ -287,7 +269,7 @@ class _Run:
                     (read_1, write_1), (read_2, write_2) = _pipe(stack), _pipe(stack)
                     second.start(box, read_1, write_2)
                     first.start(box, read_2, write_1)
-            except _BoxDiedError:
+            except ConnectionError:
                 self.fail("the box died")
 
     @property
@@ -316,14 +298,8 @@ class _Run:
                 part.lost = part.lost or "the box died with another program"
 
     def result(self) -> ProgramResult:
-        results = [part.result() for part in self.parts]
-        broken = next((r for r in results if r.ending is Ending.SANDBOX_FAILURE), None)
-        first = results[0]
-        if broken is not None:
-            first = first.model_copy(
-                update={"ending": broken.ending, "reason": broken.reason, "exit_code": None}
-            )
-        return first.model_copy(update={"peer": results[1] if len(results) > 1 else None})
+        first, *peers = (part.result() for part in self.parts)
+        return with_peer(first, peers[0]) if peers else first
 
 
 class _Part:
@@ -354,7 +330,7 @@ class _Part:
         return write
 
     def start(self, box_: _Box, stdin: int, stdout: int) -> None:
-        """Raises ``_BoxDiedError``."""
+        """Raises ``ConnectionError``: the box died."""
         with contextlib.ExitStack() as stack:
             stdin_bytes = None if len(self._run.parts) > 1 else self.program.stdin
             packed = _sealed(box.pack(self.program.argv, self.program.files, stdin_bytes), stack)
@@ -423,24 +399,19 @@ class _Part:
         )
 
     def _ending(self) -> tuple[Ending, str]:
-        limits, message = self.program.limits, self._message
-        if message is None or self.lost or message.get("failure"):
-            return Ending.SANDBOX_FAILURE, self.lost or (message or {}).get("failure", "")
-        code = message["exit_code"]
-        if self._stopped == "output":
-            return Ending.OUTPUT, f"it wrote more than {limits.output_bytes} bytes"
-        if message["refused"]:
+        message = self._message or {}
+        if not message or self.lost or message.get("failure"):
+            return Ending.SANDBOX_FAILURE, self.lost or message.get("failure", "")
+        if message["refused"] and self._stopped != "output":
             return Ending.REFUSED, message["refused"]
-        if message["killed"] == "wall":
-            return Ending.TIMEOUT, f"it took more than {limits.wall_s} s"
-        if code == -9 and message["cpu_s"] >= limits.cpu_s - 0.5:
-            return Ending.TIMEOUT, f"it took more than {limits.cpu_s} s of CPU time"
-        last = bytes(self._output["stderr"][-1000:]).strip().rpartition(b"\n")[2]
-        if message["killed"] == "memory" or (code and last.startswith(b"MemoryError")):
-            return Ending.MEMORY, f"it took more than {limits.memory_bytes} bytes of memory"
-        if code < 0:
-            return Ending.CRASHED, self._stopped or f"signal {-code}"
-        return Ending.EXITED, ""
+        return ending_of(
+            self.program.limits,
+            code=message["exit_code"],
+            stopped=self._stopped,
+            killed=message["killed"],
+            cpu_s=message["cpu_s"],
+            stderr=bytes(self._output["stderr"]),
+        )
 
 
 def _pipe(stack: contextlib.ExitStack) -> tuple[int, int]:

@@ -10,15 +10,22 @@ import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 from surefoot.errors import SandboxError
 from surefoot.sandbox.bubblewrap import BubblewrapSandbox
 from surefoot.sandbox.inside import box, single
-from surefoot.sandbox.protocol import Ending, Limits, Program, ProgramResult
+from surefoot.sandbox.protocol import (
+    Ending,
+    Limits,
+    LocalSandbox,
+    Program,
+    ProgramResult,
+    ending_of,
+    with_peer,
+)
 
 _ENGINES = ("docker", "podman")
 IMAGE = "python:3.12-slim"
@@ -30,7 +37,7 @@ _CLI_S = 30.0
 _NOBODY = "65534:65534"
 
 
-class ContainerSandbox:
+class ContainerSandbox(LocalSandbox):
     """Runs each program in a new container of ``engine``: ``docker`` or ``podman``.
 
     A container takes some half a second to start, where bubblewrap's warm box takes milliseconds. Neither CPU
@@ -41,8 +48,8 @@ class ContainerSandbox:
     """
 
     def __init__(self, engine: str = "docker", *, image: str = IMAGE, concurrency: int | None = None) -> None:
+        super().__init__(concurrency)
         self.engine, self.image = engine, image
-        self.concurrency = concurrency or len(os.sched_getaffinity(0))
         if shutil.which(engine) is None:
             raise SandboxError(
                 f"'{engine}' is missing, and nothing runs without it; install it (Debian, Ubuntu: "
@@ -86,15 +93,6 @@ class ContainerSandbox:
             limits.model_dump_json(),
         ]
 
-    def run(self, programs: Sequence[Program]) -> list[ProgramResult]:
-        """One result for each program, in order. What a container failed at is tried once more."""
-        with ThreadPoolExecutor(self.concurrency) as pool:
-            return list(pool.map(self._run, programs))
-
-    def _run(self, program: Program) -> ProgramResult:
-        result = self._attempt(program)
-        return self._attempt(program) if result.ending is Ending.SANDBOX_FAILURE else result
-
     def _attempt(self, program: Program) -> ProgramResult:
         if program.peer is None:
             with self._container(program, joined=False) as only:
@@ -108,12 +106,7 @@ class ContainerSandbox:
             second.feed(first.process.stdout)
             result = first.result(b"")
             second.stop("its peer ended")
-            peer = second.result(b"")
-        if peer.ending is Ending.SANDBOX_FAILURE:
-            result = result.model_copy(
-                update={"ending": peer.ending, "reason": peer.reason, "exit_code": None}
-            )
-        return result.model_copy(update={"peer": peer})
+            return with_peer(result, second.result(b""))
 
     @contextlib.contextmanager
     def _container(self, program: Program, *, joined: bool) -> Iterator[_Container]:
@@ -124,15 +117,6 @@ class ContainerSandbox:
         finally:
             _cli(self.engine, "rm", "--force", name)
             container.close()
-
-    def close(self) -> None:
-        """No container stays after a call."""
-
-    def __enter__(self) -> ContainerSandbox:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class _Container:
@@ -215,10 +199,12 @@ class _Container:
         for thread in self._threads:
             thread.join(_CLI_S)
         preamble, begun, stderr = bytes(self._stderr).partition(single.BEGUN)
+        code = 128 - code if code > 128 else code
         ending, reason = self._ending(code, preamble, bool(begun), stderr)
+        ran = ending not in (Ending.SANDBOX_FAILURE, Ending.REFUSED)
         return ProgramResult(
             ending=ending,
-            exit_code=None if ending in _UNKNOWN else 128 - code if code > 128 else code,
+            exit_code=code if ran else None,
             reason=reason,
             stdout=bytes(stdout),
             stderr=stderr,
@@ -226,31 +212,19 @@ class _Container:
         )
 
     def _ending(self, code: int, before: bytes, begun: bool, stderr: bytes) -> tuple[Ending, str]:
-        limits = self.program.limits
         for words in (before, stderr):
             if words.startswith(box.REFUSED):
                 return Ending.REFUSED, words[len(box.REFUSED) :].decode(errors="replace")
-        if self._stopped == "output":
-            return Ending.OUTPUT, f"it wrote more than {limits.output_bytes} bytes"
-        if not begun:
-            return Ending.SANDBOX_FAILURE, before.decode(errors="replace")[
-                -500:
-            ] or "the container did not start"
-        if self._stopped == "wall":
-            return Ending.TIMEOUT, f"it took more than {limits.wall_s} s"
-        oom = (
-            _cli(self.engine, "inspect", "--format", "{{.State.OOMKilled}}", self.name).stdout.strip()
-            == "true"
+        if not begun and self._stopped != "output":
+            reason = before.decode(errors="replace")[-500:] or "the container did not start"
+            return Ending.SANDBOX_FAILURE, reason
+        killed = self._stopped
+        if killed not in ("output", "wall"):
+            state = _cli(self.engine, "inspect", "--format", "{{.State.OOMKilled}}", self.name)
+            killed = "memory" if state.stdout.strip() == "true" else ""
+        return ending_of(
+            self.program.limits, code=code, stopped=self._stopped, killed=killed, cpu_s=0.0, stderr=stderr
         )
-        last = stderr[-1000:].strip().rpartition(b"\n")[2]
-        if oom or (code and last.startswith(b"MemoryError")):
-            return Ending.MEMORY, f"it took more than {limits.memory_bytes} bytes of memory"
-        if code > 128:
-            return Ending.CRASHED, self._stopped or f"signal {code - 128}"
-        return Ending.EXITED, ""
-
-
-_UNKNOWN = (Ending.SANDBOX_FAILURE, Ending.REFUSED)
 
 
 def _cli(engine: str, *words: str) -> subprocess.CompletedProcess[str]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Protocol, Self, runtime_checkable
@@ -108,3 +111,64 @@ class Sandbox(Protocol):
     """Runs untrusted programs, each isolated, and returns one result per program in order."""
 
     def run(self, programs: Sequence[Program]) -> list[ProgramResult]: ...
+
+
+class LocalSandbox:
+    """Base of the sandboxes: ``concurrency`` programs at once (default: one for each core)."""
+
+    def __init__(self, concurrency: int | None) -> None:
+        self.concurrency = concurrency or len(os.sched_getaffinity(0))
+
+    def run(self, programs: Sequence[Program]) -> list[ProgramResult]:
+        """One result for each program, in order. What the sandbox failed at is tried once more."""
+        contexts = [copy_context() for _ in programs]
+        with ThreadPoolExecutor(self.concurrency) as threads:
+            return list(
+                threads.map(lambda context, program: context.run(self._run, program), contexts, programs)
+            )
+
+    def _run(self, program: Program) -> ProgramResult:
+        result = self._attempt(program)
+        return self._attempt(program) if result.ending is Ending.SANDBOX_FAILURE else result
+
+    def _attempt(self, program: Program) -> ProgramResult:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End what runs. The next ``run`` starts it again."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def with_peer(result: ProgramResult, peer: ProgramResult) -> ProgramResult:
+    """The result of a program and its peer; if the sandbox failed at the peer, it failed at both."""
+    if peer.ending is Ending.SANDBOX_FAILURE and result.ending is not Ending.SANDBOX_FAILURE:
+        failure = {"ending": peer.ending, "reason": peer.reason, "exit_code": None}
+        result = result.model_copy(update=failure)
+    return result.model_copy(update={"peer": peer})
+
+
+def ending_of(
+    limits: Limits, *, code: int, stopped: str, killed: str, cpu_s: float, stderr: bytes
+) -> tuple[Ending, str]:
+    """How a program that began has ended, and the reason.
+
+    ``code`` is minus the number of a signal; ``stopped`` says why this side ended it, ``killed`` which limit
+    (``wall``, ``memory``) the sandbox found exceeded.
+    """
+    if stopped == "output":
+        return Ending.OUTPUT, f"it wrote more than {limits.output_bytes} bytes"
+    if killed == "wall":
+        return Ending.TIMEOUT, f"it took more than {limits.wall_s} s"
+    if code == -9 and cpu_s >= limits.cpu_s - 0.5:
+        return Ending.TIMEOUT, f"it took more than {limits.cpu_s} s of CPU time"
+    last = stderr[-1000:].strip().rpartition(b"\n")[2]
+    if killed == "memory" or (code and last.startswith(b"MemoryError")):
+        return Ending.MEMORY, f"it took more than {limits.memory_bytes} bytes of memory"
+    if code < 0:
+        return Ending.CRASHED, stopped or f"signal {-code}"
+    return Ending.EXITED, ""

@@ -11,7 +11,7 @@ from gateway_server import LineScorer, ask, served, wait_until
 
 from surefoot.answers import AnswerChecker, group_equal
 from surefoot.errors import LabelError
-from surefoot.io.bounded_worker import BoundedWorker
+from surefoot.io.workers import WorkerPool
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.server import GatewaySettings, open_database
 
@@ -100,7 +100,7 @@ def test_cancelling_a_request_ends_its_work():
 
 
 def test_a_worker_is_there_again_at_once_after_a_time_out():
-    worker = BoundedWorker(load_sleepy, timeout_s=0.3, memory_mb=512, error=LabelError)
+    worker = WorkerPool(load_sleepy, timeout_s=0.3, memory_mb=512, error=LabelError)
     try:
         assert worker.ask(0).answer == 0
         begin = time.monotonic()

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Literal, Self
 
 from surefoot.errors import LabelError
-from surefoot.io.bounded_worker import BoundedWorker
+from surefoot.io.workers import WorkerPool
 from surefoot.labelling.verifiers.expressions import (
     Expression,
     Notation,
@@ -81,7 +81,7 @@ class ArithmeticVerifier:
         """Raises ``LabelError`` for a limit that is not positive."""
         if timeout_s <= 0 or memory_mb <= 0:
             raise LabelError(f"timeout_s={timeout_s} and memory_mb={memory_mb} must be positive")
-        self._worker = BoundedWorker(load_algebra, timeout_s=timeout_s, memory_mb=memory_mb, error=LabelError)
+        self._worker = WorkerPool(load_algebra, timeout_s=timeout_s, memory_mb=memory_mb, error=LabelError)
         self._algebra = lru_cache(maxsize=20_000)(self._ask)
 
     def verify(self, items: Sequence[ProblemTrace]) -> list[list[Verdict]]:
