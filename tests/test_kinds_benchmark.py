@@ -11,7 +11,7 @@ import pytest
 
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.evaluation.benchmarks.first_errors import processbench_f1
-from surefoot.io.journal import Journal
+from surefoot.io.runs import Journal
 from surefoot.lab.checkpoints import POLICY
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import ProblemTrace

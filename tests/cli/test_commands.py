@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from command_line import good, refused
+from openai_server import Reply, chat, serve
 
 import surefoot
 from surefoot.cli.commands import COMMANDS
+from surefoot.cli.sample import Sample, SampleTraces
 from surefoot.io import read_records, write_records
-from surefoot.io.journal import Journal
+from surefoot.io.runs import Journal
 from surefoot.io.tables import open_table
 from surefoot.records import Problem, StepLabel, StepScores, Trace
+from surefoot.work import Pieces, WorkerTask
+from surefoot.work.jobs import do_piece, open_job
 
 SAMPLING = [
     *("--n=2", "--max-tokens=40", "--extract=last_number", "--equality=exact"),
@@ -225,13 +232,39 @@ def test_records_are_exported_and_imported(files, tmp_path):
 
 
 @pytest.mark.slow
-def test_workers_write_what_one_process_writes(files, lab_base, tmp_path):
-    words = ["sample", files / "p.jsonl", "--policy", lab_base, *SAMPLING, "--batch-size=1"]
+def test_workers_write_what_one_process_writes(files, tmp_path):
+    many = [
+        Trace.model_validate(trace.model_dump(exclude={"id"}) | {"sample": number})
+        for trace in read(files / "hand.jsonl", Trace)
+        for number in range(100)
+    ]
+    write_records(tmp_path / "t.jsonl", many)
+    words = ["label", "verify", tmp_path / "t.jsonl", "--problems", files / "p.jsonl", "--verifier=lab"]
     alone = good(*words, "--out", tmp_path / "1.jsonl")
     together = good(*words, "--workers=2", "--out", tmp_path / "2.jsonl")
+    assert len(read(tmp_path / "1.jsonl", StepLabel)) >= len(many) > 1000, "there are pieces for all workers"
     assert (tmp_path / "2.jsonl").read_bytes() == (tmp_path / "1.jsonl").read_bytes()
     assert together.err.splitlines()[-1] == alone.err.splitlines()[-1]
     assert not (tmp_path / "2.jsonl.work").exists()
+
+
+def test_a_job_of_sampling_does_the_same_in_another_process(files, lab_base):
+    settings = Sample.model_validate(
+        {
+            "problems": str(files / "p.jsonl"),
+            "n": 2,
+            "policy": {"name": str(lab_base), "batch_size": 1},
+            "sampling": {"max_tokens": 40},
+            "grading": {"extract": ["last_number"], "equality": "exact"},
+        }
+    )
+    pieces = Pieces(open_table(files / "p.jsonl", Problem), 4)
+    sent = pickle.dumps(WorkerTask(job=SampleTraces(settings=settings), pieces=pieces))
+    task = pickle.loads(sent)  # noqa: S301
+    with open_job(task.job) as opened:
+        done = [do_piece(task, opened, number) for number in range(len(pieces))]
+    written = b"".join(line for piece in done for line in piece.lines)
+    assert written == (files / "t.jsonl").read_bytes()
 
 
 def test_labels_of_unknown_traces_are_counted_by_export(files, tmp_path):
@@ -338,25 +371,28 @@ def test_the_version_is_printed():
 
 
 @pytest.mark.slow
-def test_the_program_runs_as_a_program_and_an_interrupt_says_how_to_go_on(files, lab_base, tmp_path):
-    import signal
-    import time
+def test_the_program_runs_as_a_program_and_an_interrupt_says_how_to_go_on(files, tmp_path):
+    out = tmp_path / "t.jsonl"
+    asked = threading.Event()
 
-    write_records(tmp_path / "many.jsonl", read(files / "p.jsonl", Problem))
-    words = ["sample", tmp_path / "many.jsonl", "--policy", lab_base, "--out", tmp_path / "t.jsonl"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "surefoot", *map(str, words), *SAMPLING, "--n=500"],
-        stderr=subprocess.PIPE,
-        text=True,
-        # a suite started in the background has this signal ignored, and would hand that down
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    pieces = tmp_path / "t.jsonl.work" / "pieces"
-    while not pieces.exists():
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.05)
-    os.kill(process.pid, signal.SIGINT)
-    _, err = process.communicate()
+    def answer(body: dict) -> Reply:
+        asked.set()
+        return Reply(payload=chat(["Seven."]), wait_s=0.1)
+
+    with serve(answer) as served:
+        served.models = [{"id": "NAME"}]
+        words = ["sample", files / "p.jsonl", "--policy=NAME", "--base-url", served.url, "--chat"]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "surefoot", *map(str, words), "--out", out, *SAMPLING, "--n=500"],
+            stderr=subprocess.PIPE,
+            text=True,
+            # a suite started in the background has this signal ignored, and would hand that down
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+        assert asked.wait(60), process.communicate()[1]
+        os.kill(process.pid, signal.SIGINT)
+        _, err = process.communicate()
+    assert (tmp_path / "t.jsonl.work" / "pieces").exists()
     assert process.returncode == 130
     assert "start the same command again to resume" in err
     assert "Traceback" not in err

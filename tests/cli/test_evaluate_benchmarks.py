@@ -11,7 +11,7 @@ from command_line import good, refused
 
 from surefoot.formats import read_processbench, write_processbench
 from surefoot.io import write_records
-from surefoot.io.journal import Journal
+from surefoot.io.runs import Journal
 from surefoot.lab.world import ExactLabeller
 from surefoot.protocols import LabelledTrace
 from surefoot.records import StepLabel, StepScores

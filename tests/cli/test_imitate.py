@@ -10,7 +10,7 @@ import pytest
 from command_line import good, refused
 
 from surefoot.io import read_records, write_records
-from surefoot.io.journal import Journal
+from surefoot.io.runs import Journal
 from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems
 from surefoot.records import Trace
 from surefoot.rl.rounds import ProblemData

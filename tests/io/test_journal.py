@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from surefoot.errors import RecordError
-from surefoot.io.journal import Journal
+from surefoot.io.runs import Journal
 from surefoot.records import Problem
 
 

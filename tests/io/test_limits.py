@@ -17,7 +17,7 @@ from surefoot.io.files import check_size
 from surefoot.io.limits import FileLimits, lower_limits
 from surefoot.records import Problem, Trace
 
-SMALL = FileLimits(max_rows=50, max_piece_bytes=20_000, max_unpacked_bytes=100_000)
+SMALL = {"max_rows": 50, "max_piece_bytes": 20_000, "max_unpacked_bytes": 100_000}
 
 
 def gzipped(path, *pieces):
@@ -40,17 +40,18 @@ def repeated_text(path, rows, length, *, nested=False):
     return path
 
 
-def rows_of(path, limits=SMALL):
-    return list(read_records(path, Problem, report=ReadReport(), limits=limits))
+def rows_of(path, **bounds):
+    with lower_limits(**(bounds or SMALL)):
+        return list(read_records(path, Problem, report=ReadReport()))
 
 
 def test_a_gzipped_line_without_end_is_refused_before_it_fills_memory(tmp_path):
     path = gzipped(tmp_path / "bomb.jsonl.gz", b'{"text": "', *[b"a" * 2**20] * 300)
     assert path.stat().st_size < 400_000
     with pytest.raises(RecordError, match=r"bomb\.jsonl\.gz: line 1 .*set SUREFOOT_MAX_PIECE_BYTES"):
-        rows_of(path, FileLimits(max_piece_bytes=2**20))
+        rows_of(path, max_piece_bytes=2**20)
     with pytest.raises(RecordError, match=r"unpacks to more than .*SUREFOOT_MAX_UNPACKED_BYTES"):
-        rows_of(path, FileLimits(max_unpacked_bytes=2**20))
+        rows_of(path, max_unpacked_bytes=2**20)
 
 
 @pytest.mark.parametrize("nested", [False, True])

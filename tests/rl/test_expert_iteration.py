@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import ScoreError, TrainingError
 from surefoot.io import Run
-from surefoot.io.journal import Journal
+from surefoot.io.runs import Journal
 from surefoot.lab.checkpoints import POLICY
 from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems
 from surefoot.models.kinds.label_scorer import LabelScorer

@@ -11,7 +11,7 @@ import pytest
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import TrainingError
 from surefoot.io import Run
-from surefoot.io.journal import Journal
+from surefoot.io.runs import Journal
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems, parse_problem, worked_solution
 from surefoot.models.lora import Lora

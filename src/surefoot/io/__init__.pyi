@@ -6,7 +6,7 @@ from .files import ReadReport as ReadReport
 from .files import read_records as read_records
 from .files import write_records as write_records
 from .joins import join_traces as join_traces
-from .journal import Journal as Journal
 from .runs import JSON as JSON
+from .runs import Journal as Journal
 from .runs import Run as Run
 from .tables import open_table as open_table

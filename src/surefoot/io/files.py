@@ -94,39 +94,26 @@ class ReadReport:
         return f"{text}: {'; '.join(reasons)}"
 
 
-def read_records(
-    path: Path | str,
-    record: type[R],
-    *,
-    report: ReadReport | None = None,
-    limits: FileLimits | None = None,
-) -> Iterator[R]:
+def read_records(path: Path | str, record: type[R], *, report: ReadReport | None = None) -> Iterator[R]:
     """Yield the records of ``path`` (``-`` = JSON Lines on standard input), one at a time.
 
     A string may also be a pattern, a folder of shards or a URL, see :func:`surefoot.io.sources.files_of`; the
     files are read as one, sorted by name.
 
     With a ``report``, malformed lines are skipped and counted; without one the first of them raises. Blank
-    lines are ignored. The report is complete when the iterator ends. ``limits`` default to
-    :meth:`FileLimits.from_environment`.
+    lines are ignored. The report is complete when the iterator ends.
 
     Raises ``RecordError`` naming file, line, field and fix. With or without a report, it raises if a file
-    cannot be read, has an unknown ending or exceeds the limits.
+    cannot be read, has an unknown ending or exceeds the limits (:class:`surefoot.io.limits.FileLimits`).
     """
     for file in ["-"] if str(path) == "-" else files_of(path):
-        yield from _read_file(file, record, report, limits or FileLimits.from_environment())
-
-
-def _read_file(
-    path: Path | str, record: type[R], report: ReadReport | None, limits: FileLimits
-) -> Iterator[R]:
-    name = "standard input" if path == "-" else origin(Path(path))
-    if report is not None:
-        report.opened(name if path == "-" else Path(path).name)
-    with readable(name):
-        for number, raw in _rows(path, limits):
-            if (parsed := parse_line(raw, record, name, number, report)) is not None:
-                yield parsed
+        name = "standard input" if file == "-" else origin(Path(file))
+        if report is not None:
+            report.opened(name if file == "-" else Path(file).name)
+        with readable(name):
+            for number, raw in _rows(file):
+                if (parsed := parse_line(raw, record, name, number, report)) is not None:
+                    yield parsed
 
 
 def parse_line(
@@ -159,7 +146,7 @@ def check_size(path: Path) -> None:
     Raises ``RecordError`` if it exceeds the limits or cannot be read.
     """
     with readable(str(path)):
-        for _ in _rows(path, FileLimits.from_environment()):
+        for _ in _rows(path):
             pass
 
 
@@ -306,14 +293,15 @@ class _Rows:
         self._waiting.clear()
 
 
-def _rows(path: Path | str, limits: FileLimits) -> Iterator[tuple[int, bytes | dict[str, Any]]]:
+def _rows(path: Path | str) -> Iterator[tuple[int, bytes | dict[str, Any]]]:
     """Number and content of each line (bytes of JSON) or Parquet row."""
+    limits = FileLimits.from_environment()
     if str(path) == "-":
         yield from json_lines(sys.stdin.buffer, limits)
         return
     path = Path(path)
     if _ending(path) == ".parquet":
-        yield from table_rows(path, limits)
+        yield from table_rows(path)
         return
     with open_bounded(path, limits) as stream:
         yield from json_lines(stream, limits)
@@ -344,12 +332,12 @@ def placed_lines(stream: IO[bytes], limits: FileLimits) -> Iterator[tuple[int, i
         yield number, start, text
 
 
-def table_rows(path: Path, limits: FileLimits | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+def table_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Number (from 1) and content of each row of a Parquet file. Raises ``RecordError``."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    limits, number, unpacked = limits or FileLimits.from_environment(), 0, 0
+    limits, number, unpacked = FileLimits.from_environment(), 0, 0
     try:
         with readable(str(path)), pq.ParquetFile(path) as file:
             columns = (file.schema.column(index) for index in range(len(file.schema)))

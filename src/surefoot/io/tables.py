@@ -18,7 +18,7 @@ from itertools import chain, islice
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from typing import Any, Final, Generic, NamedTuple, TypeVar, overload
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar, overload
 from weakref import finalize
 
 from surefoot.errors import RecordError
@@ -166,12 +166,8 @@ class RecordTable(OnDisk[R], Generic[R]):
 
     def between(self, start: int, stop: int) -> Iterator[R]:
         """Yield records ``start … stop - 1``."""
-        rows = self.lookup.query(
-            f"SELECT {_PLACE} FROM places WHERE first < ? AND first >= "  # noqa: S608
-            "(SELECT coalesce(max(first), 0) FROM places WHERE first <= ?) ORDER BY first",
-            (stop, start),
-        )
-        for location, records in self.read(map(Location._make, rows)):
+        first = "(SELECT coalesce(max(first), 0) FROM places WHERE first <= ?)"
+        for location, records in self._matching(f"first < ? AND first >= {first}", stop, start):
             yield from records[max(0, start - location.first) : stop - location.first]
 
     def facts(self) -> Iterator[Facts]:
@@ -189,17 +185,12 @@ class RecordTable(OnDisk[R], Generic[R]):
 
     def find(self, key: str) -> list[R]:
         """All records with this key, in order."""
-        rows = self.lookup.query(f"SELECT {_PLACE} FROM places WHERE key = ? ORDER BY first", (key,))  # noqa: S608
-        return [record for _, records in self.read(map(Location._make, rows)) for record in records]
+        return [record for _, records in self._matching("key = ?", key) for record in records]
 
     def find_many(self, keys: Iterable[str]) -> dict[str, list[R]]:
         """All records with these keys, by key, in order; keys without a record are left out."""
-        rows = self.lookup.query(
-            f"SELECT {_PLACE} FROM places WHERE key IN (SELECT value FROM json_each(?)) ORDER BY first",  # noqa: S608
-            (as_json(list(keys)),),
-        )
         records_of: dict[str, list[R]] = {}
-        for _, records in self.read(map(Location._make, rows)):
+        for _, records in self._matching("key IN (SELECT value FROM json_each(?))", as_json(list(keys))):
             records_of.setdefault(facts_of(records[0]).key, []).extend(records)
         return records_of
 
@@ -209,11 +200,11 @@ class RecordTable(OnDisk[R], Generic[R]):
         One group is in memory at a time.
         """
         for (parent,) in self.lookup.query("SELECT parent FROM places GROUP BY parent ORDER BY min(first)"):
-            rows = self.lookup.query(
-                f"SELECT {_PLACE} FROM places WHERE parent IS ? ORDER BY first",  # noqa: S608
-                (parent,),
-            )
-            yield [record for _, records in self.read(map(Location._make, rows)) for record in records]
+            yield [record for _, records in self._matching("parent IS ?", parent) for record in records]
+
+    def _matching(self, condition: str, *values: object) -> Iterator[tuple[Location, list[R]]]:
+        rows = self.lookup.query(f"SELECT {_PLACE} FROM places WHERE {condition} ORDER BY first", values)  # noqa: S608
+        return self.read(map(Location._make, rows))
 
     def read(self, locations: Iterable[Location]) -> Iterator[tuple[Location, list[R]]]:
         """Yield the records of ``locations``; neighbouring records are read together."""
@@ -252,7 +243,6 @@ def open_table(
     records: Iterable[R] | None = None,
     folder: Path | None = None,
     report: ReadReport | None = None,
-    limits: FileLimits | None = None,
 ) -> RecordTable[R]:
     """Index the records of ``path`` in one pass; each is validated, and bad lines are counted or raise.
 
@@ -269,11 +259,7 @@ def open_table(
     folder = temporary or folder or Path()
     name = "standard-input" if str(path) == "-" else re.sub(r"[^\w.-]", "_", Path(path).name)[-100:]
     data = Path(path).resolve() if records is None else folder / f"{name}.jsonl"
-    rows = (
-        _lines_of(data, record, report, limits or FileLimits.from_environment())
-        if records is None
-        else _written(data, records)
-    )
+    rows = _lines_of(data, record, report) if records is None else _written(data, records)
     table = RecordTable(data, Index(folder / f"{name}.index"), record)
     if temporary is not None:
         finalize(table, rmtree, temporary, ignore_errors=True)
@@ -288,10 +274,6 @@ def uri_of(path: Path) -> str:
     return f"{path.resolve().as_uri()}?mode=ro&immutable=1"
 
 
-def _compared(record: Record) -> object:
-    return (record.text, record.answer) if isinstance(record, Problem) else record
-
-
 class _Row(NamedTuple):
     start: int
     bytes: int
@@ -299,14 +281,12 @@ class _Row(NamedTuple):
     record: Record
 
 
-def _lines_of(
-    path: Path, record: type[R], report: ReadReport | None, limits: FileLimits
-) -> Iterator[_Row | None]:
+def _lines_of(path: Path, record: type[R], report: ReadReport | None) -> Iterator[_Row | None]:
     """Places of the valid lines; ``None`` for an invalid one, which separates its neighbours."""
     if report is not None:
         report.opened(path.name)
     with readable(str(path)), path.open("rb") as stream:
-        for number, start, text in placed_lines(stream, limits):
+        for number, start, text in placed_lines(stream, FileLimits.from_environment()):
             parsed = parse_line(text, record, str(path), number, report)
             yield None if parsed is None else _Row(start, len(text), facts_of(parsed), parsed)
 
@@ -382,7 +362,10 @@ def _leave_out_repeated(table: RecordTable[Any], name: str) -> None:
     """
     repeated = 0
     for (key,) in table.lookup.query("SELECT key FROM places GROUP BY key HAVING count(*) > 1"):
-        first, *duplicates = map(_compared, table.find(key))
+        first, *duplicates = (
+            (record.text, record.answer) if isinstance(record, Problem) else record
+            for record in table.find(key)
+        )
         if any(other != first for other in duplicates):
             what = "problems" if issubclass(table.record, Problem) else "traces"
             raise RecordError(f"{name}: two different {what} have the id {key!r}; give each its own")
@@ -402,11 +385,26 @@ def _leave_out_repeated(table: RecordTable[Any], name: str) -> None:
     table.repeated = repeated
 
 
-class Seen:
-    """Counts ids in a temporary SQLite database, which stays in memory while it is small; close it."""
+class _TemporaryTable:
+    """A table of a temporary SQLite database, which stays in memory while it is small; close it."""
+
+    COLUMNS: ClassVar[str]
 
     def __init__(self) -> None:
-        self._database = _temporary("CREATE TABLE seen (id TEXT PRIMARY KEY, times INTEGER) WITHOUT ROWID")
+        self._database = sqlite3.connect("", isolation_level=None)
+        set_for_writing(self._database)
+        self._database.execute(f"CREATE TABLE seen ({self.COLUMNS}) WITHOUT ROWID")
+        self._database.execute("BEGIN")
+
+    def close(self) -> None:
+        """Delete the database; a second call does nothing."""
+        self._database.close()
+
+
+class Seen(_TemporaryTable):
+    """Counts ids."""
+
+    COLUMNS = "id TEXT PRIMARY KEY, times INTEGER"
 
     def times(self, id_: str) -> int:
         """How often this was called with ``id_`` before."""
@@ -416,56 +414,37 @@ class Seen:
         )
         return int(times)
 
-    def close(self) -> None:
-        """Delete the database; a second call does nothing."""
-        self._database.close()
 
-
-class SeenTexts:
-    """Remembers the texts of each key, in such a database.
+class SeenTexts(_TemporaryTable):
+    """Remembers the texts of each key.
 
     Consecutive texts of a key, such as the labels of a trace, share one look-up. With one look-up for each,
     the time for millions of labels in random order grows faster than their number.
     """
 
+    COLUMNS = "key TEXT PRIMARY KEY, digests BLOB"
+
     def __init__(self) -> None:
-        self._database = _temporary("CREATE TABLE seen (key TEXT PRIMARY KEY, digests BLOB) WITHOUT ROWID")
+        super().__init__()
         self._key: str | None = None
         self._digests: set[bytes] = set()
 
     def again(self, key: str, text: str) -> bool:
         """Whether this was called with ``key`` and ``text`` before."""
         if key != self._key:
-            self._store()
-            self._key, self._digests = key, self._load(key)
-        digest = hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest()
-        seen = digest in self._digests
-        self._digests.add(digest)
-        return seen
-
-    def _load(self, key: str) -> set[bytes]:
-        row = self._database.execute("SELECT digests FROM seen WHERE key = ?", (key,)).fetchone()
-        digests = row[0] if row else b""
-        return {digests[at : at + _DIGEST_BYTES] for at in range(0, len(digests), _DIGEST_BYTES)}
-
-    def _store(self) -> None:
-        if self._key is not None:
-            row = (self._key, b"".join(self._digests))
+            row = (self._key or "", b"".join(self._digests))
             self._database.execute("INSERT OR REPLACE INTO seen VALUES (?, ?)", row)
-
-    def close(self) -> None:
-        self._database.close()
+            stored = self._database.execute("SELECT digests FROM seen WHERE key = ?", (key,)).fetchone()
+            digests = stored[0] if stored else b""
+            self._key = key
+            self._digests = {digests[at : at + _DIGEST_BYTES] for at in range(0, len(digests), _DIGEST_BYTES)}
+        digest = hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest()
+        again = digest in self._digests
+        self._digests.add(digest)
+        return again
 
 
 def set_for_writing(database: sqlite3.Connection) -> None:
     """Bound the cache and skip journal and syncs: a database of this module is made again after a crash."""
     for setting in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{_CACHE_KIB}"):
         database.execute(f"PRAGMA {setting}")
-
-
-def _temporary(table: str) -> sqlite3.Connection:
-    database = sqlite3.connect("", isolation_level=None)
-    set_for_writing(database)
-    database.execute(table)
-    database.execute("BEGIN")
-    return database

@@ -13,8 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from surefoot.errors import IncompleteError, PolicyError, RecordError
 from surefoot.io.files import write_lines, write_records
-from surefoot.io.journal import Journal
-from surefoot.io.runs import Run
+from surefoot.io.runs import Journal, Run
 from surefoot.io.sources import ENDINGS
 from surefoot.io.tables import OnDisk
 from surefoot.records import Record, Trace, content_id
@@ -94,16 +93,10 @@ def map_resumable(
         if retry_failed:
             failed = (number for number, records in saved.pieces() if any(map(failure_of, records)))
             missing = sorted({*missing, *failed})
-        account = _Account(token_budget)
-        if token_budget is not None:
-            account.add_earlier([job.cost(records) for _, records in saved.pieces()])
-        saver = _Saver(
-            saved.write_lines,
-            max_failed=engine.in_flight,
-            succeeded=len(missing) < len(items),
-        )
-        bar = _Bar(progress, job.command, items, missing)
-        n_left = _run(run_pieces, missing, job, account, saver, bar)
+        earlier = saved.pieces() if token_budget is not None else ()
+        account = _Account(token_budget, [job.cost(records) for _, records in earlier])
+        saver = _Saver(saved.write_lines, max_failed=engine.in_flight, succeeded=len(missing) < len(items))
+        n_left = _run(run_pieces, job, items, missing, account, saver, progress)
         if isinstance(saved, _Pipe):
             saved.flush()
         else:
@@ -145,14 +138,17 @@ def _digest(items: Sequence[object]) -> str:
 
 def _run(
     run_pieces: RunPieces,
-    missing: Sequence[int],
     job: Job[Any],
+    items: Pieces[Any],
+    missing: Sequence[int],
     account: _Account,
     saver: _Saver,
-    bar: _Bar,
+    progress: Progress,
 ) -> int:
     """Do the ``missing`` pieces as far as the budget allows; returns how many are left."""
-    remaining = deque(missing)
+    remaining, total = deque(missing), len(items.items)
+    n_done = total - sum(map(items.length, missing))
+    progress(job.command, n_done, total)
 
     def following(underway: int) -> int | None:
         return remaining.popleft() if remaining and not account.exhausted(underway) else None
@@ -162,7 +158,8 @@ def _run(
         for piece in pieces:
             saver.take(piece)
             account.add(piece.tokens)
-            bar.done(piece.number)
+            n_done += items.length(piece.number)
+            progress(job.command, n_done, total)
             counts_of[piece.worker] = piece.counts
     for counts in counts_of.values():
         job.counts.update(counts)
@@ -281,30 +278,12 @@ class _Saver:
         )
 
 
-class _Bar:
-    """Counts the items of finished pieces."""
-
-    def __init__(self, show: Progress, command: str, pieces: Pieces[Any], missing: Sequence[int]) -> None:
-        self._show, self._command, self._pieces = show, command, pieces
-        self._total = sum(map(pieces.length, range(len(pieces))))
-        self._done = self._total - sum(map(pieces.length, missing))
-        show(command, self._done, self._total)
-
-    def done(self, number: int) -> None:
-        self._done += self._pieces.length(number)
-        self._show(self._command, self._done, self._total)
-
-
 class _Account:
-    """Tokens spent, and whether one more piece fits into the budget."""
+    """Tokens spent, and whether one more piece fits into the budget; ``earlier`` starts cost some already."""
 
-    def __init__(self, budget: int | None) -> None:
+    def __init__(self, budget: int | None, earlier: Sequence[int]) -> None:
         self._budget = budget
-        self.tokens, self._pieces, self._max_tokens = 0, 0, 0
-
-    def add_earlier(self, tokens: Sequence[int]) -> None:
-        """Add the pieces of earlier starts."""
-        self.tokens, self._pieces, self._max_tokens = sum(tokens), len(tokens), max(tokens, default=0)
+        self.tokens, self._pieces, self._max_tokens = sum(earlier), len(earlier), max(earlier, default=0)
 
     def add(self, tokens: int) -> None:
         """Add one piece."""
