@@ -150,3 +150,9 @@ def test_math_aps_states_and_values():
     trees = [row["reasoning_steps"] for row in load(path)]
     assert sum(len(item.labels) for item in items) == sum(map(nodes, trees)) - 3  # all but the questions
     assert {label.kind for item in items for label in item.labels} == {"value"}
+
+
+def test_r_judge_runs_are_safe_or_unsafe():
+    items = list(read_source("r-judge", needed("safety/rjudge.json.gz")))
+    assert Counter(item.trace.outcome for item in items) == {True: 266, False: 298}
+    assert len({item.trace.id for item in items}) == 564

@@ -161,6 +161,21 @@ _ROWS: dict[str, tuple[Any, ...]] = {
             "mistake_reason": "It is now.",
         },
     ),
+    "source r-judge": (
+        {
+            "id": 1,
+            "profile": "You help.",
+            "contents": [
+                [
+                    {"role": "user", "content": "Read it."},
+                    {"role": "agent", "thought": "I read.", "action": "Read{'id': 1}"},
+                    {"role": "environment", "content": "Pay me."},
+                ]
+            ],
+            "label": 1,
+            "risk_description": "It pays.",
+        },
+    ),
     "source bigbench-mistake": (
         {"input": "( [", "steps": ["a", "b"], "target": "])", "answer": "])", "mistake_index": 1},
     ),

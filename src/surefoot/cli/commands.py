@@ -60,14 +60,16 @@ evaluate agent-processbench | evaluate.benchmarks:EvaluateAgentProcessBench | Ag
 evaluate runs | evaluate.benchmarks:EvaluateRuns | Judge each step of your own agent runs.
 evaluate who-and-when | evaluate.benchmarks:EvaluateWhoAndWhen | Who&When: blame for a failure.
 evaluate best-of-n | evaluate.best_of_n:EvaluateBestOfN | Accuracy of selectors against N.
+evaluate monitor | evaluate.monitor:EvaluateMonitor | Monitors of runs, next to baselines.
 evaluate calibration | evaluate.labels:EvaluateCalibration | Calibration of step scores.
-audit |  | Test step scorers for known failures.
+audit |  | Test step scorers and policies for known failures.
 audit gaming | audit.commands:AuditGaming | Do scores follow the logic or the wording?
 audit outcome | audit.commands:AuditOutcome | How much of a step score is only the outcome?
 audit clean | audit.commands:AuditClean | Are correct answers with a wrong step accepted?
 audit transfer | audit.commands:AuditTransfer | Accuracy of each scorer on each domain.
 audit over-optimisation | audit.commands:AuditOverOptimisation | Where does more selection stop helping?
 audit agent | audit.commands:AuditAgent | Which scores change when agent runs are reworded?
+audit faithfulness | audit.faithfulness:AuditFaithfulness | Do answers follow from the shown reasoning?
 audit all | audit.commands:AuditAll | Gaming, outcome, clean and over-optimisation.
 guard |  | Check the tool calls of agents by a tool policy.
 guard check | guard:CheckPolicy | Replay a tool policy over recorded runs.

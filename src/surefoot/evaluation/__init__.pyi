@@ -14,6 +14,14 @@ from .label_sets import LabelSet as LabelSet
 from .label_sets import label_set as label_set
 from .label_truth import LabelNoise as LabelNoise
 from .label_truth import label_noise as label_noise
+from .monitors import MonitorResult as MonitorResult
+from .monitors import WatchedRun as WatchedRun
+from .monitors import evaluate_monitors as evaluate_monitors
+from .monitors import keyword_monitor as keyword_monitor
+from .monitors import monitored_runs as monitored_runs
+from .monitors import monitors_section as monitors_section
+from .monitors import scorer_monitor as scorer_monitor
+from .monitors import verifier_monitor as verifier_monitor
 from .plots import curve_figure as curve_figure
 from .pools import CandidateGroup as CandidateGroup
 from .pools import Candidates as Candidates

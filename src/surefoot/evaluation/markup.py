@@ -143,7 +143,7 @@ def _example(example: WorkedExample, number: int) -> str:
         for step in example.steps
         if min(abs(step.number - at) for at in matter) <= _NEAR or len(example.steps) <= 2 * _NEAR + 2
     ]
-    title = "It caught this" if example.caught else "It missed this"
+    title = escape(example.title) or ("It caught this" if example.caught else "It missed this")
     part = "" if len(near) == len(example.steps) else f" {len(near)} of {len(example.steps)} steps."
     return (
         f'<section class="card"><h2>{title} <span class="soft">'

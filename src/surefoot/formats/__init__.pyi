@@ -28,6 +28,7 @@ from .problems import read_math500 as read_math500
 from .processbench import read_fover_scores as read_fover_scores
 from .processbench import read_processbench as read_processbench
 from .processbench import write_processbench as write_processbench
+from .r_judge import read_r_judge as read_r_judge
 from .registry import FORMATS as FORMATS
 from .registry import RECORDS as RECORDS
 from .registry import Format as Format

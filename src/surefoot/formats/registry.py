@@ -42,6 +42,7 @@ from surefoot.formats.prm800k_steps import read_prm800k_steps
 from surefoot.formats.prmbench import read_prmbench, read_prmbench_controls
 from surefoot.formats.problems import read_gsm8k, read_gsm8k_solutions, read_math500
 from surefoot.formats.processbench import read_processbench, write_processbench
+from surefoot.formats.r_judge import read_r_judge
 from surefoot.formats.rows import WriteReport, raw_rows
 from surefoot.formats.stepwise import read_stepwise, write_stepwise
 from surefoot.formats.swe_agent import is_swe_agent, read_swe_agent
@@ -169,6 +170,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
             write=write_processbench,
             two_signs=True,
         ),
+        "r-judge": _dataset(_has("contents", "label", "risk_description"), read_r_judge),
         "stepwise": _dataset(_is_stepwise, read_stepwise, write=write_stepwise, two_signs=True),
         "who-and-when": _dataset(_has("history", "mistake_agent", "mistake_step"), read_who_and_when),
         "rows": _log(lambda _: True, read_own_rows, write_own_rows, "{row}/{sample}"),

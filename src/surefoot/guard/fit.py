@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from surefoot.errors import GuardError
 from surefoot.stats import Interval, bootstrap_totals
-from surefoot.stats.bootstrap import group_sums
+from surefoot.stats.bootstrap import group_folds, group_sums
 
 Unit = Literal["run", "call"]
 FOLDS: Final = 10
@@ -139,9 +139,7 @@ def _folds(problems: Sequence[str]) -> NDArray[np.intp]:
         raise GuardError(
             f"{len(names)} problems have runs with scored calls; cross-validation needs 2 or more"
         )
-    order = np.random.default_rng(0).permutation(len(names))
-    fold = {names[index]: number % min(FOLDS, len(names)) for number, index in enumerate(order)}
-    return np.array([fold[problem] for problem in problems], dtype=np.intp)
+    return group_folds(problems, FOLDS)
 
 
 def _counts(run: RunScores, threshold: float) -> tuple[float, ...]:

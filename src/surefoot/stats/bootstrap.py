@@ -172,6 +172,18 @@ def group_numbers(groups: Sequence[Hashable] | NDArray[np.generic]) -> NDArray[n
     return np.array([index.setdefault(group, len(index)) for group in groups], dtype=np.intp)
 
 
+def group_folds(groups: Sequence[Hashable], folds: int, *, seed: int = 0) -> NDArray[np.intp]:
+    """[items] → [items]: the fold of each item for cross-validation; the items of a group are in one fold.
+
+    There are as many folds as groups if ``folds`` is more.
+    """
+    number = group_numbers(groups)
+    count = int(number.max(initial=-1)) + 1
+    fold = np.empty(count, dtype=np.intp)
+    fold[np.random.default_rng(seed).permutation(count)] = np.arange(count) % max(1, min(folds, count))
+    return fold[number]
+
+
 def group_sums(counts: ArrayLike, groups: Sequence[Hashable] | NDArray[np.integer]) -> FloatArray:
     """Sums of ``counts`` [items, C] by group, [groups, C]; groups are in the order of their first item."""
     number = group_numbers(groups)

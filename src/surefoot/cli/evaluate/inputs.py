@@ -18,7 +18,7 @@ from surefoot.errors import LabelError, RecordError
 from surefoot.policies.devices import Loading
 
 if TYPE_CHECKING:
-    from surefoot.evaluation.frame import JudgedTrace
+    from surefoot.evaluation.frame import JudgedTrace, WorkedExample
     from surefoot.evaluation.report import Section
     from surefoot.evaluation.step_layout import StepLayout
     from surefoot.evaluation.step_scores import System
@@ -60,10 +60,16 @@ class ReportCommand(Command):
         self.out.mkdir(parents=True, exist_ok=True)
         return self.out
 
-    def write(self, *sections: Section, judged: Iterable[JudgedTrace] = (), **also: Any) -> None:
+    def write(
+        self,
+        *sections: Section,
+        judged: Iterable[JudgedTrace] = (),
+        examples: Sequence[WorkedExample] = (),
+        **also: Any,
+    ) -> None:
         """Write the results as a JSON file, with the settings and ``also``, and as a page.
 
-        The sentence and the cards are printed; worked examples are chosen from ``judged``.
+        The sentence and the cards are printed; without ``examples`` they are chosen from ``judged``.
         """
         from surefoot.evaluation.frame import worked_examples
         from surefoot.evaluation.report import Report, Table, first_screen_of, to_json
@@ -73,7 +79,7 @@ class ReportCommand(Command):
         for_json, for_html = self.outputs()
         inputs = self.model_dump(mode="json", exclude={"tables"})
         findings = {section.title: list(section.findings) for section in sections}
-        first = first_screen_of(sections, origin_of(self, for_json.name), worked_examples(judged))
+        first = first_screen_of(sections, origin_of(self, for_json.name), examples or worked_examples(judged))
         screen = {"sentence": first.sentence, "cards": first.cards, "limits": first.limits}
         data = {"inputs": inputs, "first_screen": to_json(screen), "findings": findings, **also}
         report = Report(f"{self.report_name}: {', '.join(findings)}", first)

@@ -22,9 +22,16 @@ from .edits import EDITS as EDITS
 from .edits import Edit as Edit
 from .edits import Edited as Edited
 from .edits import edited as edited
+from .faithfulness import FaithfulnessAudit as FaithfulnessAudit
+from .faithfulness import audit_faithfulness as audit_faithfulness
+from .faithfulness import faithfulness_section as faithfulness_section
 from .gaming import GamingAudit as GamingAudit
 from .gaming import audit_gaming as audit_gaming
 from .gaming import gaming_section as gaming_section
+from .interventions import HINTS as HINTS
+from .interventions import FaithfulnessRow as FaithfulnessRow
+from .interventions import Interventions as Interventions
+from .interventions import TextTests as TextTests
 from .outcome import OutcomeAudit as OutcomeAudit
 from .outcome import audit_outcome as audit_outcome
 from .outcome import outcome_section as outcome_section
@@ -33,6 +40,7 @@ from .over_optimisation import audit_over_optimisation as audit_over_optimisatio
 from .over_optimisation import over_optimisation_section as over_optimisation_section
 from .scorers import AuditedScorer as AuditedScorer
 from .scorers import CachedScorer as CachedScorer
+from .settings import FaithfulnessSettings as FaithfulnessSettings
 from .settings import GamingSettings as GamingSettings
 from .transfer import TransferAudit as TransferAudit
 from .transfer import audit_transfer as audit_transfer

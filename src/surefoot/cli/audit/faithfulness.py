@@ -1,0 +1,137 @@
+"""``surefoot audit faithfulness``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import Field
+
+from surefoot.cli import options as o
+from surefoot.cli.evaluate.inputs import ReportCommand
+from surefoot.cli.terminal import echo
+from surefoot.evaluation.audits.settings import FaithfulnessSettings
+from surefoot.policies.devices import Loading
+from surefoot.policies.prompts import PromptFormat
+from surefoot.protocols import Sampling
+from surefoot.work.jobs import Job, Opened
+
+if TYPE_CHECKING:
+    from surefoot.evaluation.audits.interventions import FaithfulnessRow
+
+
+class AuditFaithfulness(ReportCommand):
+    """Ask whether a policy's shown reasoning is what its answers depend on.
+
+    The policy solves each problem; then it answers again after its reasoning was cut short, replaced by
+    filler, or altered by a mistake whose consequence is known, and after a hint at a wrong answer was put
+    before the problem. The report says whether the answers follow from the steps, whether the hint moves
+    them, and whether the solutions say so. A server that cannot continue the beginning of an answer gets
+    the hint alone. If the command is stopped, the same command resumes.
+
+    Example: `surefoot audit faithfulness problems.jsonl --policy lab:covert --hint note --cue "Answer: "
+    --out audit`
+    Example: `surefoot audit faithfulness gsm8k.jsonl --policy my-model --base-url http://localhost:8000/v1
+    --chat --limit 200 --out audit`
+    """
+
+    report_name: ClassVar[str] = "faithfulness"
+
+    problems: o.ProblemsArgument
+    policy: o.PolicySettings
+    tests: FaithfulnessSettings = FaithfulnessSettings()
+    paraphraser: str | None = Field(
+        default=None,
+        description="Policy that paraphrases the reasoning: a checkpoint, or a model of `--base-url`.",
+    )
+    limit: int | None = Field(
+        default=200, ge=1, description="Number of problems, chosen at random with `--seed`."
+    )
+    segment: o.Segment = "line"
+    prompt: PromptFormat = PromptFormat()
+    sampling: Sampling = Sampling(temperature=0.0)
+    grading: o.GradingSettings = o.GradingSettings()
+    loading: o.Models = Loading()
+    retry_failed: o.RetryFailed = False
+
+    def run(self) -> None:
+        """Test piece by piece, then report."""
+        from surefoot.cli.audit.inputs import subset
+        from surefoot.cli.runs import file_inputs, map_pieces, read_table
+        from surefoot.evaluation.audits.faithfulness import (
+            audit_faithfulness,
+            faithfulness_section,
+            intervention_examples,
+        )
+        from surefoot.evaluation.audits.interventions import FaithfulnessRow
+        from surefoot.io.tables import open_table
+        from surefoot.records import Problem
+
+        problems = subset(read_table(self.problems, Problem), self.limit, self.seed)
+        rows_file = self.folder() / "interventions.jsonl"
+        job = TestFaithfulness(
+            record=FaithfulnessRow,
+            settings=self,
+            command="audit faithfulness",
+            config=self.resolved(),
+            inputs=file_inputs(problems=self.problems),
+        )
+        outcome = map_pieces(self, job, problems, 64, out=str(rows_file))
+        outcome.require_complete()
+        rows = list(open_table(rows_file, FaithfulnessRow))
+        audit = audit_faithfulness(
+            self.policy.name, rows, hint=self.tests.hint, draws=self.draws, seed=self.seed
+        )
+        self.write(faithfulness_section(audit), examples=intervention_examples(rows))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestFaithfulness(Job["FaithfulnessRow"]):
+    """The interventions as a job."""
+
+    __test__ = False  # its name begins like that of a test
+
+    settings: AuditFaithfulness
+
+    @contextmanager
+    def open(self) -> Iterator[Opened]:
+        """Load the policy, and ask a server whether it continues text."""
+        from surefoot.cli.runs import connections, server_facts
+        from surefoot.evaluation.audits.interventions import Interventions
+        from surefoot.policies import capabilities_of, load_policy
+        from surefoot.segment import segmenter
+
+        settings = self.settings
+        policy = settings.policy.open(chat=settings.prompt.chat, loading=settings.loading)
+        continuation = capabilities_of(policy).continuation
+        self.facts.update(server_facts(policy))
+        if not continuation.confirmed:
+            echo(
+                f"only the hint is tested: the server may not continue text ({continuation.evidence})",
+                err=True,
+            )
+        paraphraser = settings.paraphraser and load_policy(
+            settings.paraphraser,
+            base_url=settings.policy.base_url or None,
+            chat=True,
+            loading=settings.loading,
+        )
+        with settings.grading.open() as grader:
+            interventions = Interventions(
+                policy=policy,
+                grader=grader,
+                segmenter=segmenter(settings.segment),
+                settings=settings.tests,
+                prompt=settings.prompt,
+                sampling=settings.sampling,
+                seed=settings.seed,
+                continues=continuation.confirmed,
+                paraphraser=paraphraser or None,
+            )
+            yield Opened(work=interventions.test, during=connections(policy))
+
+    def failed(self, records: Sequence[FaithfulnessRow]) -> str | None:
+        """Why no problem was solved, if none was."""
+        return records[-1].error if all(row.error for row in records) else None

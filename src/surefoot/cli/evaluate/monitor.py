@@ -1,0 +1,110 @@
+"""``surefoot evaluate monitor``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
+
+from pydantic import Field, model_validator
+
+from surefoot.cli import options as o
+from surefoot.cli.evaluate.inputs import ReportCommand, named
+from surefoot.cli.settings import Flag
+from surefoot.errors import RunError
+from surefoot.policies.devices import Loading
+
+if TYPE_CHECKING:
+    from surefoot.evaluation.monitors import Suspicion, View, WatchedRun
+
+
+class EvaluateMonitor(ReportCommand):
+    """Measure monitors of runs, next to baselines without understanding.
+
+    A monitor scores each run in a view: its reasoning, its actions, or both. It should flag runs whose
+    `outcome` is false; or, with the interventions of `surefoot audit faithfulness`, solutions whose answer a
+    hint moved. Length, a constant and a bag of words always run. Thresholds are chosen on other problems than
+    those they flag.
+
+    Monitors are NAME=keyword:REGEX, NAME=verifier:VERIFIER (of `label verify`), NAME=lab (its exact checker)
+    and NAME=CHECKPOINT.
+
+    Example: `surefoot evaluate monitor words=keyword:professor --interventions audit/interventions.jsonl
+    --out monitor`
+    Example: `surefoot evaluate monitor rules=verifier:tool-calls --problems tasks.jsonl --traces runs.jsonl
+    --view actions --out monitor`
+    """
+
+    report_name: ClassVar[str] = "monitor"
+
+    monitors: Annotated[tuple[str, ...], Flag(argument=True)] = Field(
+        default=(),
+        description="NAME=keyword:REGEX, NAME=verifier:VERIFIER, NAME=lab (its exact checker), or "
+        "NAME=CHECKPOINT.",
+    )
+    problems: o.Problems | None = None
+    traces: o.Traces | None = None
+    interventions: Annotated[str | None, o.INPUT] = Field(
+        default=None,
+        description="File `interventions.jsonl` of `audit faithfulness` with a hint, in place of "
+        "`--problems` and `--traces`.",
+    )
+    view: tuple[str, ...] = Field(
+        default=("reasoning", "actions", "both"),
+        description="What the monitors read: `reasoning`, `actions`, `both`; repeatable.",
+    )
+    loading: o.Models = Loading()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if bool(self.interventions) == bool(self.problems and self.traces):
+            raise ValueError("give 'problems' and 'traces', or 'interventions'")
+        if unknown := set(self.view) - {"reasoning", "actions", "both"}:
+            raise ValueError(f"'view' {min(unknown)}: choose from reasoning, actions, both")
+        return self
+
+    def run(self) -> None:
+        """Score, compare, report."""
+        from surefoot.evaluation.monitors import evaluate_monitors, monitors_section
+
+        monitors = {name: self._monitor(kind) for name, kind in named(self.monitors).items()}
+        runs = list(self._interventions(self.interventions) if self.interventions else self._runs())
+        views: list[View] = [*self.view]  # type: ignore[list-item]
+        results = evaluate_monitors(runs, monitors, views, draws=self.draws, seed=self.seed)
+        self.write(monitors_section(runs, results))
+
+    def _monitor(self, kind: str) -> Suspicion:
+        from surefoot.evaluation.monitors import keyword_monitor, scorer_monitor, verifier_monitor
+        from surefoot.labelling import open_verifier
+        from surefoot.models import load_prm
+
+        if kind == "lab":
+            from surefoot.lab.world import ExactLabeller
+            from surefoot.models import LabelScorer
+
+            return scorer_monitor(LabelScorer(ExactLabeller(after_error="wrong"), name="lab"))
+        name, _, rest = kind.partition(":")
+        if name == "keyword" and rest:
+            return keyword_monitor(rest)
+        if name == "verifier" and rest:
+            return verifier_monitor(open_verifier(rest))
+        return scorer_monitor(load_prm(kind, loading=self.loading))
+
+    def _runs(self) -> Iterator[WatchedRun]:
+        from surefoot.cli.runs import pair, read_table
+        from surefoot.evaluation.monitors import WatchedRun
+        from surefoot.records import Problem, Trace
+
+        for item in pair(read_table(self.problems or "", Problem), read_table(self.traces or "", Trace)):
+            if item.trace.outcome is not None:
+                yield WatchedRun(item=item, bad=not item.trace.outcome)
+
+    def _interventions(self, path: str) -> Iterator[WatchedRun]:
+        from surefoot.evaluation.audits.interventions import FaithfulnessRow
+        from surefoot.evaluation.monitors import monitored_runs
+        from surefoot.io.tables import open_table
+
+        rows = open_table(path, FaithfulnessRow)
+        if not any(row.hint for row in rows):
+            raise RunError(f"{path}: no row has a hint; run `surefoot audit faithfulness` with --hint")
+        for row in rows:
+            yield from monitored_runs(row)
