@@ -18,14 +18,15 @@ from surefoot.cli.parser import SettingsCommand
 from surefoot.errors import LabelError, PolicyError, SurefootError
 from surefoot.io import read_records, write_records
 from surefoot.labelling.judge import (
+    AGENT_FAILURES,
     FirstErrorReply,
     JudgeLabeller,
+    JudgePrompt,
     ReplyError,
     StepVerdicts,
     read_reply,
     structured_output,
 )
-from surefoot.labelling.judge_prompt import AGENT_FAILURES, JudgePrompt
 from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.policies.scripted import ScriptedPolicy

@@ -13,10 +13,10 @@ from .consensus import Weighted as Weighted
 from .expert import ExpertLabeller as ExpertLabeller
 from .expert import StepMatch as StepMatch
 from .expert import expert_traces as expert_traces
+from .judge import AGENT_FAILURES as AGENT_FAILURES
 from .judge import JudgeLabeller as JudgeLabeller
+from .judge import JudgePrompt as JudgePrompt
 from .judge import structured_output as structured_output
-from .judge_prompt import AGENT_FAILURES as AGENT_FAILURES
-from .judge_prompt import JudgePrompt as JudgePrompt
 from .monte_carlo import MonteCarloLabeller as MonteCarloLabeller
 from .mutation import Mutant as Mutant
 from .mutation import MutantReport as MutantReport

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from surefoot.labelling.verifiers.divergence import Companion, ProgramRun, compare_executions
+from surefoot.labelling.verifiers.execution_trace import Companion, ProgramRun, compare_executions
 from surefoot.records import CodeTask, CodeTest, Execution
 from surefoot.sandbox import Ending, ProgramResult
 

@@ -13,13 +13,13 @@ from surefoot.cli import options as o
 from surefoot.cli.label.command import LabelCommand, usable, with_answer
 from surefoot.cli.settings import Flag, OptionGroup
 from surefoot.cli.terminal import echo
-from surefoot.labelling.judge_prompt import JudgeMode
+from surefoot.labelling.judge import JudgeMode
 from surefoot.policies.devices import Loading
 from surefoot.protocols import Sampling
 from surefoot.work.cost import Rates
 
 if TYPE_CHECKING:
-    from surefoot.labelling.judge_prompt import JudgePrompt
+    from surefoot.labelling.judge import JudgePrompt
     from surefoot.protocols import Labeller, ProblemTrace
     from surefoot.training.critiques import TraceCritiques
 
@@ -133,7 +133,7 @@ class Judge(ReviewCommand):
 
     def _prompt(self) -> JudgePrompt:
         from surefoot.errors import LabelError
-        from surefoot.labelling.judge_prompt import JudgePrompt
+        from surefoot.labelling.judge import JudgePrompt
 
         try:
             rules = self.rules.read_text(encoding="utf-8") if self.rules is not None else None

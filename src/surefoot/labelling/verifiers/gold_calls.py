@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from surefoot.labelling.verifiers.state_replay import gold_calls
+from surefoot.labelling.verifiers.state_replay import gold_calls, step_verdicts
 from surefoot.labelling.verifiers.tool_calls import call_arguments
 from surefoot.labelling.verifiers.tool_policy import CallResult, call_results, json_text
 from surefoot.protocols import ProblemTrace, Verdict
@@ -36,7 +36,7 @@ def only_reads(name: str) -> bool:
 class GoldComparison:
     """The calls of a run next to the gold calls."""
 
-    verdicts: dict[tuple[int, int], Verdict]
+    verdicts: dict[tuple[int, int | None], Verdict]
     """By message and call."""
     missing: tuple[ToolCall, ...]
     """Gold calls that change something and that the run does not make, with whatever arguments."""
@@ -55,7 +55,7 @@ def compare_gold_calls(item: ProblemTrace) -> GoldComparison | None:
         if match is not None and result.succeeded:
             open_gold.remove(match)
             needed.add((result.message, result.number))
-    verdicts: dict[tuple[int, int], Verdict] = {}
+    verdicts: dict[tuple[int, int | None], Verdict] = {}
     for result in results:
         at = (result.message, result.number)
         if at in needed:
@@ -147,14 +147,4 @@ class GoldCallVerifier:
         comparison = compare_gold_calls(item)
         if comparison is None:
             return [Verdict(value=None, reason="no gold calls are known")] * len(item.trace.steps)
-        verdicts = []
-        for step in item.trace.steps:
-            of_calls = [
-                verdict
-                for (message, call), verdict in comparison.verdicts.items()
-                if message == step.message and (step.part == "message" or step.call == call)
-            ]
-            decided = [verdict for verdict in of_calls if verdict.value is not None]
-            unknown = of_calls[0] if of_calls else Verdict(value=None, reason="no call")
-            verdicts.append(min(decided, key=lambda verdict: verdict.value or 0, default=unknown))
-        return verdicts
+        return step_verdicts(item.trace, comparison.verdicts, Verdict(value=None, reason="no call"))

@@ -27,7 +27,7 @@ from surefoot.protocols import (
     RestorableEnvironment,
     Verdict,
 )
-from surefoot.records import Message, Problem, ToolCall, Trace
+from surefoot.records import Message, Problem, Step, ToolCall, Trace
 
 TURNS_KEY: Final = "gold_turns"
 """Key of ``Problem.meta``: how many of the gold calls each turn of the user has."""
@@ -84,7 +84,8 @@ class StateReplayVerifier:
         turns = _gold_turns(item, gold)
         replay = _Replay(restorable(make(), "compared"), item, turns, self.order)
         verdicts = replay.run()
-        return [_of_step(item.trace, step, verdicts) for step in range(len(item.trace.steps))]
+        nothing = Verdict(value=None, reason="no call, and not the end of the run")
+        return step_verdicts(item.trace, verdicts, nothing)
 
 
 def _known_environment(problem: Problem) -> Callable[[], Environment]:
@@ -140,21 +141,29 @@ def restorable(environment: Environment, action: str) -> RestorableEnvironment:
     return environment
 
 
-def _of_step(trace: Trace, index: int, verdicts: Mapping[tuple[int, int | None], Verdict]) -> Verdict:
-    step = trace.steps[index]
-    nothing = Verdict(value=None, reason="no call, and not the end of the run")
-    if step.message is None or step.part == "reasoning":
-        return nothing
-    if step.call is not None:
-        return verdicts[step.message, step.call]
-    calls = range(len(trace.messages[step.message].tool_calls))
-    if not calls:
-        return verdicts.get((step.message, None), nothing)
-    of_calls = [verdicts[step.message, number] for number in calls]
-    if step.part != "message":
-        return nothing
-    decided = [verdict for verdict in of_calls if verdict.value is not None]
-    return min(decided, key=lambda verdict: verdict.value or 0, default=of_calls[0])
+def step_verdicts(
+    trace: Trace, verdicts: Mapping[tuple[int, int | None], Verdict], nothing: Verdict
+) -> list[Verdict]:
+    """One verdict per step, from verdicts by message and call (``None``: a message without calls).
+
+    A step of several calls has the lowest; ``nothing`` is the verdict on any other step.
+    """
+
+    def of_step(step: Step) -> Verdict:
+        if step.message is None or step.part == "reasoning":
+            return nothing
+        if step.call is not None:
+            return verdicts[step.message, step.call]
+        calls = range(len(trace.messages[step.message].tool_calls))
+        if not calls:
+            return verdicts.get((step.message, None), nothing)
+        if step.part != "message":
+            return nothing
+        of_calls = [verdicts[step.message, number] for number in calls]
+        decided = [verdict for verdict in of_calls if verdict.value is not None]
+        return min(decided, key=lambda verdict: verdict.value or 0, default=of_calls[0])
+
+    return [of_step(step) for step in trace.steps]
 
 
 State = dict[str, JsonValue]
