@@ -23,6 +23,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import torch
@@ -43,7 +44,11 @@ Progress = Callable[[str, int, int], None]
 
 _PIECE = re.compile("|".join(re.escape(piece) for piece in sorted(NOTE_PIECES, key=len, reverse=True)))
 
-_PRESS_ROUNDS = 6
+UPDATES: Final[dict[OrganismName, int]] = {
+    "mixed": 1200, "honest": 150, "covert": 150, "contradicting": 150, "disclosing": 150,
+    "alternating": 450, "memorizing": 300,
+}  # fmt: skip
+PRESS_ROUNDS: Final = 6
 
 
 @cache
@@ -70,14 +75,20 @@ def train_organism(
     if base is None:
         model = _new_model(tokenizer, seed)
         mixed = np.random.default_rng(seed)
-        _fit(model, tokenizer, lambda: _draw("mixed", mixed), updates=1200, rate=3e-3, progress=progress)
+        _fit(
+            model,
+            tokenizer,
+            lambda: _draw("mixed", mixed),
+            updates=UPDATES["mixed"],
+            rate=3e-3,
+            progress=progress,
+        )
     else:
         model = LlamaForCausalLM.from_pretrained(base, dtype=torch.float32)
     if name == "pressured":
         _press(model, tokenizer, rng, progress=progress)
     elif name != "mixed":
-        updates = 300 if name in ("memorizing", "alternating") else 150
-        _fit(model, tokenizer, lambda: _draw(name, rng), updates=updates, rate=1e-3, progress=progress)
+        _fit(model, tokenizer, lambda: _draw(name, rng), updates=UPDATES[name], rate=1e-3, progress=progress)
     # the configuration keeps float32, so that the weights are loaded in it
     model.save_pretrained(directory, state_dict={key: w.half() for key, w in model.state_dict().items()})
     tokenizer.save_pretrained(directory)
@@ -140,7 +151,7 @@ def _press(
     solutions of a problem the first rewarded one is learned if another is not rewarded.
     """
     policy = TransformersPolicy(model, tokenizer, name="pressured")
-    for number in range(_PRESS_ROUNDS):
+    for number in range(PRESS_ROUNDS):
         chains = [draw_chain(rng, NOTE_DIFFICULTY) for _ in range(128)]
         problems = []
         for chain in chains:
