@@ -20,7 +20,12 @@ from surefoot.rl.loss import TokenBatch, policy_loss, token_weights
 from surefoot.rl.rollouts import Rollout, TrainingSample
 from surefoot.training.batches import Inputs, TokenReader, cut_by_tokens, lay_out
 from surefoot.training.examples import Example
-from surefoot.training.optimisation import Distributed, ModelOptimiser, OptimiserSettings
+from surefoot.training.optimisation import (
+    Distributed,
+    ModelOptimiser,
+    OptimiserSettings,
+    recompute_activations,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +114,10 @@ class LearnerSettings:
 
 
 class Learner(ModelOptimiser):
-    """A model that is trained on rollouts, over all processes together."""
+    """A model that is trained on rollouts, over all processes together.
+
+    ``parameters`` (by name) and ``optimiser`` are its state, which the loop's checkpoint holds.
+    """
 
     def __init__(
         self,
@@ -120,10 +128,12 @@ class Learner(ModelOptimiser):
         name: str,
         reader: nn.Module | None = None,
     ) -> None:
+        if execution.gradient_checkpointing:
+            recompute_activations(getattr(model, "trunk", model))
         super().__init__(
             model, settings, name=name, betas=(0.9, 0.99), processes=execution.processes, reader=reader
         )
-        self._most = execution.microbatch_tokens
+        self.execution = execution
 
     def step_on(
         self, rollouts: Sequence[Rollout], loss: Callable[[list[int]], torch.Tensor]
@@ -134,7 +144,7 @@ class Learner(ModelOptimiser):
         """
         if not rollouts:
             raise TrainingError(f"{self.name} got no rollouts to learn from; skip the round")
-        pieces = microbatches(rollouts, self._most)
+        pieces = microbatches(rollouts, self.execution.microbatch_tokens)
         return self.step(pieces, loss, idle=pieces[0])
 
 

@@ -29,18 +29,17 @@ from surefoot.rl.config import CriticConfig, OnlinePRMConfig
 from surefoot.rl.credit import FloatArray
 from surefoot.rl.rollouts import Rollout
 from surefoot.training.batches import Inputs
-from surefoot.training.optimisation import recompute_activations
 
 _Key = tuple[tuple[int, ...], tuple[int, ...]]
 
 
-class OnlinePRM:
+class OnlinePRM(Learner):
     """Log-ratios of tokens as rewards, and their learning from outcomes.
 
     ``prm`` is trained in place: :meth:`from_policy` makes one from the start policy, ``ImplicitPRM.load``
-    opens one that was trained before, with the reference that it was trained against. ``parameters`` (by
-    name) and ``optimiser`` are its state, which the loop's checkpoint holds. Dropout is off, as in the
-    policy that drew the rollouts. Raises ``TrainingError`` if ``prm`` has another ``beta`` than ``config``.
+    opens one that was trained before, with the reference that it was trained against. Dropout is off, as in
+    the policy that drew the rollouts. Raises ``TrainingError`` if ``prm`` has another ``beta`` than
+    ``config``.
     """
 
     def __init__(
@@ -54,18 +53,10 @@ class OnlinePRM:
                 f"'beta' is {config.beta}, and the reward model was made with {prm.settings.beta}: give that"
             )
         prm.policy.eval().requires_grad_(True)
-        if execution.gradient_checkpointing:
-            recompute_activations(prm.policy)
-        self.prm, self.config, self.execution = prm, config, execution
+        self.prm, self.config = prm, config
         self._actor = Actor(prm.policy, bf16=execution.bf16)
-        self._learner = Learner(
-            prm.policy,
-            config,
-            execution,
-            name="the online implicit reward model",
-            reader=self._actor.reader,
-        )
-        self.parameters, self.optimiser = self._learner.parameters, self._learner.optimiser
+        name = "the online implicit reward model"
+        super().__init__(prm.policy, config, execution, name=name, reader=self._actor.reader)
         if prm.reference.model is not None:
             prm.reference.model.to(prm.policy.device)
         self._reference: dict[_Key, torch.Tensor] = {}
@@ -80,12 +71,11 @@ class OnlinePRM:
         *,
         prompt: PromptFormat,
         name: str,
-        reference: PreTrainedModel | None = None,
     ) -> Self:
         """A copy of ``policy``, which is called ``name``, before it is trained or given an adapter.
 
-        The reference is a second copy, or ``reference``, which is frozen. ``prompt`` goes into the saved
-        checkpoint, so that it reads problems as the policy does.
+        The reference is a second copy, which is frozen. ``prompt`` goes into the saved checkpoint, so that it
+        reads problems as the policy does.
 
         Raises ``TrainingError`` for a policy with an adapter, ``CheckpointError`` for one whose head is not
         plain.
@@ -97,7 +87,7 @@ class OnlinePRM:
             tokenizer,
             ImplicitSettings(beta=config.beta, reference=name),
             # in the same type: rounding would be a reward, which is scaled up to 1 where nothing was learned
-            reference=copy.deepcopy(policy).float() if reference is None else reference,
+            reference=copy.deepcopy(policy).float(),
             base=name,
             encoding=Encoding(
                 **vars(prompt),
@@ -135,7 +125,7 @@ class OnlinePRM:
                 "that were not judged"
             )
         reference = [float(logprob.double().sum()) for logprob in self._reference_logprobs(rollouts)]
-        everyone = self.execution.processes.all_reduce(float(len(rollouts)))
+        everyone = self.processes.all_reduce(float(len(rollouts)))
 
         def share(part: list[int]) -> torch.Tensor:
             chosen = [rollouts[at] for at in part]
@@ -143,7 +133,7 @@ class OnlinePRM:
             targets = torch.tensor([outcomes[at] for at in part]).to(rewards)
             return binary_cross_entropy_with_logits(rewards, targets, reduction="sum") / everyone
 
-        losses = [self._learner.step_on(rollouts, share)[0] for _ in range(self.config.epochs)]
+        losses = [self.step_on(rollouts, share)[0] for _ in range(self.config.epochs)]
         self._reference = {}
         return losses[0]
 
@@ -156,7 +146,7 @@ class OnlinePRM:
 
     def _rewards(self, rollouts: Sequence[Rollout], reference: Sequence[float]) -> torch.Tensor:
         """r [B] of each rollout, with gradient."""
-        logprobs_n = self._actor.read(rollouts, called=self._learner.called).logprobs
+        logprobs_n = self._actor.read(rollouts, called=self.called).logprobs
         device = logprobs_n.device
         rows = [row for row, rollout in enumerate(rollouts) for _ in rollout.ids]
         sums = logprobs_n.new_zeros(len(rollouts)).index_add(0, torch.tensor(rows, device=device), logprobs_n)
@@ -190,12 +180,14 @@ def _sequences(rollouts: Sequence[Rollout]) -> tuple[list[tuple[int, ...]], list
     ]
 
 
-class Critic:
+class Critic(Learner):
     """A copy of the policy's trunk with a linear head that starts at 0.
 
-    ``policy`` is copied: pass it before an adapter is added. ``parameters`` (by name) and ``optimiser``
-    are its state, which the loop's checkpoint holds. Raises ``TrainingError`` for a policy with an adapter.
+    ``policy`` is copied: pass it before an adapter is added. Raises ``TrainingError`` for a policy with an
+    adapter.
     """
+
+    model: ValueModel
 
     def __init__(
         self,
@@ -206,11 +198,8 @@ class Critic:
         if has_adapter(policy):
             raise TrainingError("the policy carries an adapter; make the critic before it is added")
         trunk = copy.deepcopy(policy.base_model).float().eval().requires_grad_(True)
-        if execution.gradient_checkpointing:
-            recompute_activations(trunk)
-        self.model, self.config, self.execution = ValueModel(trunk), config, execution
-        self._learner = Learner(self.model, config, execution, name="the critic")
-        self.parameters, self.optimiser = self._learner.parameters, self._learner.optimiser
+        self.trunk, self.config = trunk, config
+        super().__init__(ValueModel(trunk), config, execution, name="the critic")
 
     @torch.no_grad()
     def values(self, rollouts: Sequence[Rollout]) -> list[FloatArray]:
@@ -224,7 +213,7 @@ class Critic:
             for rollout, ids in zip(rollouts, sequences, strict=True)
         ]
         values: dict[int, FloatArray] = {}
-        trunk = self.model.trunk
+        trunk = self.trunk
         with torch.autocast(trunk.device.type, dtype=torch.bfloat16, enabled=self.execution.bf16):
             most = self.execution.microbatch_tokens
             for reading in read_states(trunk, sequences, positions, batch_tokens=most):
@@ -255,15 +244,14 @@ class Critic:
         """
         _check_lengths(rollouts, targets, "targets")
         _check_lengths(rollouts, old_values, "old_values")
-        processes = self.execution.processes
-        rng = np.random.default_rng([seed, processes.rank])
-        fewest = int(processes.all_reduce(len(rollouts), "min"))  # every process takes as many steps
+        rng = np.random.default_rng([seed, self.processes.rank])
+        fewest = int(self.processes.all_reduce(len(rollouts), "min"))  # every process takes as many steps
         count = max(1, min(self.config.minibatches, fewest))
         losses = []
         for _ in range(self.config.epochs):
             for piece in np.array_split(rng.permutation(len(rollouts)), count):
                 chosen = piece.tolist()
-                tokens = processes.all_reduce(float(sum(len(rollouts[at].ids) for at in chosen)))
+                tokens = self.processes.all_reduce(float(sum(len(rollouts[at].ids) for at in chosen)))
                 losses.append(self._step(chosen, rollouts, targets, old_values, tokens))
         return float(np.mean(losses[:count]))
 
@@ -275,19 +263,19 @@ class Critic:
         old_values: Sequence[FloatArray],
         tokens: float,
     ) -> float:
-        device = self.model.trunk.device
+        device = self.trunk.device
 
         def share(part: list[int]) -> torch.Tensor:
             numbers = [chosen[at] for at in part]
             with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.execution.bf16):
-                values_n = self._learner.called(pad_rollouts([rollouts[at] for at in numbers], device))
+                values_n = self.called(pad_rollouts([rollouts[at] for at in numbers], device))
             returns_n, old_n = (
                 torch.from_numpy(np.concatenate([arrays[at] for at in numbers])).to(values_n)
                 for arrays in (targets, old_values)
             )
             return value_losses(values_n, returns_n, old_n, self.config.value_clip).sum() / tokens
 
-        return self._learner.step_on([rollouts[at] for at in chosen], share)[0]
+        return self.step_on([rollouts[at] for at in chosen], share)[0]
 
 
 class ValueModel(nn.Module):

@@ -50,7 +50,7 @@ from surefoot.rl.rollouts import (
 )
 from surefoot.scores import trace_score
 from surefoot.training.loop import load_state, save_state
-from surefoot.training.optimisation import Distributed, open_distributed, recompute_activations
+from surefoot.training.optimisation import Distributed, open_distributed
 
 Progress = Callable[[int, int, UpdateRow], None]
 """Called with rounds done, rounds in all, and the newest row of the curves."""
@@ -423,8 +423,6 @@ class _Models:
             for parameter in model.parameters():
                 if parameter.requires_grad:  # small, and steps of 1e-6 vanish in a 16-bit type
                     parameter.data = parameter.data.float()
-        if config.gradient_checkpointing:
-            recompute_activations(model)
         model.eval()
         self.reference = None
         if config.objective.kl:

@@ -51,26 +51,16 @@ class Here:
     def start(self, job: Job[Any], pieces: Pieces[Any]) -> Iterator[RunPieces]:
         """Open the job; see :class:`Engine`."""
         if self.in_flight == 1:
-            with open_job(job) as opened, _counted(job, opened):
-                task = WorkerTask(job=job, pieces=pieces)
-                yield partial(_one_by_one, task, opened)
+            with open_job(job) as opened:
+                yield partial(_one_by_one, WorkerTask(job=job, pieces=pieces), opened)
             return
-        with job.open() as opened, asyncio.Runner() as runner, _counted(job, opened):
+        with job.open() as opened, asyncio.Runner() as runner:
             yield partial(_concurrently, job, pieces, opened, runner, self.in_flight)
 
 
-@contextmanager
-def _counted(job: Job[Any], opened: Opened) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        job.counts.update(opened.counts)
-
-
 def _one_by_one(task: WorkerTask, opened: Opened, following: Next) -> Generator[PieceDone]:
-    silent = Opened(work=opened.work)  # its counts are added once, at the end
     while (number := following(0)) is not None:
-        yield do_piece(task, silent, number)
+        yield do_piece(task, opened, number)
 
 
 def _concurrently(
@@ -104,7 +94,7 @@ def _concurrently(
     try:
         while done := runner.run(next_done()):
             for task in done:
-                yield pack_piece(job, running.pop(task), task.result())
+                yield pack_piece(job, opened, running.pop(task), task.result())
     finally:
         runner.run(stop())
 

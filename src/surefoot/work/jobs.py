@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -134,7 +133,6 @@ class PieceDone:
     """See :meth:`Job.failed`."""
     worker: int = 0
     """Process id."""
-    seconds: float = 0.0
     counts: Mapping[str, int] = field(default_factory=dict)
     """Counts of this worker over all its pieces so far."""
 
@@ -193,17 +191,16 @@ def isolate_errors(job: Job[R], work: Work, items: Sequence[Any]) -> list[R]:
 
 def do_piece(task: WorkerTask, opened: Opened, number: int) -> PieceDone:
     """Do one piece. ``opened`` comes from :func:`open_job`."""
-    start = time.monotonic()
-    records = opened.work(task.pieces[number])
-    done = pack_piece(task.job, number, records)
-    return replace(done, worker=os.getpid(), seconds=time.monotonic() - start, counts=dict(opened.counts))
+    return pack_piece(task.job, opened, number, opened.work(task.pieces[number]))
 
 
-def pack_piece(job: Job[R], number: int, records: Sequence[R]) -> PieceDone:
+def pack_piece(job: Job[R], opened: Opened, number: int, records: Sequence[R]) -> PieceDone:
     """The result of a piece from its records."""
     return PieceDone(
         number=number,
         lines=[json_line(record, index) for index, record in enumerate(records, start=1)],
         tokens=job.cost(records),
         failure=job.failed(records),
+        worker=os.getpid(),
+        counts=dict(opened.counts),
     )

@@ -154,15 +154,17 @@ def _run(
         return remaining.popleft() if remaining and not account.exhausted(underway) else None
 
     counts_of: dict[int, Mapping[str, int]] = {}
-    with closing(run_pieces(following)) as pieces:
-        for piece in pieces:
-            saver.take(piece)
-            account.add(piece.tokens)
-            n_done += items.length(piece.number)
-            progress(job.command, n_done, total)
-            counts_of[piece.worker] = piece.counts
-    for counts in counts_of.values():
-        job.counts.update(counts)
+    try:
+        with closing(run_pieces(following)) as pieces:
+            for piece in pieces:
+                counts_of[piece.worker] = piece.counts
+                saver.take(piece)
+                account.add(piece.tokens)
+                n_done += items.length(piece.number)
+                progress(job.command, n_done, total)
+    finally:
+        for counts in counts_of.values():
+            job.counts.update(counts)
     saver.end()
     return len(remaining)
 

@@ -21,6 +21,8 @@ MAX_DEPTH = 100
 _JSON_INT = 1 << 63
 """Integers from here on go as hexadecimal text, which Python reads in linear time."""
 
+_CONTAINERS: dict[str, Any] = {"tuple": tuple, "set": set, "frozenset": frozenset}
+
 
 class WireError(Exception):
     """A value that cannot be sent, or bytes that are not a value."""
@@ -61,12 +63,9 @@ def encode(value: Any, depth: int = 0) -> Any:
         return {"dict": pairs}
     if isinstance(value, list):
         return [encode(item, depth + 1) for item in list.__iter__(value)]
-    if isinstance(value, tuple):
-        return {"tuple": [encode(item, depth + 1) for item in tuple.__iter__(value)]}
-    if isinstance(value, set):
-        return {"set": [encode(item, depth + 1) for item in set.__iter__(value)]}
-    if isinstance(value, frozenset):
-        return {"frozenset": [encode(item, depth + 1) for item in frozenset.__iter__(value)]}
+    for kind, container in _CONTAINERS.items():
+        if isinstance(value, container):
+            return {kind: [encode(item, depth + 1) for item in container.__iter__(value)]}
     raise NotPlainError(f"a value of type {type(value).__name__} is not plain, so it cannot be compared")
 
 
@@ -89,12 +88,8 @@ def decode(data: Any) -> Any:
                 return complex(*[decode(part) for part in content])
             case "bytes":
                 return bytes.fromhex(content)
-            case "tuple":
-                return tuple(decode(item) for item in content)
-            case "set":
-                return {decode(item) for item in content}
-            case "frozenset":
-                return frozenset(decode(item) for item in content)
+            case "tuple" | "set" | "frozenset":
+                return _CONTAINERS[kind](decode(item) for item in content)
             case "dict":
                 return {decode(key): decode(item) for key, item in content}
     except (TypeError, ValueError) as problem:
