@@ -6,7 +6,7 @@ runs in a separate process, with its pages. Attackers come from other addresses 
 (127.0.0.2 and following, which Linux has), with keys of their own where the attack needs one. The last column
 counts answers of 5xx but 503 with ``Retry-After``, which is a refusal.
 
-``python benchmarks/innocent_latency.py [--quick] [--only NAME ...] [--json FILE]``
+``python benchmarks/innocent_latency.py [--quick] [--only NAME ...] [--attackers N] [--json FILE]``
 """
 
 from __future__ import annotations
@@ -318,10 +318,12 @@ class Outcome:
         )
 
 
-def measure(site: Site, name: str, attack: Attack | None, seconds: float) -> Outcome:
+def measure(
+    site: Site, name: str, attack: Attack | None, seconds: float, attackers: int = ATTACKERS
+) -> Outcome:
     """Innocent requests, one after the other, while attackers work."""
     stop = threading.Event()
-    attackers = [Attacker(site, number, stop) for number in range(ATTACKERS if attack else 0)]
+    hostile = [Attacker(site, number, stop) for number in range(attackers if attack else 0)]
 
     def work(attacker: Attacker) -> None:
         number = 0
@@ -329,7 +331,7 @@ def measure(site: Site, name: str, attack: Attack | None, seconds: float) -> Out
             attack(attacker, number)
             number += 1
 
-    threads = [threading.Thread(target=work, args=(attacker,), daemon=True) for attacker in attackers]
+    threads = [threading.Thread(target=work, args=(attacker,), daemon=True) for attacker in hostile]
     for thread in threads:
         thread.start()
     innocent, times = Attacker(site, -1, stop), []
@@ -342,7 +344,7 @@ def measure(site: Site, name: str, attack: Attack | None, seconds: float) -> Out
     stop.set()
     for thread in threads:
         thread.join(90)
-    counts = sum((attacker.statuses for attacker in attackers), Counter[str]())
+    counts = sum((attacker.statuses for attacker in hostile), Counter[str]())
     return Outcome(name=name, times=sorted(times), innocent=innocent.statuses, attackers=counts)
 
 
@@ -438,6 +440,7 @@ def main(arguments: list[str] | None = None) -> list[Outcome]:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", nargs="+", choices=list(ATTACKS), help="these classes of attack alone")
     parser.add_argument("--seconds", type=float, help="of each attack")
+    parser.add_argument("--attackers", type=int, default=ATTACKERS, help=f"at most {ATTACKERS}")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -455,7 +458,7 @@ def main(arguments: list[str] | None = None) -> list[Outcome]:
         for name, attack in ATTACKS.items():
             if options.only and name not in options.only:
                 continue
-            outcomes.append(measure(site, name, attack, seconds))
+            outcomes.append(measure(site, name, attack, seconds, options.attackers))
             print(row(outcomes[-1]), flush=True)
     if options.json:
         figures = [
@@ -463,7 +466,7 @@ def main(arguments: list[str] | None = None) -> list[Outcome]:
             for one in outcomes
             for share in (50, 99)
         ]
-        setting = {"attackers": ATTACKERS, "seconds": seconds}
+        setting = {"attackers": options.attackers, "seconds": seconds}
         options.json.write_text(json.dumps({"figures": figures, "setting": setting}, indent=1))
     return outcomes
 

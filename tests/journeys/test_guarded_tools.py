@@ -28,7 +28,7 @@ from surefoot.policies.openai import OpenAIPolicy
 from surefoot.server import GatewaySettings, PageSettings, ToolGuard, create_pages_app, open_database
 
 CHROMIUM = shutil.which("chromium")
-CALLS = int(os.environ.get("SUREFOOT_GUARD_CALLS", "20"))
+CALLS = int(os.environ.get("SUREFOOT_GUARD_CALLS", "3"))
 """Calls that are timed with and without the guard."""
 TOOLS = [
     {

@@ -42,65 +42,51 @@ def test_every_answer_is_declared(found):
     assert "HTTPValidationError" not in document["components"]["schemas"]
 
 
-FIELDS = [
-    "after",
-    "annotators",
-    "chosen",
-    "comment",
-    "control_share",
-    "expires",
-    "format",
-    "instructions",
-    "key",
-    "kind",
-    "lease_minutes",
-    "make",
-    "milliseconds",
-    "name",
-    "note",
-    "password",
-    "phase",
-    "policy",
-    "project",
-    "random_share",
-    "rate",
-    "reason",
-    "role",
-    "roles",
-    "scopes",
-    "screening_pass",
-    "state",
-    "step",
-    "subject",
-    "trace",
-    "user",
-    "value",
-    "value-0",
-    "version",
-    "what",
-    "which",
-    "words",
-]
-"""Names of the fields of the pages' forms."""
+PROJECT, ITEM = "/projects/{project_id}", "/projects/{project_id}/items/{item_id}"
+FORMS = {
+    "/sign-in": "name password next csrf",
+    "/sign-out": "csrf",
+    "/projects": "name",
+    f"{PROJECT}/settings": "version name instructions show_answer annotators value-1 value0 value1 "
+    "screening_pass lease_minutes archived",
+    f"{PROJECT}/members": "name role inactive",
+    f"{PROJECT}/queue": "version policy scorer random_share control_share",
+    f"{PROJECT}/files": "make",
+    f"{PROJECT}/adjudicate/{{item_id}}": "step value note after",
+    f"{PROJECT}/flags/{{comment_id}}": "state kind",
+    f"{ITEM}/label": "step value milliseconds comment key after",
+    f"{ITEM}/undo": "key",
+    f"{ITEM}/skip": "reason words",
+    f"{ITEM}/comment": "kind comment step",
+    "/people": "name password role",
+    "/people/{user_id}": "what password role",
+    "/requests/import": "which into model strategy policy scorer session project",
+    "/held/{number}": "decision comment",
+}
+"""Fields of each form of the pages."""
+WORDS = ["1", "0.5", "-1", "NaN", "admin", "flag", "order", "nothing", "chosen", "approve", "password"]
+"""Values that are valid in some field."""
 EXAMPLES = int(os.environ.get("SUREFOOT_SCHEMATHESIS_EXAMPLES", "1"))
 """Requests to a page of each kind (valid or not); five times as many to a route of the gateway."""
 GATEWAY = ("/v1", "/metrics", "/health", "/ready")
 
 
 def described_pages(app):
-    """The OpenAPI document of the pages: numbers are often of rows that there are, forms have any fields."""
+    """The OpenAPI document of the pages with their forms; numbers are often of rows that there are."""
     document = app.openapi()
-    for path in document["paths"].values():
+    forms = dict(FORMS)
+    for name, path in document["paths"].items():
         for method, operation in path.items():
             operation["responses"].pop("422", None)
             for parameter in operation.get("parameters", ()):
                 if parameter["schema"].get("type") == "integer":
                     parameter["schema"] = {"anyOf": [{"enum": [1]}, {"type": "integer"}]}
             if method == "post":
-                values = {"anyOf": [{"enum": ["1", "0.5", "-1", "NaN", "admin", "flag"]}, {"type": "string"}]}
-                schema = {"type": "object", "properties": dict.fromkeys(FIELDS, values)}
+                values = {"anyOf": [{"enum": WORDS}, {"type": "string"}]}
+                schema = {"type": "object", "properties": dict.fromkeys(forms.pop(name).split(), values)}
                 content = {"application/x-www-form-urlencoded": {"schema": schema}}
                 operation["requestBody"] = {"content": content}
+    assert not forms, "forms of pages that do not exist"
     return document
 
 

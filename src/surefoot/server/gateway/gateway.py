@@ -334,12 +334,12 @@ class Holds:
         except TimeoutError:
             return None, str(number)
         except asyncio.CancelledError:  # the client has disconnected, or the server stops
-            self._abandoning = asyncio.ensure_future(asyncio.to_thread(self._abandon, number))
+            self._abandoning = asyncio.ensure_future(self._try(self._store.abandon, number))
             raise
         finally:
             self._waiting.pop(number, None)
         self._on_review(review)
-        if review.approved and not await asyncio.to_thread(self._delivered, number):
+        if review.approved and not await self._try(self._store.deliver, number):
             review = Review(approved=False, comment="the approval was used before, or could not be read")
         return review, str(number)
 
@@ -352,20 +352,13 @@ class Holds:
         approved = call.review is not None and call.review.approved
         return call, approved and await asyncio.to_thread(self._store.deliver, number)
 
-    def _delivered(self, number: int) -> bool:
+    async def _try(self, change: Callable[[int], T], number: int) -> T | None:
+        """Change the stored call; ``None`` if the store fails."""
         try:
-            return self._store.deliver(number)
+            return await asyncio.to_thread(change, number)
         except StoreError as error:
-            _LOG.warning("the delivery of held call %d could not be stored: %s", number, error)
-            return False
-
-    def _abandon(self, number: int) -> None:
-        try:
-            self._store.abandon(number)
-        except StoreError as error:
-            _LOG.warning(
-                "the client of held call %d has disconnected; storing that failed: %s", number, error
-            )
+            _LOG.warning("the state of held call %d could not be stored: %s", number, error)
+            return None
 
     async def close(self) -> None:
         """Stop polling."""

@@ -169,7 +169,7 @@ def score_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
                     ScoredSolution(
                         steps=_texts(item),
                         scores=list(record.scores),
-                        value=value_of(record, how),
+                        value=value_of(record.scores, how),
                         unscored_reason=record.unscored_reason,
                     )
                     for item, record in zip(items, records, strict=True)
@@ -227,10 +227,10 @@ def require_scorer(gateway: Gateway, model: str | None) -> str:
     return name
 
 
-def value_of(record: StepScores, how: TraceRule) -> float | None:
-    """The aggregated score, ``None`` if a step was not scored."""
+def value_of(scores: Sequence[float | None], how: TraceRule) -> float | None:
+    """The aggregated score; ``None`` if the rule does not apply, such as where a step was not scored."""
     try:
-        return aggregate(record.scores, how)
+        return aggregate(scores, how)
     except ScoreError:
         return None
 
@@ -257,7 +257,7 @@ async def _verify(
     observations.score(record.scores)
     observations.count("unscored", not complete)
     observations.count("accepted", decision == "accept")
-    value = value_of(record, gateway.aggregation)
+    value = value_of(record.scores, gateway.aggregation)
     candidate = GatewayCandidate(trace=item.trace, chosen=False, choice=None, score=value, scores=record)
     await gateway.record(entry.success(usage=record.usage, candidates=(candidate,), decision=decision))
     gateway.metrics.verdicts.labels(decision).inc()

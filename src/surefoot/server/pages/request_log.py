@@ -123,21 +123,14 @@ def _in_order(candidates: Sequence[GatewayCandidate]) -> list[GatewayCandidate]:
     return sorted(candidates, key=lambda one: (-1 if one.choice is None else one.choice, not one.chosen))
 
 
-def _candidate(one: GatewayCandidate) -> dict[str, Any]:
-    scores = one.scores.scores if one.scores else ()
+def _candidate(candidate: GatewayCandidate) -> dict[str, Any]:
+    trace, scores = candidate.trace, candidate.scores
     return {
-        "chosen": one.chosen,
-        "choice": one.choice,
-        "weight": one.weight,
-        "score": one.score,
-        "reason": one.reason,
-        "scorer": one.scores.scorer if one.scores else None,
-        "strip": strip(scores),
-        "answer": one.trace.answer,
-        "outcome": one.trace.outcome,
-        "error": one.trace.error,
-        "steps": [one.trace.step_text(index) for index in range(len(one.trace.steps))]
-        or [whole_text(one.trace)],
+        **candidate.model_dump(include={"chosen", "choice", "weight", "score", "reason"}),
+        **trace.model_dump(include={"answer", "outcome", "error"}),
+        "scorer": scores.scorer if scores else None,
+        "strip": strip(scores.scores if scores else ()),
+        "steps": [trace.step_text(index) for index in range(len(trace.steps))] or [whole_text(trace)],
     }
 
 

@@ -15,7 +15,6 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from surefoot.errors import ScoreError
 from surefoot.labelling.verifiers.programs import TraceProgram, reference_program
 from surefoot.labels import LabelRule
 from surefoot.printable import printable
@@ -29,8 +28,9 @@ from surefoot.records import (
     StepScores,
     Trace,
 )
-from surefoot.scores import AGGREGATORS, aggregate
+from surefoot.scores import AGGREGATORS
 from surefoot.segment import trace_blocks
+from surefoot.server.gateway.score import value_of
 from surefoot.server.pages.access import ReaderPlace, pages_of
 from surefoot.server.pages.forms import query_of
 from surefoot.server.pages.render import next_page, show, twin
@@ -260,13 +260,7 @@ def strip(scores: Sequence[float | None], first_error: int | None = None) -> lis
 
 def aggregates(scores: Sequence[float | None]) -> dict[str, float | None]:
     """The step scores aggregated by every rule; ``None`` where a rule does not apply."""
-    values: dict[str, float | None] = {}
-    for how in AGGREGATORS:
-        try:
-            values[how] = aggregate(scores, how)
-        except ScoreError:
-            values[how] = None
-    return values
+    return {how: value_of(scores, how) for how in AGGREGATORS}
 
 
 def scorer_strips(scores: Sequence[StepScores], first_error: int | None) -> list[dict[str, Any]]:
