@@ -44,7 +44,7 @@ from surefoot.lab import (
     parse_problem,
     worked_solution,
 )
-from surefoot.labelling import MonteCarloLabeller, SoftEstimate
+from surefoot.labelling import Estimate, MonteCarloLabeller
 from surefoot.policies import PromptFormat, TransformersPolicy, sample_traces
 from surefoot.protocols import Policy, SampleRequest, SampleResult
 from surefoot.records import Message, Usage
@@ -54,7 +54,9 @@ from surefoot.stats import auc_by_problem, bootstrap_mean, bootstrap_totals
 QUOTED = "\n\nThe solution so far follows."
 CHAT = PromptFormat(chat=True, template="{problem}")
 REFERENCE = 64
-SHARES = (0.0, 0.25, 0.5, 1.0)
+BEHAVIOURS = {"restart_25": (0.25, 0.0), "restart_50": (0.5, 0.0), "restart_100": (1.0, 0.0)}
+BEHAVIOURS |= {"correct_25": (0.0, 0.25), "correct_50": (0.0, 0.5), "correct_100": (0.0, 1.0)}
+"""Shares of replies that start again, and that correct the prefix."""
 METRICS = ("right", "wrong", "distance", "first_error", "uncounted", "unlabelled")
 
 
@@ -125,7 +127,7 @@ def label(
         policy=policy,
         grader=grader,
         prompt=prompt,
-        rule=SoftEstimate(rollouts=rollouts),
+        estimate=Estimate(rollouts=rollouts),
         prefix_in="user-turn" if quoted else "answer",
         sampling=sampling,
         seed=seed,
@@ -197,6 +199,7 @@ def lab_figures(problems: int, first_seed: int) -> list[dict[str, object]]:
     policy, sampling = TransformersPolicy.from_pretrained(POLICY), Sampling(max_tokens=96)
     policy.tokenizer.chat_template = LOCK_TEMPLATE
     ways: dict[str, list[Labelled]] = {}
+    found: list[dict[str, object]] = []
     with AnswerChecker("exact") as checker:
         grader = Grader(checker=checker, styles=("phrase",))
         for seed in range(first_seed, first_seed + 3):
@@ -241,18 +244,14 @@ def lab_figures(problems: int, first_seed: int) -> list[dict[str, object]]:
                 "continued": labels(policy, PromptFormat(), 8, seed + 100),
                 "itself": labels(policy, CHAT, 8, seed + 100),
             }
-            for kind in ("restart", "correct"):
-                for share in SHARES[kind == "correct" :]:
-                    chat = QuotingChat(
-                        policy=policy,
-                        restart=share if kind == "restart" else 0.0,
-                        correct=share if kind == "correct" else 0.0,
-                    )
-                    rows[f"{kind}_{100 * share:.0f}"] = labels(chat, CHAT, 8, seed + 100)
+            for name, (restart, correct) in BEHAVIOURS.items():
+                chat = QuotingChat(policy=policy, restart=restart, correct=correct)
+                rows[name] = labels(chat, CHAT, 8, seed + 100)
             for name, of_way in rows.items():
                 ways.setdefault(name, []).append(measured(items, of_way, errors, 8, seed, reference))
-            print(f"seed {seed} done", flush=True)
-    return [each for name, seeds in ways.items() for each in figures(name, seeds)]
+            print(f"seed {seed} done: all so far", flush=True)
+            found = [each for name, seeds in ways.items() for each in figures(name, seeds)]
+    return found
 
 
 ASKED = """\
