@@ -26,7 +26,6 @@ from .rater_agreement import Agreement as Agreement
 from .rater_agreement import agreement as agreement
 from .rater_agreement import cohens_kappa as cohens_kappa
 from .rater_agreement import contingency as contingency
-from .rater_agreement import gwets_ac1 as gwets_ac1
 from .roc import Auc as Auc
 from .roc import auc_by_problem as auc_by_problem
 from .roc import roc_auc as roc_auc

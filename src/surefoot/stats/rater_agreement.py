@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -53,9 +53,8 @@ def agreement(
 ) -> Agreement:
     """All coefficients of ``ratings`` [raters, units]; NaN if undefined.
 
-    In addition to the ratings, memory grows with the number of distinct units. ``level`` is for alpha; the
-    other coefficients only compare for equality. ``categories`` are the possible values, for AC1; by default
-    the values that occur. Raises ``LabelError`` for another shape, or a value outside ``categories``.
+    ``level`` is for alpha; the other coefficients only compare for equality. ``categories`` are the possible
+    values, for AC1; by default the values that occur. Raises ``LabelError`` for another shape, or a value outside ``categories``.
     """
     units = _distinct(ratings)
     paired = units.of((~np.isnan(units.values)).sum(axis=0) >= 2)
@@ -101,16 +100,6 @@ def cohens_kappa(table: ArrayLike) -> float:
     return _kappa(float(counts.sum()), float(np.trace(counts)), by_chance)
 
 
-def gwets_ac1(ratings: Iterable[ArrayLike], *, categories: Sequence[float] | None = None) -> float:
-    """Gwet's AC1, (p_a - p_e) / (1 - p_e) with p_e = sum of pi_k (1 - pi_k) / (q - 1) over q categories.
-
-    p_a is ``Agreement.raw``; pi_k is the mean share of category k among a unit's ratings, over all units
-    with a rating. NaN if no unit has two ratings, or q is below 2 (name the ``categories`` if raters used
-    only one of them). Raises ``LabelError`` as ``agreement``.
-    """
-    return _ac1(_counted(_distinct(ratings)), categories)
-
-
 def alpha_of(margin: ArrayLike, disagreement: float, values: ArrayLike, *, level: Level = "nominal") -> float:
     """Alpha 1 - (n - 1) D_o / D_e from how often each of ``values`` was given, ``margin`` [values].
 
@@ -152,31 +141,19 @@ class _Units(NamedTuple):
         return _Units(self.values[:, members], self.times[members])
 
 
-_CHUNK = 1 << 18
-"""Units that are looked at together."""
-
-
 def _distinct(ratings: Iterable[ArrayLike]) -> _Units:
-    rows = _rows(ratings)
-    parts = []
-    for start in range(0, max(len(rows[0]) if rows else 0, 1), _CHUNK):
-        values = np.array([row[start : start + _CHUNK] for row in rows], dtype=float).reshape(len(rows), -1)
-        parts.append(_merged(_Units(values, np.ones(values.shape[1]))))
-    return _merged(
-        _Units(
-            np.concatenate([part.values for part in parts], axis=1), np.concatenate([p.times for p in parts])
-        )
-    )
-
-
-def _merged(units: _Units) -> _Units:
-    """Equal units as one."""
-    key = np.zeros(len(units.times), dtype=np.int64)
-    for row in units.values:
+    rows = [np.asarray(row) for row in ratings]
+    if any(row.ndim != 1 for row in rows):
+        raise LabelError(f"'ratings' must have shape [raters, units], not {np.shape(rows)}")
+    if len({len(row) for row in rows}) > 1:
+        raise LabelError("'ratings' must have as many units for each rater; use NaN for missing")
+    key = np.zeros(len(rows[0]) if rows else 0, dtype=np.int64)
+    for row in rows:
         seen, code = np.unique(row, return_inverse=True)
         key = np.unique(key * len(seen) + code, return_inverse=True)[1]
-    _, first = np.unique(key, return_index=True)
-    return _Units(units.values[:, first], np.asarray(np.bincount(key, weights=units.times), dtype=float))
+    _, first, times = np.unique(key, return_index=True, return_counts=True)
+    values = np.array([row[first] for row in rows], dtype=float).reshape(len(rows), -1)
+    return _Units(values, times.astype(float))
 
 
 class _Counts(NamedTuple):
@@ -269,12 +246,3 @@ def _scale(seen: FloatArray, values: Sequence[float] | None) -> FloatArray:
     if len(foreign):
         raise LabelError(f"'ratings' holds {foreign[0]:g}, which is not among the categories {list(scale)}")
     return scale
-
-
-def _rows(ratings: Iterable[ArrayLike]) -> list[NDArray[Any]]:
-    rows = [np.asarray(row) for row in ratings]
-    if any(row.ndim != 1 for row in rows):
-        raise LabelError(f"'ratings' must have shape [raters, units], not {np.shape(rows)}")
-    if len({len(row) for row in rows}) > 1:
-        raise LabelError("'ratings' must have as many units for each rater; use NaN for missing")
-    return rows
