@@ -132,10 +132,10 @@ def test_drawing_leaves_the_global_settings_alone():
 
 
 def test_curve_figure_draws_the_values_on_a_log2_axis():
-    figure = curve_figure(curves(), ylabel="solved")
+    figure = curve_figure(curves())
     (axes,) = figure.axes
     assert axes.get_xscale() == "log"
-    assert axes.get_ylabel() == "solved"
+    assert axes.get_ylabel() == "accuracy"
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "4", "64"]
     lines = {line.get_label(): line for line in axes.get_lines()}
     np.testing.assert_array_equal(lines["pass@N"].get_xdata(), [1, 4, 64])

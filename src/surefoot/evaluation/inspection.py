@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from statistics import median
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from surefoot.evaluation.report import JSONResult, Report
 from surefoot.formats.imports import IMPORT_KEY, ImportedTrace
@@ -74,12 +74,12 @@ Readable = ImportedTrace | StepScores
 class Finding:
     """One suspicious step."""
 
+    check: str
     trace_id: str
     row: int | None
     """Row of the trace in its file, counted from 1, where the format has rows."""
     step: int
     """Number of the step, counted from 1; 0 in a trace without steps."""
-    check: str
     reason: str
     quote: str
     """The beginning of the step's text."""
@@ -129,16 +129,13 @@ class Inspection(JSONResult):
             if number:
                 report.table([what, "count"], list(number.items()))
         if self.tools:
-            of_tool: dict[str, Any] = {name: name for name in ("name", "calls", "errors", "arguments")}
-            report.heading("Tools").records("", self.tools, of_tool)
+            report.heading("Tools").table(*_table_of(self.tools))
         report.heading("Checks").text(self.summary)
         counts: list[list[Cell]] = [[name, CHECKS[name], count] for name, count in self.findings.items()]
         report.table(["check", "finds", "steps"], counts)
-        names = ("check", "trace_id", "row", "step", "reason", "quote")
-        columns: dict[str, Any] = {name: name for name in names}
         if self.most_suspicious:
-            report.heading("Most suspicious steps").records("", self.most_suspicious, columns)
-            report.heading("First suspicious step of each run").records("", self.first_suspicious, columns)
+            report.heading("Most suspicious steps").table(*_table_of(self.most_suspicious))
+            report.heading("First suspicious step of each run").table(*_table_of(self.first_suspicious))
         return report
 
     @property
@@ -154,6 +151,12 @@ class Inspection(JSONResult):
             f"The checks name a first suspicious step in {named:,} of {traces:,} traces; of the other "
             f"{self.cannot_tell:,} they cannot tell."
         )
+
+
+def _table_of(items: Sequence[Finding | ToolUse]) -> tuple[list[str], list[list[Cell]]]:
+    """Names of the fields, and a row of their values for each item."""
+    names = [field.name for field in fields(items[0])] if items else []
+    return names, [[getattr(item, name) for name in names] for item in items]
 
 
 def inspect_traces(

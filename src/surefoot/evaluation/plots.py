@@ -29,9 +29,7 @@ Line = tuple[list[Any], list[Interval]]
 """x and y."""
 
 
-def curve_figure(
-    curves: Mapping[str, Mapping[int, Interval]], *, xlabel: str = "samples (N)", ylabel: str = "accuracy"
-) -> Figure:
+def curve_figure(curves: Mapping[str, Mapping[int, Interval]]) -> Figure:
     """Accuracy against the number of samples on a log2 axis: one line per name, up to six with intervals.
 
     Raises ``ValueError`` for no curves, an empty curve, or a size below 1.
@@ -40,7 +38,7 @@ def curve_figure(
     if not sizes or min(sizes) < 1 or not all(curves.values()):
         raise ValueError("'curves' needs at least one point in each curve, at sizes of 1 or more")
     lines = {name: [(sorted(curve), [curve[n] for n in sorted(curve)])] for name, curve in curves.items()}
-    return _lines(lines, xlabel, ylabel, log=True)
+    return _lines(lines, "samples (N)", "accuracy", log=True)
 
 
 def plot_figure(plot: Plot, tables: Mapping[str, Sequence[Measures]]) -> Figure | None:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from html import escape
 from itertools import takewhile
-from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from pydantic import BaseModel
 
@@ -28,10 +27,6 @@ from surefoot.stats.intervals import Cell, Interval, format_cell
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-
-T = TypeVar("T")
-Column: TypeAlias = str | Callable[[T], Cell]
-"""Attribute (``"counts.used"``) or function."""
 
 PRINTED_ROWS = 60
 """Rows of a table that ``--tables`` prints; the page has all of them."""
@@ -225,32 +220,18 @@ class Report:
         """Add a paragraph of plain text; markup in it is escaped."""
         return self._add(f"<p>{escape(paragraph)}</p>")
 
-    def table(
-        self,
-        headers: Sequence[str],
-        rows: Sequence[Sequence[Cell]],
-        caption: str = "",
-        *,
-        spec: str = ".4g",
-        folded: bool = True,
-    ) -> Self:
-        """Add a table; floats and intervals are formatted with ``spec`` (:func:`surefoot.stats.format_cell`).
+    def table(self, headers: Sequence[str], rows: Sequence[Sequence[Cell]], caption: str = "") -> Self:
+        """Add a table, which shows its caption until the reader opens it; it is open on paper.
 
-        A folded table shows its caption until the reader opens it; it is open on paper. Raises ``ValueError``
-        if a row is not as long as ``headers``.
+        Raises ``ValueError`` if a row is not as long as ``headers``.
         """
         for number, row in enumerate(rows):
             if len(row) != len(headers):
                 raise ValueError(f"rows[{number}] has {len(row)} cells, but there are {len(headers)} headers")
-        html = table_html(headers, rows, caption, spec)
-        if folded and caption:
+        html = table_html(headers, rows, caption)
+        if caption:
             html = f"<details><summary>{escape(caption)} ({len(rows)} rows)</summary>{html}</details>"
         return self._add(html)
-
-    def records(self, caption: str, items: Iterable[T], columns: Mapping[str, Column[T]]) -> Self:
-        """Add a table with one row per item."""
-        cells = [attrgetter(column) if isinstance(column, str) else column for column in columns.values()]
-        return self.table(list(columns), [[cell(item) for cell in cells] for item in items], caption)
 
     def tables(self, results: Any) -> Self:
         """Add the tables of a result, which are printed as well unless a cell has several lines."""

@@ -19,7 +19,7 @@ from .label_studio import write_label_studio as write_label_studio
 from .math_aps import read_math_aps as read_math_aps
 from .math_shepherd import read_math_shepherd as read_math_shepherd
 from .prm800k import read_prm800k as read_prm800k
-from .prm800k_steps import read_prm800k_steps as read_prm800k_steps
+from .prm800k import read_prm800k_steps as read_prm800k_steps
 from .prmbench import read_prmbench as read_prmbench
 from .prmbench import read_prmbench_controls as read_prmbench_controls
 from .problems import read_gsm8k as read_gsm8k

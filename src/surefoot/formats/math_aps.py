@@ -19,7 +19,7 @@ from surefoot.formats.rows import RECORD_BYTES, FileRow, TraceBuilder, expand_ro
 from surefoot.io.files import ReadReport
 from surefoot.io.limits import FileLimits, RowSize
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Problem, Step, StepLabel, Trace
+from surefoot.records import Problem, Step, Trace
 
 _NAME = "math-aps"
 _SEPARATOR = "\n\n"
@@ -169,16 +169,8 @@ def _trace(
         meta=meta,
     )
     labels = tuple(
-        StepLabel(
-            trace_id=trace.id,
-            step=index,
-            kind="value",
-            value=value,
-            reason="not estimated" if value is None else None,
-            source=_NAME,
-            created=builder.created,
-        )
-        for index, state in enumerate(path)
+        builder.label(trace, step, value, _NAME, kind="value", reason="not estimated")
+        for step, state in enumerate(path)
         if id(state) in new
         for value in state.values
     )

@@ -13,7 +13,7 @@ from surefoot.errors import RecordError
 from surefoot.formats.rows import FileRow, TraceBuilder, read_rows
 from surefoot.io.files import ReadReport
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Problem, StepLabel
+from surefoot.records import Problem
 
 TAG = "ки"
 _FIRST = "Step 1: "
@@ -49,15 +49,8 @@ def _labelled(row: _MathShepherdRow, builder: TraceBuilder) -> LabelledTrace:
     meta = {} if row.task is None else {"task": row.task}
     trace = builder.trace(problem, steps, answer=answer if mark else None, meta=meta)
     labels = tuple(
-        StepLabel(
-            trace_id=trace.id,
-            step=index,
-            kind="value",
-            value=1.0 if mark == "+" else 0.0,
-            source=_NAME,
-            created=builder.created,
-        )
-        for index, mark in enumerate(marks)
+        builder.label(trace, step, float(mark == "+"), _NAME, kind="value")
+        for step, mark in enumerate(marks)
         if mark
     )
     return LabelledTrace(problem=problem, trace=trace, labels=labels)

@@ -1,24 +1,34 @@
-"""PRM800K as published (Lightman et al., arXiv 2305.20050): one record per labelling session.
+"""PRM800K (Lightman et al., arXiv 2305.20050), as published and as step rows.
 
-Each step offers completions, one of which (or the labeller's own) was chosen and continued.
+Published is one record per labelling session; each step offers completions, one of which (or the labeller's
+own) was chosen and continued. A step row has one rated response and the prefix that it continues.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Required
 
-from pydantic import AfterValidator, ConfigDict, ValidatorFunctionWrapHandler, WrapValidator, with_config
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    with_config,
+)
 from typing_extensions import TypedDict
 
 from surefoot.errors import RecordError
-from surefoot.formats.rows import SEPARATOR_KEY, Finite, expand_rows
+from surefoot.formats.rows import SEPARATOR_KEY, FileRow, Finite, expand_rows, read_rows
 from surefoot.io.files import ReadReport
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Evidence, Problem, Step, StepLabel, Trace, content_id, trusted_copy
+from surefoot.records import Evidence, Problem, Step, StepLabel, Trace, content_id, now, trusted_copy
 
 _ANSWER_MARK = "# Answer"
 
@@ -110,7 +120,7 @@ class _Offer(NamedTuple):
     flagged: bool
 
 
-class RatedStep(NamedTuple):
+class _RatedStep(NamedTuple):
     """One rated completion of a path."""
 
     step: int
@@ -135,7 +145,7 @@ def _traces(record: _SessionRow) -> Iterator[LabelledTrace]:
         raise RecordError(
             f"field 'label.steps': no completion (finish_reason {label.get('finish_reason')!r})"
         )
-    traces = PathTraces(problem, created=_time(timestamp), rater=rater)
+    traces = _PathTraces(problem, created=_time(timestamp), rater=rater)
     meta, texts = _meta(record), [offer.text for offer in path]
 
     def trace(offers: list[_Offer], branch: str, place: list[int] | None) -> LabelledTrace:
@@ -201,12 +211,12 @@ def _chosen(step: _SessionStep, index: int, offers: list[_Offer], pre_generated:
     return next((offer.number for offer in offers if offer.rating == -1.0), None)
 
 
-def _rated(offer: _Offer, step: _SessionStep, branch: str) -> RatedStep:
+def _rated(offer: _Offer, step: _SessionStep, branch: str) -> _RatedStep:
     chosen = branch == "main" and (offer.human or step.get("chosen_completion") is not None)
     row = {"is_preferred_response": chosen, "is_human_response": offer.human}
     if offer.flagged:
         row["flagged"] = True
-    return RatedStep(offer.step, offer.rating, row)
+    return _RatedStep(offer.step, offer.rating, row)
 
 
 def _answer(text: str) -> str | None:
@@ -238,7 +248,7 @@ _SEPARATOR = "\n"
 """Text between two steps; it belongs to the step before it."""
 
 
-class PathTraces:
+class _PathTraces:
     """Builds the labelled traces of one tree of PRM800K.
 
     The fields that all traces and all labels have in common are validated once. The others were validated
@@ -261,7 +271,7 @@ class PathTraces:
     def labelled(
         self,
         parts: list[str],
-        rated: Sequence[RatedStep],
+        rated: Sequence[_RatedStep],
         *,
         branch: str,
         identity: Sequence[object],
@@ -315,5 +325,130 @@ def _span(start: int, end: int) -> Step:
     return trusted_copy(_EMPTY_SPAN, {"start": start, "end": end})
 
 
-def _reason(step: RatedStep) -> str:
+def _reason(step: _RatedStep) -> str:
     return "written by the labeller, not rated" if step.row["is_human_response"] else "not rated"
+
+
+_Prefix = tuple[str, ...]
+
+
+class _StepRow(FileRow):
+    instruction: str = Field(min_length=1)
+    responses: list[str]
+    next_response: str
+    answer: str | None = None
+    is_human_response: bool = False
+    is_solution: bool = False
+    is_preferred_response: bool = False
+    rating: Rating | None
+    error_reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Group:
+    """Rows that rate the same response after the same prefix."""
+
+    prefix: _Prefix
+    text: str
+    rows: list[tuple[int, _StepRow]]
+
+    @property
+    def path(self) -> _Prefix:
+        return (*self.prefix, self.text)
+
+
+_Tree = dict[_Prefix, dict[str, _Group]]
+"""Groups of one problem by prefix and response."""
+
+
+def read_prm800k_steps(path: Path | str, *, report: ReadReport | None = None) -> Iterator[LabelledTrace]:
+    """Rebuild traces from step rows; the whole file is read before the first trace is yielded.
+
+    Rows with equal instruction and prefix are alternatives of one step. A main trace is a longest path of
+    rows each of which continues another; it ends with the preferred row, if there is none with the first row
+    rated −1, else with the first. Every other response becomes a trace of prefix and response, labelled on
+    its last step only. So each row is exactly one label and no prefix is invented.
+
+    The same response may be rated in several rows (it was sampled twice); its step then has all those labels,
+    whether or not they agree. ``meta["rows"]`` holds, for each label, the row's number and the fields without
+    a place in a label, including the machine-written ``error_reason`` of some exports. A row's ``answer``
+    becomes ``trace.answer`` of the trace that ends with it.
+    """
+    problems: dict[str, _Tree] = defaultdict(dict)
+    for number, row in read_rows(path, _StepRow, lambda number, row: (number, row), report):
+        prefix = tuple(row.responses)
+        groups = problems[row.instruction].setdefault(prefix, {})
+        group = groups.setdefault(row.next_response, _Group(prefix=prefix, text=row.next_response, rows=[]))
+        group.rows.append((number, row))
+    created = now()
+    for instruction, tree in problems.items():
+        problem = Problem(text=instruction, source="prm800k")
+        yield from _tree_traces(problem, tree, _PathTraces(problem, created=created))
+
+
+def _tree_traces(problem: Problem, tree: _Tree, traces: _PathTraces) -> Iterator[LabelledTrace]:
+    leaves = [[group for group in groups.values() if group.path not in tree] for groups in tree.values()]
+    main = [
+        _main_end(ends)
+        for ends, groups in zip(leaves, tree.values(), strict=True)
+        if len(ends) == len(groups)
+    ]
+    labelled: set[_Prefix] = set()
+    for end in main:
+        groups = _new_groups(end, tree, labelled)
+        if groups:  # empty if another path continues over a step that no row rates
+            yield _path_trace(traces, problem, end, groups, "main")
+    for ends in leaves:
+        for end in ends:
+            if end.path not in labelled:
+                yield _path_trace(traces, problem, end, [end], "alternative")
+
+
+def _main_end(ends: list[_Group]) -> _Group:
+    """The response that ends the main path, among those that nothing continues."""
+    for group in ends:
+        if any(row.is_preferred_response for _, row in group.rows):
+            return group
+    for group in ends:
+        if any(row.rating == -1.0 for _, row in group.rows):
+            return group
+    return ends[0]
+
+
+def _new_groups(end: _Group, tree: _Tree, labelled: set[_Prefix]) -> list[_Group]:
+    """Groups along the path to ``end`` that no earlier main trace has labelled; adds them to ``labelled``."""
+    groups: list[_Group] = []
+    for length in range(1, len(end.path) + 1):
+        path = end.path[:length]
+        group = tree.get(path[:-1], {}).get(path[-1])
+        if group is not None and path not in labelled:
+            labelled.add(path)
+            groups.append(group)
+    return groups
+
+
+def _path_trace(
+    traces: _PathTraces, problem: Problem, end: _Group, groups: list[_Group], branch: str
+) -> LabelledTrace:
+    rated = [
+        _RatedStep(step=len(group.prefix), rating=row.rating, row=_note(number, row))
+        for group in groups
+        for number, row in group.rows
+    ]
+    answers = [row.answer for _, row in end.rows if row.answer is not None]
+    return traces.labelled(
+        list(end.path),
+        rated,
+        branch=branch,
+        identity=("steps", problem.id),
+        answer=answers[0] if answers else None,
+        finish_reason="solution" if any(row.is_solution for _, row in end.rows) else None,
+        meta={},
+    )
+
+
+def _note(number: int, row: _StepRow) -> dict[str, Any]:
+    fields = {"is_human_response", "is_preferred_response", "is_solution"}
+    fields |= set() if row.answer is None else {"answer"}
+    fields |= {"error_reason"} & row.model_fields_set
+    return {"row": number, **row.model_dump(include=fields)}

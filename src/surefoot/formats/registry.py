@@ -37,8 +37,7 @@ from surefoot.formats.observations import is_langfuse, is_langsmith, read_langfu
 from surefoot.formats.openhands import is_openhands, read_openhands
 from surefoot.formats.otel_spans import is_otel_spans, read_otel_spans, write_otel_events
 from surefoot.formats.own_rows import read_own_rows, write_own_rows
-from surefoot.formats.prm800k import read_prm800k
-from surefoot.formats.prm800k_steps import read_prm800k_steps
+from surefoot.formats.prm800k import read_prm800k, read_prm800k_steps
 from surefoot.formats.prmbench import read_prmbench, read_prmbench_controls
 from surefoot.formats.problems import read_gsm8k, read_gsm8k_solutions, read_math500
 from surefoot.formats.processbench import read_processbench, write_processbench

@@ -34,7 +34,7 @@ from surefoot.io.limits import FileLimits, RowSize, open_bounded, read_whole
 from surefoot.io.sources import files_of
 from surefoot.labels import AFTER_FIRST_ERROR, NO_ERROR, up_to_first_error
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Evidence, Problem, Step, StepLabel, Trace, content_id, now
+from surefoot.records import Evidence, LabelKind, Problem, Step, StepLabel, Trace, content_id, now
 
 T = TypeVar("T")
 M = TypeVar("M")
@@ -294,19 +294,33 @@ class TraceBuilder:
         """
         trace = self.trace(problem, parts, **fields)
         labels = tuple(
-            StepLabel(
-                trace_id=trace.id,
-                step=index,
-                kind="correctness",
-                value=value,
-                reason=AFTER_FIRST_ERROR if value is None else None,
-                source=source,
-                evidence=Evidence(message=error_message if value == -1.0 else None),
-                created=self.created,
-            )
-            for index, value in enumerate(values)
+            self.label(trace, step, value, source, message=error_message if value == -1.0 else None)
+            for step, value in enumerate(values)
         )
         return LabelledTrace(problem=problem, trace=trace, labels=labels)
+
+    def label(
+        self,
+        trace: Trace,
+        step: int,
+        value: float | None,
+        source: str,
+        *,
+        kind: LabelKind = "correctness",
+        reason: str = AFTER_FIRST_ERROR,
+        message: str | None = None,
+    ) -> StepLabel:
+        """A label; ``reason`` says why its value is ``None``, ``message`` is its evidence."""
+        return StepLabel(
+            trace_id=trace.id,
+            step=step,
+            kind=kind,
+            value=value,
+            reason=reason if value is None else None,
+            source=source,
+            evidence=Evidence(message=message),
+            created=self.created,
+        )
 
 
 def joined_trace(

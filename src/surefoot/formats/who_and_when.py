@@ -7,15 +7,14 @@ marked; whether the steps before and after it are correct is unknown.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 
 from surefoot.errors import RecordError
 from surefoot.formats.agent_processbench import whole_message
-from surefoot.formats.rows import FileRow, read_rows
+from surefoot.formats.rows import FileRow, TraceBuilder, read_rows
 from surefoot.io.files import ReadReport
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Evidence, Message, Problem, StepLabel, Trace, now
+from surefoot.records import Message, Problem, Trace
 
 
 class _Turn(FileRow):
@@ -41,8 +40,8 @@ def read_who_and_when(path: Path | str, *, report: ReadReport | None = None) -> 
     the hand-crafted runs add to it); entries of the person who asks become user messages. A file may be a
     single object, as in the data set.
     """
-    created = now()
-    return read_rows(path, _Row, lambda _, row: _labelled_run(row, created), report)
+    builder = TraceBuilder("")
+    return read_rows(path, _Row, lambda _, row: _labelled_run(row, builder), report)
 
 
 def agent_name(message: Message) -> str | None:
@@ -52,7 +51,7 @@ def agent_name(message: Message) -> str | None:
     return (message.name or "assistant").split(" (")[0]
 
 
-def _labelled_run(row: _Row, created: datetime) -> LabelledTrace:
+def _labelled_run(row: _Row, builder: TraceBuilder) -> LabelledTrace:
     messages = tuple(_message(turn) for turn in row.history)
     blamed = str(row.mistake_step)
     if not blamed.isdecimal() or int(blamed) >= len(messages):
@@ -66,15 +65,7 @@ def _labelled_run(row: _Row, created: datetime) -> LabelledTrace:
         outcome=False,
         meta={"who_and_when": row.model_dump(include={"question_ID", "mistake_agent", "mistake_step"})},
     )
-    label = StepLabel(
-        trace_id=trace.id,
-        step=int(blamed),
-        kind="correctness",
-        value=-1,
-        source="human",
-        evidence=Evidence(message=row.mistake_reason),
-        created=created,
-    )
+    label = builder.label(trace, int(blamed), -1, "human", message=row.mistake_reason)
     return LabelledTrace(problem=problem, trace=trace, labels=(label,))
 
 

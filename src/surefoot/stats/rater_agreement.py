@@ -54,7 +54,8 @@ def agreement(
     """All coefficients of ``ratings`` [raters, units]; NaN if undefined.
 
     ``level`` is for alpha; the other coefficients only compare for equality. ``categories`` are the possible
-    values, for AC1; by default the values that occur. Raises ``LabelError`` for another shape, or a value outside ``categories``.
+    values, for AC1; by default the values that occur. Raises ``LabelError`` for another shape, or a value
+    outside ``categories``.
     """
     units = _distinct(ratings)
     paired = units.of((~np.isnan(units.values)).sum(axis=0) >= 2)

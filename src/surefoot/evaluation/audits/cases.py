@@ -12,7 +12,7 @@ from surefoot.evaluation.audits.scorers import AuditedScorer
 from surefoot.evaluation.frame import JudgedTrace
 from surefoot.evaluation.label_sets import label_set
 from surefoot.lab.world import SolutionState, check_steps, parse_problem
-from surefoot.labels import NO_ERROR, LabelRule, all_good, first_error
+from surefoot.labels import NO_ERROR, all_good, first_error
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepLabel, Trace
 
@@ -50,14 +50,9 @@ class Case:
         return None if step == NO_ERROR else step
 
 
-def labelled_cases(
-    items: Sequence[ProblemTrace], labels: Sequence[StepLabel], reading: LabelRule | None = None
-) -> list[Case]:
-    """Cases from stored labels; ``reading`` defines which labels are good.
-
-    Raises ``LabelError`` if no label belongs to a step of the traces.
-    """
-    rows = label_set("labels", labels, [item.trace for item in items], reading).good
+def labelled_cases(items: Sequence[ProblemTrace], labels: Sequence[StepLabel]) -> list[Case]:
+    """Cases from stored labels. Raises ``LabelError`` if no label belongs to a step of the traces."""
+    rows = label_set("labels", labels, [item.trace for item in items]).good
     return [Case(item=item, good=tuple(row)) for item, row in zip(items, rows, strict=True)]
 
 

@@ -25,8 +25,8 @@ from surefoot.evaluation.report import Plot, Section
 from surefoot.lab.probe import ProbeResult
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace, Usage
-from surefoot.stats.bootstrap import Bootstrap
-from surefoot.stats.intervals import Interval, wilson_interval
+from surefoot.stats.bootstrap import Bootstrap, bootstrap_mean
+from surefoot.stats.intervals import Interval
 
 Truth = Callable[[Problem, Trace], bool]
 """Whether an edited solution is correct; the lab provides one (``cases.lab_right``)."""
@@ -215,9 +215,14 @@ def _cards(audit: GamingAudit, probe: ProbeResult | None, tolerance: float) -> l
     """The content probe, or else the swapped number; and the style edit that moves the score most."""
     cards = []
     if probe:
-        right = wilson_interval(round(probe.right * probe.lines), probe.lines)
-        text = f"of {probe.lines} lines: the correct digit of ten scores highest. Chance is 0.1."
-        cards.append(card("reads", right, text, probe.lines, "lines", null=0.1))
+        problems = len(probe.by_problem)
+        # lines of one problem are correlated, so problems are the resampled unit
+        right = bootstrap_mean(probe.by_problem, rng=np.random.default_rng(0))
+        text = (
+            f"of the lines ({probe.lines}, mean over {problems} problems): the correct digit of ten scores "
+            "highest. Chance is 0.1."
+        )
+        cards.append(card("reads", right, text, problems, null=0.1))
     for swap in [e for e in audit.effects if e.edit == "swapped number" and e.traces and not probe]:
         text = f"of {swap.traces} correct traces score lower after one number is changed; chance is 0.5."
         cards.append(card("reads", swap.fell, text, swap.traces, "traces", null=0.5))

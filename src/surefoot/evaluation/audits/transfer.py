@@ -9,12 +9,17 @@ from dataclasses import dataclass
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import Case
 from surefoot.evaluation.audits.scorers import AuditedScorer, AuditScores
-from surefoot.evaluation.benchmarks.first_errors import best_threshold, processbench_f1
+from surefoot.evaluation.benchmarks.first_errors import (
+    best_threshold,
+    f1_rates,
+    first_error_counts,
+    predicted_errors,
+)
 from surefoot.evaluation.frame import Card, Question, card
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.splits import half_of
 from surefoot.records import Usage
-from surefoot.stats.bootstrap import Bootstrap, Resample
+from surefoot.stats.bootstrap import Bootstrap, group_sums
 from surefoot.stats.intervals import UNKNOWN, Interval
 
 
@@ -49,13 +54,6 @@ class TransferAudit:
     """Where thresholds come from."""
     usage: dict[str, Usage]
     """Cost by scorer."""
-
-    def cell(self, train: str, test: str) -> TransferCell:
-        """The cell of a train and a test domain; ``KeyError`` if there is none."""
-        for cell in self.cells:
-            if (cell.train, cell.test) == (train, test):
-                return cell
-        raise KeyError(f"no cell for {train!r} on {test!r}")
 
 
 def audit_transfer(
@@ -138,17 +136,15 @@ def _cell(
         if good is not None
     ]
     values, labels, owners = _first_errors(cases, scores)
-
-    def f1(draw: Resample) -> float:
-        items = [int(n) for n in draw.items]
-        return processbench_f1([values[n] for n in items], [labels[n] for n in items], threshold or 0.0).f1
-
-    measured = threshold is not None and bool(owners)
+    f1 = UNKNOWN
+    if threshold is not None and owners:
+        counts = first_error_counts(predicted_errors(values, threshold), labels)
+        [_, _, f1] = bootstrap.totals([group_sums(counts, owners)], f1_rates)
     return TransferCell(
         train=train,
         test=test,
         auc=bootstrap.auc(*map(list, zip(*steps, strict=True))) if steps else UNKNOWN,
-        f1=bootstrap.statistic(owners, f1) if measured else UNKNOWN,
+        f1=f1,
         threshold=threshold,
         traces=len(owners),
         unscored=sum(all(score is None for score in row) for row in values),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from surefoot.errors import LabelError
 from surefoot.evaluation.splits import POSITIONS, position_of, threshold_above
@@ -76,20 +76,29 @@ def processbench_f1(
     """
     _check_labels(step_scores, labels)
     scored = [_scored(scores) for scores in step_scores]
-    rows = zip(step_scores, labels, scored, strict=True)
-    hits = [bool(count) and first_error_below(row, threshold) == label for row, label, count in rows]
-    errors = [hit for hit, label in zip(hits, labels, strict=True) if label >= 0]
-    corrects = [hit for hit, label in zip(hits, labels, strict=True) if label < 0]
-    acc_error, acc_correct = _share(sum(errors), len(errors)), _share(sum(corrects), len(corrects))
+    totals = first_error_counts(predicted_errors(step_scores, threshold), labels).sum(axis=0)
+    acc_error, acc_correct, f1 = f1_rates(totals[None, None])[0].tolist()
     return ProcessBenchResult(
         acc_error=acc_error,
         acc_correct=acc_correct,
-        f1=harmonic_mean(acc_error, acc_correct),
-        errors=len(errors),
-        corrects=len(corrects),
+        f1=f1,
+        errors=int(totals[1]),
+        corrects=int(totals[3]),
         unscored=scored.count(0),
         partial=sum(0 < count < len(row) for count, row in zip(scored, step_scores, strict=True)),
     )
+
+
+def predicted_errors(step_scores: StepScoreLists, threshold: float) -> list[int | None]:
+    """The first step below ``threshold`` of each trace, -1 for none, ``None`` without any score."""
+    return [first_error_below(row, threshold) if _scored(row) else None for row in step_scores]
+
+
+def first_error_counts(predicted: Predicted, labels: ArrayLike) -> FloatArray:
+    """Errors found, errors, correct traces without report, correct traces: [traces, 4], 1 or 0 each."""
+    indices, truth = np.array([-2 if index is None else index for index in predicted]), np.asarray(labels)
+    wrong, hit = truth >= 0, indices == truth
+    return np.stack([wrong & hit, wrong, ~wrong & hit, ~wrong], axis=1).astype(float)
 
 
 def best_threshold(step_scores: StepScoreLists, labels: Sequence[int]) -> Threshold:
@@ -139,10 +148,6 @@ def _hit_cuts(scores: Sequence[float | None], label: int, distinct: FloatArray) 
 
 def _scored(scores: Sequence[float | None]) -> int:
     return sum(score is not None and not math.isnan(score) for score in scores)
-
-
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else math.nan
 
 
 def _check_labels(step_scores: StepScoreLists, labels: Sequence[int]) -> None:
@@ -213,7 +218,7 @@ class FirstErrorEvaluator:
     def evaluate(self, predicted: Predicted, members: Sequence[int]) -> FirstErrors:
         """Over the traces of these indices, of which there must be at least one."""
         counts = self._by_problem(self._counts(predicted), members)
-        acc_error, acc_correct, f1 = self._bootstrap.totals([counts], _rates)
+        acc_error, acc_correct, f1 = self._bootstrap.totals([counts], f1_rates)
         wrong = [(self._cases[t].label, predicted[t]) for t in members if self._cases[t].label >= 0]
         return FirstErrors(
             acc_error=acc_error,
@@ -246,10 +251,7 @@ class FirstErrorEvaluator:
         return self._average(both, lambda t: _average_f1(t[..., :4]) - _average_f1(t[..., 4:]))
 
     def _counts(self, predicted: Predicted) -> FloatArray:
-        """Errors found, errors, correct traces without report, correct traces: [traces, 4], 1 or 0 each."""
-        indices = np.array([-2 if index is None else index for index in predicted])
-        wrong, hit = self._labels >= 0, indices == self._labels
-        return np.stack([wrong & hit, wrong, ~wrong & hit, ~wrong], axis=1).astype(float)
+        return first_error_counts(predicted, self._labels)
 
     def _by_problem(self, counts: FloatArray, members: Sequence[int]) -> FloatArray:
         return group_sums(counts[list(members)], [self._problems[t] for t in members])
@@ -260,7 +262,7 @@ class FirstErrorEvaluator:
         return self._bootstrap.totals(strata, statistic)[0]
 
 
-def _rates(totals_ns4: FloatArray) -> FloatArray:
+def f1_rates(totals_ns4: FloatArray) -> FloatArray:
     """Accuracy on errors, on correct traces, and F1 of the first stratum: [n, 3]."""
     return np.stack([rate[:, 0] for rate in _f1(totals_ns4)], axis=1)
 
