@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -24,13 +24,11 @@ from surefoot.io.tables import RecordTable, facts_of
 from surefoot.labels import LabelRule
 from surefoot.policies.devices import AS_SAVED, LOADING, Loading
 from surefoot.protocols import ProblemTrace
-from surefoot.records import Record, StepLabel, StepScores, Trace, Usage, content_id_of
+from surefoot.records import StepLabel, StepScores, Trace, Usage, content_id_of
 from surefoot.scores import require_scores
 
 if TYPE_CHECKING:
     from surefoot.io import ReadReport
-
-R = TypeVar("R", bound=Record)
 
 Progress = Callable[[str, int, int], None]
 """Receives the name of a source, the number of scored traces and the total."""
@@ -332,11 +330,7 @@ def scorer_tables(name: str | None, records: Sequence[StepScores]) -> dict[str, 
 
 
 def _stored(name: str, path: str, layout: StepLayout, reading: LabelRule | None) -> list[System]:
-    from surefoot.io import ReadReport
-
-    for records_of in (_scores, _labels, _published_scores, _judgements, _predictions):
-        report = ReadReport()
-        records = records_of(path, report)
+    for records, report, by_rater in _readings(path):
         first = next(records, None)
         if first is None:
             continue
@@ -344,7 +338,6 @@ def _stored(name: str, path: str, layout: StepLayout, reading: LabelRule | None)
         if isinstance(first, StepScores):
             systems = _of_scores(name, records, layout)
         else:
-            by_rater = records_of in (_judgements, _predictions)
             sets = label_sets(name, records, layout, lambda _: reading, by_rater=by_rater)
             systems = [_of_label_set(labels) for labels in sets]
         lines = report.bad_count
@@ -353,6 +346,26 @@ def _stored(name: str, path: str, layout: StepLayout, reading: LabelRule | None)
         f"{path}: no StepScores, no StepLabel and no published scores or judgements; see "
         "docs/reference/formats.md"
     )
+
+
+def _readings(path: str) -> Iterator[tuple[Iterator[Any], ReadReport, bool]]:
+    """What each kind of reader finds, its report, and whether it separates the raters of labels."""
+    from surefoot.formats.agent_processbench import read_agent_judgements, read_agent_predictions
+    from surefoot.formats.processbench import read_fover_scores
+    from surefoot.io import ReadReport, read_records
+
+    if all(file.name.endswith(ENDINGS) for file in files_of(path)):
+        report = ReadReport()
+        yield read_records(path, StepScores, report=report), report, False
+        report = ReadReport()
+        yield read_records(path, StepLabel, report=report), report, False
+    report = ReadReport()
+    yield read_fover_scores(path, report=report), report, False
+    report = ReadReport()
+    runs = read_agent_judgements(path, report=report)
+    yield (label for run in runs for labels in run.judges.values() for label in labels), report, True
+    report = ReadReport()
+    yield chain.from_iterable(read_agent_predictions(path, report=report)), report, True
 
 
 def _of_scores(name: str, records: Iterable[StepScores], layout: StepLayout) -> list[System]:
@@ -364,39 +377,3 @@ def _of_scores(name: str, records: Iterable[StepScores], layout: StepLayout) -> 
         scorers[record.scorer].add(record)
     alone = len(scorers) == 1
     return [arrays.system(name if alone else f"{name}/{scorer}") for scorer, arrays in scorers.items()]
-
-
-def _scores(path: str, report: ReadReport) -> Iterator[Any]:
-    return _records(path, StepScores, report)
-
-
-def _labels(path: str, report: ReadReport) -> Iterator[Any]:
-    return _records(path, StepLabel, report)
-
-
-def _published_scores(path: str, report: ReadReport) -> Iterator[Any]:
-    from surefoot.formats.processbench import read_fover_scores
-
-    return chain.from_iterable(read_fover_scores(file, report=report) for file in files_of(path))
-
-
-def _judgements(path: str, report: ReadReport) -> Iterator[Any]:
-    from surefoot.formats.agent_processbench import read_agent_judgements
-
-    runs = read_agent_judgements(path, report=report)
-    return (label for run in runs for labels in run.judges.values() for label in labels)
-
-
-def _predictions(path: str, report: ReadReport) -> Iterator[Any]:
-    from surefoot.formats.agent_processbench import read_agent_predictions
-
-    return chain.from_iterable(read_agent_predictions(path, report=report))
-
-
-def _records(path: str, record: type[R], report: ReadReport) -> Iterator[R]:
-    """Records of files; empty for other file types."""
-    from surefoot.io import read_records
-
-    if all(file.name.endswith(ENDINGS) for file in files_of(path)):
-        return read_records(path, record, report=report)
-    return iter(())

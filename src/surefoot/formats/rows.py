@@ -11,6 +11,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -386,22 +387,14 @@ def write_rows(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> None:
     """
     path = Path(path)
     array = path.name.removesuffix(".gz").endswith(".json")
-    with atomic_file(path) as stream:
-        if path.suffix != ".gz":
-            _write(stream, rows, array)
-            return
-        # Without name and time in the header, equal rows give equal bytes.
-        with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed:
-            _write(packed, rows, array)
-
-
-def _write(stream: IO[bytes] | gzip.GzipFile, rows: Iterable[Mapping[str, Any]], array: bool) -> None:
-    separator = b""
-    if array:
-        stream.write(b"[")
-    for row in rows:
-        line = json.dumps(row, ensure_ascii=False).encode("utf-8")
-        stream.write(separator + line if array else line + b"\n")
-        separator = b",\n"
-    if array:
-        stream.write(b"]\n")
+    with ExitStack() as stack:
+        stream: IO[bytes] | gzip.GzipFile = stack.enter_context(atomic_file(path))
+        if path.suffix == ".gz":
+            # Without name and time in the header, equal rows give equal bytes.
+            packed = gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0)
+            stream = stack.enter_context(packed)
+        stream.write(b"[" * array)
+        for number, row in enumerate(rows):
+            line = json.dumps(row, ensure_ascii=False).encode("utf-8")
+            stream.write(b",\n" * (number > 0) + line if array else line + b"\n")
+        stream.write(b"]\n" * array)

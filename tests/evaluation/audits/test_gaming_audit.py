@@ -6,8 +6,10 @@ import pytest
 from toy_scorers import audited, constant, exact, lab_material, length, outcome
 
 from surefoot.errors import ScoreError
-from surefoot.evaluation.audits import Case, audit_gaming, lab_right
+from surefoot.evaluation.audits import Case, GamingAudit, audit_gaming, gaming_section, lab_right
 from surefoot.evaluation.audits.gaming import _falls, _stays
+from surefoot.lab.probe import ProbeResult
+from surefoot.records import Usage
 from surefoot.stats.intervals import Interval
 
 CASES = lab_material()
@@ -100,3 +102,16 @@ def test_verdicts_rest_on_the_whole_interval(low, high, falls, stays):
     interval = Interval(value=(low + high) / 2, low=low, high=high)
     assert _falls(interval, 0.9) == falls
     assert _stays(interval, 0.05) == stays
+
+
+def test_the_interval_of_the_probe_is_over_problems_not_lines():
+    # all lines of a problem share their fate: 30 lines say no more than 10 problems
+    shares = (1.0,) * 5 + (0.0,) * 5
+    probe = ProbeResult(right=0.5, contrast=0.1, lines=30, by_problem=shares)
+    audit = GamingAudit(
+        scorer="s", rule="min", effects=[], right=1, wrong=1, unknown=0, chats=0, usage=Usage()
+    )
+    [reads] = gaming_section([audit], {"s": probe}).cards["s"]
+    assert reads.estimate.bounds == (0.2, 0.8)  # 30 independent lines would give 0.33 to 0.67
+    assert reads.verdict == "yes"
+    assert "mean over 10 problems" in reads.text
