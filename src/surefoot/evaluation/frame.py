@@ -143,9 +143,9 @@ def card(
     )
 
 
-def not_measured(question: Question) -> Card:
-    """The card of a question that a report does not answer."""
-    return Card(question=question, verdict="not measured here", chip="not measured here", text="")
+def not_measured(question: Question, text: str = "") -> Card:
+    """The card of a question that a report does not answer; ``text`` says what does."""
+    return Card(question=question, verdict="not measured here", chip="not measured here", text=text)
 
 
 @dataclass(frozen=True, kw_only=True)
