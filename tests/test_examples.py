@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import runpy
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,30 +29,49 @@ OPTIONS = {"generative_verifier.py": ["--traces", "30", "--epochs", "1", "--test
 """Sizes for those that would take longer without."""
 
 RUN = r"""
-import runpy, sys, warnings
+import json, os, runpy, sys, warnings
 warnings.filterwarnings("error", module=r"surefoot(\.|$)")
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
+import surefoot.rl.loop, surefoot.search
+for line in sys.stdin:
+    folder, *sys.argv = json.loads(line)
+    child = os.fork()
+    if not child:
+        os.chdir(folder)
+        for fd, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(f"../{name}", os.O_WRONLY | os.O_CREAT), fd)
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        sys.exit()
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
-"""A warning that surefoot causes is an error; those of other packages are their own affair."""
+"""A process that imports torch once, and a fork of it for each example.
+
+A warning that surefoot causes is an error; those of other packages are their own affair."""
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[subprocess.Popen[str]]:
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "MPLBACKEND": "Agg"}
+    command = [sys.executable, "-c", RUN]
+    with subprocess.Popen(
+        command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        yield process
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in EXAMPLES]
 )
-def test_example_runs(name: str, tmp_path: Path) -> None:
+def test_example_runs(name: str, process: subprocess.Popen[str], tmp_path: Path) -> None:
     if name in NEEDS:
         pytest.importorskip(NEEDS[name])
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, str(EXAMPLES[name]), *OPTIONS.get(name, [])],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "MPLBACKEND": "Agg"},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip(), "an example prints what it found"
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    job = [str(folder), str(EXAMPLES[name]), *OPTIONS.get(name, [])]
+    process.stdin.write(json.dumps(job) + "\n")
+    process.stdin.flush()
+    status = process.stdout.readline()
+    assert status == "0\n", (tmp_path / "err").read_text()
+    assert (tmp_path / "out").read_text().strip(), "an example prints what it found"
 
 
 @pytest.mark.parametrize(

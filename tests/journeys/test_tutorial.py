@@ -26,7 +26,7 @@ FENCE = re.compile(r"^```(bash|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SMALLER = {
     "generate_problems(100,": "generate_problems(10,",
     "--n 16": "--n 3",
-    "--n 8": "--n 4",
+    "--n 8": "--n 2",
     "--rollouts 8": "--rollouts 2",
     "--epochs 20": "--epochs 2",
     "--train-problems 40 --test-problems 20": "--train-problems 4 --test-problems 3",
@@ -110,7 +110,7 @@ def test_parts_2_to_5_of_the_tutorial(reader: Reader) -> None:
         # Part 2: problems convert, traces are cut and graded, a failed request is counted and kept.
         assert [p.answer for p in read_records("gsm8k/problems.jsonl", Problem)] == ["4"]
         traces = list(read_records("traces.jsonl", Trace))
-        assert len(traces) == 40
+        assert len(traces) == 20
         assert {trace.outcome for trace in traces} == {True, False}
         assert all("".join(map(trace.step_text, range(len(trace.steps)))) == trace.text for trace in traces)
         assert len(list(read_records("server-traces.jsonl", Trace))) == 80
