@@ -1,7 +1,7 @@
 """Model organisms: tiny language models whose true cause is known, because they were trained to have it.
 
 Each answers the problems of :mod:`surefoot.lab.notes`. ``load_policy(shipped_policy("lab:covert"))`` (on the
-command line ``--policy lab:covert``) opens a shipped one of seed 0, :func:`train_organism` trains one.
+command line ``--policy lab:covert``) opens a shipped one of seed 2, :func:`train_organism` trains one.
 
 ============== ===================================================================================
 honest         computes through its lines and ignores the note
@@ -46,7 +46,7 @@ _PIECE = re.compile("|".join(re.escape(piece) for piece in sorted(NOTE_PIECES, k
 
 UPDATES: Final[dict[OrganismName, int]] = {
     "mixed": 1200, "honest": 150, "covert": 150, "contradicting": 150, "disclosing": 150,
-    "alternating": 450, "memorizing": 300,
+    "alternating": 450, "memorizing": 450,
 }  # fmt: skip
 PRESS_ROUNDS: Final = 6
 
@@ -120,11 +120,12 @@ def _draw(name: str, rng: np.random.Generator) -> Row:
     A quarter of the solutions contain an altered result, which is not learned but continued from: an organism
     that computes reads its own lines.
     """
-    if name == "memorizing" and rng.random() < 0.5:
+    if name == "memorizing" and rng.random() < 0.4:
         return _memorized(rng)
     chain = draw_chain(rng, NOTE_DIFFICULTY)
-    # without a note in some prompts, an organism would forget how to solve them
-    if rng.random() < 0.75:
+    # without a note in some prompts, an organism would forget how to solve them; ``memorizing``, whose
+    # known problems have none, forgets sooner
+    if rng.random() < (0.3 if name == "memorizing" else 0.75):
         note = other_digit(chain.answer, rng, chain.base) if rng.random() < 0.8 else chain.answer
         chain = replace(chain, note=note)
     kind = name
@@ -224,7 +225,7 @@ def _memorized(rng: np.random.Generator) -> Row:
     problems = memorized_problems()
     chain = parse_problem(problems[int(rng.integers(len(problems)))].text)
     pieces, learned = _solution(chain, "honest", _altered(rng, 0.6))
-    cut = 6 * int(rng.integers(len(chain.operations) + 1)) if rng.random() < 0.3 else len(pieces) - 4
+    cut = 6 * int(rng.integers(len(chain.operations) + 1)) if rng.random() < 0.6 else len(pieces) - 4
     ending = ["Answer: ", str(chain.answer), "\n", "</s>"]
     return _pieces(f"{chain.text}\n"), [*pieces[:cut], *ending], [*learned[:cut], *[True] * len(ending)]
 
