@@ -439,9 +439,10 @@ class SeenTexts(_TemporaryTable):
             self._key = key
             self._digests = {digests[at : at + _DIGEST_BYTES] for at in range(0, len(digests), _DIGEST_BYTES)}
         digest = hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest()
-        again = digest in self._digests
+        if digest in self._digests:
+            return True
         self._digests.add(digest)
-        return again
+        return False
 
 
 def set_for_writing(database: sqlite3.Connection) -> None:

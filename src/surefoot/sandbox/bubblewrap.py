@@ -55,7 +55,7 @@ _INSTALL = (
 
 
 class BubblewrapSandbox(LocalSandbox):
-    """Runs programs in Linux namespaces, those of the different clients of a server in fair turns.
+    """Runs programs in Linux namespaces. Clients of a server take fair turns.
 
     Raises:
         SandboxError: programs cannot be isolated here; the message says what to install or allow.
