@@ -73,7 +73,7 @@ def test_a_checkpoint_and_stored_scores_side_by_side(files: Path, checkpoint: Pa
     words += ["--sizes", "1,4", "--bootstrap", "200", "--out", tmp_path, "--tables"]
     ended = good(*words)
     assert "4 samples; at least one is correct for 100.0%" in " ".join(ended.out.split())
-    data = json.loads((tmp_path / "best_of_n.json").read_text())
+    data = json.loads((tmp_path / "best-of-n.json").read_text())
     assert data["sizes"] == [1, 4]
     curves = {curve["name"]: curve for curve in data["curves"]}
     assert len(curves) == 2 + 2 * 2 * 5
@@ -81,7 +81,7 @@ def test_a_checkpoint_and_stored_scores_side_by_side(files: Path, checkpoint: Pa
     assert curves["hand best-of-N min"]["tokens"]["4"] == pytest.approx(4 * 12)
     assert curves["tiny best-of-N min"]["tokens"]["4"] > 4 * 9
     assert data["inputs"]["sources"][0].endswith(str(checkpoint))
-    assert "<svg" in (tmp_path / "best_of_n.html").read_text()
+    assert "<svg" in (tmp_path / "best-of-n.html").read_text()
     assert (tmp_path / "scores/tiny").is_dir(), "the checkpoint's scores are kept"
 
 
@@ -97,7 +97,7 @@ def test_every_rule_reads_every_scorer_alike(files: Path, tmp_path: Path):
         "knockout",
     ]
     good(*words, *(f"--rule={rule}" for rule in rules))
-    data = json.loads((tmp_path / "best_of_n.json").read_text())
+    data = json.loads((tmp_path / "best-of-n.json").read_text())
     assert data["inputs"]["rule"] == rules
     for rule in rules:
         read = [[c["aggregation"], c["accuracy"]] for c in data["curves"] if c["rule"] == rule]
@@ -132,7 +132,7 @@ def test_a_stored_pool_is_graded_and_its_drops_are_said(tmp_path: Path):
     assert "5 of 10 stated verdicts differ from the grading here" in ended.err
     assert "not a pool of scored candidates" in ended.err, "the bad row"
     assert "unknown: tokens of the policy; 10 of 10 traces" in ended.err
-    data = json.loads((tmp_path / "out/best_of_n.json").read_text())
+    data = json.loads((tmp_path / "out/best-of-n.json").read_text())
     curves = {curve["name"]: curve["accuracy"]["2"]["value"] for curve in data["curves"]}
     assert curves["stored PRM best-of-N min"] == curves["pass@N"] == 1.0
     assert curves["majority"] == 0.5

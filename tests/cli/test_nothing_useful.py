@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
-from command_line import good, refused
+from command_line import good, refused, run
 
+from surefoot.cli import COMMANDS
 from surefoot.io import read_records, write_records
 from surefoot.records import Problem, StepLabel, StepScores, Trace
 
@@ -97,3 +99,123 @@ def test_an_export_that_writes_no_row(folder):
     write_records(folder / "labels.jsonl", [unknown])
     says = refused("export", ".", "--to", "stepwise", "--out", "s.jsonl")
     assert "no row could be written; 0 rows written; dropped: 1 traces: no step has a sign" in says
+
+
+@pytest.mark.parametrize("command", ["mc", "tree"])
+def test_rollouts_without_any_reference_answer(folder, command):
+    write_records(folder / "p.jsonl", [Problem(id="p1", text="What is 2 + 2?")])
+    plain(folder, {"problem_id": "p1", "text": "2 + 2 = 4\n\nThe answer is 4."})
+    words = {
+        "mc": ("t.jsonl", "--problems", "p.jsonl", "--out", "l.jsonl"),
+        "tree": ("p.jsonl", "--out", "l"),
+    }
+    assert "'answer'" in refused("label", command, *words[command], "--policy", "lab")
+    assert not (folder / "l.jsonl").exists()
+
+
+def test_questions_without_solutions_come_with_the_next_command(folder):
+    plain(folder, {"question": "What is 2 + 2?", "answer": "4"})
+    ended = good("import", "t.jsonl", "--out", "mine")
+    assert "surefoot sample mine/problems.jsonl --policy MODEL --out traces.jsonl" in ended.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("import", "t.jsonl", "--out", "x.jsonl"),
+        ("label", "mutants", "p.jsonl", "--out", "x.jsonl"),
+        ("export", ".", "--to", "jsonl", "--out", "x.jsonl"),
+    ],
+)
+def test_a_directory_is_not_called_like_a_file(folder, words):
+    plain(folder, {"problem_id": "p1", "text": "a"})
+    assert "--out x.jsonl is a directory" in refused(*words)
+    assert not (folder / "x.jsonl").exists()
+
+
+EMPTY_INPUTS = """
+import e --out out
+inspect e
+segment e
+sample e --policy lab
+label mc e --problems e --policy lab
+label tree e --policy lab --out out
+label judge e --problems e --policy lab
+label verify e --problems e --verifier arithmetic
+label mutants e --out out
+label expert e --problems e --expert e
+label consensus a=e b=e --traces e --problems e
+label advantage e --problems e --labels e
+label progress e --problems e --labels e
+label critiques e --problems e --policy lab
+train prm e --problems e --labels e --base lab --out out
+train orm e --problems e --base lab --out out
+train implicit e --problems e --base lab --out out
+train verifier e --problems e --labels e --critiques e --base lab --out out
+rl e --policy lab --out out
+imitate e --traces e --policy lab --out out
+expert-iteration e --policy lab --out out
+score e --problems e -m lab
+execute e --problems e
+select e --scores e
+search best-of-n e --policy lab --verifier arithmetic
+search majority e --policy lab
+search beam e --policy lab --verifier arithmetic
+search dvts e --policy lab --verifier arithmetic
+search rebase e --policy lab --verifier arithmetic
+search particle e --policy lab --verifier arithmetic
+search mcts e --policy lab --verifier arithmetic
+search resample e --policy lab --verifier arithmetic
+search revise e --policy lab --verifier arithmetic
+search optimal e --policy lab --verifier arithmetic --plan e
+search plan beam@e --problems e --policy lab --verifier arithmetic --tokens 5
+search draw e
+evaluate labels e --traces e --out out
+evaluate processbench e --data e --out out
+evaluate prmbench e --data e --out out
+evaluate agent-processbench e --data e --out out
+evaluate runs e --problems e --traces e --labels e --out out
+evaluate who-and-when e --data e --out out
+evaluate best-of-n e --traces e --out out
+evaluate monitor --problems e --traces e --out out
+evaluate calibration e --problems e --traces e --labels e --out out
+audit gaming e --problems e --traces e --labels e --out out
+audit outcome e --problems e --traces e --labels e --out out
+audit clean e --problems e --traces e --labels e --out out
+audit transfer e --domain d=e --out out
+audit over-optimisation e --problems e --traces e --out out
+audit agent e --problems e --traces e --out out
+audit faithfulness e --policy lab --out out
+audit all e --problems e --traces e --labels e --out out
+guard check e --runs e
+guard fit e --problems e --scores e
+export e --traces e --labels e --out o.jsonl
+serve sessions --database nowhere.db --out out
+doctor http://127.0.0.1:9/v1
+serve-config nowhere
+"""
+"""A command line for each command that reads something; ``e`` is a file without lines."""
+
+WITHOUT_INPUT = {"quickstart", "lab organism", "guard mcp", "serve", "serve prune", "serve users add"} | {
+    f"serve keys {name}" for name in ("add", "list", "set", "revoke")
+}
+
+
+def test_every_command_is_tried_on_empty_inputs():
+    lines = EMPTY_INPUTS.strip().splitlines()
+    tried = [max((path for path in COMMANDS if f"{line} ".startswith(f"{path} ")), key=len) for line in lines]
+    assert sorted([*tried, *WITHOUT_INPUT]) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("line", EMPTY_INPUTS.strip().splitlines())
+def test_nothing_comes_of_empty_inputs(folder, line):
+    (folder / "e.jsonl").touch()
+    words = [re.sub(r"(^|[=@])e$", r"\1e.jsonl", word) for word in line.split()]
+    ended = run(*words)
+    assert ended.status in (1, 2), ended.err
+    assert ended.out == ""
+    assert ended.err.strip().splitlines()[-1].startswith(("surefoot: ", "Error: "))
+    written = [
+        path for path in folder.rglob("*") if path.is_file() and path.name not in ("p.jsonl", "e.jsonl")
+    ]
+    assert not written

@@ -13,8 +13,9 @@ import torch
 from command_line import good, incomplete, refused
 from openai_server import Body, Reply, completion, serve
 
+from surefoot.cli import load_settings
 from surefoot.cli.options import PolicySettings
-from surefoot.cli.search.command import GuidedSearch, SearchCommand, SearchSettings, StepSettings
+from surefoot.cli.search.command import SearchSettings, StepSettings
 from surefoot.cli.search.plan import read_plan
 from surefoot.errors import RunError
 from surefoot.io import read_records, write_records
@@ -368,9 +369,7 @@ def test_a_plan_is_fitted_and_followed(search, files, lab_base, tmp_path):
 
 @pytest.mark.parametrize("name", sorted(set(METHODS) - {"majority"}))
 def test_a_command_has_the_defaults_of_its_class(name):
-    kinds = [*GuidedSearch.__subclasses__(), *SearchCommand.__subclasses__()]
-    command = next(c for c in kinds if getattr(c, "command", None) == name)
-    default = command.model_fields["method"].default
+    default = load_settings(f"search {name}").model_fields["method"].default
     assert default == type(default)() == search_of(name).model_copy(update={"name": default.name})
 
 

@@ -10,7 +10,8 @@ import fsspec
 import pytest
 from command_line import good, refused
 
-from surefoot.cli.runs import file_inputs
+from surefoot.cli.label.rules import Verify
+from surefoot.cli.runs import input_files
 from surefoot.io import read_records, write_records
 from surefoot.io.runs import make_manifest
 from surefoot.records import Problem, Trace
@@ -47,7 +48,8 @@ def test_shards_and_urls_give_the_bytes_that_one_file_gives(folder: Path):
 
 def test_a_run_knows_each_of_its_shards(folder: Path):
     fsspec.filesystem("memory").put(f"{folder}/problems.jsonl", "/test_inputs/problems.jsonl")
-    found = file_inputs(traces="shards", problems="memory://test_inputs/problems.jsonl", labels=None)
+    problems = "memory://test_inputs/problems.jsonl"
+    found = input_files(Verify(traces="shards", problems=problems, verifier=("arithmetic",)))
     shards = [f"traces/part-{number}" for number in ("0.jsonl", "1.jsonl.gz", "2.parquet")]
     assert list(found) == [*shards, "problems"]
     entries = make_manifest("label", {}, found)["inputs"]

@@ -346,8 +346,8 @@ def test_the_rules_of_the_command(run):
     [
         (["--rule", "most"], "--rule is 'most'; choose first-error, unanimous or weighted"),
         (["--margin", "0.5"], "--weight and --margin belong to --rule weighted"),
-        (["--rule", "weighted", "--weight", "mc"], "'mc' is not of the form NAME=NUMBER"),
-        (["--rule", "weighted", "--weight", "mc=x"], "--weight mc=x: give a number"),
+        (["--rule", "weighted", "--weight", "mc"], "--weight mc: give a number, or NAME=NUMBER"),
+        (["--rule", "weighted", "--weight", "mc=x"], "--weight mc=x: give a number, or NAME=NUMBER"),
         (["--rule", "weighted", "--weight", "m=1"], "a weight is given for 'm'"),
         (["--neutral", "fine"], "--neutral is 'fine'; choose good, bad or drop"),
     ],
@@ -358,7 +358,7 @@ def test_the_command_refuses_what_it_does_not_know(run, options, message):
 
 
 def test_sources_need_different_names(run):
-    with pytest.raises(LabelError, match="'mc' occurs twice"):
+    with pytest.raises(LabelError, match="two sources are called 'mc'"):
         run(sources=("mc", "mc"))
     with pytest.raises(LabelError, match="at least two sources"):
         run(sources=("mc",))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from surefoot.cli.commands import COMMANDS, GROUPS
-from surefoot.cli.terminal import echo
+from surefoot.cli.terminal import echo, note
 from surefoot.errors import IncompleteError, SurefootError
 from surefoot.extras import sentence
 
@@ -142,12 +142,12 @@ def main() -> None:
         _explain_interrupt()
         raise SystemExit(INTERRUPTED) from error
     except (SurefootError, OSError) as error:
-        echo(f"surefoot: {' '.join(str(error).split())}", err=True)
+        note(f"surefoot: {' '.join(str(error).split())}")
         raise SystemExit(INCOMPLETE if isinstance(error, IncompleteError) else 1) from error
     except ModuleNotFoundError as error:
         if (missing := sentence(error.name or "")) is None:
             raise
-        echo(f"surefoot: this command needs {missing}", err=True)
+        note(f"surefoot: this command needs {missing}")
         raise SystemExit(1) from error
     except SystemExit as end:
         if end.code == 143:  # SIGTERM, see endings.py
@@ -156,4 +156,4 @@ def main() -> None:
 
 
 def _explain_interrupt() -> None:
-    echo("surefoot: interrupted; start the same command again to resume", err=True)
+    note("surefoot: interrupted; start the same command again to resume")

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import echo, echo_table
+from surefoot.errors import PolicyError
 
 
 class Doctor(Command):
@@ -21,14 +22,12 @@ class Doctor(Command):
     """
 
     url: Annotated[str, Flag(argument=True)] = Field(description="Address of the server, with `/v1`.")
-    model: str | None = Field(
-        default=None, description="Model to probe; by default the first that is listed."
-    )
+    model: str | None = None
+    """Model to probe; by default the first that is listed."""
     timeout: float = Field(default=60.0, ge=1, description="Seconds for one request.")
 
     def run(self) -> None:
         """Probe and print. Raises ``PolicyError`` if neither endpoint answers."""
-        from surefoot.errors import PolicyError
         from surefoot.policies import OpenAIPolicy
         from surefoot.policies.capabilities import MEANINGS
         from surefoot.policies.servers import checked_url, list_models

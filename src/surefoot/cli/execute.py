@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from surefoot.cli import options as o
+from surefoot.cli.runs import input_files, pair, read_table
 from surefoot.cli.settings import Command, Flag
-from surefoot.cli.terminal import echo
+from surefoot.cli.terminal import note
 from surefoot.errors import LabelError
+from surefoot.io import write_records
 from surefoot.labelling.behaviour import INPUTS, Errors
+from surefoot.protocols import ProblemTrace
+from surefoot.records import StepScores, Trace
+from surefoot.work import Job
 
 if TYPE_CHECKING:
     from surefoot.labelling.behaviour import Behaviour
-    from surefoot.protocols import ProblemTrace
-    from surefoot.records import StepScores, Trace
     from surefoot.sandbox import Sandbox
 
 SCORER = "visible-tests"
@@ -39,39 +42,31 @@ class Execute(Command):
     traces: o.TracesArgument
     problems: o.Problems
     out: o.Out = "-"
-    scores: Annotated[Path | None, Flag(output=True)] = Field(
-        default=None,
-        description="File for scores by visible tests: the share that a program passes, at each step.",
-    )
+    scores: Annotated[Path | None, Flag(output=True)] = None
+    """File for scores by visible tests: the share that a program passes, at each step."""
     grade: bool = Field(default=False, description="Fill in outcomes by the hidden tests.")
-    errors: Errors = Field(
-        default="abstain",
-        description="Whether a program that fails or returns nothing on some input lacks an answer "
-        "(abstain), or has that as part of its answer (vote).",
-    )
+    errors: Errors = "abstain"
+    """Whether a program that fails or returns nothing on some input lacks an answer (abstain), or has that as
+    part of its answer (vote)."""
     inputs: int = Field(default=INPUTS, ge=1, le=1000, description="Inputs on which programs are compared.")
     seed: o.Seed = 0
     sandbox: o.SandboxName = "bubblewrap"
 
     def run(self) -> None:
-        """Run, write and count."""
-        from surefoot.cli.runs import file_inputs, pair, read_table
-        from surefoot.io import write_records
-        from surefoot.records import Problem, StepScores, Trace
         from surefoot.sandbox import open_sandbox
-        from surefoot.work import Job, Pieces, map_resumable
+        from surefoot.work import Pieces, map_resumable
 
         if self.scores and self.out == "-":
             raise LabelError("--scores is written from the file of traces; give --out a file, too")
-        items = pair(read_table(self.problems, Problem), read_table(self.traces, Trace))
+        items = pair(self.problems, self.traces)
         counts: Counter[str] = Counter()
         with open_sandbox(self.sandbox) as sandbox:
             job = Job(
                 record=Trace,
                 work=lambda piece: self._executed(sandbox, piece),
-                command="execute",
+                command=self.path(),
                 config=self.resolved(),
-                inputs=file_inputs(problems=self.problems, traces=self.traces),
+                inputs=input_files(self),
             )
             outcome = map_resumable(
                 job,
@@ -81,7 +76,7 @@ class Execute(Command):
             )
         if not counts["programs"]:
             raise LabelError(f"{self.problems}: no problem has a programming task in meta['code']")
-        echo(", ".join(f"{count} {name}" for name, count in counts.items() if count), err=True)
+        note(", ".join(f"{count} {name}" for name, count in counts.items() if count))
         if self.scores:
             write_records(self.scores, _scores(read_table(self.out, Trace)), record=StepScores)
         outcome.require_complete()
@@ -123,8 +118,6 @@ def _counted(trace: Trace) -> Iterator[str]:
 
 def _scores(traces: Sequence[Trace]) -> Iterator[StepScores]:
     """The share of visible tests as the score of every step, so that every aggregation gives this share."""
-    from surefoot.records import StepScores
-
     for trace in traces:
         result = trace.meta.get("executed") or {"of": 0}
         if not result["of"]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
@@ -14,20 +13,26 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
+from surefoot.cli.runs import labelled, read_table
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo, echo_table
 from surefoot.errors import RunError
 from surefoot.guard.records import Channel, GuardSettings
+from surefoot.io import write_json
+from surefoot.labels import LabelRule, binary_labels
 from surefoot.policies.devices import Loading
+from surefoot.protocols import ProblemTrace, StepScorer, StepVerifier
+from surefoot.records import Problem, StepLabel, StepScores, Trace
 
 if TYPE_CHECKING:
     from surefoot.guard import RunScores, ThresholdFit
-    from surefoot.protocols import StepScorer, StepVerifier
-    from surefoot.records import StepLabel
 
 _PIECE = 200
 """Traces that are scored at once."""
-_GUARD = OptionGroup(title="Guard", common=("threshold",))
+_SHOWN = 5
+"""Calls that are printed of those not released; ``--out`` has all."""
+GUARD_LIMITS = ("max_calls", "max_argument_bytes", "remember_s", "timeout_s")
+_GUARD = OptionGroup(title="Guard", common=("threshold",), omit=GUARD_LIMITS)
 
 
 @contextmanager
@@ -53,22 +58,17 @@ class Mcp(Command):
     Example: `surefoot guard mcp --policy policy.json -- npx -y @modelcontextprotocol/server-filesystem /data`
     """
 
-    server: Annotated[tuple[str, ...], Flag(argument=True, metavar="SERVER")] = Field(
-        description="Command of the MCP server and its arguments."
-    )
-    policy: Annotated[str | None, o.INPUT, Flag(common=True)] = Field(
-        default=None, description="JSON file of a tool policy, for the rule `tool-calls`."
-    )
-    rules: Annotated[tuple[str, ...], Flag(name="--rule")] = Field(
-        default=("tool-calls",),
-        description="Rules that calls are checked by: `tool-calls`, or another verifier of `label verify`.",
-    )
+    server: Annotated[tuple[str, ...], Flag(argument=True, metavar="SERVER")]
+    """Command of the MCP server and its arguments."""
+    policy: Annotated[str | None, o.INPUT, Flag(common=True)] = None
+    """JSON file of a tool policy, for the rule `tool-calls`."""
+    rules: Annotated[tuple[str, ...], Flag(name="--rule")] = ("tool-calls",)
+    """Rules that calls are checked by: `tool-calls`, or another verifier of `label verify`."""
     reward_model: Annotated[o.JudgeSettings, OptionGroup(omit=("verifier", "sandbox"))] = o.JudgeSettings()
     loading: o.Models = Loading()
     guard: Annotated[GuardSettings, _GUARD] = GuardSettings()
-    decisions: Annotated[Path | None, Flag(common=True)] = Field(
-        default=None, description="File that each decision is appended to, as a line of JSON."
-    )
+    decisions: Annotated[Path | None, Flag(common=True)] = None
+    """File that each decision is appended to, as a line of JSON."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -77,7 +77,6 @@ class Mcp(Command):
         return self
 
     def run(self) -> None:
-        """Serve until the client or the server ends the session."""
         from surefoot.guard import Guard, GuardDecision
         from surefoot.guard.mcp import McpProxy, run_proxy
 
@@ -119,27 +118,19 @@ class Fit(Command):
     labels: o.Labels | None = None
     reward_model: Annotated[o.JudgeSettings, OptionGroup(omit=("verifier", "sandbox"))] = o.JudgeSettings()
     loading: o.Models = Loading()
-    scores: Annotated[str | None, o.INPUT] = Field(
-        default=None, description="File of step scores of the whole runs, in place of `--prm`."
-    )
-    monitor_sees: tuple[Channel, ...] = Field(
-        default=(),
-        description="What `--prm` sees besides instructions, users' messages, and assistants' contents and "
-        "calls: `reasoning`, tools' `results`. A reward model trained on whole runs needs both.",
-    )
-    good: Literal["successful", "labelled", "all"] | None = Field(
-        default=None,
-        description="Calls that count as good; `labelled` with `--labels`, otherwise `successful`.",
-    )
-    max_false_blocks: float = Field(
-        default=0.05, gt=0, lt=1, description="Largest share of good runs, or of good calls, to block."
-    )
-    unit: Annotated[Literal["run", "call"], Flag(common=True)] = Field(
-        default="run", description="What the share counts: runs with a blocked good call, or good calls."
-    )
-    out: Annotated[Path | None, Flag(short="-o", output=True)] = Field(
-        default=None, description="JSON file of the threshold and the measured rates."
-    )
+    scores: Annotated[str | None, o.INPUT] = None
+    """File of step scores of the whole runs, in place of `--prm`."""
+    monitor_sees: tuple[Channel, ...] = ()
+    """What `--prm` sees besides instructions, users' messages, and assistants' contents and calls:
+    `reasoning`, tools' `results`. A reward model trained on whole runs needs both."""
+    good: Literal["successful", "labelled", "all"] | None = None
+    """Calls that count as good; `labelled` with `--labels`, otherwise `successful`."""
+    max_false_blocks: float = Field(default=0.05, gt=0, lt=1)
+    """Largest share of good runs, or of good calls, to block."""
+    unit: Annotated[Literal["run", "call"], Flag(common=True)] = "run"
+    """What the share counts: runs with a blocked good call, or good calls."""
+    out: Annotated[Path | None, Flag(short="-o", output=True)] = None
+    """JSON file of the threshold and the measured rates."""
     seed: o.Seed = 0
 
     @model_validator(mode="after")
@@ -153,7 +144,6 @@ class Fit(Command):
         return self
 
     def run(self) -> None:
-        """Fit, print and write."""
         from surefoot.guard import fit_threshold
 
         fit = fit_threshold(self._runs(), self.max_false_blocks, unit=self.unit, seed=self.seed)
@@ -161,18 +151,11 @@ class Fit(Command):
         for line in _summary(fit, seen):
             echo(line)
         if self.out is not None:
-            from surefoot.io.atomic import atomic_file
-
-            with atomic_file(self.out) as file:
-                file.write(json.dumps({**asdict(fit), "monitor_sees": seen}, indent=2).encode() + b"\n")
+            write_json(self.out, {**asdict(fit), "monitor_sees": seen})
 
     def _runs(self) -> list[RunScores]:
-        from surefoot.cli.runs import labelled, read_table
         from surefoot.guard import RunScores
         from surefoot.guard.view import call_steps, viewed_trace
-        from surefoot.labels import LabelRule, binary_labels
-        from surefoot.protocols import ProblemTrace
-        from surefoot.records import Problem, StepLabel, Trace
         from surefoot.scores import checked_scores
 
         problems, traces = read_table(self.problems, Problem), read_table(self.traces, Trace)
@@ -193,28 +176,19 @@ class Fit(Command):
                     labels_of = binary_labels(item.labels, len(item.trace.steps), LabelRule(neutral="good"))
                     whole_run = good_if == "all" or (good_if == "successful" and item.trace.outcome is True)
                     viewed_steps = call_steps(seen.trace)
-                    calls = [
-                        (labels_of[step].good, scores.scores[viewed_steps[call]])
-                        for call, step in call_steps(item.trace).items()
-                    ]
-                    runs.append(
-                        RunScores(
-                            problem=item.problem.id,
-                            good=tuple(
-                                score for truth, score in calls if truth or (truth is None and whole_run)
-                            ),
-                            bad=tuple(score for truth, score in calls if truth is False),
-                        )
-                    )
+                    calls: dict[bool | None, list[float | None]] = {True: [], False: [], None: []}
+                    for call, step in call_steps(item.trace).items():
+                        truth = True if labels_of[step].good is None and whole_run else labels_of[step].good
+                        calls[truth].append(scores.scores[viewed_steps[call]])
+                    good, bad = tuple(calls[True]), tuple(calls[False])
+                    runs.append(RunScores(problem=item.problem.id, good=good, bad=bad))
         if not any(run.good for run in runs):
             raise RunError(f"no call counts as good with --good {good_if}; give --labels, or --good all")
         return runs
 
     @contextmanager
     def _scorer(self) -> Iterator[StepScorer]:
-        from surefoot.cli.runs import read_table
         from surefoot.evaluation import StoredScores
-        from surefoot.records import StepScores
 
         if self.scores is not None:
             yield StoredScores(read_table(self.scores, StepScores))
@@ -250,21 +224,14 @@ class CheckPolicy(Command):
     """
 
     policy: Annotated[str, o.INPUT, Flag(argument=True)] = Field(description="JSON file of the tool policy.")
-    runs: Annotated[str, o.INPUT] = Field(
-        description="File of the runs, in any format that `surefoot import` reads."
-    )
-    shown: int = Field(default=5, ge=0, description="Calls that are printed of those not released.")
-    out: Annotated[Path | None, Flag(output=True)] = Field(
-        default=None, description="JSON file with all counts, and each call that is not released."
-    )
+    runs: Annotated[str, o.INPUT]
+    """File of the runs, in any format that `surefoot import` reads."""
+    out: Annotated[Path | None, Flag(output=True)] = None
+    """JSON file with all counts, and each call that is not released."""
 
     def run(self) -> None:
-        """Read, replay and report."""
-        from surefoot.cli.runs import read_table
         from surefoot.guard.replay import replay_policy
-        from surefoot.io import write_json
         from surefoot.labelling import ToolPolicy
-        from surefoot.records import Trace
 
         policy, runs = ToolPolicy.of_file(self.policy), read_table(self.runs, Trace)
         if tools := {tool.name: tool for run in runs for tool in run.tools}:
@@ -281,6 +248,6 @@ class CheckPolicy(Command):
         headers = ("rule", "satisfied", "violated", "undecidable", "µs", "reason")
         columns = ("rule", "satisfied", "violated", "undecidable", "microseconds", "reason")
         echo_table(None, headers, ([str(row[column]) for column in columns] for row in replay.rules))
-        for call in replay.stopped[: self.shown]:
+        for call in replay.stopped[:_SHOWN]:
             echo(f"{call['action']}: {call['tool']} {call['arguments'][:200]}")
             echo(f"  {call['trace_id']}: {call['reason']}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -10,16 +11,19 @@ from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
 from surefoot.cli.rl import open_task
+from surefoot.cli.runs import input_files, labelled, pair, read_table
 from surefoot.cli.settings import Command, Flag, OptionGroup
-from surefoot.cli.terminal import echo
+from surefoot.cli.terminal import note
+from surefoot.errors import RunError
+from surefoot.io import Run
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.prompts import PromptFormat
+from surefoot.protocols import Policy, Sampling
+from surefoot.records import Problem, Trace
 from surefoot.rl.config import ExpertIterationConfig, ImitationConfig
+from surefoot.work import progress_bars
 
 if TYPE_CHECKING:
-    from surefoot.io import Run
-    from surefoot.protocols import Policy
-    from surefoot.records import Problem
     from surefoot.rl.imitation import Expert
     from surefoot.rl.rollouts import Task
     from surefoot.rl.rounds import Progress, RoundRow
@@ -32,11 +36,10 @@ ROUNDS = OptionGroup(
     title="Rounds",
     names={
         "problems": "--round-problems",
-        "batch_size": "--decode-batch",
         "training.lora.rank": "--lora",
         "training.lora.targets": "--lora-target",
     },
-    omit=("training.seed",),  # the run's counts
+    omit=("training.seed", "training.lora.dropout", "batch_size"),  # the run's seed counts
     transient=("batch_size",),
 )
 
@@ -45,14 +48,11 @@ class RoundsCommand(Command):
     """What both commands have: problems, a policy to start from, a run directory."""
 
     problems: o.ProblemsArgument
-    out: o.OutDirectory = Field(
-        description="Run directory; it holds `policy` (the best round) and `round-N`."
-    )
+    out: o.OutDirectory
+    """Run directory; it holds `policy` (the best round) and `round-N`."""
     policy: str = Field(description="Policy to start from: `lab`, a checkpoint directory or a hub name.")
-    held_out: Annotated[str | None, o.INPUT] = Field(
-        default=None,
-        description="File of problems to evaluate on after every round; they choose the best one.",
-    )
+    held_out: Annotated[str | None, o.INPUT] = None
+    """File of problems to evaluate on after every round; they choose the best one."""
     gold: o.Gold = ()
     loading: o.TrainedModels = LOADING
     prompt: PromptFormat = PromptFormat()
@@ -61,24 +61,20 @@ class RoundsCommand(Command):
 
     def train(
         self,
-        name: str,
         judge: o.JudgeSettings,
         work: Callable[[Run, Task, Progress], list[RoundRow]],
-        **files: str | None,
     ) -> None:
         """Run ``work`` in the run directory, and report its rounds."""
-        from surefoot.cli.runs import file_inputs, read_table, require_one_process
-        from surefoot.io import Run
-        from surefoot.records import Problem
-        from surefoot.work import progress_bars
-
-        require_one_process(name)
+        if (count := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+            raise RunError(
+                f"{self.path()} works in one process, and {count} were started: run it without torchrun or "
+                "accelerate launch"
+            )
         problems = read_table(self.problems, Problem)
         held_out = read_table(self.held_out, Problem) if self.held_out else ()
-        inputs = file_inputs(problems=self.problems, held_out=self.held_out, **files) | judge.files()
         with (
             open_task(self, problems, held_out, judge, self.loading) as task,
-            Run.open(self.out, command=name, config=self.resolved(), inputs=inputs) as run,
+            Run.open(self.out, command=self.path(), config=self.resolved(), inputs=input_files(self)) as run,
             progress_bars() as progress,
         ):
             rows = work(run, task, progress)
@@ -93,15 +89,12 @@ class ExpertSettings(o.PolicySettings):
         description=f"Policy to ask in the policy's own states: `{EXACT}`, a checkpoint, a hub name or, with "
         "`--base-url`, the server's model.",
     )
-    chat: Annotated[bool, Flag(name="--expert-chat")] = Field(
-        default=False, description="Send the expert's prompt through its chat template."
-    )
-    temperature: Annotated[float, Flag(name="--expert-temperature")] = Field(
-        default=0.0, ge=0, description="Sampling temperature of the expert; 0 is greedy."
-    )
-    stop: tuple[str, ...] = Field(
-        default=(), description=r"Text at which the expert stops, such as `\n`: one step per request."
-    )
+    chat: Annotated[bool, Flag(name="--expert-chat")] = False
+    """Send the expert's prompt through its chat template."""
+    temperature: Annotated[float, Flag(name="--expert-temperature")] = Field(default=0.0, ge=0)
+    """Sampling temperature of the expert; 0 is greedy."""
+    stop: tuple[str, ...] = ()
+    r"""Text at which the expert stops, such as `\n`: one step per request."""
 
     def policy(self, loading: Loading) -> Policy:
         """The expert."""
@@ -125,15 +118,12 @@ class Imitate(RoundsCommand):
     --gold lab --out dagger`
     """
 
-    traces: Annotated[str | None, o.INPUT] = Field(
-        default=None, description="File of the expert's traces with steps, to clone."
-    )
-    labels: Annotated[str | None, o.INPUT] = Field(
-        default=None, description="File of step labels: only good steps are cloned."
-    )
-    threshold: float = Field(
-        default=0.5, ge=0, le=1, description="A step with a higher value than this is good."
-    )
+    traces: Annotated[str | None, o.INPUT] = None
+    """File of the expert's traces with steps, to clone."""
+    labels: Annotated[str | None, o.INPUT] = None
+    """File of step labels: only good steps are cloned."""
+    threshold: float = Field(default=0.5, ge=0, le=1)
+    """A step with a higher value than this is good."""
     sandbox: o.SandboxName = "bubblewrap"
     expert: Annotated[ExpertSettings, OptionGroup(omit=("batch_size",))] = ExpertSettings()
     rounds: Annotated[ImitationConfig, ROUNDS] = ImitationConfig()
@@ -147,7 +137,6 @@ class Imitate(RoundsCommand):
         return self
 
     def run(self) -> None:
-        """Clone, then follow the expert."""
         from surefoot.rl.imitation import imitate
 
         def work(run: Run, task: Task, progress: Progress) -> list[RoundRow]:
@@ -163,10 +152,9 @@ class Imitate(RoundsCommand):
             )
 
         judge = o.JudgeSettings(sandbox=self.sandbox)
-        self.train("imitate", judge, work, traces=self.traces, labels=self.labels)
+        self.train(judge, work)
 
     def _expert(self) -> Expert | None:
-        from surefoot.protocols import Sampling
         from surefoot.rl.imitation import Expert
 
         if self.expert.name is None:
@@ -185,21 +173,19 @@ class Imitate(RoundsCommand):
         """What is cloned of the files; the rest is counted on standard error."""
         if self.traces is None:
             return []
-        from surefoot.cli.runs import labelled, pair, read_table
         from surefoot.labelling.expert import expert_traces
-        from surefoot.records import StepLabel, Trace
         from surefoot.training.sft import demonstrate, good_steps
 
         traces = read_table(self.traces, Trace)
         if self.labels:
-            items = labelled(problems, traces, read_table(self.labels, StepLabel))
+            items = labelled(problems, traces, self.labels)
             cloned = [demonstrate(item.trace, good_steps(item, threshold=self.threshold)) for item in items]
             if bare := sum(not item.steps for item in cloned):
-                echo(f"{bare} traces left out: none of their steps is labelled good", err=True)
+                note(f"{bare} traces left out: none of their steps is labelled good")
             return [item for item in cloned if item.steps]
         by_problem, left_out = expert_traces(item.trace for item in pair(problems, traces))
         for reason, count in left_out.items():
-            echo(f"{count} traces left out: {reason}", err=True)
+            note(f"{count} traces left out: {reason}")
         return [demonstrate(trace) for of_problem in by_problem.values() for trace in of_problem]
 
 
@@ -232,14 +218,13 @@ class ExpertIteration(RoundsCommand):
         return settings
 
     def run(self) -> None:
-        """Sample, select and fine-tune."""
         from surefoot.rl.rounds import iterate
 
         def work(run: Run, task: Task, progress: Progress) -> list[RoundRow]:
             start = o.lab_policy(self.policy)
             return iterate(run, start, task, self.rounds, progress, loading=self.loading)
 
-        self.train("expert-iteration", self.judge, work)
+        self.train(self.judge, work)
 
 
 def report_rounds(out: Path, rows: Sequence[RoundRow]) -> None:
@@ -255,10 +240,10 @@ def report_rounds(out: Path, rows: Sequence[RoundRow]) -> None:
             if wrong:
                 parts.append(f"trace error {wrong:.1%}")
         if parts:
-            echo(f"round {row.round}: {'; '.join(parts)}", err=True)
+            note(f"round {row.round}: {'; '.join(parts)}")
         for reason, count in row.dropped.items():
-            echo(f"  left out: {count} {reason}", err=True)
-    echo(f"policy: {out / 'policy'}, {_choice(rows)}", err=True)
+            note(f"  left out: {count} {reason}")
+    note(f"policy: {out / 'policy'}, {_choice(rows)}")
 
 
 def _choice(rows: Sequence[RoundRow]) -> str:

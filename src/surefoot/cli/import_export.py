@@ -6,34 +6,34 @@ import mimetypes
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
+from surefoot.cli.parser import FILE_ENDINGS
+from surefoot.cli.runs import RecordFiles, labelled, read_table
 from surefoot.cli.settings import Command, Flag, OptionGroup
-from surefoot.cli.terminal import echo
+from surefoot.cli.terminal import note
 from surefoot.errors import RecordError, RunError
 from surefoot.formats import ImportSettings
+from surefoot.io import ReadReport, atomic_file, write_records
+from surefoot.io.tables import Seen
 from surefoot.labels import Neutral
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace
 from surefoot.segment.traces import Granularity
 
 if TYPE_CHECKING:
     from surefoot.answers import Grader
-    from surefoot.io.files import RecordWriter
 
 Cut = Annotated[
     o.Segment | None,
     Field(
-        description="How texts, contents and reasoning are cut: `blank-line`, `line`, `sentence`, "
-        "`thoughts`, `turns`, `step-k`, "
-        "`ki`, `python`, `python-blocks`, `python-functions`, `prose-and-code`, "
-        "`prose-and-any-code`, `code:LANGUAGE`, `rocq`, `lean` or `regex:PATTERN`. "
-        "By default a text and a lone answer are cut at blank lines, or at line ends if there are none; "
-        "the content of a message in a longer run is not cut."
+        description="How texts, contents and reasoning are cut (see `sample`). By default a text and a lone "
+        "answer are cut at blank lines, or at line ends if there are none; the content of a message in a "
+        "longer run is not cut."
     ),
 ]
 Grain = Annotated[
@@ -55,34 +55,6 @@ _RECORDS: Final[dict[str, type[Record]]] = {
 }
 
 
-class _RecordFiles:
-    """Files of records in a directory, each opened with its first record."""
-
-    def __init__(self, folder: Path, ending: str) -> None:
-        self._folder, self._ending = folder, ending
-        self._files = ExitStack()
-        self._writers: dict[str, RecordWriter] = {}
-
-    def __enter__(self) -> Self:
-        self._files.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._files.__exit__(*error)  # type: ignore[arg-type]
-
-    def write(self, name: str, record: Record) -> None:
-        from surefoot.io.files import record_writer
-
-        if name not in self._writers:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            file = record_writer(self._folder / f"{name}{self._ending}", _RECORDS[name])
-            self._writers[name] = self._files.enter_context(file)
-        self._writers[name].write(record)
-
-    def count(self, name: str) -> int:
-        return self._writers[name].count if name in self._writers else 0
-
-
 class Import(Command):
     """Read data in any supported format and write problems, traces and labels.
 
@@ -99,103 +71,86 @@ class Import(Command):
     Example: `surefoot import phase1_train.jsonl.gz --from prm800k-steps --out prm800k`
     """
 
-    source: Annotated[str, Flag(argument=True)] = Field(
-        description="File to read, or the name of a data set."
-    )
+    source: Annotated[str, Flag(argument=True)]
+    """File to read, or the name of a data set."""
     out: o.OutDirectory = Field(description="Directory for problems, traces, labels and attachments.")
-    reader: Annotated[str | None, Flag(name="--from")] = Field(
-        default=None, description="Name of the format; detected from the content by default."
-    )
+    reader: Annotated[str | None, Flag(name="--from")] = None
+    """Name of the format; detected from the content by default."""
     columns: Annotated[ImportSettings, OptionGroup(title="Columns")] = ImportSettings()
     segment: Cut = None
     granularity: Grain = "part"
-    parquet: bool = Field(default=False, description="Write Parquet instead of JSON Lines.")
     grading: o.GradingSettings = o.GradingSettings()
 
     def outputs(self) -> list[Path]:
         """The files of the directory, which may contain others."""
-        return [self.out / f"{name}{self._ending}" for name in ("problems", "traces", "labels")]
-
-    @property
-    def _ending(self) -> str:
-        return ".parquet" if self.parquet else ".jsonl"
+        return [self.out / f"{name}.jsonl" for name in ("problems", "traces", "labels")]
 
     def run(self) -> None:
-        """Read, cut, grade and write."""
         from surefoot.formats import FORMATS, ImportContext, detect_format, import_traces
-        from surefoot.io import ReadReport
-        from surefoot.io.tables import Seen
 
         name = self.reader or detect_format(self.source, self.columns)
         is_log = name not in FORMATS or FORMATS[name].read_log is not None
         if not is_log and (self.segment or self.granularity != "part"):
             raise RunError(f"{name} is a data set with fixed steps; cut its traces with surefoot segment")
-        echo(f"{self.source} is read as {name}", err=True)
+        note(f"{self.source} is read as {name}")
         failed: list[str] = []
         context = ImportContext(
             settings=self.columns,
             report=ReadReport(),
             keep=self._store_attachment,
-            say=lambda text: echo(text, err=True),
+            say=lambda text: note(text),
             failed=failed,
         )
         counts: Counter[str] = Counter()
         printed_s = time.monotonic()
         with (
             self.grading.open() as grader,
-            _RecordFiles(self.out, self._ending) as files,
+            RecordFiles(self.out) as files,
             closing(Seen()) as seen,
         ):
             for imported in import_traces(self.source, name, context):
                 if imported.problem is not None and not seen.times(imported.problem.id):
-                    files.write("problems", imported.problem)
+                    files.write(problems=[imported.problem])
                 if imported.trace is not None:
                     trace, problem = imported.trace, imported.problem
                     if is_log:
                         trace = cut_and_graded(trace, problem, grader, self.segment, self.granularity)
                     counts["steps"] += len(trace.steps)
                     counts["graded"] += trace.outcome is not None
-                    files.write("traces", trace)
-                for label in imported.labels:
-                    files.write("labels", label)
+                    files.write(traces=[trace])
+                files.write(labels=imported.labels)
                 if time.monotonic() > printed_s + _SHOW_S:
                     printed_s = time.monotonic()
-                    echo(
-                        f"{files.count('problems')} problems, {files.count('traces')} traces so far", err=True
-                    )
+                    note(f"{files.count('problems')} problems, {files.count('traces')} traces so far")
             context.report.require_some(
                 f"it was read as {name}: --from names another format, the --…-field options name columns"
             )
-        counts.update({kind: files.count(kind) for kind in ("problems", "traces", "labels")})
+        counts.update({name: files.count(name) for name in ("problems", "traces", "labels")})
         if context.report.bad_count:
-            echo(context.report.summary(), err=True)
+            note(context.report.summary())
         labels = f", {counts['labels']} labels" if counts["labels"] else ""
-        echo(
+        note(
             f"{self.out}: {counts['problems']} problems, {counts['traces']} traces with {counts['steps']} "
-            f"steps, {counts['graded']} of them graded{labels}",
-            err=True,
+            f"steps, {counts['graded']} of them graded{labels}"
         )
         if failed:
             reasons = "\n".join(failed)
             raise RecordError(f"{len(failed)} files were not read to their end; the others were\n{reasons}")
         if is_log and counts["problems"] and not counts["traces"]:
-            echo(
+            note(
                 "no solutions: none of the columns is a known name for them; if there is one, import with "
-                "--text-field or --messages-field",
-                err=True,
+                "--text-field or --messages-field. Next, let a model write some: surefoot sample "
+                f"{self.out}/problems.jsonl --policy MODEL --out traces.jsonl"
             )
         if counts["traces"] and not counts["problems"]:
-            echo(
+            note(
                 "no problems: the file does not have their texts; import again with --problem-field or "
-                "--requests, or give your own problems to the next commands",
-                err=True,
+                "--requests, or give your own problems to the next commands"
             )
 
     def _store_attachment(self, content: bytes, media_type: str) -> str:
         """Store an attachment under its hash; returns its path relative to the records."""
         import hashlib
-
-        from surefoot.io import atomic_file
 
         name = hashlib.sha256(content).hexdigest() + (mimetypes.guess_extension(media_type) or "")
         path = self.out / "attachments" / name
@@ -237,17 +192,13 @@ class SegmentTraces(Command):
     Example: `surefoot segment traces.jsonl --segment sentence --out sentences.jsonl`
     """
 
-    traces: Annotated[str, Flag(argument=True)] = Field(
-        description="File of traces, in any format that `surefoot import` reads."
-    )
+    traces: Annotated[str, Flag(argument=True)]
+    """File of traces, in any format that `surefoot import` reads."""
     out: o.Out = "-"
     segment: Cut = None
     granularity: Grain = "part"
 
     def run(self) -> None:
-        """Cut and write."""
-        from surefoot.cli.runs import read_table
-        from surefoot.io import write_records
         from surefoot.segment import cut_trace
 
         steps, stepless, cut_by = 0, 0, None
@@ -264,7 +215,7 @@ class SegmentTraces(Command):
                 raise RecordError(f"{self.traces}: no trace has text to cut; the first is {traces[0].id}")
 
         write_records(self.out if self.out == "-" else Path(self.out), cut_traces(), record=Trace)
-        echo(f"{len(traces)} traces, {steps} steps, {stepless} traces without any; cut by {cut_by}", err=True)
+        note(f"{len(traces)} traces, {steps} steps, {stepless} traces without any; cut by {cut_by}")
 
 
 class Export(Command):
@@ -281,31 +232,27 @@ class Export(Command):
     Example: `surefoot export prm800k --to stepwise --neutral bad --out steps.jsonl`
     """
 
-    source: Annotated[str, Flag(argument=True)] = Field(
-        description="File that was imported; with `--to`, a directory of records."
-    )
-    to: Literal["jsonl", "label-studio", "parquet", "processbench", "stepwise"] | None = Field(
-        default=None, description="Format of the output; by default a copy of the imported file."
-    )
+    source: Annotated[str, Flag(argument=True)]
+    """File that was imported; with `--to`, a directory of records."""
+    to: Literal["jsonl", "label-studio", "parquet", "processbench", "stepwise"] | None = None
+    """Format of the output; by default a copy of the imported file."""
     traces: o.Traces | None = None
     labels: o.Labels | None = None
     scores: Annotated[str | None, o.INPUT] = Field(default=None, description="File of step scores.")
-    neutral: Neutral | None = Field(
-        default=None,
-        description="Meaning of labels of 0 in formats with two signs; required if there are any, because "
-        "published readers disagree.",
-    )
-    threshold: float = Field(
-        default=0.0, description="Value labels above this are good, in formats with two signs."
-    )
-    out: Annotated[str, Flag(short="-o", output=True)] = Field(
-        description="File to write; a directory for `jsonl` and `parquet`."
-    )
+    neutral: Neutral | None = None
+    """Meaning of labels of 0 in formats with two signs; required if there are any, because published readers
+    disagree."""
+    threshold: float = 0.0
+    """Value labels above this are good, in formats with two signs."""
+    out: Annotated[str, Flag(short="-o", output=True)]
+    """File to write; a directory for `jsonl` and `parquet`."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.to is None and self.traces is None:
             raise ValueError("'traces' is needed without 'to'")
+        if self.to in ("jsonl", "parquet") and Path(self.out).suffix in FILE_ENDINGS:
+            raise ValueError(f"'out' {self.out} is a directory with 'to' {self.to}: leave out the ending")
         return self
 
     def outputs(self) -> list[Path]:
@@ -315,7 +262,6 @@ class Export(Command):
         return [Path(self.out) / f"{name}.{self.to}" for name in _RECORDS]
 
     def run(self) -> None:
-        """Match and write."""
         if self.to is None:
             self._write_back()
         elif self.to in ("jsonl", "parquet"):
@@ -324,7 +270,6 @@ class Export(Command):
             self._write_format(self.to)
 
     def _write_back(self) -> None:
-        from surefoot.cli.runs import read_table
         from surefoot.formats import export_results, results_of
 
         if self.labels is None and self.scores is None:
@@ -339,12 +284,9 @@ class Export(Command):
             raise RecordError(
                 f"{self.source}: none of the {len(results)} traces is in it; give the file imported"
             )
-        echo(f"{self.out}: labels and scores of {written} traces, as {name}", err=True)
+        note(f"{self.out}: labels and scores of {written} traces, as {name}")
 
     def _write_records(self, ending: str) -> None:
-        from surefoot.cli.runs import read_table
-        from surefoot.io import write_records
-
         tables = {
             name: read_table(path, record)
             for name, record in _RECORDS.items()
@@ -355,23 +297,18 @@ class Export(Command):
         Path(self.out).mkdir(parents=True, exist_ok=True)
         for name, table in tables.items():
             write_records(Path(self.out) / f"{name}.{ending}", table, record=_RECORDS[name])
-        echo(f"{self.out}: " + ", ".join(f"{len(table)} {name}" for name, table in tables.items()), err=True)
+        note(f"{self.out}: " + ", ".join(f"{len(table)} {name}" for name, table in tables.items()))
 
     def _write_format(self, name: str) -> None:
-        from surefoot.cli.runs import labelled, read_table
         from surefoot.formats import write_labelled
 
         paths = {kind: self._record_file(kind) for kind in ("problems", "traces", "labels")}
         for kind, path in paths.items():
             if path is None:
                 raise RecordError(f"{self.source}: there is no {kind}.jsonl or {kind}.parquet")
-        items = labelled(
-            read_table(paths["problems"] or "", Problem),
-            read_table(paths["traces"] or "", Trace),
-            read_table(paths["labels"] or "", StepLabel),
-        )
+        items = labelled(*(path or "" for path in paths.values()))
         report = write_labelled(name, items, self.out, neutral=self.neutral, threshold=self.threshold)
-        echo(report.summary(), err=True)
+        note(report.summary())
         if not report.written:
             raise RecordError(f"{self.out}: no row could be written; {report.summary()}")
 

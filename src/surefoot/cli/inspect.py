@@ -15,15 +15,16 @@ from pydantic import Field
 
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag, OptionGroup
-from surefoot.cli.terminal import echo
+from surefoot.cli.terminal import echo, note
 from surefoot.errors import RunError
 from surefoot.formats import ImportSettings
+from surefoot.io import ReadReport, read_records, write_json
+from surefoot.records import Problem, Record, StepLabel, StepScores, Trace
 
 if TYPE_CHECKING:
     from surefoot.answers import Grader
     from surefoot.evaluation.inspection import Inspection, Readable
     from surefoot.formats import ImportContext
-    from surefoot.records import Record
 
 _SHOW_S = 5.0
 """Seconds between two lines of progress."""
@@ -45,32 +46,23 @@ class Inspect(Command):
     Example: `surefoot inspect mine/problems.jsonl mine/traces.jsonl mine/labels.jsonl --out inspection.html`
     """
 
-    files: Annotated[tuple[str, ...], Flag(argument=True, metavar="FILE")] = Field(
-        min_length=1,
-        description="Files in any format that `surefoot import` reads, or records of this package.",
-    )
-    reader: Annotated[str | None, Flag(name="--from")] = Field(
-        default=None, description="Name of the format; detected from the content by default."
-    )
+    files: Annotated[tuple[str, ...], Flag(argument=True, metavar="FILE")] = Field(min_length=1)
+    """Files in any format that `surefoot import` reads, or records of this package."""
+    reader: Annotated[str | None, Flag(name="--from")] = None
+    """Name of the format; detected from the content by default."""
     columns: Annotated[ImportSettings, OptionGroup(title="Columns")] = ImportSettings()
-    limit: int = Field(
-        default=5000, ge=0, description="Number of traces to inspect, the first ones; 0 = all."
-    )
-    as_json: Annotated[bool, Flag(name="--json")] = Field(
-        default=False, description="Print the result as JSON instead of text."
-    )
-    open_page: Annotated[bool, Flag(name="--open")] = Field(
-        default=False, description="Open the result as a page in the browser."
-    )
-    out: Annotated[Path | None, Flag(short="-o", output=True)] = Field(
-        default=None, description="File for the whole result: `.json`, or `.html` for a page."
-    )
+    limit: int = Field(default=5000, ge=0)
+    """Number of traces to inspect, the first ones; 0 = all."""
+    as_json: Annotated[bool, Flag(name="--json")] = False
+    """Print the result as JSON instead of text."""
+    open_page: Annotated[bool, Flag(name="--open")] = False
+    """Open the result as a page in the browser."""
+    out: Annotated[Path | None, Flag(short="-o", output=True)] = None
+    """File for the whole result: `.json`, or `.html` for a page."""
 
     def run(self) -> None:
-        """Read twice, check, and print."""
         from surefoot.evaluation.inspection import inspect_traces
         from surefoot.formats import ImportContext, detect_format
-        from surefoot.io import ReadReport, write_json
 
         if self.out is not None and self.out.suffix not in (".json", ".html"):
             raise RunError(f"--out {self.out}: the ending must be .json or .html")
@@ -85,7 +77,7 @@ class Inspect(Command):
             nonlocal printed_s
             if time.monotonic() > printed_s + _SHOW_S:
                 printed_s = time.monotonic()
-                echo(f"{traces} traces {task} so far", err=True)
+                note(f"{traces} traces {task} so far")
 
         def read() -> Iterator[Readable]:
             reports.append(ReadReport())
@@ -96,7 +88,7 @@ class Inspect(Command):
         if not inspection.contents:
             reports[0].require_some("give a file with problems, traces, labels or scores")
         if reports[0].bad_count:
-            echo(reports[0].summary(), err=True)
+            note(reports[0].summary())
         page = self.out if self.out and self.out.suffix == ".html" else None
         if self.open_page and page is None:
             page = Path(mkdtemp(prefix="surefoot-")) / "inspection.html"
@@ -131,8 +123,6 @@ def _records(file: str, context: ImportContext) -> Iterator[Readable]:
     """Records of this package, of one class per file."""
     from surefoot.formats import ImportedTrace
     from surefoot.formats.rows import raw_rows
-    from surefoot.io import read_records
-    from surefoot.records import Problem, StepLabel, StepScores, Trace
     from surefoot.segment import cut_trace
 
     row = next((row for _, row in raw_rows(file) if isinstance(row, dict)), {})

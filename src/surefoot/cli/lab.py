@@ -9,8 +9,9 @@ from pydantic import Field
 
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag
-from surefoot.cli.terminal import echo
+from surefoot.cli.terminal import note
 from surefoot.lab.checkpoints import OrganismName
+from surefoot.work import progress_bars
 
 
 class Organism(Command):
@@ -26,22 +27,17 @@ class Organism(Command):
     Example: `surefoot lab organism covert --seed 1 --base mixed-1 --out covert-1`
     """
 
-    organism: Annotated[OrganismName, Flag(argument=True)] = Field(
-        description="What the policy is trained to do."
-    )
+    organism: Annotated[OrganismName, Flag(argument=True)]
+    """What the policy is trained to do."""
     out: o.OutDirectory = Field(description="Directory for the policy.")
     seed: int = Field(default=0, description="Seed of the weights and the training problems.")
-    base: str | None = Field(
-        default=None,
-        description="A `mixed` organism to start from, such as `lab:mixed`; by default one is trained first.",
-    )
+    base: str | None = None
+    """A `mixed` organism to start from, such as `lab:mixed`; by default one is trained first."""
 
     def run(self) -> None:
-        """Train and save."""
         from surefoot.lab.organisms import train_organism
-        from surefoot.work import progress_bars
 
         base = Path(o.lab_policy(self.base)) if self.base else None
         with progress_bars() as progress:
             train_organism(self.organism, self.out, seed=self.seed, base=base, progress=progress)
-        echo(f"policy: {self.out}", err=True)
+        note(f"policy: {self.out}")

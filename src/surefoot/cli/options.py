@@ -19,11 +19,12 @@ from pydantic import (
 )
 
 from surefoot.answers import AnswerStyle
-from surefoot.cli.settings import Flag, OptionGroup
-from surefoot.cli.terminal import echo
+from surefoot.cli.settings import Flag, OptionGroup, fill
+from surefoot.cli.terminal import note
 from surefoot.errors import CheckpointError, RunError, SandboxError
 from surefoot.labels import Neutral
 from surefoot.policies.devices import LOADING, Loading
+from surefoot.protocols import Policy, StepScorer, StepVerifier
 from surefoot.scores import TraceRule
 from surefoot.work.cost import Rates
 
@@ -32,12 +33,11 @@ if TYPE_CHECKING:
     from surefoot.labelling.verifier import VerifierLabeller
     from surefoot.models.kinds.verifier_format import VerifierFormat
     from surefoot.policies.capabilities import CapabilityName
-    from surefoot.protocols import Policy, StepScorer, StepVerifier
     from surefoot.work import Engine
 
 M = TypeVar("M", bound=BaseModel)
 
-INPUT = Flag(transient=True, common=True)
+INPUT = Flag(transient=True, common=True, file=True)
 """A file: the manifest holds its hash, so the path does not matter."""
 
 
@@ -85,19 +85,19 @@ Out = Annotated[
     Field(description="File to write (`.jsonl`, `.jsonl.gz`, `.parquet`), or `-` for standard output."),
     Flag(short="-o", transient=True, output=True),
 ]
-OutDirectory = Annotated[Path, Flag(short="-o", transient=True, output=True)]
+OutDirectory = Annotated[Path, Flag(short="-o", transient=True, output=True, directory=True)]
 Problems = Annotated[str, Field(description="File of problem records."), INPUT]
 Traces = Annotated[str, Field(description="File of trace records."), INPUT]
 Labels = Annotated[str, Field(description="File of step labels."), INPUT]
 ProblemsArgument = Annotated[
     str,
     Field(description="File of problem records, or `-` for standard input."),
-    Flag(argument=True, transient=True),
+    Flag(argument=True, transient=True, file=True),
 ]
 TracesArgument = Annotated[
     str,
     Field(description="File of trace records with steps, or `-` for standard input."),
-    Flag(argument=True, transient=True),
+    Flag(argument=True, transient=True, file=True),
 ]
 Sources = Annotated[tuple[str, ...], Flag(argument=True, metavar="NAME=FILE", transient=True)]
 Seed = Annotated[int, Field(description="Seed of everything that is random; equal seeds give equal results.")]
@@ -219,33 +219,23 @@ class SettingsGroup(BaseModel):
 class PolicySettings(SettingsGroup):
     """The policy: a model in this process, or one behind an OpenAI-compatible server."""
 
-    name: Annotated[str, Flag(name="--policy", common=True)] = Field(
-        description="A checkpoint directory, a hub name (`owner/name@revision`), with `--base-url` the "
-        "server's name of the model, `lab` (for the small built-in world), `lab:covert` (or another of its "
-        "model organisms), or `shop` (its scripted agent)."
-    )
-    base_url: Annotated[tuple[str, ...], Flag(common=True)] = Field(
-        default=(),
-        description="OpenAI-compatible server, such as `http://localhost:8000/v1`; its key is read from "
-        "`OPENAI_API_KEY`. Several serve the same model and share the requests.",
-    )
-    dialect: Literal["openai", "vllm"] = Field(
-        default="openai",
-        description="`openai`: one call per sample, for any server. `vllm`: one call for all samples of a "
-        "prompt; needs `--base-url`.",
-    )
-    concurrency: Annotated[int, Flag(transient=True)] = Field(
-        default=16, ge=1, description="Requests in flight at each server."
-    )
-    timeout: Annotated[float, Flag(transient=True)] = Field(
-        default=120.0,
-        ge=1,
-        description="Seconds for one whole call to a server, without its retries; of a stream, for the wait "
-        "between two events.",
-    )
-    batch_size: Annotated[int, Flag(transient=True)] = Field(
-        default=256, ge=1, description="Samples decoded together in this process."
-    )
+    name: Annotated[str, Flag(name="--policy", common=True)]
+    """A checkpoint directory, a hub name (`owner/name@revision`), with `--base-url` the server's name of the
+    model, `lab` (for the small built-in world), `lab:covert` (or another of its model organisms), or `shop`
+    (its scripted agent)."""
+    base_url: Annotated[tuple[str, ...], Flag(common=True)] = ()
+    """OpenAI-compatible server, such as `http://localhost:8000/v1`; its key is read from `OPENAI_API_KEY`.
+    Several serve the same model and share the requests."""
+    dialect: Literal["openai", "vllm"] = "openai"
+    """`openai`: one call per sample, for any server. `vllm`: one call for all samples of a prompt; needs
+    `--base-url`."""
+    concurrency: Annotated[int, Flag(transient=True)] = Field(default=16, ge=1)
+    """Requests in flight at each server."""
+    timeout: Annotated[float, Flag(transient=True)] = Field(default=120.0, ge=1)
+    """Seconds for one whole call to a server, without its retries; of a stream, for the wait between two
+    events."""
+    batch_size: Annotated[int, Flag(transient=True)] = Field(default=256, ge=1)
+    """Samples decoded together in this process."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -258,10 +248,6 @@ class PolicySettings(SettingsGroup):
         """Pieces of work to have under way at once: many at a server, one in this process."""
         return self.concurrency * len(self.base_url) if self.base_url else 1
 
-    def piece(self, local: int) -> int:
-        """Items in a piece of work: one at a server, where a piece is saved when its answer comes."""
-        return 1 if self.base_url else local
-
     def open(self, *, chat: bool, loading: Loading, extra_body: dict[str, Any] | None = None) -> Policy:
         """The policy; ``extra_body`` goes into every request to a server. Raises ``PolicyError``."""
         from surefoot.policies import load_policy
@@ -270,17 +256,9 @@ class PolicySettings(SettingsGroup):
             from surefoot.lab.shop import ShopAgent
 
             return ShopAgent()
-        return load_policy(
-            self.name if self.base_url else lab_policy(self.name),
-            base_url=self.base_url,
-            chat=chat,
-            dialect=self.dialect,
-            concurrency=self.concurrency,
-            timeout_s=self.timeout,
-            extra_body=extra_body,
-            batch_size=self.batch_size,
-            loading=loading,
-        )
+        name = self.name if self.base_url else lab_policy(self.name)
+        others: Any = {"extra_body": extra_body, "loading": loading, "timeout_s": self.timeout}
+        return fill(load_policy, self, name, chat=chat, **others)
 
     def check(
         self, policy: Policy, needs: CapabilityName, instead: str, *, accept_unknown: bool = False
@@ -299,9 +277,8 @@ class GradingSettings(SettingsGroup):
         default=("boxed", "hash", "phrase", "last_number"),
         description="Where the final answer is; the first of these styles that finds one counts.",
     )
-    equality: Literal["math", "numeric", "exact"] = Field(
-        default="math", description="How answers are compared."
-    )
+    equality: Literal["math", "numeric", "exact"] = "math"
+    """How answers are compared."""
 
     @contextmanager
     def open(self) -> Iterator[Grader]:
@@ -311,25 +288,21 @@ class GradingSettings(SettingsGroup):
         with AnswerChecker(self.equality) as checker:
             yield Grader(checker=checker, styles=self.extract)
             for reason, count in checker.failures.items():
-                echo(f"{count} answers could not be compared: {reason}", err=True)
+                note(f"{count} answers could not be compared: {reason}")
 
 
 class JudgeSettings(SettingsGroup):
     """The judge of steps: a reward model, or verifiers that check by rule."""
 
-    names: Annotated[tuple[str, ...], Flag(name="--prm", short="-m")] = Field(
-        default=(),
-        description="Checkpoint directory, hub name (`owner/name@revision`) or URL of a reward model; "
-        "several are an ensemble.",
-    )
+    names: Annotated[tuple[str, ...], Flag(name="--prm", short="-m")] = ()
+    """Checkpoint directory, hub name (`owner/name@revision`) or URL of a reward model; several are an
+    ensemble."""
     family: Family = None
     tokenizer: Tokenizer = None
     calibrated: Calibrated = False
-    verifier: tuple[str, ...] = Field(
-        default=(),
-        description="Verifiers in place of `--prm`: `arithmetic`, `lab`, `visible-tests` or `module:Class`; "
-        "the lowest verdict counts.",
-    )
+    verifier: tuple[str, ...] = ()
+    """Verifiers in place of `--prm`: `arithmetic`, `lab`, `visible-tests` or `module:Class`; the lowest
+    verdict counts."""
     sandbox: SandboxName = "bubblewrap"
 
     @model_validator(mode="after")
@@ -350,13 +323,7 @@ class JudgeSettings(SettingsGroup):
             require_checkpoints(self.names)
             from surefoot.models.loading import load_prm
 
-            yield load_prm(
-                one_or_all(self.names),
-                family=self.family,
-                tokenizer=self.tokenizer,
-                calibrated=self.calibrated,
-                loading=loading,
-            )
+            yield fill(load_prm, self, one_or_all(self.names), loading=loading)
         else:
             yield None
 

@@ -31,6 +31,8 @@ from surefoot.errors import RunError
 
 C = TypeVar("C", bound=Command)
 
+FILE_ENDINGS = (".jsonl", ".json", ".parquet", ".gz", ".csv", ".html")
+"""A directory with such a name was meant as a file."""
 _FEW = 12
 """A command with so few options shows all of them by ``--help``."""
 
@@ -67,6 +69,10 @@ class SettingsCommand(click.Command):
         }
         file = Path(values["config"]) if values["config"] else None
         settings = build(self.settings, flags, file=file, assignments=values["assignments"])
+        for option in self.options:
+            if option.flag.directory and getattr(settings, option.path[0]).suffix in FILE_ENDINGS:
+                out = getattr(settings, option.path[0])
+                raise RunError(f"{option.name} {out} is a directory here: leave out {out.suffix}")
         outputs = settings.outputs()
         _refuse_outputs(outputs, existing=not values.get("force"))
         with plain_endings(outputs, saving_memory(self.settings)):

@@ -11,10 +11,12 @@ from typing import Annotated
 from pydantic import Field
 
 from surefoot.cli import options as o
-from surefoot.cli.runs import print_table
+from surefoot.cli.runs import print_report
 from surefoot.cli.settings import Command, Flag, OptionGroup, command_line
-from surefoot.cli.terminal import echo, echo_wrapped
+from surefoot.cli.terminal import echo
+from surefoot.io import Run
 from surefoot.quickstart.config import QuickstartConfig
+from surefoot.work import progress_bars
 
 
 class Quickstart(Command):
@@ -30,20 +32,16 @@ class Quickstart(Command):
     """
 
     out: o.OutDirectory = Field(default=Path("runs/quickstart"), description="Run directory.")
-    full: Annotated[bool, Flag(common=True)] = Field(
-        default=False, description="The sizes of the published figures, where no other size is given."
-    )
-    tables: Annotated[bool, Flag(transient=True)] = Field(
-        default=False, description="Also print the findings and the tables of the report."
-    )
+    full: Annotated[bool, Flag(common=True)] = False
+    """The sizes of the published figures, where no other size is given."""
+    tables: Annotated[bool, Flag(transient=True)] = False
+    """Also print the findings and the tables of the report."""
     workers: o.Workers = 2
     sizes: Annotated[QuickstartConfig, OptionGroup(omit=("training",))] = QuickstartConfig()
 
     def run(self) -> None:
-        """Start or resume the run, and print its summary."""
-        from surefoot.io import Run
         from surefoot.quickstart import Schedule, first_screen, limits, report_of, run_quickstart
-        from surefoot.work import Processes, progress_bars
+        from surefoot.work import Processes
 
         sizes = self.sizes.full() if self.full else self.sizes
         with (
@@ -55,9 +53,6 @@ class Quickstart(Command):
             command = shlex.join(command_line(self))
             summary = run_quickstart(run, sizes, schedule, engine=engine, command=command)
             seconds = sum(run.seconds.values())
-        for line in first_screen(summary).lines():
-            echo_wrapped(line, indent="  ")
-        echo_wrapped(limits(summary)[1])
-        for part in report_of(summary).printed if self.tables else ():
-            echo_wrapped(part) if isinstance(part, str) else print_table(part)
+        tables = report_of(summary).printed if self.tables else ()
+        print_report(first_screen(summary), [limits(summary)[1], *tables])
         echo(f"{seconds:.0f} s of work; {self.out / 'report.html'}")

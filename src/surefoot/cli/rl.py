@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
+from surefoot.cli.runs import input_files, is_held_out, open_run, origin_of, read_table
 from surefoot.cli.settings import Command, Flag, OptionGroup
-from surefoot.cli.terminal import echo, echo_wrapped
+from surefoot.cli.terminal import echo_wrapped, note
+from surefoot.errors import RunError
 from surefoot.policies.devices import FLOAT32, Loading
 from surefoot.policies.prompts import PromptFormat
+from surefoot.records import Problem
 from surefoot.rl.config import NOT_DECISIVE, RLConfig
 from surefoot.scores import Aggregator
+from surefoot.work import progress_bars
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from surefoot.records import Problem
     from surefoot.rl.log import RLLog, UpdateRow
     from surefoot.rl.rollouts import Server, Task
 
@@ -78,29 +81,22 @@ class RL(Command):
     """
 
     out: o.OutDirectory = Field(description="Run directory; the trained policy is its folder `policy`.")
-    problems: o.ProblemsArgument = Field(
-        description="File of problem records, or `lab`: problems of the lab's world."
-    )
-    held_out: Annotated[str | None, o.INPUT] = Field(
-        default=None, description="File of problems to evaluate on; else a share of the problems."
-    )
-    validation: float = Field(
-        default=0.1, ge=0, le=0.9, description="Share of the problems to hold out, without `--held-out`."
-    )
+    problems: o.ProblemsArgument
+    """File of problem records, or `lab`: problems of the lab's world."""
+    held_out: Annotated[str | None, o.INPUT] = None
+    """File of problems to evaluate on; else a share of the problems."""
+    validation: float = Field(default=0.1, ge=0, le=0.9)
+    """Share of the problems to hold out, without `--held-out`."""
     policy: str = Field(description="Policy to train: `lab`, a checkpoint directory or a hub name.")
-    environment: str | None = Field(
-        default=None,
-        description="World of several turns: `shop-menu` (the lab's, of texts), `shop` and `bfcl` (of "
-        "calls), or `module:Class`.",
-    )
-    max_turns: int = Field(
-        default=30, ge=1, description="Most turns of an episode; `--max-tokens` limits each turn."
-    )
+    environment: str | None = None
+    """World of several turns: `shop-menu` (the lab's, of texts), `shop` and `bfcl` (of calls), or
+    `module:Class`."""
+    max_turns: int = Field(default=30, ge=1)
+    """Most turns of an episode; `--max-tokens` limits each turn."""
     loading: o.TrainedModels = FLOAT32
     gold: o.Gold = ()
-    aggregate: Aggregator = Field(
-        default="min", description="How step scores become the proxy that the curves show."
-    )
+    aggregate: Aggregator = "min"
+    """How step scores become the proxy that the curves show."""
     judge: Annotated[o.JudgeSettings, OptionGroup(title="Reward")] = o.JudgeSettings()
     rl: Annotated[
         RLConfig,
@@ -114,34 +110,31 @@ class RL(Command):
                 "objective.kl.coefficient": "--kl",
                 "objective.mean": "--loss-mean",
             },
-            omit=("guards", "online_prm", "critic"),
+            omit=(
+                *("guards", "online_prm", "critic", "overlong", "lora.dropout", "accuracy_band"),
+                *("objective.surrogate", "objective.ratio", "objective.dual_clip", "objective.sampler_cap"),
+                *("objective.kl.estimator", "objective.kl.where", "evaluation_temperature", "keep_samples"),
+            ),
             # an unfinished run may be made longer or shorter
             transient=(*NOT_DECISIVE, "updates"),
         ),
     ] = RLConfig()
-    process_weight: float | None = Field(
-        default=None, gt=0, description="Weight of step rewards that are mixed with the outcome."
-    )
-    outcome_weight: float | None = Field(
-        default=None, gt=0, description="Weight of the outcome that step rewards are mixed with."
-    )
+    process_weight: float | None = Field(default=None, gt=0)
+    """Weight of step rewards that are mixed with the outcome."""
+    outcome_weight: float | None = Field(default=None, gt=0)
+    """Weight of the outcome that step rewards are mixed with."""
     prompt: PromptFormat = PromptFormat()
     segment: o.Segment = "line"
     grading: o.GradingSettings = o.GradingSettings()
-    base_url: tuple[str, ...] = Field(
-        default=(),
-        description="vLLM server that writes the rollouts and takes new weights, with `/v1`. Several share "
-        "the rollouts, and all take the weights.",
-    )
-    server_model: str | None = Field(
-        default=None, description="The server's name for the policy, with `--base-url`."
-    )
-    concurrency: Annotated[int, Flag(transient=True)] = Field(
-        default=16, ge=1, description="Requests in flight at each server."
-    )
-    timeout: Annotated[float, Flag(transient=True)] = Field(
-        default=120.0, ge=1, description="Seconds for one whole call to the server, without its retries."
-    )
+    base_url: tuple[str, ...] = ()
+    """vLLM server that writes the rollouts and takes new weights, with `/v1`. Several share the rollouts, and
+    all take the weights."""
+    server_model: str | None = None
+    """The server's name for the policy, with `--base-url`."""
+    concurrency: Annotated[int, Flag(transient=True)] = Field(default=16, ge=1)
+    """Requests in flight at each server."""
+    timeout: Annotated[float, Flag(transient=True)] = Field(default=120.0, ge=1)
+    """Seconds for one whole call to the server, without its retries."""
 
     @model_validator(mode="before")
     @classmethod
@@ -168,20 +161,13 @@ class RL(Command):
         return self
 
     def run(self) -> None:
-        """Train, evaluate and write the report."""
-        from surefoot.cli.runs import file_inputs, one_writer, origin_of
-
-        files = {"problems": self.problems, "held_out": self.held_out}
-        # before torch is imported, which takes seconds: a file may be missing
-        inputs = file_inputs(**{name: path for name, path in files.items() if path != "lab"})
+        input_files(self)  # before torch is imported, which takes seconds: a file may be missing
         from surefoot.models.engine.causal import load_causal
         from surefoot.rl.loop import train_policy
-        from surefoot.work import progress_bars
 
-        inputs |= self.judge.files()
         with (
             self.task() as task,
-            one_writer(self.out, "rl", self.resolved(), inputs) as run,
+            open_run(self) as run,
             progress_bars() as progress,
         ):
             task.check(self.rl)
@@ -200,21 +186,17 @@ class RL(Command):
             if run is not None:
                 from surefoot.rl.report import write_report
 
-                settings = self.rl.model_dump(mode="json")
-                origin = origin_of(self, "curves.jsonl")
-                write_report(
-                    log,
-                    self.out / "report.html",
-                    samples=self.out / "samples",
-                    settings=settings,
-                    origin=origin,
-                )
+                about: Any = {
+                    "samples": self.out / "samples",
+                    "settings": self.rl.model_dump(mode="json"),
+                    "origin": origin_of(self, "curves.jsonl"),
+                }
+                write_report(log, self.out / "report.html", **about)
                 run.finish("rl", {"updates": len(log.updates), "stopped": log.stopped})
                 _report(self.out, log)
 
     def task(self) -> AbstractContextManager[Task]:
         """What is learned. Raises ``RunError``."""
-        from surefoot.errors import RunError
         from surefoot.policies import load_environment
 
         environment = load_environment(self.environment) if self.environment else None
@@ -236,10 +218,7 @@ class RL(Command):
 
     def _problems(self) -> tuple[list[Problem], Sequence[Problem]]:
         """Problems to train on, and held-out ones."""
-        from surefoot.cli.runs import is_held_out, read_table
-        from surefoot.errors import RunError
         from surefoot.lab.world import generate_problems
-        from surefoot.records import Problem
 
         separate = read_table(self.held_out, Problem) if self.held_out else []
         if self.problems == "lab":
@@ -250,7 +229,7 @@ class RL(Command):
             held_out_ids = {problem.id for problem in separate}
             training = [problem for problem in problems if problem.id not in held_out_ids]
             if overlap := len(problems) - len(training):
-                echo(f"{overlap} problems are held out and not trained on", err=True)
+                note(f"{overlap} problems are held out and not trained on")
             return training, separate
         sides: tuple[list[Problem], list[Problem]] = ([], [])
         for problem in problems:
@@ -286,14 +265,12 @@ class RL(Command):
 
 def _report_finished(out: Path, result: dict[str, Any], updates: int) -> None:
     """Raises ``RunError`` if more updates are wanted than there were: the checkpoint is gone."""
-    from surefoot.errors import RunError
-
     if not result["stopped"] and result["updates"] < updates:
         raise RunError(
             f"{out} is finished with {result['updates']} updates: train on from --policy {out / 'policy'}, "
             "with another --out"
         )
-    echo(f"{out} is finished already", err=True)
+    note(f"{out} is finished already")
 
 
 def _report(out: Path, log: RLLog) -> None:
@@ -303,4 +280,4 @@ def _report(out: Path, log: RLLog) -> None:
 
     for line in first_screen(log, Origin()).lines():
         echo_wrapped(line, indent="  ", err=True)
-    echo(f"policy: {out / 'policy'}; curves: {out / 'report.html'}", err=True)
+    note(f"policy: {out / 'policy'}; curves: {out / 'report.html'}")

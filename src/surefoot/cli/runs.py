@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from surefoot.cli.settings import Command, command_line
-from surefoot.cli.terminal import echo, echo_table
+from surefoot.cli.options import JudgeSettings, open_engine
+from surefoot.cli.settings import Command, command_line, options_of
+from surefoot.cli.terminal import echo, echo_table, echo_wrapped, note, note_count
 from surefoot.errors import RecordError, RunError
-from surefoot.records import Problem, Record, StepLabel, Trace, Usage
+from surefoot.io import ReadReport, Run, read_records
+from surefoot.io.files import RecordWriter, needs, record_writer
+from surefoot.io.joins import Joined, JoinedTraces, LabelledTraces
+from surefoot.io.sources import ENDINGS, files_of, shown
+from surefoot.io.tables import RecordTable, open_table
+from surefoot.policies.devices import LOADING
+from surefoot.records import Problem, Record, StepLabel, Trace, Usage, content_id
 
 if TYPE_CHECKING:
-    from surefoot.evaluation.frame import Origin
+    from surefoot.evaluation.frame import FirstScreen, Origin
     from surefoot.evaluation.report import Table
-    from surefoot.io import Run
-    from surefoot.io.joins import JoinedTraces, LabelledTraces, LeftOut
-    from surefoot.io.tables import RecordTable
     from surefoot.work import Job, MapResult, Rates
 
 R = TypeVar("R", bound=Record)
@@ -29,12 +34,18 @@ CHARACTERS_PER_TOKEN = 3.5
 """For texts without token counts."""
 
 
-def print_table(table: Table) -> None:
-    """Print a table of a report."""
+def print_report(first: FirstScreen, parts: Iterable[str | Table]) -> None:
+    """Print the first screen of a report, then paragraphs and tables."""
     from surefoot.stats import format_cell
 
-    rows = ([format_cell(cell, table.spec) for cell in row] for row in table.rows)
-    echo_table(table.caption, table.headers, rows)
+    for line in first.lines():
+        echo_wrapped(line, indent="  ")
+    for part in parts:
+        if isinstance(part, str):
+            echo_wrapped(part)
+        else:
+            rows = ([format_cell(cell, part.spec) for cell in row] for row in part.rows)
+            echo_table(part.caption, part.headers, rows)
 
 
 def origin_of(command: Command, json_name: str) -> Origin:
@@ -96,11 +107,6 @@ def read_table(path: str, record: type[R]) -> RecordTable[R]:
     ``RecordError`` for a file without valid records, two different records with one id, and different scores
     of one trace by one scorer.
     """
-    from surefoot.io import ReadReport, read_records
-    from surefoot.io.files import needs
-    from surefoot.io.sources import ENDINGS, files_of, shown
-    from surefoot.io.tables import open_table
-
     report = ReadReport()
     table: RecordTable[R] | None = None
     source, path = path, shown(path)
@@ -115,22 +121,19 @@ def read_table(path: str, record: type[R]) -> RecordTable[R]:
         report.require_some(needs(record))
         raise RecordError(f"{path}: nothing to read; {needs(record)}")
     if report.bad_count:
-        echo(report.summary(), err=True)
+        note(report.summary())
     if table.repeated and record is Trace:
         fix = "samples of equal text need a 'sample' number each"
-        echo(f"{path}: {table.repeated} traces come again and are left out; {fix}", err=True)
+        note(f"{path}: {table.repeated} traces come again and are left out; {fix}")
     elif table.repeated:
         what = {Problem: "problems", StepLabel: "labels"}.get(record, "scores")
-        echo(f"{path}: {table.repeated} {what} come again and are left out", err=True)
+        note(f"{path}: {table.repeated} {what} come again and are left out")
     return table
 
 
 def _imported(path: str, record: type[R]) -> RecordTable[R] | None:
     """Problems or traces of a file in another form; ``None`` if it has none, or they are not asked for."""
     from surefoot.formats import RECORDS, ImportContext, ImportSettings, detect_format, import_traces
-    from surefoot.io import ReadReport
-    from surefoot.io.sources import shown
-    from surefoot.io.tables import open_table
 
     if record not in (Problem, Trace):
         return None
@@ -144,123 +147,133 @@ def _imported(path: str, record: type[R]) -> RecordTable[R] | None:
     path = shown(path)
     table = open_table(path, record, records=(item for item in items if isinstance(item, record)))
     if table:
-        echo(f"{path} is read as {name}" + "".join(f"; {note}" for note in notes), err=True)
+        note(f"{path} is read as {name}" + "".join(f"; {note}" for note in notes))
         if context.report.bad_count:
-            echo(context.report.summary(), err=True)
+            note(context.report.summary())
     return table or None
 
 
 def is_held_out(problem_id: str, share: float) -> bool:
     """Whether a problem is held out: about ``share`` of all problems, selected by a hash of the id."""
-    from surefoot.records import content_id
-
     return int(content_id("held out", problem_id), 16) < share * 2**64
 
 
-def pair(problems: Sequence[Problem], traces: Sequence[Trace]) -> JoinedTraces:
-    """Traces with their problems. Traces without steps are cut as ``segment_trace`` does by default.
+def pair(problems: str | Sequence[Problem], traces: str | Sequence[Trace]) -> JoinedTraces:
+    """Traces with their problems, of files or of records.
 
-    Empty traces and traces without a problem are skipped and counted on standard error. Raises
-    ``RecordError`` if no trace remains.
+    Traces without steps are cut as ``segment_trace`` does by default. Empty traces and traces without a
+    problem are skipped and counted on standard error. Raises ``RecordError`` if no trace remains.
     """
     from surefoot.io.joins import join_traces
     from surefoot.segment import cut_trace
 
-    items, left_out = join_traces(
-        as_table(problems, "problems", Problem), as_table(traces, "traces", Trace), cut_trace
+    problems, traces = as_table(problems, Problem), as_table(traces, Trace)
+    items, left_out = join_traces(problems, traces, cut_trace)
+    note_count(
+        left_out.cut,
+        f"traces without steps were cut into {left_out.new_steps}, at blank lines or else at line ends; "
+        "surefoot segment cuts in other ways",
     )
-    if left_out.cut:
-        echo(
-            f"{left_out.cut} traces without steps were cut into {left_out.new_steps}, at blank lines or "
-            "else at line ends; surefoot segment cuts in other ways",
-            err=True,
-        )
-    if not items:
-        raise _none_usable(problems, left_out)
-    if left_out.first_orphan:
-        echo(
+    if items and left_out.first_orphan:
+        note(
             f"{left_out.orphans} traces skipped: their 'problem_id' is in no problem, first "
-            f"{left_out.first_orphan[0]}",
-            err=True,
+            f"{left_out.first_orphan[0]}"
         )
-    if left_out.stepless:
-        echo(
-            f"{left_out.stepless} traces without steps skipped (empty text?), first "
-            f"{left_out.first_stepless}",
-            err=True,
-        )
-    return items
-
-
-def as_table(records: Sequence[R], name: str, record: type[R]) -> RecordTable[R]:
-    """``records`` as a table; written to disk if they are not one yet."""
-    from surefoot.io.tables import RecordTable, open_table
-
-    return records if isinstance(records, RecordTable) else open_table(name, record, records=records)
-
-
-def _none_usable(problems: Sequence[Problem], left_out: LeftOut) -> RecordError:
-    if left_out.first_orphan:
+    elif left_out.first_orphan:
         trace, problem = left_out.first_orphan
-        return RecordError(
+        raise RecordError(
             f"none of the {left_out.orphans + left_out.stepless} traces is usable; the first, {trace}, has "
             f"'problem_id' {problem!r}, which is none of the problems' ids (such as {problems[0].id!r}); "
             "give the file of problems that the traces were made from"
         )
-    return RecordError(
-        f"none of the {left_out.stepless} traces is usable; the first, {left_out.first_stepless}, has no "
-        "text to cut into steps; give traces with a 'text' or with assistant 'messages'"
+    elif not items:
+        raise RecordError(
+            f"none of the {left_out.stepless} traces is usable; the first, {left_out.first_stepless}, has no "
+            "text to cut into steps; give traces with a 'text' or with assistant 'messages'"
+        )
+    note_count(
+        left_out.stepless, f"traces without steps skipped (empty text?), first {left_out.first_stepless}"
+    )
+    return items
+
+
+def as_table(records: str | Sequence[R], record: type[R]) -> RecordTable[R]:
+    """The records of a file, or ``records`` on disk."""
+    if isinstance(records, str):
+        return read_table(records, record)
+    return (
+        records if isinstance(records, RecordTable) else open_table(record.__name__, record, records=records)
     )
 
 
 def labelled(
-    problems: Sequence[Problem], traces: Sequence[Trace], labels: Sequence[StepLabel]
+    problems: str | Sequence[Problem], traces: str | Sequence[Trace], labels: str | Sequence[StepLabel]
 ) -> LabelledTraces:
     """Traces with their problems and labels; labels of unknown traces are counted on standard error."""
-    items = pair(problems, traces).labelled(as_table(labels, "labels", StepLabel))
-    if strays := items.strays:
-        echo(f"{strays} labels skipped: their 'trace_id' is in no usable trace", err=True)
+    table = as_table(labels, StepLabel)
+    items = pair(problems, traces).labelled(table)
+    note_count(items.strays, "labels skipped: their 'trace_id' is in no usable trace")
     return items
 
 
-def require_one_process(command: str) -> None:
-    """Raise ``RunError`` if several processes were started for a command that works in one."""
-    if (count := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
-        raise RunError(
-            f"{command} works in one process, and {count} were started: run it without torchrun or "
-            "accelerate launch"
-        )
+class RecordFiles:
+    """``NAME.jsonl`` of records by name in a directory, each opened with its first record."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._files = folder, ExitStack()
+        self._writers: dict[str, RecordWriter] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._files.__exit__(*error)
+
+    def write(self, **records: Iterable[Record]) -> None:
+        """Add records to the file of each name."""
+        for name, of_name in records.items():
+            for record in of_name:
+                if name not in self._writers:
+                    self._folder.mkdir(parents=True, exist_ok=True)
+                    file = record_writer(self._folder / f"{name}.jsonl", type(record))
+                    self._writers[name] = self._files.enter_context(file)
+                self._writers[name].write(record)
+
+    def count(self, name: str) -> int:
+        """Number of records that were written."""
+        return self._writers[name].count if name in self._writers else 0
 
 
 @contextmanager
-def one_writer(
-    out: Path, command: str, settings: Mapping[str, Any], inputs: Mapping[str, Path]
-) -> Iterator[Run | None]:
-    """The run directory, opened by the first of several processes; ``None`` in the others."""
-    from surefoot.io import Run
+def open_run(command: Any, **config: Any) -> Iterator[Run | None]:
+    """The run directory ``out``, opened by the first of several processes; ``None`` in the others.
 
+    ``config`` is what results depend on in addition to the settings and files of the command.
+    """
     if int(os.environ.get("RANK", "0")) > 0:
         yield None
         return
-    with Run.open(out, command=command, config=settings, inputs=inputs) as run:
+    settings = {**command.resolved(), **config}
+    with Run.open(command.out, command=command.path(), config=settings, inputs=input_files(command)) as run:
         yield run
 
 
-def file_inputs(**sources: str | None) -> dict[str, Path]:
-    """The files that options name, each shard with its own name; standard input is left out.
+def input_files(command: Command) -> dict[str, Path]:
+    """The files that options name, each shard with its own name, and those of the reward model.
 
-    Raises ``OSError`` for a file that does not exist.
+    Standard input and the lab are left out. Raises ``OSError`` for a file that does not exist.
     """
-    from surefoot.io.sources import files_of
-
     inputs: dict[str, Path] = {}
-    for name, source in sources.items():
-        if source is None or source == "-":
+    for name in (option.path[0] for option in options_of(type(command)) if option.flag.file):
+        source = getattr(command, name)
+        if source in (None, "-", "lab") or isinstance(source, tuple):
             continue
-        files = files_of(source)
+        files = files_of(str(source))
         for file in files:
             file.stat()
         inputs |= {name: files[0]} if len(files) == 1 else {f"{name}/{file.name}": file for file in files}
+    for settings in vars(command).values():
+        inputs |= settings.files() if isinstance(settings, JudgeSettings) else {}
     return inputs
 
 
@@ -269,12 +282,10 @@ def map_pieces(
 ) -> MapResult:
     """``map_resumable`` as the settings of ``command`` say: engine, token budget, failed work, output.
 
-    A piece of work is ``size`` items. With a policy behind a server it is one item, or the neighbouring
-    traces of one problem, which share rollouts, and many pieces run concurrently.
+    The manifest has the settings and input files of the command, and those that ``job`` has in addition. A
+    piece of work is ``size`` items. With a policy behind a server it is one item, or the neighbouring traces
+    of one problem, which share rollouts, and many pieces run concurrently.
     """
-    from surefoot.cli.options import open_engine
-    from surefoot.io.joins import Joined
-    from surefoot.policies.devices import LOADING
     from surefoot.work import Here, Pieces, map_resumable
 
     policy = getattr(command, "policy", None)
@@ -284,6 +295,12 @@ def map_pieces(
     elif "engine" not in options:
         where = getattr(command, "engine", "local"), getattr(command, "workers", 1)
         options["engine"] = open_engine(*where, getattr(command, "loading", LOADING))
+    job = replace(
+        job,
+        command=command.path(),
+        config={**command.resolved(), **job.config},
+        inputs={**input_files(command), **job.inputs},
+    )
     return map_resumable(
         job,
         Pieces(items, 1 if server else size, by_problem=server and isinstance(items, Joined)),

@@ -10,8 +10,16 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
-from surefoot.cli.settings import Command, Flag
-from surefoot.cli.terminal import echo
+from surefoot.cli.runs import (
+    connections,
+    map_pieces,
+    predict_usage,
+    read_table,
+    say_prediction,
+    server_facts,
+)
+from surefoot.cli.settings import Command, Flag, fill
+from surefoot.cli.terminal import note
 from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
@@ -56,9 +64,6 @@ class Sample(Command):
         return self
 
     def run(self) -> None:
-        """Sample in pieces, or predict."""
-        from surefoot.cli.runs import file_inputs, map_pieces, read_table
-
         problems = read_table(self.problems, Problem)
         if self.dry_run:
             self._predict(problems)
@@ -66,17 +71,13 @@ class Sample(Command):
         size = 4 * max(1, self.policy.batch_size // self.n)
         job = SampleTraces(
             settings=self,
-            command="sample",
-            config=self.resolved() | {"piece": 1 if self.policy.base_url else size},
-            inputs=file_inputs(problems=self.problems),
+            config={"piece": 1 if self.policy.base_url else size},
         )
         outcome = map_pieces(self, job, problems, size)
-        echo(f"{outcome.written} traces written; {outcome.failed} with an error", err=True)
+        note(f"{outcome.written} traces written; {outcome.failed} with an error")
         outcome.require_complete()
 
     def _predict(self, problems: Sequence[Problem]) -> None:
-        from surefoot.cli.runs import predict_usage, say_prediction
-
         alone = self.policy.base_url and self.policy.dialect == "openai"
         usage = predict_usage(
             problems,
@@ -98,7 +99,6 @@ class SampleTraces(Job[Trace]):
     @contextmanager
     def open(self) -> Iterator[Opened]:
         """Load the policy."""
-        from surefoot.cli.runs import connections, server_facts
         from surefoot.policies import load_environment, sample_runs, sample_traces
         from surefoot.segment import segmenter
 
@@ -113,26 +113,11 @@ class SampleTraces(Job[Trace]):
 
             async def work(piece: Sequence[Problem]) -> list[Trace]:
                 if environment is not None:
-                    traces = await sample_runs(
-                        policy,
-                        piece,
-                        environment,
-                        n=settings.n,
-                        seed=settings.seed,
-                        sampling=settings.sampling,
-                        max_turns=settings.turns,
-                    )
+                    turns = settings.turns
+                    traces = await fill(sample_runs, settings, policy, piece, environment, max_turns=turns)
                 else:
-                    traces = await sample_traces(
-                        policy,
-                        piece,
-                        n=settings.n,
-                        seed=settings.seed,
-                        segmenter=segmenter(settings.segment),
-                        grader=grader,
-                        prompt=settings.prompt,
-                        sampling=settings.sampling,
-                    )
+                    cut = segmenter(settings.segment)
+                    traces = await fill(sample_traces, settings, policy, piece, segmenter=cut, grader=grader)
                 return [trace for of_problem in traces for trace in of_problem]
 
             yield Opened(work=work, during=connections(policy))

@@ -13,17 +13,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
-from surefoot.cli.settings import Command, Flag
-from surefoot.cli.terminal import echo
+from surefoot.cli.runs import (
+    checked_options,
+    map_pieces,
+    pair,
+    predict_usage,
+    say_prediction,
+)
+from surefoot.cli.settings import Command, Flag, fill
+from surefoot.cli.terminal import echo, note, note_count
 from surefoot.errors import ScoreError
 from surefoot.policies.devices import Loading
-from surefoot.records import StepScores
+from surefoot.protocols import ProblemTrace
+from surefoot.records import Problem, StepScores
 from surefoot.work.cost import Rates
 from surefoot.work.jobs import Job, Opened
 
 if TYPE_CHECKING:
     from surefoot.models.scorer import CheckpointScorer
-    from surefoot.protocols import ProblemTrace
 
 _PIECE = 200
 """Traces to score before they are saved."""
@@ -42,42 +49,31 @@ class Score(Command):
     """
 
     traces: o.TracesArgument | None = None
-    models: Annotated[tuple[str, ...], Flag(name="--model", short="-m")] = Field(
-        min_length=1,
-        description="Checkpoint directory, hub name (`owner/name@revision`) or URL of a reward model; "
-        "several are an ensemble.",
-    )
+    models: Annotated[tuple[str, ...], Flag(name="--model", short="-m")] = Field(min_length=1)
+    """Checkpoint directory, hub name (`owner/name@revision`) or URL of a reward model; several are an
+    ensemble."""
     problem: str | None = Field(default=None, description="One problem's text.")
     solution: str = Field(default="-", description="One solution's text; `-` reads standard input.")
-    segment: o.Segment | None = Field(
-        default=None,
-        description="How the solution is cut into steps; if not given, as the model's training data, else by "
-        "blank line or line.",
-    )
-    threshold: float | None = Field(
-        default=None,
-        description="The first step with a score below this is marked; it need not be an error. Default: the "
-        "checkpoint's threshold, else 0.5.",
-    )
+    segment: o.Segment | None = None
+    """How the solution is cut into steps; if not given, as the model's training data, else by blank line or
+    line."""
+    threshold: float | None = None
+    """The first step with a score below this is marked; it need not be an error. Default: the checkpoint's
+    threshold, else 0.5."""
     problems: o.Problems | None = None
     out: o.Out = "-"
     loading: o.Models = Loading()
     family: o.Family = None
     tokenizer: o.Tokenizer = None
-    reference: str | None = Field(
-        default=None,
-        description="Second model of an implicit reward, if it is not where the checkpoint says.",
-    )
-    base: str | None = Field(
-        default=None, description="Model that an adapter belongs to, if it is not where the checkpoint says."
-    )
+    reference: str | None = None
+    """Second model of an implicit reward, if it is not where the checkpoint says."""
+    base: str | None = None
+    """Model that an adapter belongs to, if it is not where the checkpoint says."""
     chains: int = Field(default=1, ge=1, description="Critiques of a generative verifier to average.")
     calibrated: o.Calibrated = False
-    windows: bool | None = Field(
-        default=None,
-        description="Read a trace that is longer than the model's context in windows, each with the task and "
-        "the latest steps; if not given, as the model was trained. `reasons` tell how much was left out.",
-    )
+    windows: bool | None = None
+    """Read a trace that is longer than the model's context in windows, each with the task and the latest
+    steps; if not given, as the model was trained. `reasons` tell how much was left out."""
     workers: o.Workers = 1
     engine: o.EngineName = "local"
     retry_failed: o.RetryFailed = False
@@ -93,7 +89,6 @@ class Score(Command):
         return self
 
     def run(self) -> None:
-        """Score, and show or write."""
         if not self.dry_run:
             o.require_checkpoints(self.models)
         if self.problem is not None:
@@ -105,24 +100,11 @@ class Score(Command):
         """The reward model."""
         from surefoot.models.loading import load_prm
 
-        return load_prm(
-            o.one_or_all(self.models),
-            loading=self.loading,
-            family=self.family,
-            tokenizer=self.tokenizer,
-            reference=self.reference,
-            base=self.base,
-            chains=self.chains,
-            calibrated=self.calibrated,
-            windows=self.windows,
-        )
+        return fill(load_prm, self, o.one_or_all(self.models))
 
     def _show(self, scorer: CheckpointScorer, problem: str) -> None:
-        from surefoot.cli.runs import checked_options
         from surefoot.display import show
         from surefoot.models.scorer import cut
-        from surefoot.protocols import ProblemTrace
-        from surefoot.records import Problem
         from surefoot.segment import segmenter
 
         text = sys.stdin.read() if self.solution == "-" else self.solution
@@ -145,22 +127,17 @@ class Score(Command):
             echo(f"{scorer.name}: {trust}")
 
     def _score_file(self) -> None:
-        from surefoot.cli.runs import file_inputs, map_pieces, pair, read_table
         from surefoot.models.loading import identifying_files, is_server
         from surefoot.models.remote.scorer import RemoteScorer
-        from surefoot.records import Problem, Trace
         from surefoot.work import Here
 
-        items = pair(read_table(self.problems or "-", Problem), read_table(self.traces or "-", Trace))
+        items = pair(self.problems or "-", self.traces or "-")
         if self.dry_run:
             self._predict(items)
             return
         summary = _Summary()
-        inputs = file_inputs(problems=self.problems, traces=self.traces)
-        facts: dict[str, Any] = {
-            "command": "score",
-            "config": self.resolved(),
-            "inputs": inputs | identifying_files(o.one_or_all(self.models)),
+        about: Any = {
+            "inputs": identifying_files(o.one_or_all(self.models)),
             "counts": summary.critiques,
         }
         if any(map(is_server, self.models)):
@@ -172,17 +149,15 @@ class Score(Command):
             size, in_flight = _PIECE, 1
             if isinstance(scorer, RemoteScorer):
                 size, in_flight = scorer.batch_size, scorer.concurrency
-            asking = Job(record=StepScores, work=ask, failure=_failure, **facts)
+            asking = Job(record=StepScores, work=ask, failure=_failure, **about)
             outcome = map_pieces(self, asking, items, size, engine=Here(in_flight), on_record=summary.add)
         else:
-            job = ScoreTraces(settings=self, **facts)
+            job = ScoreTraces(settings=self, **about)
             outcome = map_pieces(self, job, items, _PIECE, on_record=summary.add)
         summary.show(outcome.written)
         outcome.require_complete()
 
     def _predict(self, items: Sequence[ProblemTrace]) -> None:
-        from surefoot.cli.runs import predict_usage, say_prediction
-
         def text_of(item: ProblemTrace) -> str:
             steps = range(len(item.trace.steps))
             return "".join([item.problem.text, *map(item.trace.step_text, steps)])
@@ -237,15 +212,10 @@ class _Summary:
 
     def show(self, written: int) -> None:
         """Counts on standard error. Raises ``ScoreError`` if no step has a score."""
-        echo(
-            f"{written} traces scored; {self.unscored} with unscored steps (see 'unscored_reason')", err=True
-        )
-        if self.windowed:
-            echo(
-                f"{self.windowed} were longer than the context and read in windows (see 'reasons')", err=True
-            )
+        note(f"{written} traces scored; {self.unscored} with unscored steps (see 'unscored_reason')")
+        note_count(self.windowed, "were longer than the context and read in windows (see 'reasons')")
         for reason, count in self.critiques.most_common():
-            echo(f"{count} critiques not scored: {reason}", err=True)
+            note(f"{count} critiques not scored: {reason}")
         if self._empty and not self.useful:
             raise ScoreError(
                 f"no step was scored; first trace, {self._empty.trace_id}: {self._empty.unscored_reason}"

@@ -7,18 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self, cast
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from surefoot.cli import options as o
+from surefoot.cli.runs import read_table
 from surefoot.cli.settings import Command
-from surefoot.cli.terminal import echo, echo_table
+from surefoot.cli.terminal import echo_table, note
 from surefoot.errors import ScoreError
+from surefoot.io import write_records
+from surefoot.io.tables import RecordTable
+from surefoot.protocols import Candidate
+from surefoot.records import StepScores, Trace
 from surefoot.scores import TraceRule
 from surefoot.search.selection import SelectorName
 
 if TYPE_CHECKING:
-    from surefoot.io.tables import RecordTable
-    from surefoot.records import StepScores, Trace
     from surefoot.search.estimators import Method, Pool
 
 
@@ -32,29 +35,20 @@ class Select(Command):
     """
 
     traces: o.TracesArgument
-    scores: Annotated[str | None, o.INPUT] = Field(
-        default=None, description="File of step scores; majority needs none."
-    )
-    rule: SelectorName = Field(
-        default="best_of_n",
-        description="The best-scored trace; one with the most frequent answer; one with the answer whose "
-        "scores add up to most, among all, the best-scored 10 % or 90 % of the traces; with the highest mean "
-        "score times root of its votes (agreement); the winner of a knockout.",
-    )
-    among: Annotated[str | None, o.INPUT] = Field(
-        default=None,
-        description="File of step scores that come first: of a problem's traces those with the highest "
-        "lowest score there, or the best verdicts, take part. For example visible tests, by `surefoot "
-        "execute --scores`.",
-    )
-    aggregate: TraceRule | None = Field(
-        default=None,
-        description="How step scores become one number; if not given, `verdicts` for a verifier's (any "
-        "refuted step loses, then more confirmed ones win), and min for others.",
-    )
-    equality: Literal["math", "numeric", "exact"] = Field(
-        default="math", description="How answers are compared."
-    )
+    scores: Annotated[str | None, o.INPUT] = None
+    """File of step scores; majority needs none."""
+    rule: SelectorName = "best_of_n"
+    """The best-scored trace; one with the most frequent answer; one with the answer whose scores add up to
+    most, among all, the best-scored 10 % or 90 % of the traces; with the highest mean score times root of its
+    votes (agreement); the winner of a knockout."""
+    among: Annotated[str | None, o.INPUT] = None
+    """File of step scores that come first: of a problem's traces those with the highest lowest score there,
+    or the best verdicts, take part. For example visible tests, by `surefoot execute --scores`."""
+    aggregate: TraceRule | None = None
+    """How step scores become one number; if not given, `verdicts` for a verifier's (any refuted step loses,
+    then more confirmed ones win), and min for others."""
+    equality: Literal["math", "numeric", "exact"] = "math"
+    """How answers are compared."""
     out: o.Out = "-"
 
     @model_validator(mode="after")
@@ -64,14 +58,9 @@ class Select(Command):
         return self
 
     def run(self) -> None:
-        """Choose, write and report."""
         import numpy as np
 
         from surefoot.answers import AnswerChecker, group_equal
-        from surefoot.cli.runs import read_table
-        from surefoot.io import write_records
-        from surefoot.protocols import Candidate
-        from surefoot.records import Trace
         from surefoot.scores import is_scored, trace_score
         from surefoot.search import SELECTORS, Pool, select_among
 
@@ -119,9 +108,9 @@ class Select(Command):
             )
         if scores is not None and scored < len(traces):
             fate = "count as open" if how == "verdicts" else "chosen last"
-            echo(f"{len(traces) - scored} traces are unscored and {fate}", err=True)
+            note(f"{len(traces) - scored} traces are unscored and {fate}")
         if scores is not None and blank:
-            echo(f"{blank} of {len(chosen)} problems have no scored trace: votes or order decided", err=True)
+            note(f"{blank} of {len(chosen)} problems have no scored trace: votes or order decided")
         out = self.out if self.out == "-" else Path(self.out)
         write_records(out, (trace for name in chosen for trace in traces.find(name)), record=Trace)
         _table(graded, self.rule)
@@ -129,9 +118,6 @@ class Select(Command):
 
 def _table_of_one(path: str | None) -> tuple[RecordTable[StepScores] | None, TraceRule]:
     """The scores of a file, which must be of one scorer, and the rule that fits them."""
-    from surefoot.cli.runs import read_table
-    from surefoot.records import StepScores
-
     if path is None:
         return None, "min"
     table = read_table(path, StepScores)
@@ -170,7 +156,7 @@ def _table(graded: Sequence[Pool], rule: str) -> None:
     from surefoot.stats.bootstrap import bootstrap_difference, bootstrap_mean
 
     if not graded:
-        echo("no problem has outcomes for all its traces: no accuracy to report", err=True)
+        note("no problem has outcomes for all its traces: no accuracy to report")
         return
     sizes = sizes_up_to(min(len(pool.correct) for pool in graded))
     methods: list[Method] = ["pass", "majority", cast("Method", rule)]
@@ -182,7 +168,7 @@ def _table(graded: Sequence[Pool], rule: str) -> None:
     lead = bootstrap_difference(curves[1][:, -1], curves[2][:, -1], rng=np.random.default_rng(0))
     if lead.low > 0:
         shares = f"{curves[1][:, -1].mean():.1%} of the problems against {curves[2][:, -1].mean():.1%}"
-        echo(f"majority voting is better here: it solves {shares}; use --rule=majority", err=True)
+        note(f"majority voting is better here: it solves {shares}; use --rule=majority")
     rows = []
     for column, size in enumerate(sizes):
         estimates = [bootstrap_mean(curve[:, column], rng=np.random.default_rng(0)) for curve in curves]

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from surefoot.answers import AnswerStyle
 from surefoot.cli import options as o
-from surefoot.cli.guard import open_rules
+from surefoot.cli.guard import GUARD_LIMITS, open_rules
 from surefoot.cli.settings import Command, Flag, OptionGroup
-from surefoot.cli.terminal import echo
+from surefoot.cli.terminal import echo, note
 from surefoot.guard.records import GuardSettings
 from surefoot.policies.devices import Loading
+from surefoot.protocols import Policy, StepScorer
 from surefoot.server.gateway.records import KeyScope
 from surefoot.server.gateway.settings import (
     GatewaySettings,
@@ -25,7 +28,6 @@ from surefoot.server.gateway.settings import (
 from surefoot.server.pages.settings import PageSettings
 
 if TYPE_CHECKING:
-    from surefoot.protocols import Policy, StepScorer
     from surefoot.server import Database, Monitor
 
 Role = Literal["admin", "annotator", "viewer", "client"]
@@ -46,7 +48,10 @@ _SERVER = OptionGroup(
         "limits.rate_per_minute": "--rate",
         "proxies": "--proxy",
     },
-    omit=("limits.max_json_depth", "limits.keep_alive_s"),
+    omit=tuple(
+        f"limits.{name}"
+        for name in ("max_json_depth", "keep_alive_s", "max_json_parts", "max_items", "body_bytes_per_s")
+    ),
 )
 _GATEWAY = OptionGroup(
     common=("strategy",), names={"offered": "--offer"}, omit=("extract", "overlap", "gather_s", "guard")
@@ -58,6 +63,7 @@ _GUARD = OptionGroup(
         **{name: f"--guard-{name.replace('_', '-')}" for name in GuardSettings.model_fields},
         "hold_s": "--hold-s",
     },
+    omit=GUARD_LIMITS,
 )
 _PAGES = OptionGroup(
     title="Pages",
@@ -76,9 +82,8 @@ _MONITOR = OptionGroup(omit=tuple(MonitorSettings.model_fields))
 class UpstreamSettings(o.PolicySettings):
     """The policy behind the gateway."""
 
-    concurrency: Annotated[int, Flag(transient=True)] = Field(
-        default=64, ge=1, description="Requests in flight at each server."
-    )
+    concurrency: Annotated[int, Flag(transient=True)] = Field(default=64, ge=1)
+    """Requests in flight at each server."""
 
 
 class Serve(Command):
@@ -98,21 +103,17 @@ class Serve(Command):
     database: DatabaseName = DEFAULT_DATABASE
     pages: bool = Field(default=True, description="Serve the pages too, at the address itself.")
     site: Annotated[PageSettings, _PAGES] = PageSettings()
-    record: bool = Field(
-        default=True, description="Store every answer with all its candidates in the database."
-    )
+    record: bool = True
+    """Store every answer with all its candidates in the database."""
     policy: UpstreamSettings
     loading: o.Models = Loading()
     reward_model: o.JudgeSettings = o.JudgeSettings()
     gateway: Annotated[GatewaySettings, _GATEWAY] = GatewaySettings()
     guard: Annotated[ToolGuard, _GUARD] = ToolGuard()
-    guard_rules: Annotated[tuple[str, ...], Flag(name="--guard-rule")] = Field(
-        default=(),
-        description="Rule that calls are checked by: `tool-calls`, or another verifier of `label verify`.",
-    )
-    guard_policy: Annotated[str | None, o.INPUT] = Field(
-        default=None, description="JSON file of what the rule `tool-calls` forbids."
-    )
+    guard_rules: Annotated[tuple[str, ...], Flag(name="--guard-rule")] = ()
+    """Rule that calls are checked by: `tool-calls`, or another verifier of `label verify`."""
+    guard_policy: Annotated[str | None, o.INPUT] = None
+    """JSON file of what the rule `tool-calls` forbids."""
     extract: Annotated[tuple[AnswerStyle, ...], BeforeValidator(o.split_commas), Flag(comma=True)] = Field(
         default=("boxed", "hash", "phrase", "last_number"),
         description="Styles of final answers; the first style that finds an answer counts.",
@@ -128,7 +129,6 @@ class Serve(Command):
         return self
 
     def run(self) -> None:
-        """Serve until a signal comes."""
         from surefoot.policies.capabilities import capabilities_of
         from surefoot.server import Gateway, create_app, create_pages_app, make_server, open_database
 
@@ -149,7 +149,7 @@ class Serve(Command):
             self._warn(db)
             continuation = capabilities_of(policy).continuation
             if not continuation.confirmed:
-                echo(f"strategies step by step are not offered: {continuation.evidence}", err=True)
+                note(f"strategies step by step are not offered: {continuation.evidence}")
             gateway = Gateway(
                 policy,
                 scorer,
@@ -181,16 +181,27 @@ class Serve(Command):
 
     def _warn(self, db: Database) -> None:
         if self.server.needs_key and not any(key.revoked is None for key in db.keys.list()):
-            echo("there is no API key yet; create one with 'surefoot serve keys add NAME'", err=True)
+            note("there is no API key yet; create one with 'surefoot serve keys add NAME'")
         if self.pages and not self.site.secure and not is_loopback(self.server.host):
-            echo(
+            note(
                 "warning: passwords and cookies of the pages travel in the clear; put a proxy that speaks "
-                "HTTPS in front and give --secure-cookies, or serve --no-pages",
-                err=True,
+                "HTTPS in front and give --secure-cookies, or serve --no-pages"
             )
 
 
-class AddKey(Command):
+class DatabaseCommand(Command):
+    """A command on the server's database."""
+
+    database: DatabaseName = DEFAULT_DATABASE
+
+    def open(self) -> AbstractContextManager[Database]:
+        """The database."""
+        from surefoot.server import open_database
+
+        return open_database(self.database)
+
+
+class AddKey(DatabaseCommand):
     """Create an API key, print it once, and store its hash.
 
     Example: `surefoot serve keys add alice --rate 60`
@@ -199,35 +210,23 @@ class AddKey(Command):
     """
 
     name: Annotated[str, Flag(argument=True)] = Field(description="Name of the key.")
-    database: DatabaseName = DEFAULT_DATABASE
-    role: Role = Field(
-        default="client",
-        description="`client`: the gateway; `viewer`: reads the pages; `annotator`: labels; `admin`: all.",
-    )
-    rate: int | None = Field(
-        default=None, ge=1, description="Requests per minute; the server's limit if not given."
-    )
-    user: str | None = Field(
-        default=None,
-        description="Account whose labels are made with it; the key never has more rights than the account.",
-    )
+    role: Role = "client"
+    """`client`: the gateway; `viewer`: reads the pages; `annotator`: labels; `admin`: all."""
+    rate: int | None = Field(default=None, ge=1)
+    """Requests per minute; the server's limit if not given."""
+    user: str | None = None
+    """Account whose labels are made with it; the key never has more rights than the account."""
     project: int | None = Field(default=None, ge=1, description="Number of the only project that it opens.")
-    expires: str | None = Field(
-        default=None,
-        description="Period (`30d`, `12h`, `2w`) or last day (`2026-12-31`, UTC); never if not given.",
-    )
-    scopes: Annotated[tuple[KeyScope, ...], Flag(name="--scope")] = Field(
-        default=(), description="Scopes of the key; all scopes of its role if not given."
-    )
+    expires: str | None = None
+    """Period (`30d`, `12h`, `2w`) or last day (`2026-12-31`, UTC); never if not given."""
+    scopes: Annotated[tuple[KeyScope, ...], Flag(name="--scope")] = ()
+    """Scopes of the key; all scopes of its role if not given."""
 
     def run(self) -> None:
-        """Create and print it."""
-        from datetime import UTC, datetime
-
-        from surefoot.server import expiry_of, open_database
+        from surefoot.server import expiry_of
 
         expires = expiry_of(self.expires, datetime.now(UTC)) if self.expires is not None else None
-        with open_database(self.database) as db:
+        with self.open() as db:
             user_id = db.users.by_name(self.user).id if self.user is not None else None
             key, _ = db.keys.create(
                 self.name,
@@ -239,37 +238,26 @@ class AddKey(Command):
                 scopes=self.scopes or None,
             )
         echo(key)
-        echo("only the hash of the key is stored: this is the one time it is shown", err=True)
+        note("only the hash of the key is stored: this is the one time it is shown")
 
 
-class ListKeys(Command):
+class ListKeys(DatabaseCommand):
     """List keys: number, role, rate, project, created, last used, expires, revoked, scopes and name.
 
     Example: `surefoot serve keys list`
     """
 
-    database: DatabaseName = DEFAULT_DATABASE
-
     def run(self) -> None:
-        """Print a line per key."""
-        from surefoot.server import open_database
-
-        with open_database(self.database) as db:
+        with self.open() as db:
             for key in db.keys.list():
                 moments = (key.created, key.last_used, key.expires, key.revoked)
-                cells = (
-                    key.id,
-                    key.role,
-                    key.rate_limit or "-",
-                    key.project_id or "-",
-                    *(moment.isoformat(timespec="minutes") if moment else "-" for moment in moments),
-                    ",".join(key.scopes) if key.scopes else "-",
-                    key.name,
-                )
-                echo("\t".join(map(str, cells)))
+                times = (moment.isoformat(timespec="minutes") if moment else "-" for moment in moments)
+                limits = key.rate_limit or "-", key.project_id or "-"
+                scopes = ",".join(key.scopes) if key.scopes else "-"
+                echo("\t".join(map(str, (key.id, key.role, *limits, *times, scopes, key.name))))
 
 
-class SetKey(Command):
+class SetKey(DatabaseCommand):
     """Change the limits of a key; a running server keeps to them from the next request on.
 
     Example: `surefoot serve keys set 3 --rate 120 --expires 90d`
@@ -278,20 +266,14 @@ class SetKey(Command):
     """
 
     number: Annotated[int, Flag(argument=True)] = Field(description="Number of the key, as listed.")
-    database: DatabaseName = DEFAULT_DATABASE
-    rate: int | None = Field(
-        default=None, ge=0, description="Requests per minute; 0 = the server's limit, as without one."
-    )
+    rate: int | None = Field(default=None, ge=0)
+    """Requests per minute; 0 = the server's limit, as without one."""
     expires: str | None = Field(default=None, description="Period from now, last day (UTC), or `never`.")
-    scopes: Annotated[tuple[KeyScope, ...], Flag(name="--scope")] = Field(
-        default=(), description="New scopes, in place of the current ones."
-    )
+    scopes: Annotated[tuple[KeyScope, ...], Flag(name="--scope")] = ()
+    """New scopes, in place of the current ones."""
 
     def run(self) -> None:
-        """Change the given limits."""
-        from datetime import UTC, datetime
-
-        from surefoot.server import KeyLimits, expiry_of, open_database
+        from surefoot.server import KeyLimits, expiry_of
 
         limits = KeyLimits()
         if self.rate is not None:
@@ -301,28 +283,24 @@ class SetKey(Command):
         if self.expires is not None:
             never = self.expires == "never"
             limits["expires"] = None if never else expiry_of(self.expires, datetime.now(UTC))
-        with open_database(self.database) as db:
+        with self.open() as db:
             db.keys.change(self.number, **limits)
 
 
-class RevokeKey(Command):
+class RevokeKey(DatabaseCommand):
     """Revoke a key for good; a running server refuses it from the next request on.
 
     Example: `surefoot serve keys revoke 3`
     """
 
     number: Annotated[int, Flag(argument=True)] = Field(description="Number of the key, as listed.")
-    database: DatabaseName = DEFAULT_DATABASE
 
     def run(self) -> None:
-        """Revoke it."""
-        from surefoot.server import open_database
-
-        with open_database(self.database) as db:
+        with self.open() as db:
             db.keys.revoke(self.number)
 
 
-class AddUser(Command):
+class AddUser(DatabaseCommand):
     """Create an account, and print its password once.
 
     Example: `surefoot serve users add ada --role admin`
@@ -331,42 +309,31 @@ class AddUser(Command):
     """
 
     name: Annotated[str, Flag(argument=True)] = Field(description="Name to sign in with.")
-    database: DatabaseName = DEFAULT_DATABASE
     role: tuple[Role, ...] = Field(default=("annotator",), description="What the account may do.")
-    password: bool = Field(
-        default=True, description="Create a password; accounts behind a sign-in proxy need none."
-    )
+    password: bool = True
+    """Create a password; accounts behind a sign-in proxy need none."""
 
     def run(self) -> None:
-        """Create it and print the password."""
-        from surefoot.server import open_database
-
         password = secrets.token_urlsafe(15) if self.password else None
-        with open_database(self.database) as db:
+        with self.open() as db:
             db.users.create(self.name, password=password, roles=self.role)
         if password is not None:
             echo(password)
-            echo(f"{self.name}: {', '.join(self.role)}; the password is shown only this once", err=True)
+            note(f"{self.name}: {', '.join(self.role)}; the password is shown only this once")
 
 
-class Prune(Command):
+class Prune(DatabaseCommand):
     """Delete old answers of the gateway, with all their candidates, and held calls.
 
     Example: `surefoot serve prune --older-than 90`
     """
 
     older_than: float = Field(ge=0, description="Age in days; older answers are deleted.")
-    database: DatabaseName = DEFAULT_DATABASE
 
     def run(self) -> None:
-        """Delete in pieces, so that the server is never blocked for long."""
-        from datetime import UTC, datetime, timedelta
-
-        from surefoot.server import open_database
-
         limit, deleted = datetime.now(UTC) - timedelta(days=self.older_than), 0
-        with open_database(self.database) as db:
+        with self.open() as db:
             while count := db.gateway.prune(limit):
                 deleted += count
             held = db.held_calls.prune(limit)
-        echo(f"{deleted} requests and {held} held calls deleted", err=True)
+        note(f"{deleted} requests and {held} held calls deleted")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -11,9 +11,7 @@ from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import echo
 from surefoot.policies.devices import Loading
-
-if TYPE_CHECKING:
-    from surefoot.protocols import StepScorer
+from surefoot.protocols import StepScorer
 
 
 class ServeConfig(Command):
@@ -28,21 +26,18 @@ class ServeConfig(Command):
     Example: `surefoot serve-config models/math-shepherd --family math-shepherd --check http://localhost:8000`
     """
 
-    model: Annotated[str, Flag(argument=True)] = Field(
-        description="Directory or hub name of the reward model."
-    )
+    model: Annotated[str, Flag(argument=True)]
+    """Directory or hub name of the reward model."""
     engine: Literal["vllm", "sglang", "surefoot"] = Field(default="vllm", description="The server.")
     port: int = Field(default=8000, ge=1, le=65535, description="Its port.")
     family: o.Family = None
     tokenizer: o.Tokenizer = None
     check: str | None = Field(default=None, description="Address of a running server to test.")
-    compare: bool = Field(
-        default=True, description="Compare with the weights in this process, where MODEL is a directory."
-    )
+    compare: bool = True
+    """Compare with the weights in this process, where MODEL is a directory."""
     loading: o.Models = Loading()
 
     def run(self) -> None:
-        """Print, or check."""
         import shlex
 
         from surefoot.models.remote.opening import check_server, find_tokenizer, server_command

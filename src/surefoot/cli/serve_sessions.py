@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from surefoot.cli import options as o
+from surefoot.cli.runs import RecordFiles
 from surefoot.cli.settings import Command, Flag
-from surefoot.cli.terminal import echo
+from surefoot.cli.terminal import note
 from surefoot.errors import RecordError, ScoreError
+from surefoot.io import atomic_file
+from surefoot.io.tables import Seen
 
 if TYPE_CHECKING:
     from surefoot.rl.engines import RecordedTurn
@@ -37,27 +40,16 @@ class Sessions(Command):
     ] = "surefoot.db"
     out: o.OutDirectory = Field(description="Directory for problems, traces, scores and episodes.")
     session: Annotated[tuple[str, ...], Flag()] = Field(default=(), description="Write these sessions alone.")
-    trainer: Literal["verifiers", "verl", "skyrl"] | None = Field(
-        default=None,
-        description="Write episodes in its form: verifiers (and prime-rl), verl's agent loop, or SkyRL.",
-    )
-    reward: Literal["score", "guard"] = Field(
-        default="score",
-        description="Reward of a turn: score, what the strategy or the guard's reward model gave it; "
-        "guard, 1 if the guard released the first message, else 0.",
-    )
-    missing: float | None = Field(
-        default=None,
-        description="Reward of turns that have none; without it they are refused, never taken for 0.",
-    )
+    trainer: Literal["verifiers", "verl", "skyrl"] | None = None
+    """Write episodes in its form: verifiers (and prime-rl), verl's agent loop, or SkyRL."""
+    reward: Literal["score", "guard"] = "score"
+    """Reward of a turn: score, what the strategy or the guard's reward model gave it; guard, 1 if the guard
+    released the first message, else 0."""
+    missing: float | None = None
+    """Reward of turns that have none; without it they are refused, never taken for 0."""
     most_turns: int = Field(default=1000, ge=1, description="The latest so many of a session are read.")
 
     def run(self) -> None:
-        """Read, put together, write."""
-        from surefoot.io import atomic_file
-        from surefoot.io.files import record_writer
-        from surefoot.io.tables import Seen
-        from surefoot.records import Problem, StepScores, Trace
         from surefoot.server import open_database, session_conversations
 
         file = Path(self.database.removeprefix("sqlite:///"))
@@ -72,10 +64,7 @@ class Sessions(Command):
                     f"{which} in the database; requests need the header X-Session-Id to belong to one"
                 )
             self.out.mkdir(parents=True, exist_ok=True)
-            problems, traces, scores = (
-                files.enter_context(record_writer(self.out / f"{name}.jsonl", kind))
-                for name, kind in (("problems", Problem), ("traces", Trace), ("scores", StepScores))
-            )
+            records = files.enter_context(RecordFiles(self.out))
             episodes = None
             if self.trainer is not None:
                 episodes = files.enter_context(atomic_file(self.out / "episodes.jsonl"))
@@ -84,11 +73,8 @@ class Sessions(Command):
                 lines = session_conversations(db.gateway.session(name, key_id=key_id, limit=self.most_turns))
                 counts["sessions"] += 1
                 for line in lines:
-                    if not seen.times(line.problem.id):
-                        problems.write(line.problem)
-                    traces.write(line.trace)
-                    for record in line.scores():
-                        scores.write(record)
+                    new = [] if seen.times(line.problem.id) else [line.problem]
+                    records.write(problems=new, traces=[line.trace], scores=line.scores())
                     counts["traces"] += 1
                     counts["turns"] += len(line.turns)
                     counts["scored"] += sum(turn.score is not None for turn in line.turns)
@@ -96,10 +82,9 @@ class Sessions(Command):
                         episodes.write((json.dumps(self._episode(line)) + "\n").encode())
             if not counts["traces"]:
                 raise RecordError(f"the database has {len(names)} sessions, and none has an answer")
-        echo(
+        note(
             f"{self.out}: {counts['sessions']} sessions, {counts['traces']} traces, {counts['turns']} turns, "
-            f"{counts['scored']} of them scored",
-            err=True,
+            f"{counts['scored']} of them scored"
         )
 
     def _episode(self, line: Conversation) -> dict[str, Any]:

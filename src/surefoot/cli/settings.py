@@ -35,20 +35,22 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
-from inspect import cleandoc
+from inspect import Parameter, cleandoc, get_annotations, signature
 from itertools import pairwise
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ByteSize, ConfigDict
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from surefoot.cli.commands import COMMANDS
+
+T = TypeVar("T")
 
 REQUIRED: Any = PydanticUndefined
 """Default of a required field."""
@@ -71,8 +73,12 @@ class Flag:
     """Changes no result, so it is not in the manifest."""
     comma: bool = False
     """A tuple is one word with commas, not a repeated option."""
+    file: bool = False
+    """A file to read: the manifest has its hash."""
     output: bool = False
     """A file or directory that the command writes; it is only overwritten with ``--force``."""
+    directory: bool = False
+    """The output is a directory."""
     metavar: str | None = None
 
 
@@ -174,6 +180,12 @@ class Command(BaseModel):
         """Run the command. Raises an error of :mod:`surefoot.errors`."""
         raise NotImplementedError
 
+    @classmethod
+    def path(cls) -> str:
+        """The words that call it, such as ``label mc``."""
+        target = f"{cls.__module__.removeprefix('surefoot.cli.')}:{cls.__name__}"
+        return next((path for path, (name, _) in COMMANDS.items() if name == target), cls.__name__)
+
     def outputs(self) -> list[Path]:
         """Files and directories that the command will write, without standard output (``-``)."""
         if getattr(self, "dry_run", False):
@@ -196,10 +208,8 @@ class Command(BaseModel):
 
 def command_line(command: Command) -> list[str]:
     """The words that run ``command``: its name, and every option that is not the default."""
-    kind = type(command)
-    target = f"{kind.__module__.removeprefix('surefoot.cli.')}:{kind.__name__}"
-    words = ["surefoot", *next((path.split() for path, (of, _) in COMMANDS.items() if of == target), ())]
-    for option in options_of(kind):
+    words = ["surefoot", *command.path().split()]
+    for option in options_of(type(command)):
         value: Any = command
         for name in option.path:
             value = getattr(value, name, None)
@@ -212,6 +222,17 @@ def command_line(command: Command) -> list[str]:
         texts = [",".join(map(str, item)) if isinstance(item, tuple) else str(item) for item in values]
         words += texts if option.flag.argument else [word for text in texts for word in (option.name, text)]
     return words
+
+
+def fill(function: Callable[..., T], settings: object, /, *args: Any, **others: Any) -> T:
+    """``function(*args, **others)``, with settings for its other keyword-only parameters of the same name."""
+    kinds = {name: parameter.kind for name, parameter in signature(function).parameters.items()}
+    same = {
+        name: getattr(settings, name)
+        for name, kind in kinds.items()
+        if kind is Parameter.KEYWORD_ONLY and hasattr(settings, name)
+    }
+    return function(*args, **{**same, **others})
 
 
 def help_text(command: type[Command]) -> str:
@@ -303,14 +324,18 @@ def _field(kind: type, name: str, info: FieldInfo) -> SettingsField:
         core, metadata = inner.annotation, [*inner.metadata, *metadata]
         description = description or inner.description
     default = info.get_default(call_default_factory=True, validated_data={})
-    text = description or _docstring(kind, name)
+    text = _docstring(kind, name, description or "")
     return SettingsField(name, core, optional, tuple(metadata), default, text, info.discriminator)
 
 
-def _docstring(kind: type, name: str) -> str:
-    """The docstring below a field, in ``kind`` or in a class above it."""
-    texts = (_docstrings(cls.__module__).get((cls.__qualname__, name)) for cls in kind.__mro__)
-    return next(filter(None, texts), "").replace("``", "`")
+def _docstring(kind: type, name: str, description: str) -> str:
+    """The docstring below a field, in ``kind`` or in a class above it; before those above its description."""
+    for cls in kind.__mro__:
+        if name in get_annotations(cls):
+            text = _docstrings(cls.__module__).get((cls.__qualname__, name)) or description
+            if text:
+                return text.replace("``", "`")
+    return description
 
 
 @cache

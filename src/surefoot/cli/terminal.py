@@ -23,6 +23,17 @@ def echo(text: str = "", *, err: bool = False) -> None:
     click.echo(printable(text), err=err)
 
 
+def note(text: str) -> None:
+    """Print lines of text on standard error."""
+    echo(text, err=True)
+
+
+def note_count(count: int, text: str) -> None:
+    """Print ``text`` after a number that is not 0, on standard error."""
+    if count:
+        note(f"{count} {text}")
+
+
 def echo_wrapped(text: str, *, indent: str = "", err: bool = False) -> None:
     """Print a paragraph in the terminal's width, with ``indent`` before the lines after its first."""
     echo("\n".join(_lines(text, _columns(), indent)), err=err)

@@ -10,33 +10,44 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
-from surefoot.cli.settings import Command, OptionGroup
-from surefoot.cli.terminal import echo
+from surefoot.cli.runs import (
+    checked_options,
+    is_held_out,
+    labelled,
+    open_run,
+    pair,
+    read_table,
+)
+from surefoot.cli.settings import Command, OptionGroup, fill
+from surefoot.cli.terminal import note, note_count
+from surefoot.errors import RunError, TrainingError
 from surefoot.labels import Neutral
 from surefoot.policies.devices import FLOAT32
 from surefoot.policies.prompts import PromptFormat
+from surefoot.protocols import LabelledTrace
+from surefoot.records import LabelKind, Problem, StepLabel, StepPair, content_id
 from surefoot.scores import Aggregator
 from surefoot.training.config import (
     ImplicitConfig,
     OutcomeTargets,
     StepTargets,
     TrainingConfig,
+    TrainingLog,
     VerifierConfig,
 )
+from surefoot.work import progress_bars
 
 if TYPE_CHECKING:
     from surefoot.io.joins import LabelledTraces
     from surefoot.models.card import CheckpointCard
     from surefoot.models.kinds.classifier import RewardModel
-    from surefoot.protocols import LabelledTrace
-    from surefoot.records import LabelKind, StepLabel
-    from surefoot.training.config import TrainingLog
     from surefoot.training.critiques import TraceCritiques
     from surefoot.training.examples import ExampleSet
 
 TRAINING = OptionGroup(
     title="Training",
     names={"lora.rank": "--lora", "lora.targets": "--lora-target"},
+    omit=("lora.dropout",),
     common=("epochs", "batch_size", "learning_rate", "lora.rank"),
     transient=("microbatch_tokens", "gradient_checkpointing", "checkpoint_every"),  # beyond rounding
 )
@@ -54,23 +65,19 @@ Progress = Callable[[int, int, float], None]
 TrainingResult = tuple["TrainingLog", Mapping[str, int], Sequence[str]]
 """The log, the items left out by reason, and remarks for the report."""
 
-_INPUTS = ("problems", "traces", "labels", "pairs", "critiques")
-
 
 class TrainCommand(Command):
     """Settings of all kinds: data, directory of the checkpoint, model to start from."""
 
     problems: o.Problems
     out: o.OutDirectory = Field(description="Directory for the checkpoint.")
-    base: str = Field(
-        description="Model to start from: `lab` (the lab's trunk), a checkpoint directory or a hub "
-        "name (`owner/name@revision`).",
-    )
+    base: str
+    """Model to start from: `lab` (the lab's trunk), a checkpoint directory or a hub name
+    (`owner/name@revision`)."""
     loading: o.TrainedModels = FLOAT32
 
     def train(
         self,
-        kind: str,
         work: Callable[[Progress], TrainingResult],
         items: str,
         held_out: LabelledTraces | None = None,
@@ -78,19 +85,14 @@ class TrainCommand(Command):
         """Run ``work`` in the run directory ``out``, unless it is finished, and report the result.
 
         ``items`` is the hash of the training data, which may have come through a pipe. With ``held_out`` the
-        checkpoint says how far it can be trusted. Raises ``RunError`` if
-        ``out`` holds a run with other settings or inputs.
+        checkpoint says how far it can be trusted. Raises ``RunError`` if ``out`` holds a run with other
+        settings or inputs.
         """
-        from surefoot.cli.runs import file_inputs, one_writer
-        from surefoot.work import progress_bars
-
-        settings = {**self.resolved(), "items": items}
-        files = file_inputs(**{name: getattr(self, name, None) for name in _INPUTS})
-        with one_writer(self.out, f"train {kind}", settings, files) as run, progress_bars() as progress:
+        with open_run(self, items=items) as run, progress_bars() as progress:
             if (self.out / "done" / "train.json").exists():
-                echo(f"{self.out} is finished already", err=True)
+                note(f"{self.out} is finished already")
                 return
-            log, dropped, remarks = work(lambda done, total, _loss: progress(f"train {kind}", done, total))
+            log, dropped, remarks = work(lambda done, total, _loss: progress(self.path(), done, total))
             if run is None:
                 return
             remarks = [*remarks, *self.trust(held_out)]
@@ -98,7 +100,7 @@ class TrainCommand(Command):
             run.finish("train", {"updates": updates, "tokens": log.tokens, "dropped": dict(dropped)})
         tail = log.losses[-50:]
         mean = f"mean loss of the last {len(tail)}: {sum(tail) / len(tail):.4f}"
-        echo(f"{self.out}: {', '.join([f'{updates} updates', mean, *remarks])}", err=True)
+        note(f"{self.out}: {', '.join([f'{updates} updates', mean, *remarks])}")
 
     def trust(self, held_out: LabelledTraces | None) -> list[str]:
         """Measure the saved checkpoint on held-out problems, store that with it, and say it."""
@@ -119,35 +121,23 @@ class ClassifierCommand(TrainCommand):
     """A trunk with a head that is read at the steps: PRMs and ORMs."""
 
     prompt: PromptFormat = PromptFormat()
-    max_length: int = Field(
-        default=2048, ge=8, description="Tokens of a trace; later steps are left out and counted."
-    )
-    windows: bool = Field(
-        default=False,
-        description="Read a longer trace in windows, each with the task and the latest steps, in training "
-        "and whenever the model scores.",
-    )
-    marker: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Text inserted after each step, at which its score is read, e.g. `<extra_0>`.",
-    )
-    validation: float | None = Field(
-        default=None,
-        ge=0,
-        le=0.9,
-        description="Share of the problems to hold out; the weights that do best on them are saved. If not "
-        "given, a tenth of 200 problems or more is held out only to say how far the model can be trusted.",
-    )
+    max_length: int = Field(default=2048, ge=8)
+    """Tokens of a trace; later steps are left out and counted."""
+    windows: bool = False
+    """Read a longer trace in windows, each with the task and the latest steps, in training and whenever the
+    model scores."""
+    marker: str | None = Field(default=None, min_length=1)
+    """Text inserted after each step, at which its score is read, e.g. `<extra_0>`."""
+    validation: float | None = Field(default=None, ge=0, le=0.9)
+    """Share of the problems to hold out; the weights that do best on them are saved. If not given, a tenth of
+    200 problems or more is held out only to say how far the model can be trusted."""
 
     def card(self, training: TrainingConfig, **facts: Any) -> CheckpointCard:
         """The card of the checkpoint to train."""
         from surefoot.models.card import CheckpointCard
         from surefoot.models.encoding import Encoding
 
-        encoding = Encoding(
-            **vars(self.prompt), max_length=self.max_length, windows=self.windows, marker=self.marker
-        )
+        encoding = fill(Encoding, self, **vars(self.prompt))
         return CheckpointCard(encoding=encoding, base=self.base, frozen_trunk=training.freeze_trunk, **facts)
 
     def split(self, items: LabelledTraces) -> tuple[LabelledTraces, LabelledTraces | None]:
@@ -155,9 +145,6 @@ class ClassifierCommand(TrainCommand):
 
         Raises ``RunError`` if problems are to be held out and none, or every one, is.
         """
-        from surefoot.cli.runs import is_held_out
-        from surefoot.errors import RunError
-
         problems = len(set(items.problem_ids()))
         share = (0.1 if problems >= _HOLD_OUT_FROM else 0.0) if self.validation is None else self.validation
         if not share:
@@ -183,8 +170,9 @@ class ClassifierCommand(TrainCommand):
         data: Callable[[RewardModel], ExampleSet],
         held_out: LabelledTraces | None,
         targets: StepTargets | OutcomeTargets,
-    ) -> Callable[[Progress], TrainingResult]:
-        """A function that trains the model of ``card``."""
+        items: str,
+    ) -> None:
+        """Train the model of ``card``."""
 
         def work(progress: Progress) -> TrainingResult:
             from surefoot.models.kinds.classifier import RewardModel
@@ -206,7 +194,7 @@ class ClassifierCommand(TrainCommand):
                 remarks.append(log.stopped)
             return log, examples.dropped, remarks
 
-        return work
+        self.train(work, items, held_out)
 
 
 class TrainPRM(ClassifierCommand):
@@ -221,25 +209,19 @@ class TrainPRM(ClassifierCommand):
 
     traces: o.TracesArgument | None = None
     labels: o.Labels | None = None
-    pairs: Annotated[str | None, o.INPUT] = Field(
-        default=None, description="File of step pairs, for `--loss pairwise`."
-    )
-    neutral: Neutral = Field(
-        default="good",
-        description="What a label of 0 becomes: good, bad or no target (`drop`). With `--loss classes`: "
-        "whether the score counts the chance of neutral.",
-    )
+    pairs: Annotated[str | None, o.INPUT] = None
+    """File of step pairs, for `--loss pairwise`."""
+    neutral: Neutral = "good"
+    """What a label of 0 becomes: good, bad or no target (`drop`). With `--loss classes`: whether the score
+    counts the chance of neutral."""
     hard: bool = Field(default=False, description="Train on 1[value > 0] instead of the value.")
     up_to_first_error: bool = Field(default=False, description="No loss after the first bad step.")
-    linear: bool = Field(
-        default=False, description="With `--loss mse`: the output is the score, without a sigmoid."
-    )
-    aggregation: Aggregator = Field(
-        default="min", description="How step scores become one number, unless the user of the model says."
-    )
-    segment: o.Segment = Field(
-        default="line", description="How the prefixes of pairs are cut into steps, if there is a marker."
-    )
+    linear: bool = False
+    """With `--loss mse`: the output is the score, without a sigmoid."""
+    aggregation: Aggregator = "min"
+    """How step scores become one number, unless the user of the model says."""
+    segment: o.Segment = "line"
+    """How the prefixes of pairs are cut into steps, if there is a marker."""
     training: Annotated[TrainingConfig, TRAINING] = TrainingConfig()
 
     @model_validator(mode="after")
@@ -256,19 +238,12 @@ class TrainPRM(ClassifierCommand):
         return self
 
     def run(self) -> None:
-        """Train on labels or pairs."""
-        from surefoot.cli.runs import checked_options, labelled, read_table
-        from surefoot.records import Problem, StepLabel, Trace, content_id
         from surefoot.training.examples import check_kinds
 
         classes = self.training.loss == "classes"
         labels = read_table(self.labels, StepLabel) if self.labels else []
         kinds, sources = _kinds_and_sources(labels)
-        targets = StepTargets(
-            neutral="class" if classes else self.neutral,
-            hard=self.hard,
-            up_to_first_error=self.up_to_first_error,
-        )
+        targets = fill(StepTargets, self, neutral="class" if classes else self.neutral)
         with checked_options():
             check_kinds(kinds, targets)
         card = self.card(
@@ -283,18 +258,15 @@ class TrainPRM(ClassifierCommand):
         items = held_out = None
         data: Callable[[RewardModel], ExampleSet]
         if self.traces:
-            items = labelled(read_table(self.problems, Problem), read_table(self.traces, Trace), labels)
+            items = labelled(self.problems, self.traces, labels)
             training, held_out = self.split(items)
             data = partial(self.examples, items=training, targets=targets)
         if self.pairs:
             data = partial(self._pairs, path=self.pairs, held_out=held_out)
-        work = self.fit(card, self.training, data, held_out, targets)
-        self.train("prm", work, items.digest if items else content_id(), held_out)
+        self.fit(card, self.training, data, held_out, targets, items.digest if items else content_id())
 
     def _pairs(self, model: RewardModel, path: str, held_out: LabelledTraces | None) -> ExampleSet:
         """The pairs of a file, without held-out problems."""
-        from surefoot.cli.runs import read_table
-        from surefoot.records import Problem, StepPair
         from surefoot.segment import segmenter
         from surefoot.training.examples import build_pairs
 
@@ -320,23 +292,17 @@ class TrainORM(ClassifierCommand):
     traces: o.TracesArgument
     targets: Annotated[OutcomeTargets, OptionGroup(omit=("kind",))] = OutcomeTargets()
     training: Annotated[
-        TrainingConfig, OptionGroup(**{**vars(TRAINING), "omit": ("loss", "zeta", "balance")})
+        TrainingConfig, OptionGroup(**{**vars(TRAINING), "omit": ("loss", "zeta", "balance", "lora.dropout")})
     ] = TrainingConfig()
 
     def run(self) -> None:
-        """Train on outcomes."""
-        from surefoot.cli.runs import labelled, read_table
-        from surefoot.records import Problem, Trace
-
         card = self.card(
             self.training, kind="orm", aggregation="last", score_means="outcome", label_source="outcome"
         )
-        items = labelled(read_table(self.problems, Problem), read_table(self.traces, Trace), [])
+        items = labelled(self.problems, self.traces, [])
         training, held_out = self.split(items)
-
         data = partial(self.examples, items=training, targets=self.targets)
-        work = self.fit(card, self.training, data, held_out, self.targets)
-        self.train("orm", work, items.digest, held_out)
+        self.fit(card, self.training, data, held_out, self.targets, items.digest)
 
 
 class TrainImplicit(TrainCommand):
@@ -351,31 +317,22 @@ class TrainImplicit(TrainCommand):
 
     traces: o.TracesArgument
     prompt: PromptFormat = PromptFormat()
-    max_length: int = Field(
-        default=2048, ge=8, description="Tokens of a trace; later steps are left out and counted."
-    )
-    reference: str = Field(
-        default="base",
-        description="Model that rewards are measured against: `base`, `none` (uniform), a directory or a hub "
-        "name.",
-    )
+    max_length: int = Field(default=2048, ge=8)
+    """Tokens of a trace; later steps are left out and counted."""
+    reference: str = "base"
+    """Model that rewards are measured against: `base`, `none` (uniform), a directory or a hub name."""
     beta: float = Field(default=0.05, gt=0, description="Reward per nat of log-ratio.")
-    read: Literal["step", "prefix"] = Field(
-        default="step", description="Score a step by its own reward, or by the reward of the whole prefix."
-    )
-    copy_reference: bool = Field(
-        default=True, description="Copy the reference into the checkpoint instead of noting its name."
-    )
+    read: Literal["step", "prefix"] = "step"
+    """Score a step by its own reward, or by the reward of the whole prefix."""
+    copy_reference: bool = True
+    """Copy the reference into the checkpoint instead of noting its name."""
     training: Annotated[ImplicitConfig, TRAINING] = ImplicitConfig()
 
     def run(self) -> None:
-        """Train on outcomes."""
-        from surefoot.cli.runs import pair, read_table
         from surefoot.models.encoding import Encoding
-        from surefoot.records import Problem, Trace
 
-        encoding = Encoding(**vars(self.prompt), max_length=self.max_length)
-        items = pair(read_table(self.problems, Problem), read_table(self.traces, Trace))
+        encoding = fill(Encoding, self, **vars(self.prompt))
+        items = pair(self.problems, self.traces)
 
         def work(progress: Progress) -> TrainingResult:
             from surefoot.io.hub import pinned
@@ -383,30 +340,18 @@ class TrainImplicit(TrainCommand):
             from surefoot.models.kinds.implicit import ImplicitPRM
             from surefoot.training.implicit import build_outcome_examples, train_implicit
 
-            prm = ImplicitPRM.initialise(
-                o.lab_trunk(self.base),
-                reference={"none": None, "base": "base"}.get(self.reference, o.lab_trunk(self.reference)),
-                beta=self.beta,
-                read=self.read,
-                encoding=encoding,
-                cache=self.out,
-                loading=self.loading,
-            )
+            reference = {"none": None, "base": "base"}.get(self.reference, o.lab_trunk(self.reference))
+            about: Any = {"reference": reference, "encoding": encoding, "cache": self.out}
+            prm = fill(ImplicitPRM.initialise, self, o.lab_trunk(self.base), **about)
             prm.card = prm.card.model_copy(update={"base": pinned(self.base)})
             data = build_outcome_examples(prm, items)
             report_dropped(data.dropped, data.first)
-            log = train_implicit(
-                prm,
-                data.examples,
-                self.training,
-                self.out,
-                with_reference=self.copy_reference,
-                progress=progress,
-            )
+            copied: Any = {"with_reference": self.copy_reference, "progress": progress}
+            log = train_implicit(prm, data.examples, self.training, self.out, **copied)
             shutil.rmtree(self.out / CACHE, ignore_errors=True)
             return log, data.dropped, ()
 
-        self.train("implicit", work, items.digest)
+        self.train(work, items.digest)
 
 
 class TrainVerifier(TrainCommand):
@@ -422,28 +367,19 @@ class TrainVerifier(TrainCommand):
 
     base: str = Field(description="Language model to start from: a checkpoint directory or a hub name.")
     traces: o.TracesArgument
-    labels: Annotated[str, o.INPUT] = Field(
-        description="File of correctness labels, with which verdicts have to agree."
-    )
+    labels: Annotated[str, o.INPUT]
+    """File of correctness labels, with which verdicts have to agree."""
     critiques: Annotated[str, o.INPUT] = Field(description="File of critiques (`surefoot label critiques`).")
     format: o.VerifierFormatFile = None
-    max_tokens: int = Field(
-        default=4096, ge=1, description="Longest critique; longer ones are left out and counted."
-    )
-    neutral: Neutral = Field(
-        default="good",
-        description="What a label of 0 is: good, bad, or a reason to leave the trace out (`drop`).",
-    )
-    balance: bool = Field(
-        default=True, description="Use as many critiques of correct as of wrong solutions, instead of all."
-    )
+    max_tokens: int = Field(default=4096, ge=1)
+    """Longest critique; longer ones are left out and counted."""
+    neutral: Neutral = "good"
+    """What a label of 0 is: good, bad, or a reason to leave the trace out (`drop`)."""
+    balance: bool = True
+    """Use as many critiques of correct as of wrong solutions, instead of all."""
     training: Annotated[VerifierConfig, TRAINING] = VerifierConfig()
 
     def run(self) -> None:
-        """Train on the critiques that agree with the labels."""
-        from surefoot.cli.runs import labelled, read_table
-        from surefoot.errors import TrainingError
-        from surefoot.records import Problem, StepLabel, Trace, content_id
         from surefoot.training.critiques import TraceCritiques
 
         form = o.verifier_format(self.format)
@@ -452,7 +388,7 @@ class TrainVerifier(TrainCommand):
             raise TrainingError(
                 f"{self.labels}: no label of kind 'correctness', which verdicts have to agree with"
             )
-        items = labelled(read_table(self.problems, Problem), read_table(self.traces, Trace), gold)
+        items = labelled(self.problems, self.traces, gold)
         texts = _critiques_of(items, read_table(self.critiques, TraceCritiques))
 
         def work(progress: Progress) -> TrainingResult:
@@ -462,44 +398,28 @@ class TrainVerifier(TrainCommand):
             from surefoot.training.sft import train_verifier
 
             model, tokenizer = load_causal(o.lab_trunk(self.base), self.loading)
-            data = build_critique_examples(
-                tokenizer,
-                items,
-                texts,
-                form,
-                max_tokens=self.max_tokens,
-                neutral=self.neutral,
-                balance=self.balance,
-                seed=self.training.seed,
-            )
+            seed = self.training.seed
+            data = fill(build_critique_examples, self, tokenizer, items, texts, form, seed=seed)
             report_dropped(data.dropped)
-            log = train_verifier(
-                model,
-                tokenizer,
-                data.examples,
-                form,
-                self.training,
-                self.out,
-                base=pinned(self.base),
-                label_source=_kinds_and_sources(gold)[1],
-                progress=progress,
-            )
+            base, source = pinned(self.base), _kinds_and_sources(gold)[1]
+            about: Any = {"base": base, "label_source": source, "progress": progress}
+            log = train_verifier(model, tokenizer, data.examples, form, self.training, self.out, **about)
             return log, data.dropped, [f"{len(data.examples)} of {data.critiques} critiques"]
 
-        self.train("verifier", work, content_id(texts, form.model_dump(), *items))
+        self.train(work, content_id(texts, form.model_dump(), *items))
 
 
 def report_dropped(dropped: Mapping[str, int], first: Mapping[str, str] | None = None) -> None:
     """Report on standard error how many items were left out, by reason, with the first one if known."""
     for reason, count in dropped.items():
         where = f", first in {first[reason]}" if first else ""
-        echo(f"left out: {count} {reason}{where}", err=True)
+        note(f"left out: {count} {reason}{where}")
 
 
 def _meaning(kinds: set[LabelKind]) -> LabelKind:
     """What the scores mean; mixed labels, which is reported, count as correctness."""
     if len(kinds) > 1:
-        echo(f"labels of several kinds are mixed: {', '.join(sorted(kinds))}", err=True)
+        note(f"labels of several kinds are mixed: {', '.join(sorted(kinds))}")
         return "correctness"
     return next(iter(kinds), "value")
 
@@ -519,8 +439,6 @@ def _critiques_of(items: Sequence[LabelledTrace], critiques: Sequence[TraceCriti
             of_trace[record.trace_id] += record.texts
         else:
             strays += len(record.texts)
-    if strays:
-        echo(f"{strays} critiques skipped: their 'trace_id' is in no usable trace", err=True)
-    if bare := sum(not texts for texts in of_trace.values()):
-        echo(f"{bare} traces without a critique", err=True)
+    note_count(strays, "critiques skipped: their 'trace_id' is in no usable trace")
+    note_count(sum(not texts for texts in of_trace.values()), "traces without a critique")
     return [of_trace[item.trace.id] for item in items]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import Field, model_validator
 
@@ -20,16 +20,21 @@ from surefoot.cli.audit.inputs import (
     with_scores,
 )
 from surefoot.cli.evaluate.inputs import named
-from surefoot.cli.terminal import echo
+from surefoot.cli.runs import read_table
+from surefoot.cli.settings import fill
+from surefoot.cli.terminal import note
 from surefoot.errors import RunError, ScoreError
 from surefoot.evaluation.audits.settings import GAMING, GamingSettings
+from surefoot.io.sources import ENDINGS
 from surefoot.policies.devices import Loading
+from surefoot.protocols import ProblemTrace
+from surefoot.records import Problem
+from surefoot.work import progress_bars
 
 if TYPE_CHECKING:
     from surefoot.evaluation.audits import AuditedScorer, Case
     from surefoot.evaluation.report import Section
     from surefoot.lab.probe import ProbeResult
-    from surefoot.protocols import ProblemTrace
 
 Search = Annotated[GamingSettings, o.OptionGroup(title="search", omit=("depth",))]
 
@@ -56,15 +61,11 @@ class AuditGaming(CaseAudit):
     lab --out audit`
     """
 
-    report_name: ClassVar[str] = "gaming"
-
     per_problem: int | None = Field(default=2, ge=1, description="Use only the first traces of each problem.")
     search: Search = GAMING
 
-    def run(self) -> None:
-        """Edits, content probe and search."""
-        subjects, cases = self.subjects(partial=self.partial), self.cases(self.per_problem)
-        self.write_audit(_gaming(self, subjects, cases), subjects, cases)
+    def sections(self, subjects: Sequence[AuditedScorer], cases: Sequence[Case]) -> Sequence[Section]:
+        return _gaming(self, subjects, cases)
 
 
 class AuditOutcome(CaseAudit):
@@ -78,13 +79,8 @@ class AuditOutcome(CaseAudit):
     lab --out audit`
     """
 
-    report_name: ClassVar[str] = "outcome"
-
-    def run(self) -> None:
-        """Audit."""
-        subjects = self.subjects(partial=self.partial)
-        cases = with_scores(self.cases(self.per_problem), subjects)
-        self.write_audit([_outcome(self, subjects, cases)], subjects, cases)
+    def sections(self, subjects: Sequence[AuditedScorer], cases: Sequence[Case]) -> Sequence[Section]:
+        return [_outcome(self, subjects, cases)]
 
 
 class AuditClean(CaseAudit):
@@ -97,13 +93,8 @@ class AuditClean(CaseAudit):
     Example: `surefoot audit clean prm=prm orm=orm --problems problems.jsonl --build --out audit`
     """
 
-    report_name: ClassVar[str] = "clean"
-
-    build: bool = Field(
-        default=False,
-        description="Write correct, rationalised and wrong solutions of the lab's `--problems`, in place of "
-        "`--traces`.",
-    )
+    build: bool = False
+    """Write correct, rationalised and wrong solutions of the lab's `--problems`, in place of `--traces`."""
     threshold: float = _THRESHOLD
 
     def check_source(self) -> None:
@@ -116,12 +107,15 @@ class AuditClean(CaseAudit):
         if self.problems is None:
             raise ValueError("'build' needs 'problems', a file of problems of the lab")
 
-    def run(self) -> None:
-        """Audit."""
+    def scored_cases(self) -> tuple[list[AuditedScorer], list[Case]]:
+        """The scorers, and the traces of the files or those that are built."""
+        if not self.build:
+            return super().scored_cases()
         subjects = self.subjects(partial=self.partial)
-        cases = rationalised(self, subjects) if self.build else self.cases(self.per_problem)
-        cases = with_scores(cases, subjects)
-        self.write_audit([_clean(self, subjects, cases)], subjects, cases)
+        return subjects, rationalised(self, subjects)
+
+    def sections(self, subjects: Sequence[AuditedScorer], cases: Sequence[Case]) -> Sequence[Section]:
+        return [_clean(self, subjects, cases)]
 
 
 class AuditTransfer(AuditCommand):
@@ -134,43 +128,26 @@ class AuditTransfer(AuditCommand):
     --domain math=math/ --out audit`
     """
 
-    report_name: ClassVar[str] = "transfer"
-
-    aggregate: str | None = Field(
-        default="min",
-        description="How step scores become one number: `min`, `product`, `last`, `mean` or `sum`.",
-    )
-    domain: Annotated[tuple[str, ...], o.INPUT] = Field(
-        min_length=1,
-        description="Labelled set, as DOMAIN=DIR with problems, traces and labels (as `import` writes), "
-        "or DOMAIN=FILE in ProcessBench's format.",
-    )
-    threshold: float | None = Field(
-        default=None,
-        description="A step below this is an error. By default it is fitted on half of the scorer's own "
-        "domain, and this half of every set is not reported.",
-    )
+    aggregate: str | None = "min"
+    """How step scores become one number: `min`, `product`, `last`, `mean` or `sum`."""
+    domain: Annotated[tuple[str, ...], o.INPUT] = Field(min_length=1)
+    """Labelled set, as DOMAIN=DIR with problems, traces and labels (as `import` writes), or DOMAIN=FILE in
+    ProcessBench's format."""
+    threshold: float | None = None
+    """A step below this is an error. By default it is fitted on half of the scorer's own domain, and this
+    half of every set is not reported."""
 
     def run(self) -> None:
-        """Audit."""
         from surefoot.evaluation.audits import audit_transfer, transfer_section
 
         subjects = self.subjects(partial=True)
         sets = {name: with_scores(self._domain(path), subjects) for name, path in named(self.domain).items()}
-        audit = audit_transfer(
-            {subject.name: subject for subject in subjects},
-            sets,
-            threshold=self.threshold,
-            draws=self.draws,
-            seed=self.seed,
-        )
+        audit = fill(audit_transfer, self, {subject.name: subject for subject in subjects}, sets)
         self.write_audit(
             [transfer_section(audit)], subjects, [case for cases in sets.values() for case in cases]
         )
 
     def _domain(self, path: str) -> list[Case]:
-        from surefoot.io.sources import ENDINGS
-
         if Path(path).is_file():
             return self.read(None, None, None, [path])
         files = []
@@ -194,19 +171,13 @@ class AuditOverOptimisation(AuditCommand):
     Example: `surefoot audit over-optimisation --pool pool.jsonl.gz --aggregate last --out audit`
     """
 
-    report_name: ClassVar[str] = "over-optimisation"
-
-    scorers: o.Sources = Field(
-        default=(),
-        description="Scorers, as NAME=CHECKPOINT or NAME=FILE of step scores; none with `--pool`.",
-    )
+    scorers: o.Sources = ()
+    """Scorers, as NAME=CHECKPOINT or NAME=FILE of step scores; none with `--pool`."""
     problems: o.Problems | None = None
     traces: o.Traces | None = None
-    pool: Annotated[str | None, o.INPUT] = Field(
-        default=None,
-        description="File of candidates with stored scores (search-and-learn's or Qwen2.5-Math's form), in "
-        "place of scorers, problems and traces.",
-    )
+    pool: Annotated[str | None, o.INPUT] = None
+    """File of candidates with stored scores (search-and-learn's or Qwen2.5-Math's form), in place of scorers,
+    problems and traces."""
     largest: int | None = _LARGEST
     draws: o.Draws = 2000
 
@@ -222,7 +193,6 @@ class AuditOverOptimisation(AuditCommand):
         return self
 
     def run(self) -> None:
-        """Audit."""
         if self.pool:
             subjects, items = read_pool(self.pool, self.aggregate)
         else:
@@ -248,22 +218,15 @@ class AuditAgent(CaseAudit):
     --traces runs.jsonl --labels labels.jsonl --out audit`
     """
 
-    report_name: ClassVar[str] = "agent"
-
-    scorers: o.Sources = Field(
-        default=(), description="Scorers, as NAME=CHECKPOINT, or NAME=FILE of step scores for `--same`."
-    )
-    verifier: tuple[str, ...] = Field(
-        default=(),
-        description="Verifier of `label verify` to audit as a scorer, e.g. `tool-calls`; repeatable.",
-    )
-    same: tuple[str, ...] = Field(
-        default=(), description="A scorer and the policy of the same model, as NAME=POLICY; repeatable."
-    )
+    scorers: o.Sources = ()
+    """Scorers, as NAME=CHECKPOINT, or NAME=FILE of step scores for `--same`."""
+    verifier: tuple[str, ...] = ()
+    """Verifier of `label verify` to audit as a scorer, e.g. `tool-calls`; repeatable."""
+    same: tuple[str, ...] = ()
+    """A scorer and the policy of the same model, as NAME=POLICY; repeatable."""
     threshold: float = Field(default=0.5, description="A step with at least this score counts as good.")
-    tolerance: float = Field(
-        default=0.05, ge=0, description="How far a variant may move the mean score of a step."
-    )
+    tolerance: float = Field(default=0.05, ge=0)
+    """How far a variant may move the mean score of a step."""
 
     @model_validator(mode="after")
     def _check_agent(self) -> Self:
@@ -273,13 +236,13 @@ class AuditAgent(CaseAudit):
             raise ValueError("'same' takes NAME=POLICY")
         return self
 
-    def run(self) -> None:
-        """Audit."""
-        from surefoot.evaluation.audits import agent_section, audit_agent, audit_self_preference
-        from surefoot.work import progress_bars
+    def subjects(self, *, partial: bool = False) -> list[AuditedScorer]:
+        """The scorers, then the verifiers."""
+        return [*super().subjects(partial=partial), *map(_verifier, self.verifier)]
 
-        subjects = [*self.subjects(partial=self.partial), *map(_verifier, self.verifier)]
-        cases = with_scores(self.cases(self.per_problem), subjects)
+    def sections(self, subjects: Sequence[AuditedScorer], cases: Sequence[Case]) -> Sequence[Section]:
+        from surefoot.evaluation.audits import agent_section, audit_agent, audit_self_preference
+
         live = [subject for subject in subjects if not subject.stored]
         if not (live or self.same):
             raise RunError(
@@ -289,15 +252,14 @@ class AuditAgent(CaseAudit):
         with progress_bars() as progress:
             for number, subject in enumerate(live):
                 progress("audit", number, len(live))
-                options = {"threshold": self.threshold, "tolerance": self.tolerance}
-                audits += self.each(audit_agent, [subject], items, **options)
+                audits += self.each(audit_agent, [subject], items)
         preferences = []
         if self.same:
             same = dict(pair.split("=", 1) for pair in self.same)
             if unknown := set(same) - {subject.name for subject in subjects}:
                 raise RunError(f"--same {min(unknown)}=…: no scorer has this name")
-            preferences = audit_self_preference(subjects, cases, same, draws=self.draws, seed=self.seed)
-        self.write_audit([agent_section(audits, preferences)], subjects, cases)
+            preferences = fill(audit_self_preference, self, subjects, cases, same)
+        return [agent_section(audits, preferences)]
 
 
 class AuditAll(CaseAudit):
@@ -311,39 +273,30 @@ class AuditAll(CaseAudit):
     --out audit`
     """
 
-    report_name: ClassVar[str] = "all"
-
-    per_problem: int | None = Field(
-        default=2,
-        ge=1,
-        description="Traces per problem for gaming and outcome; the others use all of them.",
-    )
+    per_problem: int | None = Field(default=2, ge=1)
+    """Traces per problem for gaming and outcome; the others use all of them."""
     threshold: float = _THRESHOLD
     largest: int | None = _LARGEST
     search: Search = GAMING
 
     def run(self) -> None:
-        """The audits that the traces allow, and the reasons why others are left out."""
         from surefoot.evaluation.report import Section
 
         subjects = self.subjects(partial=self.partial)
         live = [subject for subject in subjects if not subject.stored]
-        cases = with_scores(self.cases(), subjects)
+        cases = with_scores(self.read(self.problems, self.traces, self.labels, self.processbench), subjects)
         first = list(first_of_each(cases, self.per_problem, lambda case: case.problem_id))
+        build = self.labels == "lab" and live == subjects
 
         def gaming() -> list[Section]:
             if not live:
                 raise ScoreError("there are only stored scores, and edited text has to be scored")
             return _gaming(self, live, first)
 
-        def clean() -> list[Section]:
-            build = self.labels == "lab" and live == subjects
-            return [_clean(self, subjects, rationalised(self, subjects) if build else cases)]
-
         audits: dict[str, Callable[[], list[Section]]] = {
             "gaming": gaming,
             "outcome": lambda: [_outcome(self, subjects, first)],
-            "clean": clean,
+            "clean": lambda: [_clean(self, subjects, rationalised(self, subjects) if build else cases)],
             "over-optimisation": lambda: [_pressure(self, subjects, [case.item for case in cases])],
         }
         sections: list[Section] = []
@@ -353,7 +306,7 @@ class AuditAll(CaseAudit):
                 sections += audit()
             except ScoreError as error:
                 left_out[name] = str(error)
-                echo(f"{name} left out: {error}", err=True)
+                note(f"{name} left out: {error}")
         if not sections:
             raise ScoreError(f"these traces allow no audit: {'; '.join(left_out.values())}")
         sections.append(
@@ -372,7 +325,6 @@ def _gaming(
 ) -> list[Section]:
     from surefoot.evaluation import audits as a
     from surefoot.lab.probe import content_probe
-    from surefoot.work import progress_bars
 
     search, in_lab = command.search, command.labels == "lab"
     truth = a.lab_right if in_lab else None
@@ -392,7 +344,7 @@ def _gaming(
                 attacks += command.each(a.audit_attack, [subject], cases, search, truth=truth, progress=show)
             except ScoreError as error:  # the results of the edits are useful without the search
                 left_out[subject.name] = str(error)
-                echo(f"no search against {subject.name}: {error}", err=True)
+                note(f"no search against {subject.name}: {error}")
     return [
         a.gaming_section(edits, probes, search.tolerance),
         *([a.attack_section(attacks, left_out)] if search.rounds else []),
@@ -410,7 +362,7 @@ def _clean(
 ) -> Section:
     from surefoot.evaluation.audits import audit_clean, clean_section
 
-    return clean_section(command.each(audit_clean, subjects, cases, threshold=command.threshold))
+    return clean_section(command.each(audit_clean, subjects, cases))
 
 
 def _pressure(
@@ -420,8 +372,7 @@ def _pressure(
 ) -> Section:
     from surefoot.evaluation.audits import audit_over_optimisation, over_optimisation_section
 
-    audits = command.each(audit_over_optimisation, subjects, items, largest=command.largest)
-    return over_optimisation_section(audits)
+    return over_optimisation_section(command.each(audit_over_optimisation, subjects, items))
 
 
 def rationalised(command: CaseAudit, subjects: Sequence[AuditedScorer]) -> list[Case]:
@@ -429,9 +380,7 @@ def rationalised(command: CaseAudit, subjects: Sequence[AuditedScorer]) -> list[
 
     Raises ``RunError`` for stored scores.
     """
-    from surefoot.cli.runs import read_table
     from surefoot.evaluation.audits import rationalised_lab_cases
-    from surefoot.records import Problem
 
     if stored := [subject.name for subject in subjects if subject.stored]:
         raise RunError(f"--build writes new solutions, and {stored[0]} is a file of stored scores")

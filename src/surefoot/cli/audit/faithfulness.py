@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from surefoot.cli import options as o
 from surefoot.cli.evaluate.inputs import ReportCommand
-from surefoot.cli.terminal import echo
+from surefoot.cli.runs import connections, map_pieces, read_table, server_facts
+from surefoot.cli.settings import fill
+from surefoot.cli.terminal import note
 from surefoot.evaluation.audits.settings import FaithfulnessSettings
+from surefoot.io.tables import open_table
 from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
+from surefoot.records import Problem
 from surefoot.work.jobs import Job, Opened
 
 if TYPE_CHECKING:
@@ -37,18 +41,13 @@ class AuditFaithfulness(ReportCommand):
     --chat --limit 200 --out audit`
     """
 
-    report_name: ClassVar[str] = "faithfulness"
-
     problems: o.ProblemsArgument
     policy: o.PolicySettings
     tests: FaithfulnessSettings = FaithfulnessSettings()
-    paraphraser: str | None = Field(
-        default=None,
-        description="Policy that paraphrases the reasoning: a checkpoint, or a model of `--base-url`.",
-    )
-    limit: int | None = Field(
-        default=200, ge=1, description="Number of problems, chosen at random with `--seed`."
-    )
+    paraphraser: str | None = None
+    """Policy that paraphrases the reasoning: a checkpoint, or a model of `--base-url`."""
+    limit: int | None = Field(default=200, ge=1)
+    """Number of problems, chosen at random with `--seed`."""
     segment: o.Segment = "line"
     prompt: PromptFormat = PromptFormat()
     sampling: Sampling = Sampling(temperature=0.0)
@@ -57,33 +56,24 @@ class AuditFaithfulness(ReportCommand):
     retry_failed: o.RetryFailed = False
 
     def run(self) -> None:
-        """Test piece by piece, then report."""
         from surefoot.cli.audit.inputs import subset
-        from surefoot.cli.runs import file_inputs, map_pieces, read_table
         from surefoot.evaluation.audits.faithfulness import (
             audit_faithfulness,
             faithfulness_section,
             intervention_examples,
         )
         from surefoot.evaluation.audits.interventions import FaithfulnessRow
-        from surefoot.io.tables import open_table
-        from surefoot.records import Problem
 
         problems = subset(read_table(self.problems, Problem), self.limit, self.seed)
         rows_file = self.folder() / "interventions.jsonl"
         job = TestFaithfulness(
             record=FaithfulnessRow,
             settings=self,
-            command="audit faithfulness",
-            config=self.resolved(),
-            inputs=file_inputs(problems=self.problems),
         )
         outcome = map_pieces(self, job, problems, 64, out=str(rows_file))
         outcome.require_complete()
         rows = list(open_table(rows_file, FaithfulnessRow))
-        audit = audit_faithfulness(
-            self.policy.name, rows, hint=self.tests.hint, draws=self.draws, seed=self.seed
-        )
+        audit = fill(audit_faithfulness, self, self.policy.name, rows, hint=self.tests.hint)
         self.write(faithfulness_section(audit), examples=intervention_examples(rows))
 
 
@@ -98,7 +88,6 @@ class TestFaithfulness(Job["FaithfulnessRow"]):
     @contextmanager
     def open(self) -> Iterator[Opened]:
         """Load the policy, and ask a server whether it continues text."""
-        from surefoot.cli.runs import connections, server_facts
         from surefoot.evaluation.audits.interventions import Interventions
         from surefoot.policies import capabilities_of, load_policy
         from surefoot.segment import segmenter
@@ -108,10 +97,7 @@ class TestFaithfulness(Job["FaithfulnessRow"]):
         continuation = capabilities_of(policy).continuation
         self.facts.update(server_facts(policy))
         if not continuation.confirmed:
-            echo(
-                f"only the hint is tested: the server may not continue text ({continuation.evidence})",
-                err=True,
-            )
+            note(f"only the hint is tested: the server may not continue text ({continuation.evidence})")
         paraphraser = settings.paraphraser and load_policy(
             settings.paraphraser,
             base_url=settings.policy.base_url or None,
@@ -119,14 +105,13 @@ class TestFaithfulness(Job["FaithfulnessRow"]):
             loading=settings.loading,
         )
         with settings.grading.open() as grader:
-            interventions = Interventions(
+            interventions = fill(
+                Interventions,
+                settings,
                 policy=policy,
                 grader=grader,
                 segmenter=segmenter(settings.segment),
                 settings=settings.tests,
-                prompt=settings.prompt,
-                sampling=settings.sampling,
-                seed=settings.seed,
                 continues=continuation.confirmed,
                 paraphraser=paraphraser or None,
             )

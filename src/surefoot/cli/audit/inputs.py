@@ -11,15 +11,19 @@ from pydantic import Field, field_validator, model_validator
 
 from surefoot.cli import options as o
 from surefoot.cli.evaluate.inputs import ReportCommand, named, read_scores, unlabelled
-from surefoot.cli.terminal import echo
+from surefoot.cli.runs import labelled, pair, read_table
+from surefoot.cli.settings import fill
+from surefoot.cli.terminal import note, note_count
 from surefoot.errors import RunError
+from surefoot.io.sources import names_files
 from surefoot.policies.devices import Loading
+from surefoot.protocols import ProblemTrace
+from surefoot.records import Problem, StepLabel, Trace
 from surefoot.scores import AGGREGATORS, Aggregator
 
 if TYPE_CHECKING:
     from surefoot.evaluation.audits import AuditedScorer, Case
     from surefoot.evaluation.report import Section
-    from surefoot.protocols import ProblemTrace
 
 T = TypeVar("T")
 
@@ -27,18 +31,14 @@ T = TypeVar("T")
 class AuditCommand(ReportCommand):
     """Settings of every audit."""
 
-    scorers: o.Sources = Field(
-        description="Scorers, as NAME=CHECKPOINT or NAME=FILE of step scores (records, or published scores)."
-    )
-    aggregate: str | None = Field(
-        default=None,
-        description="How step scores become one number: `min`, `product`, `last`, `mean` or `sum`. By "
-        "default the rule of each checkpoint, and `min` for stored scores. `NAME=RULE` sets it for one "
-        "scorer; separate several with commas.",
-    )
-    limit: int | None = Field(
-        default=None, ge=1, description="Number of problems, chosen at random with `--seed`; all by default."
-    )
+    scorers: o.Sources
+    """Scorers, as NAME=CHECKPOINT or NAME=FILE of step scores (records, or published scores)."""
+    aggregate: str | None = None
+    """How step scores become one number: `min`, `product`, `last`, `mean` or `sum`. By default the rule of
+    each checkpoint, and `min` for stored scores. `NAME=RULE` sets it for one scorer; separate several with
+    commas."""
+    limit: int | None = Field(default=None, ge=1)
+    """Number of problems, chosen at random with `--seed`; all by default."""
     loading: o.Models = Loading()
 
     @field_validator("aggregate")
@@ -59,7 +59,6 @@ class AuditCommand(ReportCommand):
         """The scorers, in order; a file with several scorers gives one each, ``name/scorer``."""
         from surefoot.evaluation.audits import AuditedScorer, CachedScorer
         from surefoot.evaluation.step_scores import scorer_tables
-        from surefoot.io.sources import names_files
         from surefoot.models import load_prm
 
         rules = _rules(self.aggregate)
@@ -84,7 +83,7 @@ class AuditCommand(ReportCommand):
         self, audit: Callable[..., T], subjects: Iterable[AuditedScorer], *material: Any, **options: Any
     ) -> list[T]:
         """The results of an audit for each scorer."""
-        return [audit(s, *material, draws=self.draws, seed=self.seed, **options) for s in subjects]
+        return [fill(audit, self, subject, *material, **options) for subject in subjects]
 
     def read(
         self,
@@ -98,10 +97,8 @@ class AuditCommand(ReportCommand):
 
         Without labels every step is unknown. Only the chosen traces are in memory.
         """
-        from surefoot.cli.runs import labelled, pair, read_table
         from surefoot.evaluation.audits import Case, lab_cases, labelled_cases
         from surefoot.formats import read_processbench
-        from surefoot.records import Problem, StepLabel, Trace
 
         chosen: Any
         if processbench:
@@ -128,19 +125,14 @@ class CaseAudit(AuditCommand):
 
     problems: o.Problems | None = None
     traces: o.Traces | None = None
-    labels: Annotated[str | None, o.INPUT] = Field(
-        default=None, description="File of step labels, or `lab` for the exact checker of the lab."
-    )
-    processbench: Annotated[tuple[str, ...], o.INPUT] = Field(
-        default=(), description="File in ProcessBench's format, in place of problems, traces and labels."
-    )
-    per_problem: int | None = Field(
-        default=None, ge=1, description="Use only the first traces of each problem; all by default."
-    )
-    partial: bool = Field(
-        default=False,
-        description="Aggregate the scored steps of a trace that has unscored ones; otherwise it is left out.",
-    )
+    labels: Annotated[str | None, o.INPUT] = None
+    """File of step labels, or `lab` for the exact checker of the lab."""
+    processbench: Annotated[tuple[str, ...], o.INPUT] = ()
+    """File in ProcessBench's format, in place of problems, traces and labels."""
+    per_problem: int | None = Field(default=None, ge=1)
+    """Use only the first traces of each problem; all by default."""
+    partial: bool = False
+    """Aggregate the scored steps of a trace that has unscored ones; otherwise it is left out."""
 
     def check_source(self) -> None:
         """Raise ``ValueError`` unless exactly one source of traces is given."""
@@ -154,9 +146,20 @@ class CaseAudit(AuditCommand):
         self.check_source()
         return self
 
-    def cases(self, per_problem: int | None = None) -> list[Case]:
-        """The first ``per_problem`` traces of each problem."""
-        return self.read(self.problems, self.traces, self.labels, self.processbench, per_problem)
+    def scored_cases(self) -> tuple[list[AuditedScorer], list[Case]]:
+        """The scorers, and the first ``per_problem`` traces of each problem that stored scores are of."""
+        subjects = self.subjects(partial=self.partial)
+        cases = self.read(self.problems, self.traces, self.labels, self.processbench, self.per_problem)
+        return subjects, with_scores(cases, subjects)
+
+    def sections(self, subjects: Sequence[AuditedScorer], cases: Sequence[Case]) -> Sequence[Section]:
+        """The sections of the report."""
+        raise NotImplementedError
+
+    def run(self) -> None:
+        """Audit."""
+        subjects, cases = self.scored_cases()
+        self.write_audit(self.sections(subjects, cases), subjects, cases)
 
 
 def refuse_unused(because_of: str, **options: object) -> None:
@@ -199,7 +202,7 @@ def with_scores(cases: list[Case], subjects: list[AuditedScorer]) -> list[Case]:
         raise RunError("no trace has a record in every file of scores; give the traces that were scored")
     if len(scored) < len(cases):
         missing = len(cases) - len(scored)
-        echo(f"{missing} traces left out: not in every file of scores, by trace id", err=True)
+        note(f"{missing} traces left out: not in every file of scores, by trace id")
     return scored
 
 
@@ -208,11 +211,10 @@ def read_pool(path: str, aggregate: str | None) -> tuple[list[AuditedScorer], li
     from surefoot.evaluation import StoredScores
     from surefoot.evaluation.audits import AuditedScorer
     from surefoot.formats import read_candidate_pool
-    from surefoot.protocols import ProblemTrace
 
     pools = list(read_candidate_pool(path))
-    if dropped := sum(count for pool in pools for count in pool.dropped.values()):
-        echo(f"{dropped} candidates skipped: not as many steps, cut at blank lines, as scores", err=True)
+    dropped = sum(count for pool in pools for count in pool.dropped.values())
+    note_count(dropped, "candidates skipped: not as many steps, cut at blank lines, as scores")
     items = [
         ProblemTrace(
             problem=pool.problem, trace=trace.model_copy(update={"outcome": trace.meta.get("correct")})

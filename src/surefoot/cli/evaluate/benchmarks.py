@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
 from surefoot.cli import options as o
-from surefoot.cli.evaluate.inputs import ScoringCommand, named, show_skipped, unlabelled
+from surefoot.cli.evaluate.inputs import ScoringCommand, named, read_noted, show_skipped, unlabelled
+from surefoot.cli.runs import labelled
+from surefoot.cli.settings import fill
+from surefoot.io import ReadReport
 from surefoot.labels import LabelRule
+from surefoot.protocols import LabelledTrace
 
 if TYPE_CHECKING:
     from surefoot.formats import JudgedRun
-    from surefoot.protocols import LabelledTrace
 
 
 class BenchmarkCommand(ScoringCommand):
     """Settings of both benchmarks."""
 
-    data: Annotated[tuple[str, ...], o.INPUT] = Field(
-        min_length=1, description="The benchmark's file, as NAME=FILE or FILE; repeat it for several subsets."
-    )
-    missing: Literal["leave-out", "wrong"] = Field(
-        default="leave-out",
-        description="Traces without a record of some source: `leave-out` (for all sources), or `wrong` (no "
-        "prediction of this source).",
-    )
+    data: Annotated[tuple[str, ...], o.INPUT] = Field(min_length=1)
+    """The benchmark's file, as NAME=FILE or FILE; repeat it for several subsets."""
+    missing: Literal["leave-out", "wrong"] = "leave-out"
+    """Traces without a record of some source: `leave-out` (for all sources), or `wrong` (no prediction of
+    this source)."""
     neutral: o.NeutralRule = "good"
 
 
@@ -39,40 +39,25 @@ class EvaluateProcessBench(BenchmarkCommand):
     --data math.json --out bench`
     """
 
-    report_name: ClassVar[str] = "processbench"
-
-    threshold: tuple[str, ...] = Field(
-        default=(),
-        description="`split` (fitted on the other half of the problems), a subset's name (fitted on it, "
-        "applied to all) or a number. By default `split`, `gsm8k` if it is in the data, and 0.5.",
-    )
+    threshold: tuple[str, ...] = ()
+    """`split` (fitted on the other half of the problems), a subset's name (fitted on it, applied to all) or a
+    number. By default `split`, `gsm8k` if it is in the data, and 0.5."""
 
     def run(self) -> None:
-        """Evaluate, print and write the report."""
-        from surefoot.evaluation.benchmarks.processbench import (
-            evaluate_processbench,
-            judged_traces,
-            processbench_cases,
-            processbench_section,
-        )
+        from surefoot.evaluation.benchmarks import processbench
         from surefoot.evaluation.splits import SPLIT, parse_rules
+        from surefoot.formats import read_processbench
 
         paths = named(self.data)
         default = [SPLIT, *(["gsm8k"] if "gsm8k" in paths else []), "0.5"]
         rules = parse_rules(list(self.threshold) or default, list(paths))
-        subsets = {name: _read_processbench(path) for name, path in paths.items()}
+        subsets = {name: read_noted(read_processbench, path) for name, path in paths.items()}
         items = unlabelled(item for rows in subsets.values() for item in rows)
-        cases = processbench_cases(subsets)
+        cases = processbench.processbench_cases(subsets)
         systems = self.systems(items, reading=LabelRule(neutral=self.neutral))
-        result = evaluate_processbench(
-            cases,
-            systems,
-            rules=rules,
-            missing=self.missing,
-            draws=self.draws,
-            seed=self.seed,
-        )
-        self.write(processbench_section(result), judged=judged_traces(result, cases, systems))
+        result = fill(processbench.evaluate_processbench, self, cases, systems, rules=rules)
+        judged = processbench.judged_traces(result, cases, systems)
+        self.write(processbench.processbench_section(result), judged=judged)
 
 
 class EvaluatePRMBench(BenchmarkCommand):
@@ -83,86 +68,54 @@ class EvaluatePRMBench(BenchmarkCommand):
     Example: `surefoot evaluate prmbench mine=runs/prm --data prmbench.jsonl --out bench`
     """
 
-    report_name: ClassVar[str] = "prmbench"
-
-    threshold: tuple[str, ...] = Field(
-        default=("0.5", "split"),
-        description="A number (a step above it is valid; 0.5 is the published one), or `split` (fitted "
-        "on the other half of the problems).",
-    )
-    redundancy: Annotated[tuple[str, ...], o.INPUT] = Field(
-        default=(),
-        description="NAME=FILE of redundancy scores of the source NAME, for the classes of simplicity.",
-    )
+    threshold: tuple[str, ...] = ("0.5", "split")
+    """A number (a step above it is valid; 0.5 is the published one), or `split` (fitted on the other half of
+    the problems)."""
+    redundancy: Annotated[tuple[str, ...], o.INPUT] = ()
+    """NAME=FILE of redundancy scores of the source NAME, for the classes of simplicity."""
     redundancy_threshold: float = Field(default=0.15, description="A step with more redundancy is flagged.")
 
     def run(self) -> None:
-        """Evaluate, print and write the report."""
-        from surefoot.evaluation.benchmarks.prmbench import (
-            evaluate_prmbench,
-            judged_flags,
-            prmbench_cases,
-            prmbench_section,
-        )
+        from surefoot.evaluation.benchmarks import prmbench
         from surefoot.evaluation.splits import parse_rules
 
         rules = parse_rules(list(self.threshold), [])
-        cases = prmbench_cases([item for path in named(self.data).values() for item in _read_prmbench(path)])
+        cases = prmbench.prmbench_cases(
+            [item for path in named(self.data).values() for item in _read_prmbench(path)]
+        )
         items = unlabelled(case.item for case in cases.cases)
         systems = self.systems(items, reading=LabelRule(neutral=self.neutral))
         redundancy = {system.name: system for system in self.systems(items, sources=self.redundancy)}
-        result = evaluate_prmbench(
-            cases,
-            systems,
-            redundancy=redundancy,
-            redundancy_threshold=self.redundancy_threshold,
-            rules=rules,
-            missing=self.missing,
-            draws=self.draws,
-            seed=self.seed,
-        )
-        self.write(prmbench_section(result), judged=judged_flags(result, cases, systems))
+        result = fill(prmbench.evaluate_prmbench, self, cases, systems, rules=rules, redundancy=redundancy)
+        self.write(prmbench.prmbench_section(result), judged=prmbench.judged_flags(result, cases, systems))
 
 
 class AgentCommand(ScoringCommand):
     """Settings of evaluations of each step of agent runs."""
 
-    sources: o.Sources = Field(
-        default=(), description="NAME=CHECKPOINT, or NAME=FILE of step scores, labels or judgements."
-    )
-    threshold: tuple[str, ...] = Field(
-        default=("split",),
-        description="A step with a lower score is wrong: a number, or `split` (fitted for each subset on the "
-        "other half of its problems).",
-    )
-    unknown: Literal["wrong", "good"] = Field(
-        default="wrong",
-        description="How unlabelled steps of a labelled run count: `wrong`, as in AgentProcessBench, or "
-        "`good`, for rules that only report errors.",
-    )
+    sources: o.Sources = ()
+    """NAME=CHECKPOINT, or NAME=FILE of step scores, labels or judgements."""
+    threshold: tuple[str, ...] = ("split",)
+    """A step with a lower score is wrong: a number, or `split` (fitted for each subset on the other half of
+    its problems)."""
+    unknown: Literal["wrong", "good"] = "wrong"
+    """How unlabelled steps of a labelled run count: `wrong`, as in AgentProcessBench, or `good`, for rules
+    that only report errors."""
 
     def evaluate(self, items: Sequence[LabelledTrace | JudgedRun], title: str) -> None:
         """Evaluate, print and write the report."""
-        from surefoot.evaluation.benchmarks.agent_steps import (
-            agent_layout,
-            agent_runs,
-            agent_section,
-            evaluate_agent_steps,
-            judged_runs,
-        )
+        from surefoot.evaluation.benchmarks import agent_steps
         from surefoot.evaluation.splits import parse_rules
-        from surefoot.protocols import LabelledTrace
 
-        rules, runs = parse_rules(self.threshold, []), agent_runs(items)
+        rules, runs = parse_rules(self.threshold, []), agent_steps.agent_runs(items)
         systems = self.systems(
             unlabelled(item for item in items if isinstance(item, LabelledTrace)),
-            layout=agent_layout(runs),
+            layout=agent_steps.agent_layout(runs),
             reading=LabelRule(neutral="good"),
         )
-        result = evaluate_agent_steps(
-            runs, systems, rules=rules, unknown=self.unknown, draws=self.draws, seed=self.seed
-        )
-        self.write(agent_section(result, title), judged=judged_runs(result, items, systems))
+        result = fill(agent_steps.evaluate_agent_steps, self, runs, systems, rules=rules)
+        judged = agent_steps.judged_runs(result, items, systems)
+        self.write(agent_steps.agent_section(result, title), judged=judged)
 
 
 class EvaluateAgentProcessBench(AgentCommand):
@@ -175,15 +128,10 @@ class EvaluateAgentProcessBench(AgentCommand):
     --out bench`
     """
 
-    report_name: ClassVar[str] = "agent-processbench"
-
-    data: Annotated[tuple[str, ...], o.INPUT] = Field(
-        min_length=1,
-        description="The benchmark's file, or one with labels of people and judges; repeat it for several.",
-    )
+    data: Annotated[tuple[str, ...], o.INPUT] = Field(min_length=1)
+    """The benchmark's file, or one with labels of people and judges; repeat it for several."""
 
     def run(self) -> None:
-        """Evaluate, print and write the report."""
         items = [item for path in self.data for item in _read_runs(path)]
         self.evaluate(items, "AgentProcessBench")
 
@@ -199,24 +147,13 @@ class EvaluateRuns(AgentCommand):
     --traces traces.jsonl --labels truth.jsonl --out bench`
     """
 
-    report_name: ClassVar[str] = "runs"
-
     problems: o.Problems
     traces: o.Traces
-    labels: Annotated[str, o.INPUT] = Field(
-        description="File of true labels; evidence that begins with `loophole` marks a loophole."
-    )
+    labels: Annotated[str, o.INPUT]
+    """File of true labels; evidence that begins with `loophole` marks a loophole."""
 
     def run(self) -> None:
-        """Evaluate, print and write the report."""
-        from surefoot.cli.runs import labelled, read_table
-        from surefoot.records import Problem, StepLabel, Trace
-
-        items = labelled(
-            read_table(self.problems, Problem),
-            read_table(self.traces, Trace),
-            read_table(self.labels, StepLabel),
-        )
+        items = labelled(self.problems, self.traces, self.labels)
         self.evaluate(list(items), "Runs of agents")
 
 
@@ -231,52 +168,30 @@ class EvaluateWhoAndWhen(ScoringCommand):
     bench`
     """
 
-    report_name: ClassVar[str] = "who-and-when"
-
-    sources: o.Sources = Field(
-        default=(), description="NAME=CHECKPOINT, or NAME=FILE of step scores or labels."
-    )
-    data: Annotated[tuple[str, ...], o.INPUT] = Field(
-        min_length=1,
-        description="The data set's files, as NAME=FILE or NAME=PATTERN; repeat it for several subsets.",
-    )
+    sources: o.Sources = ()
+    """NAME=CHECKPOINT, or NAME=FILE of step scores or labels."""
+    data: Annotated[tuple[str, ...], o.INPUT] = Field(min_length=1)
+    """The data set's files, as NAME=FILE or NAME=PATTERN; repeat it for several subsets."""
 
     def run(self) -> None:
-        """Evaluate, print and write the report."""
-        from surefoot.evaluation.benchmarks.who_and_when import (
-            blamed_runs,
-            evaluate_who_and_when,
-            judged_blames,
-            who_and_when_section,
-        )
+        from surefoot.evaluation.benchmarks import who_and_when
         from surefoot.formats import read_who_and_when
-        from surefoot.io import ReadReport
 
         report = ReadReport()
         data = {name: list(read_who_and_when(path, report=report)) for name, path in named(self.data).items()}
         report.require_some("give files of Who&When")
         show_skipped(report)
         items = [item for rows in data.values() for item in rows]
-        runs = blamed_runs(data)
+        runs = who_and_when.blamed_runs(data)
         systems = self.systems(unlabelled(items), reading=LabelRule(neutral="good"))
-        result = evaluate_who_and_when(runs, systems, draws=self.draws, seed=self.seed)
-        self.write(who_and_when_section(result), judged=judged_blames(runs, items, systems))
-
-
-def _read_processbench(path: str) -> list[LabelledTrace]:
-    from surefoot.formats import read_processbench
-    from surefoot.io import ReadReport
-
-    report = ReadReport()
-    items = list(read_processbench(path, report=report))
-    show_skipped(report)
-    return items
+        result = fill(who_and_when.evaluate_who_and_when, self, runs, systems)
+        judged = who_and_when.judged_blames(runs, items, systems)
+        self.write(who_and_when.who_and_when_section(result), judged=judged)
 
 
 def _read_prmbench(path: str) -> list[LabelledTrace]:
     """Rows and controls; a skipped row is reported once."""
     from surefoot.formats import read_prmbench, read_prmbench_controls
-    from surefoot.io import ReadReport
 
     report, controls = ReadReport(), ReadReport()
     items = [*read_prmbench(path, report=report), *read_prmbench_controls(path, report=controls)]
@@ -289,7 +204,6 @@ def _read_prmbench(path: str) -> list[LabelledTrace]:
 def _read_runs(path: str) -> list[LabelledTrace | JudgedRun]:
     """Runs of the benchmark, or of a file of judgements; skipped rows are reported."""
     from surefoot.formats import read_agent_judgements, read_agent_processbench
-    from surefoot.io import ReadReport
 
     report, judged = ReadReport(), ReadReport()
     items: list[LabelledTrace | JudgedRun] = [

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from surefoot.cli import options as o
-from surefoot.cli.evaluate.inputs import ScoringCommand, named, read_scores, show_skipped
-from surefoot.cli.settings import Flag
-from surefoot.cli.terminal import echo
+from surefoot.cli.evaluate.inputs import ScoringCommand, named, read_noted, read_scores
+from surefoot.cli.runs import pair, read_table
+from surefoot.cli.settings import Flag, fill
+from surefoot.cli.terminal import note
+from surefoot.errors import ScoreError
+from surefoot.io.sources import names_files
+from surefoot.io.tables import facts_in, open_table
+from surefoot.records import Problem, StepScores, Trace
 from surefoot.search.selection import COMMON_RULES, ScoreRule
+from surefoot.work import progress_bars
 
 if TYPE_CHECKING:
     from surefoot.evaluation.best_of_n import BestOfNResult
     from surefoot.evaluation.pools import StoredPools
     from surefoot.evaluation.step_scores import StoredScores
-    from surefoot.records import Problem, Trace
 
 Progress = Callable[[str, int, int], None]
 
@@ -40,35 +45,24 @@ class EvaluateBestOfN(ScoringCommand):
     Example: `surefoot evaluate best-of-n --pool pool.jsonl.gz --extract boxed --out curves`
     """
 
-    report_name: ClassVar[str] = "best_of_n"
-
-    sources: o.Sources = Field(
-        default=(), description="NAME=CHECKPOINT, or NAME=FILE of step scores; not needed with `--pool`."
-    )
-    traces: o.Traces | None = Field(
-        default=None, description="File of trace records, with answers and outcomes."
-    )
-    problems: o.Problems | None = Field(
-        default=None, description="File of problem records; needed for a checkpoint."
-    )
-    pool: Annotated[str | None, o.INPUT] = Field(
-        default=None,
-        description="File of stored candidates with stored scores, in place of `--traces`; graded here.",
-    )
-    sizes: Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_numbers), Flag(comma=True)] = (
-        Field(
-            default=(),
-            description="Numbers of samples, such as 1,2,4,8; by default 1, 2, 4 … up to the number that "
-            "half of the problems have.",
-        )
-    )
-    rule: tuple[ScoreRule, ...] = Field(
-        default=COMMON_RULES, min_length=1, description="Selection rule to apply to every scorer."
-    )
+    sources: o.Sources = ()
+    """NAME=CHECKPOINT, or NAME=FILE of step scores; not needed with `--pool`."""
+    traces: o.Traces | None = None
+    """File of trace records, with answers and outcomes."""
+    problems: o.Problems | None = None
+    """File of problem records; needed for a checkpoint."""
+    pool: Annotated[str | None, o.INPUT] = None
+    """File of stored candidates with stored scores, in place of `--traces`; graded here."""
+    sizes: Annotated[
+        tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_numbers), Flag(comma=True)
+    ] = ()
+    """Numbers of samples, such as 1,2,4,8; by default 1, 2, 4 … up to the number that half of the problems
+    have."""
+    rule: tuple[ScoreRule, ...] = Field(default=COMMON_RULES, min_length=1)
+    """Selection rule to apply to every scorer."""
     grading: o.GradingSettings = o.GradingSettings()
-    draws: o.Draws = Field(
-        default=400, description="Random subsets for votes, whose accuracy lacks a closed form."
-    )
+    draws: o.Draws = 400
+    """Random subsets for votes, whose accuracy lacks a closed form."""
     bootstrap: int = Field(default=10_000, ge=1, description="Bootstrap draws of problems for the intervals.")
 
     @model_validator(mode="after")
@@ -80,24 +74,16 @@ class EvaluateBestOfN(ScoringCommand):
         return self
 
     def run(self) -> None:
-        """Evaluate, print and write the report."""
         from surefoot.answers import AnswerChecker
-        from surefoot.cli.runs import read_table
         from surefoot.evaluation.best_of_n import best_of_n_section, evaluate_best_of_n
         from surefoot.evaluation.pools import grade_stored, judged_candidates
         from surefoot.evaluation.step_scores import scorer_tables
         from surefoot.formats import read_candidate_pool
-        from surefoot.io import ReadReport
-        from surefoot.io.tables import facts_in
-        from surefoot.records import Problem, Trace
-        from surefoot.work import progress_bars
 
         with AnswerChecker(self.grading.equality) as checker, progress_bars() as progress:
             stored = None
             if self.pool is not None:
-                report = ReadReport()
-                pools = list(read_candidate_pool(self.pool, report=report))
-                show_skipped(report)
+                pools = read_noted(read_candidate_pool, self.pool)
                 stored = grade_stored(
                     pools,
                     checker,
@@ -119,15 +105,8 @@ class EvaluateBestOfN(ScoringCommand):
             failures = dict(checker.failures)
         if stored:
             candidates = replace(candidates, dropped={**stored.dropped, **candidates.dropped})
-        result = evaluate_best_of_n(
-            candidates,
-            scores,
-            rules=self.rule,
-            sizes=list(self.sizes) or None,
-            draws=self.draws,
-            bootstrap=self.bootstrap,
-            seed=self.seed,
-        )
+        sizes = list(self.sizes) or None
+        result = fill(evaluate_best_of_n, self, candidates, scores, rules=self.rule, sizes=sizes)
         verdicts = {"stated": stored.verdicts, "differing": stored.differing} if stored else None
         self.write(best_of_n_section(result), answers_not_compared=failures, verdicts_of_the_file=verdicts)
         _show_left_out(result, stored)
@@ -136,12 +115,7 @@ class EvaluateBestOfN(ScoringCommand):
         self, problems: Sequence[Problem] | None, traces: Sequence[Trace], progress: Progress
     ) -> dict[str, StoredScores]:
         """Scores by scorer; scores of checkpoints are stored and reused."""
-        from surefoot.cli.runs import pair
-        from surefoot.errors import ScoreError
         from surefoot.evaluation.step_scores import StoredScores, score_once, scorer_tables
-        from surefoot.io.sources import names_files
-        from surefoot.io.tables import open_table
-        from surefoot.records import StepScores
 
         tables: dict[str, StoredScores] = {}
         for name, path in named(self.sources).items():
@@ -160,16 +134,11 @@ class EvaluateBestOfN(ScoringCommand):
 
 def _show_left_out(result: BestOfNResult, stored: StoredPools | None) -> None:
     for reason, count in result.dropped.items():
-        echo(f"left out: {count} {reason}", err=True)
+        note(f"left out: {count} {reason}")
     for quantity, reason in result.unknown.items():
-        echo(f"unknown: {quantity}; {reason}", err=True)
+        note(f"unknown: {quantity}; {reason}")
     for name, counts in result.scorers.items():
         if counts.unscored or counts.foreign:
-            echo(
-                f"{name}: {counts.unscored} candidates unscored, {counts.foreign} scores of other traces",
-                err=True,
-            )
+            note(f"{name}: {counts.unscored} candidates unscored, {counts.foreign} scores of other traces")
     if stored and stored.differing:
-        echo(
-            f"{stored.differing} of {stored.verdicts} stated verdicts differ from the grading here", err=True
-        )
+        note(f"{stored.differing} of {stored.verdicts} stated verdicts differ from the grading here")

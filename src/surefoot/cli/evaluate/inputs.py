@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
 from surefoot.cli import options as o
-from surefoot.cli.runs import origin_of, print_table
+from surefoot.cli.runs import origin_of, print_report, read_table
 from surefoot.cli.settings import Command, Flag
-from surefoot.cli.terminal import echo, echo_wrapped
+from surefoot.cli.terminal import echo, note, note_count
 from surefoot.errors import LabelError, RecordError
+from surefoot.io import ReadReport, write_json
+from surefoot.io.sources import files_of
+from surefoot.io.tables import RecordTable, open_table
 from surefoot.policies.devices import Loading
+from surefoot.protocols import LabelledTrace, ProblemTrace
+from surefoot.records import StepLabel, StepScores
+from surefoot.work import progress_bars
 
 if TYPE_CHECKING:
     from surefoot.evaluation.frame import JudgedTrace, WorkedExample
     from surefoot.evaluation.report import Section
     from surefoot.evaluation.step_layout import StepLayout
     from surefoot.evaluation.step_scores import System
-    from surefoot.io import ReadReport
-    from surefoot.io.tables import RecordTable
     from surefoot.labels import LabelRule
-    from surefoot.protocols import LabelledTrace, ProblemTrace
-    from surefoot.records import StepLabel, StepScores
 
+T = TypeVar("T")
 AfterError = Literal["unlabelled", "step", "wrong"]
 """Labels of the lab's checker after the first error; see ``surefoot.lab.world.ExactLabeller``."""
 
@@ -37,23 +40,20 @@ _ENDINGS = (".jsonl.gz", ".json.gz", ".jsonl", ".json", ".parquet")
 
 
 class ReportCommand(Command):
-    """Settings of the commands that write ``report_name.json`` and ``report_name.html``."""
+    """Settings of the commands that write a JSON file and a page, named by the command's last word."""
 
-    report_name: ClassVar[str]
-
-    out: o.OutDirectory = Field(
-        description="Directory for the JSON file with every number, the HTML report, and the scores "
-        "of checkpoints, which are reused, so that a killed run resumes."
-    )
+    out: o.OutDirectory
+    """Directory for the JSON file with every number, the HTML report, and the scores of checkpoints, which
+    are reused, so that a killed run resumes."""
     draws: o.Draws = 1000
     seed: o.Seed = 0
-    tables: Annotated[bool, Flag(transient=True)] = Field(
-        default=False, description="Also print the findings and the tables of the report."
-    )
+    tables: Annotated[bool, Flag(transient=True)] = False
+    """Also print the findings and the tables of the report."""
 
     def outputs(self) -> list[Path]:
         """The report's files; the directory may also hold other reports and stored scores."""
-        return [self.out / f"{self.report_name}.{ending}" for ending in ("json", "html")]
+        name = self.path().split()[-1]
+        return [self.out / f"{name}.{ending}" for ending in ("json", "html")]
 
     def folder(self) -> Path:
         """The directory ``out``; created if it is missing."""
@@ -72,8 +72,7 @@ class ReportCommand(Command):
         The sentence and the cards are printed; without ``examples`` they are chosen from ``judged``.
         """
         from surefoot.evaluation.frame import worked_examples
-        from surefoot.evaluation.report import Report, Table, first_screen_of, to_json
-        from surefoot.io import write_json
+        from surefoot.evaluation.report import Report, first_screen_of, to_json
 
         self.folder()
         for_json, for_html = self.outputs()
@@ -82,19 +81,13 @@ class ReportCommand(Command):
         first = first_screen_of(sections, origin_of(self, for_json.name), examples or worked_examples(judged))
         screen = {"sentence": first.sentence, "cards": first.cards, "limits": first.limits}
         data = {"inputs": inputs, "first_screen": to_json(screen), "findings": findings, **also}
-        report = Report(f"{self.report_name}: {', '.join(findings)}", first)
+        report = Report(f"{for_json.stem}: {', '.join(findings)}", first)
         for section in sections:
             data |= to_json(section.results)
             report.section(section)
         write_json(for_json, data)
         report.text(f"Settings: {json.dumps(inputs)}").write(for_html)
-        for line in first.lines():
-            echo_wrapped(line, indent="  ")
-        for part in report.printed if self.tables else ():
-            if isinstance(part, Table):
-                print_table(part)
-            else:
-                echo_wrapped(part)
+        print_report(first, report.printed if self.tables else ())
         echo(f"{for_html}")
 
 
@@ -122,7 +115,6 @@ class ScoringCommand(EvaluationCommand):
         ``layout`` has the steps of the traces, if ``items`` lacks some of them.
         """
         from surefoot.evaluation.step_scores import open_systems
-        from surefoot.work import progress_bars
 
         with progress_bars() as progress:
             systems = open_systems(
@@ -135,8 +127,7 @@ class ScoringCommand(EvaluationCommand):
                 progress=progress,
             )
         for system in systems:
-            if system.counts.skipped_lines:
-                echo(f"{system.name}: {system.counts.skipped_lines} invalid lines skipped", err=True)
+            note_count(system.counts.skipped_lines, f"invalid lines of {system.name} skipped")
         return systems
 
 
@@ -159,13 +150,24 @@ def named(sources: Sequence[str]) -> dict[str, str]:
     return paths
 
 
+def named_numbers(field: str, texts: Sequence[str]) -> dict[str, float]:
+    """Name → number of texts like ``NAME=NUMBER``; a number alone is under the empty name.
+
+    Raises ``ValueError``, which names ``field``.
+    """
+    numbers: dict[str, float] = {}
+    for text in texts:
+        name, _, number = text.rpartition("=")
+        try:
+            numbers[name] = float(number)
+        except ValueError as error:
+            raise ValueError(f"'{field}' {text}: give a number, or NAME=NUMBER") from error
+    return numbers
+
+
 def read_scores(path: str) -> RecordTable[StepScores]:
     """Step scores of a file: records, or published scores."""
-    from surefoot.cli.runs import read_table
     from surefoot.formats import read_fover_scores
-    from surefoot.io.sources import files_of
-    from surefoot.io.tables import open_table
-    from surefoot.records import StepScores
 
     try:
         return read_table(path, StepScores)
@@ -178,15 +180,21 @@ def read_scores(path: str) -> RecordTable[StepScores]:
 
 def unlabelled(items: Iterable[LabelledTrace | ProblemTrace]) -> list[ProblemTrace]:
     """Traces without their labels."""
-    from surefoot.protocols import ProblemTrace
-
     return [ProblemTrace(problem=item.problem, trace=item.trace) for item in items]
 
 
 def show_skipped(report: ReadReport, prefix: str = "") -> None:
     """Report invalid rows on standard error."""
     if report.bad_count:
-        echo(prefix + report.summary(), err=True)
+        note(prefix + report.summary())
+
+
+def read_noted(read: Callable[..., Iterable[T]], path: str) -> list[T]:
+    """What a reader finds in a file; invalid rows are counted on standard error."""
+    report = ReadReport()
+    items = list(read(path, report=report))
+    show_skipped(report)
+    return items
 
 
 def lab_labels(items: Iterable[ProblemTrace], after_error: AfterError) -> Iterator[StepLabel]:

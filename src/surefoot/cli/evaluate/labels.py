@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
-from surefoot.cli.evaluate.inputs import AfterError, EvaluationCommand, ScoringCommand, lab_labels, named
-from surefoot.cli.terminal import echo
+from surefoot.cli.evaluate.inputs import (
+    AfterError,
+    EvaluationCommand,
+    ScoringCommand,
+    lab_labels,
+    named,
+    named_numbers,
+)
+from surefoot.cli.runs import pair, read_table
+from surefoot.cli.settings import fill
+from surefoot.cli.terminal import note
 from surefoot.errors import CheckpointError
+from surefoot.io.tables import facts_of
 from surefoot.labels import LabelRule
+from surefoot.records import StepLabel, Trace
 from surefoot.stats.calibration import MAP_KINDS, Binning, MapKind
-
-if TYPE_CHECKING:
-    from surefoot.records import StepLabel, Trace
 
 _BINS = Field(default=10, ge=1, description="Bins of the calibration.")
 _BINNING: Any = Field(default="equal-mass", description="Kind of bins.")
@@ -31,24 +39,17 @@ class EvaluateLabels(EvaluationCommand):
     --out audit`
     """
 
-    report_name: ClassVar[str] = "labels"
-
-    sources: o.Sources = Field(
-        min_length=1, description="Files of labels, as NAME=FILE or FILE; NAME defaults to the file's stem."
-    )
+    sources: o.Sources = Field(min_length=1)
+    """Files of labels, as NAME=FILE or FILE; NAME defaults to the file's stem."""
     traces: o.Traces
-    problems: o.Problems | None = Field(
-        default=None, description="File of problem records; needed for `--truth lab`."
-    )
-    truth: Annotated[str | None, o.INPUT] = Field(
-        default=None, description="File of true labels, or `lab` for the exact checker of the lab."
-    )
-    after_error: AfterError = Field(
-        default="unlabelled", description="With `--truth lab`: steps after the first error."
-    )
-    good_above: tuple[str, ...] = Field(
-        default=(), description="A value label above this is good; NUMBER for all, NAME=NUMBER for one."
-    )
+    problems: o.Problems | None = None
+    """File of problem records; needed for `--truth lab`."""
+    truth: Annotated[str | None, o.INPUT] = None
+    """File of true labels, or `lab` for the exact checker of the lab."""
+    after_error: AfterError = "unlabelled"
+    """With `--truth lab`: steps after the first error."""
+    good_above: tuple[str, ...] = ()
+    """A value label above this is good; NUMBER for all, NAME=NUMBER for one."""
     neutral: o.NeutralRule = "good"
     by_rater: bool = Field(default=False, description="Treat each rater of a file as a separate source.")
     bins: int = _BINS
@@ -63,50 +64,28 @@ class EvaluateLabels(EvaluationCommand):
 
     def rules(self) -> dict[str, LabelRule]:
         """Label rules by source; the default rule is under the empty name."""
-        cuts = {"": 0.0}
-        for text in self.good_above:
-            name, _, number = text.rpartition("=")
-            try:
-                cuts[name] = float(number)
-            except ValueError as error:
-                raise ValueError(f"'good_above' {text}: give a number, or NAME=NUMBER") from error
-            if not 0 <= cuts[name] < 1:
-                raise ValueError(
-                    f"'good_above' {text}: values lie in [0, 1], so give a number of 0 or more below 1"
-                )
+        cuts = {"": 0.0} | named_numbers("good_above", self.good_above)
+        if wrong := [cut for cut in cuts.values() if not 0 <= cut < 1]:
+            raise ValueError(
+                f"'good_above' {wrong[0]:g}: values lie in [0, 1], so give a number of 0 or more below 1"
+            )
         return {name: LabelRule(good_above=cut, neutral=self.neutral) for name, cut in cuts.items()}
 
     def run(self) -> None:
-        """Evaluate, print and write the report."""
-        from surefoot.cli.runs import read_table
         from surefoot.evaluation.label_audit import audit_labels, label_section
-        from surefoot.records import StepLabel, Trace
 
         rules, traces = self.rules(), read_table(self.traces, Trace)
         labels = {name: read_table(path, StepLabel) for name, path in named(self.sources).items()}
-        audit = audit_labels(
-            traces,
-            labels,
-            truth=self._truth(traces),
-            reading=rules.pop("", None),
-            readings=rules,
-            by_rater=self.by_rater,
-            bins=self.bins,
-            binning=self.binning,
-            draws=self.draws,
-            seed=self.seed,
-        )
+        truth, reading = self._truth(traces), rules.pop("", None)
+        audit = fill(audit_labels, self, traces, labels, truth=truth, reading=reading, readings=rules)
         self.write(label_section(audit))
 
     def _truth(self, traces: Sequence[Trace]) -> Iterable[StepLabel] | None:
-        from surefoot.cli.runs import pair, read_table
-        from surefoot.records import Problem, StepLabel
-
         if self.truth is None:
             return None
         if self.truth != "lab":
             return read_table(self.truth, StepLabel)
-        return lab_labels(pair(read_table(self.problems or "", Problem), traces), self.after_error)
+        return lab_labels(pair(self.problems or "", traces), self.after_error)
 
 
 class EvaluateCalibration(ScoringCommand):
@@ -120,20 +99,15 @@ class EvaluateCalibration(ScoringCommand):
     --labels gold.jsonl --fit temperature --store --out calibration`
     """
 
-    report_name: ClassVar[str] = "calibration"
-
     problems: o.Problems
     traces: o.Traces
-    labels: Annotated[str, o.INPUT] = Field(
-        description="File of true labels, or `lab` for the exact checker of the lab."
-    )
+    labels: Annotated[str, o.INPUT]
+    """File of true labels, or `lab` for the exact checker of the lab."""
     fit: tuple[Literal[MapKind, "none"], ...] = Field(default=MAP_KINDS, description="Map to fit.")
-    store: bool = Field(
-        default=False, description="Write calibration.json into each checkpoint; needs one `--fit`."
-    )
-    after_error: AfterError = Field(
-        default="unlabelled", description="With `--labels lab`: steps after the first error."
-    )
+    store: bool = False
+    """Write calibration.json into each checkpoint; needs one `--fit`."""
+    after_error: AfterError = "unlabelled"
+    """With `--labels lab`: steps after the first error."""
     good_above: float = Field(default=0.0, ge=0, le=1, description="A value label above this is good.")
     neutral: o.NeutralRule = "good"
     bins: int = _BINS
@@ -146,36 +120,26 @@ class EvaluateCalibration(ScoringCommand):
         return self
 
     def run(self) -> None:
-        """Evaluate, print and write the report."""
-        from surefoot.cli.runs import pair, read_table
         from surefoot.evaluation.label_sets import label_sets
         from surefoot.evaluation.scorer_calibration import audit_calibration, calibration_section
         from surefoot.evaluation.step_layout import StepLayout
-        from surefoot.io.tables import facts_of
         from surefoot.models.kinds.calibrated import save_calibration
-        from surefoot.records import Problem, StepLabel, Trace
 
         files = named(self.sources)
         if self.store and (other := [name for name, path in files.items() if not Path(path).is_dir()]):
             raise CheckpointError(f"--store needs a checkpoint's directory; {other[0]} is not one")
-        items = pair(read_table(self.problems, Problem), read_table(self.traces, Trace))
+        items = pair(self.problems, self.traces)
         in_lab = self.labels == "lab"
         truth = lab_labels(items, self.after_error) if in_lab else read_table(self.labels, StepLabel)
         layout = StepLayout(facts_of(item.trace) for item in items)
         reading = LabelRule(good_above=self.good_above, neutral=self.neutral)
-        audit = audit_calibration(
-            self.systems(items),
-            label_sets("labels", truth, layout, lambda _: reading)[0],
-            fits=[kind for kind in dict.fromkeys(self.fit) if kind != "none"],
-            bins=self.bins,
-            binning=self.binning,
-            draws=self.draws,
-            seed=self.seed,
-        )
+        labels = label_sets("labels", truth, layout, lambda _: reading)[0]
+        fits = [kind for kind in dict.fromkeys(self.fit) if kind != "none"]
+        audit = fill(audit_calibration, self, self.systems(items), labels, fits=fits)
         self.write(calibration_section(audit))
         for scorer in audit.scorers if self.store else ():
             if not scorer.fits:
                 [reason] = scorer.unfitted.values()
                 raise CheckpointError(f"{scorer.name}: nothing to store; {reason}")
             save_calibration(files[scorer.name], scorer.fits[0].fitted)
-            echo(f"{scorer.name}: calibration.json written to {files[scorer.name]}", err=True)
+            note(f"{scorer.name}: calibration.json written to {files[scorer.name]}")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from surefoot.cli import options as o
 from surefoot.cli.evaluate.inputs import ReportCommand, named
-from surefoot.cli.settings import Flag
+from surefoot.cli.runs import pair
+from surefoot.cli.settings import Flag, fill
 from surefoot.errors import RunError
+from surefoot.io.tables import open_table
 from surefoot.policies.devices import Loading
 
 if TYPE_CHECKING:
@@ -34,24 +36,15 @@ class EvaluateMonitor(ReportCommand):
     --view actions --out monitor`
     """
 
-    report_name: ClassVar[str] = "monitor"
-
-    monitors: Annotated[tuple[str, ...], Flag(argument=True)] = Field(
-        default=(),
-        description="NAME=keyword:REGEX, NAME=verifier:VERIFIER, NAME=lab (its exact checker), or "
-        "NAME=CHECKPOINT.",
-    )
+    monitors: Annotated[tuple[str, ...], Flag(argument=True)] = ()
+    """NAME=keyword:REGEX, NAME=verifier:VERIFIER, NAME=lab (its exact checker), or NAME=CHECKPOINT."""
     problems: o.Problems | None = None
     traces: o.Traces | None = None
-    interventions: Annotated[str | None, o.INPUT] = Field(
-        default=None,
-        description="File `interventions.jsonl` of `audit faithfulness` with a hint, in place of "
-        "`--problems` and `--traces`.",
-    )
-    view: tuple[str, ...] = Field(
-        default=("reasoning", "actions", "both"),
-        description="What the monitors read: `reasoning`, `actions`, `both`; repeatable.",
-    )
+    interventions: Annotated[str | None, o.INPUT] = None
+    """File `interventions.jsonl` of `audit faithfulness` with a hint, in place of `--problems` and
+    `--traces`."""
+    view: tuple[str, ...] = ("reasoning", "actions", "both")
+    """What the monitors read: `reasoning`, `actions`, `both`; repeatable."""
     loading: o.Models = Loading()
 
     @model_validator(mode="after")
@@ -63,13 +56,12 @@ class EvaluateMonitor(ReportCommand):
         return self
 
     def run(self) -> None:
-        """Score, compare, report."""
         from surefoot.evaluation.monitors import evaluate_monitors, monitors_section
 
         monitors = {name: self._monitor(kind) for name, kind in named(self.monitors).items()}
         runs = list(self._interventions(self.interventions) if self.interventions else self._runs())
         views: list[View] = [*self.view]  # type: ignore[list-item]
-        results = evaluate_monitors(runs, monitors, views, draws=self.draws, seed=self.seed)
+        results = fill(evaluate_monitors, self, runs, monitors, views)
         self.write(monitors_section(runs, results))
 
     def _monitor(self, kind: str) -> Suspicion:
@@ -90,18 +82,15 @@ class EvaluateMonitor(ReportCommand):
         return scorer_monitor(load_prm(kind, loading=self.loading))
 
     def _runs(self) -> Iterator[WatchedRun]:
-        from surefoot.cli.runs import pair, read_table
         from surefoot.evaluation.monitors import WatchedRun
-        from surefoot.records import Problem, Trace
 
-        for item in pair(read_table(self.problems or "", Problem), read_table(self.traces or "", Trace)):
+        for item in pair(self.problems or "", self.traces or ""):
             if item.trace.outcome is not None:
                 yield WatchedRun(item=item, bad=not item.trace.outcome)
 
     def _interventions(self, path: str) -> Iterator[WatchedRun]:
         from surefoot.evaluation.audits.interventions import FaithfulnessRow
         from surefoot.evaluation.monitors import monitored_runs
-        from surefoot.io.tables import open_table
 
         rows = open_table(path, FaithfulnessRow)
         if not any(row.hint for row in rows):

@@ -6,28 +6,23 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from surefoot.cli import options as o
+from surefoot.cli.runs import connections, map_pieces, pair, server_facts
 from surefoot.cli.settings import Command
-from surefoot.cli.terminal import echo
+from surefoot.cli.terminal import note, note_count
 from surefoot.errors import LabelError
+from surefoot.protocols import Labeller, ProblemTrace
 from surefoot.records import StepLabel
 from surefoot.work.jobs import Job, Opened
-
-if TYPE_CHECKING:
-    from surefoot.protocols import Labeller, ProblemTrace
 
 
 class LabelCommand(Command):
     """Traces, their problems, and an output file: a subclass has the settings of a labeller, and opens it."""
 
-    command: ClassVar[str]
     size: ClassVar[int] = 50
     """Traces in a piece of work."""
-    files: ClassVar[tuple[str, ...]] = ("problems", "traces")
-    """Settings that name files which the labels depend on."""
 
     traces: o.TracesArgument
     problems: o.Problems
@@ -35,20 +30,11 @@ class LabelCommand(Command):
 
     def items(self) -> Any:
         """Traces with their problems; unusable ones are reported on stderr."""
-        from surefoot.cli.runs import pair, read_table
-        from surefoot.records import Problem, Trace
-
-        return pair(read_table(self.problems, Problem), read_table(self.traces, Trace))
+        return pair(self.problems, self.traces)
 
     def labeller(self) -> AbstractContextManager[Labeller]:
         """The labeller, opened in each process that labels."""
         raise NotImplementedError
-
-    def inputs(self) -> dict[str, Path]:
-        """Files that the labels depend on."""
-        from surefoot.cli.runs import file_inputs
-
-        return file_inputs(**{name: getattr(self, name) for name in self.files})
 
     def predict(self, items: Sequence[ProblemTrace]) -> None:
         """Show what ``--dry-run`` predicts for ``items``."""
@@ -60,19 +46,17 @@ class LabelCommand(Command):
         Raises ``PolicyError`` if every request fails: finished pieces are saved, and the same command
         resumes.
         """
-        from surefoot.cli.runs import map_pieces
-
         items = self.items()
         if getattr(self, "dry_run", False):
             self.predict(items)
             return
         tally = Tally()
-        job = LabelJob(settings=self, command=self.command, config=self.resolved(), inputs=self.inputs())
+        job = LabelJob(settings=self)
         try:
             outcome = map_pieces(self, job, items, self.size, on_record=tally.add)
         finally:
             for reason, count in job.counts.most_common():
-                echo(f"{count} votes not counted: {reason}", err=True)
+                note(f"{count} votes not counted: {reason}")
         tally.report()
         outcome.require_complete()
 
@@ -87,8 +71,6 @@ class LabelJob(Job[StepLabel]):
     @contextmanager
     def open(self) -> Iterator[Opened]:
         """Open the labeller."""
-        from surefoot.cli.runs import connections, server_facts
-
         with self.settings.labeller() as labeller:
 
             async def work(piece: Sequence[ProblemTrace]) -> list[StepLabel]:
@@ -117,10 +99,11 @@ class LabelJob(Job[StepLabel]):
 
 
 def usable(items: Any, test: Callable[[Any], bool], need: str) -> Any:
-    """Items that pass ``test``; the others are reported on stderr."""
+    """Items that pass ``test``; the others are counted. Raises ``LabelError`` if none does."""
     passing = items.where(test)
-    if len(passing) < len(items):
-        echo(f"{len(items) - len(passing)} traces skipped: {need}", err=True)
+    if not passing:
+        raise LabelError(f"none of the {len(items)} traces can be labelled: {need}")
+    note_count(len(items) - len(passing), f"traces skipped: {need}")
     return passing
 
 
@@ -146,13 +129,11 @@ class Tally:
     def report(self) -> None:
         """Show the summary. Raises ``LabelError`` if no step got a value."""
         unknown, reasons = self.unknown.total(), self.unknown.most_common()
-        echo(
-            f"{self.labels} labels written, {unknown} of them without a value; {self.tokens} tokens", err=True
-        )
+        note(f"{self.labels} labels written, {unknown} of them without a value; {self.tokens} tokens")
         for reason, count in reasons[:5]:
-            echo(f"  {count} without a value: {reason}", err=True)
+            note(f"  {count} without a value: {reason}")
         if reasons[5:]:
-            echo(f"  {len(reasons) - 5} other reasons, see 'reason' in the labels", err=True)
+            note(f"  {len(reasons) - 5} other reasons, see 'reason' in the labels")
         if self.labels and unknown == self.labels:
             reason, count = reasons[0]
             raise LabelError(f"none of the {self.labels} steps got a label; {count}: {reason}")

@@ -5,31 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
 from surefoot.cli.label.command import LabelCommand, usable, with_answer
-from surefoot.cli.settings import Flag, OptionGroup
-from surefoot.cli.terminal import echo
-from surefoot.labelling.judge import JudgeMode
+from surefoot.cli.runs import connections, map_pieces, predict_usage, say_prediction
+from surefoot.cli.settings import Flag, OptionGroup, fill
+from surefoot.cli.terminal import note
+from surefoot.errors import LabelError
+from surefoot.labelling.judge import JudgeMode, JudgePrompt
 from surefoot.policies.devices import Loading
-from surefoot.protocols import Sampling
+from surefoot.protocols import Labeller, ProblemTrace, Sampling
+from surefoot.work import Job
 from surefoot.work.cost import Rates
 
 if TYPE_CHECKING:
-    from surefoot.labelling.judge import JudgePrompt
-    from surefoot.protocols import Labeller, ProblemTrace
     from surefoot.training.critiques import TraceCritiques
 
 
 class CriticSettings(o.PolicySettings):
     """The language model that reviews."""
 
-    batch_size: Annotated[int, Flag(transient=True)] = Field(
-        default=16, ge=1, description="Samples decoded together in this process."
-    )
+    batch_size: Annotated[int, Flag(transient=True)] = Field(default=16, ge=1)
+    """Samples decoded together in this process."""
 
 
 class ReviewCommand(LabelCommand):
@@ -47,8 +47,6 @@ class ReviewCommand(LabelCommand):
         self, items: Sequence[ProblemTrace], text_of: Callable[[ProblemTrace], str], what: str, replies: int
     ) -> None:
         """Show the predicted cost of ``replies`` to each prompt."""
-        from surefoot.cli.runs import predict_usage, say_prediction
-
         sampling: Sampling = getattr(self, "sampling")  # noqa: B009  (each command declares its own)
         usage = predict_usage(items, text_of, replies=replies, max_tokens=sampling.max_tokens)
         say_prediction(f"{len(items):,} traces, {replies} {what} each", usage, self.rates)
@@ -64,25 +62,18 @@ class Judge(ReviewCommand):
     --base-url http://localhost:8000/v1 --out labels.jsonl`
     """
 
-    command: ClassVar[str] = "label judge"
-
-    mode: JudgeMode = Field(
-        default="per-step", description="Ask for a verdict on each step, or for the first error alone."
-    )
+    mode: JudgeMode = "per-step"
+    """Ask for a verdict on each step, or for the first error alone."""
     votes: Annotated[int, Flag(short="-k")] = Field(default=1, ge=1, description="Replies per trace.")
-    rules: Annotated[Path | None, o.INPUT] = Field(
-        default=None, description="Text file: a policy or specification to judge by."
-    )
+    rules: Annotated[Path | None, o.INPUT] = None
+    """Text file: a policy or specification to judge by."""
     show_answer: bool = Field(default=False, description="Show the judge the problem's reference answer.")
-    name_failures: bool = Field(
-        default=False, description="Let the judge name the kind of failure of each wrong step of an agent."
-    )
-    structured: bool | None = Field(
-        default=None, description="Make the server enforce a JSON schema; by default with `--base-url`."
-    )
-    temperature: float | None = Field(
-        default=None, ge=0, description="0 is greedy; by default 0 for one vote and 1 for several."
-    )
+    name_failures: bool = False
+    """Let the judge name the kind of failure of each wrong step of an agent."""
+    structured: bool | None = None
+    """Make the server enforce a JSON schema; by default with `--base-url`."""
+    temperature: float | None = Field(default=None, ge=0)
+    """0 is greedy; by default 0 for one vote and 1 for several."""
     sampling: Annotated[Sampling, OptionGroup(omit=("temperature", "stop"))] = Sampling(max_tokens=2048)
     workers: o.Workers = 1
     engine: o.EngineName = "local"
@@ -102,7 +93,6 @@ class Judge(ReviewCommand):
         return with_answer(super().items()) if self.show_answer else super().items()
 
     def predict(self, items: Sequence[ProblemTrace]) -> None:
-        """Show the cost of the prompts and of the longest replies."""
         prompt = self._prompt()
         self.say_reviews(
             items,
@@ -113,7 +103,6 @@ class Judge(ReviewCommand):
 
     @contextmanager
     def labeller(self) -> Iterator[Labeller]:
-        """The judge."""
         from dataclasses import replace
 
         from surefoot.labelling.judge import JudgeLabeller, structured_output
@@ -121,31 +110,20 @@ class Judge(ReviewCommand):
         prompt = self._prompt()
         temperature = float(self.votes > 1) if self.temperature is None else self.temperature
         form = structured_output(prompt.mode, name_failures=prompt.name_failures)
-        yield JudgeLabeller(
-            policy=self.policy.open(
-                chat=True, loading=self.loading, extra_body=form if prompt.structured else None
-            ),
-            prompt=prompt,
-            votes=self.votes,
-            sampling=replace(self.sampling, temperature=temperature),
-            seed=self.seed,
-        )
+        body = form if prompt.structured else None
+        policy = self.policy.open(chat=True, loading=self.loading, extra_body=body)
+        sampling = replace(self.sampling, temperature=temperature)
+        yield fill(JudgeLabeller, self, policy=policy, prompt=prompt, sampling=sampling)
 
     def _prompt(self) -> JudgePrompt:
-        from surefoot.errors import LabelError
         from surefoot.labelling.judge import JudgePrompt
 
         try:
             rules = self.rules.read_text(encoding="utf-8") if self.rules is not None else None
         except UnicodeDecodeError as error:
             raise LabelError(f"--rules {self.rules} is not UTF-8 text: {error}") from error
-        return JudgePrompt(
-            mode=self.mode,
-            rules=rules,
-            show_answer=self.show_answer,
-            structured=bool(self.policy.base_url) if self.structured is None else self.structured,
-            name_failures=self.name_failures,
-        )
+        structured = bool(self.policy.base_url) if self.structured is None else self.structured
+        return fill(JudgePrompt, self, rules=rules, structured=structured)
 
 
 class Critiques(ReviewCommand):
@@ -163,15 +141,12 @@ class Critiques(ReviewCommand):
     sampling: Annotated[Sampling, OptionGroup(omit=("stop",))] = Sampling(temperature=0.1, max_tokens=4096)
 
     def run(self) -> None:
-        """Write critiques, or predict their cost."""
-        from surefoot.cli.runs import connections, map_pieces
-        from surefoot.training.critiques import TraceCritiques, sample_critiques
-        from surefoot.work import Job
-
-        form = o.verifier_format(self.format)
         items = usable(
             self.items(), lambda item: item.trace.text is not None, "a verifier reads text, not messages"
         )
+        from surefoot.training.critiques import TraceCritiques, sample_critiques  # imports torch
+
+        form = o.verifier_format(self.format)
         if self.dry_run:
             self.say_reviews(items, lambda item: str(form.prompt(item)), "critiques", self.chains)
             return
@@ -196,10 +171,8 @@ class Critiques(ReviewCommand):
             during=connections(policy),
             failure=failed,
             tokens=lambda records: sum(record.usage.tokens for record in records),
-            command="label critiques",
-            config=self.resolved() | {"format": form.model_dump()},
-            inputs=self.inputs(),
+            config={"format": form.model_dump()},
         )
         outcome = map_pieces(self, job, items, self.size, on_record=count)
-        echo(f"critiques of {outcome.written} traces written; {missing} failed (see 'error')", err=True)
+        note(f"critiques of {outcome.written} traces written; {missing} failed (see 'error')")
         outcome.require_complete()

@@ -4,31 +4,41 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
 from surefoot.cli.label.command import LabelCommand, usable, with_answer
-from surefoot.cli.settings import Command, Flag, OptionGroup
-from surefoot.cli.terminal import echo
+from surefoot.cli.runs import (
+    CHARACTERS_PER_TOKEN,
+    RecordFiles,
+    connections,
+    map_pieces,
+    pair,
+    read_table,
+    say_prediction,
+    server_facts,
+)
+from surefoot.cli.settings import Command, OptionGroup, fill
+from surefoot.cli.terminal import note, note_count
+from surefoot.errors import LabelError
+from surefoot.io import read_records
 from surefoot.labelling.monte_carlo import MonteCarloSettings
-from surefoot.labelling.omegaprm import TreeSettings
+from surefoot.labelling.omegaprm import ProblemTree, TreeSettings
 from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
-from surefoot.protocols import Sampling
-from surefoot.records import Record, StepLabel, StepPair, Trace, Usage
+from surefoot.protocols import Labeller, Policy, ProblemTrace, Sampling
+from surefoot.records import Problem, Record, StepLabel, StepPair, Trace, Usage
+from surefoot.work import Job
 from surefoot.work.cost import Rates
 
 if TYPE_CHECKING:
-    from surefoot.answers import Grader, ProblemGrader
-    from surefoot.labelling.monte_carlo import MonteCarloLabeller
-    from surefoot.labelling.omegaprm import OmegaPRMLabeller, ProblemTree
-    from surefoot.protocols import Labeller, Policy, ProblemTrace
-    from surefoot.records import Problem
+    from surefoot.answers import ProblemGrader
+    from surefoot.labelling.omegaprm import OmegaPRMLabeller
 
 
 class RolloutSettings(Command):
@@ -52,8 +62,6 @@ class RolloutSettings(Command):
 
         A prefix and its rollout share a trace; without traces, a rollout has as many tokens as it may have.
         """
-        from surefoot.cli.runs import CHARACTERS_PER_TOKEN, say_prediction
-
         half = self.sampling.max_tokens / 2
         if sample := items[:: max(1, len(items) // 1000)]:
             traces = [item.trace for item in sample]
@@ -96,17 +104,13 @@ class MonteCarlo(RolloutSettings, LabelCommand):
     --order until-error --token-budget 5000000 --out labels.jsonl`
     """
 
-    command: ClassVar[str] = "label mc"
-
     monte_carlo: Annotated[
         MonteCarloSettings,
         OptionGroup(names={"estimate.kind": "--estimate", "estimate.rollouts": "--rollouts -k"}),
     ] = MonteCarloSettings()
-    grader: Literal["answer", "tests"] = Field(
-        default="answer",
-        description="What decides on a completion: the reference answer, or the hidden tests of a program, "
-        "which run in a sandbox.",
-    )
+    grader: Literal["answer", "tests"] = "answer"
+    """What decides on a completion: the reference answer, or the hidden tests of a program, which run in a
+    sandbox."""
     sandbox: o.SandboxName = "bubblewrap"
     environment: o.EnvironmentName = None
     turns: int = Field(default=30, ge=1, description="Most messages of an agent in one rollout.")
@@ -138,11 +142,10 @@ class MonteCarlo(RolloutSettings, LabelCommand):
         if estimate.kind == "sequential":
             false_good = estimate.chance_of_good(estimate.p_bad)
             false_bad = 1 - estimate.chance_of_good(estimate.p_good)
-            echo(
+            note(
                 f"sequential test of at most {estimate.rollouts} rollouts: calls {false_good:.1%} of "
                 f"prefixes of value {estimate.p_bad:g} good, and {false_bad:.1%} of prefixes of value "
-                f"{estimate.p_good:g} bad (aim: {estimate.error_rate:.1%})",
-                err=True,
+                f"{estimate.p_good:g} bad (aim: {estimate.error_rate:.1%})"
             )
         if self.environment is not None:
             return items
@@ -151,7 +154,6 @@ class MonteCarlo(RolloutSettings, LabelCommand):
         return usable(items, lambda item: has_hidden_tests(item.problem), "their problem lacks hidden tests")
 
     def predict(self, items: Sequence[ProblemTrace]) -> None:
-        """Show the most that rollouts from all prefixes cost; the end of a trace needs none."""
         prefixes = [max(len(item.trace.steps) - 1, 0) for item in items]
         if self.monte_carlo.order == "bisect":
             prefixes = [count.bit_length() for count in prefixes]
@@ -160,46 +162,33 @@ class MonteCarlo(RolloutSettings, LabelCommand):
 
     @contextmanager
     def labeller(self) -> Iterator[Labeller]:
-        """The labeller, with its policy and grader."""
         if self.environment is not None:
             from surefoot.labelling.run_rollouts import RunMonteCarloLabeller
             from surefoot.policies import load_environment
 
             policy = self.policy.open(chat=True, loading=self.loading)
             self.policy.check(policy, "tool_calls", o.CALL_TOOLS, accept_unknown=True)
-            yield RunMonteCarloLabeller(
-                policy=policy,
-                environment=load_environment(self.environment),
-                rollouts=self.monte_carlo.estimate.rollouts,
-                sampling=self.sampling,
-                max_turns=self.turns,
-                seed=self.seed,
-            )
+            environment, rollouts = load_environment(self.environment), self.monte_carlo.estimate.rollouts
+            about: Any = {"environment": environment, "rollouts": rollouts, "max_turns": self.turns}
+            yield fill(RunMonteCarloLabeller, self, policy=policy, **about)
             return
+        from surefoot.labelling.monte_carlo import MonteCarloLabeller
+
+        with self._grader() as grader:
+            policy = self.open_policy(continues=self.monte_carlo.prefix_in == "answer")
+            yield fill(MonteCarloLabeller, self, policy=policy, grader=grader, **vars(self.monte_carlo))
+
+    @contextmanager
+    def _grader(self) -> Iterator[ProblemGrader]:
         if self.grader == "answer":
             with self.grading.open() as grader:
-                yield self._labeller(self._open(), grader)
+                yield grader
             return
         from surefoot.labelling.verifiers.programs import ProgramGrader
         from surefoot.sandbox import open_sandbox
 
         with open_sandbox(self.sandbox) as sandbox:
-            yield self._labeller(self._open(), ProgramGrader(sandbox))
-
-    def _open(self) -> Policy:
-        return self.open_policy(continues=self.monte_carlo.prefix_in == "answer")
-
-    def _labeller(self, policy: Policy, grader: ProblemGrader) -> MonteCarloLabeller:
-        from surefoot.labelling.monte_carlo import MonteCarloLabeller
-
-        return MonteCarloLabeller(
-            **vars(self.monte_carlo),
-            policy=policy,
-            grader=grader,
-            prompt=self.prompt,
-            sampling=self.sampling,
-            seed=self.seed,
-        )
+            yield ProgramGrader(sandbox)
 
 
 class GrownTree(Record):
@@ -230,18 +219,14 @@ class Tree(RolloutSettings):
     --extract phrase --equality exact --out trees/`
     """
 
-    problems: Annotated[str, Flag(argument=True, transient=True)] = Field(
-        description="File of problem records with `answer`, or `-` for standard input."
-    )
+    problems: o.ProblemsArgument
+    """File of problem records with `answer`, or `-` for standard input."""
     out: o.OutDirectory = Field(description="Directory for traces, labels and pairs.")
-    traces: Annotated[str | None, o.INPUT] = Field(
-        default=None, description="File of traces of the same policy that seed the trees."
-    )
-    estimate: Literal["soft", "hard"] = Field(
-        default="soft",
-        description="soft: the share of correct rollouts, for probed prefixes. hard: whether any solution "
-        "through here is correct; labels more steps.",
-    )
+    traces: Annotated[str | None, o.INPUT] = None
+    """File of traces of the same policy that seed the trees."""
+    estimate: Literal["soft", "hard"] = "soft"
+    """soft: the share of correct rollouts, for probed prefixes. hard: whether any solution through here is
+    correct; labels more steps."""
     tree: Annotated[TreeSettings, OptionGroup(names={"rollouts": "--rollouts -k"})] = TreeSettings()
     segment: o.Segment = "line"
 
@@ -251,16 +236,15 @@ class Tree(RolloutSettings):
         return [self.out / name for name in names]
 
     def run(self) -> None:
-        """Grow trees, or predict the cost."""
-        from surefoot.cli.runs import connections, file_inputs, map_pieces, pair, read_table, server_facts
-        from surefoot.records import Problem
-        from surefoot.work import Job
+        from surefoot.labelling.omegaprm import OmegaPRMLabeller
+        from surefoot.segment import segmenter
 
         problems = read_table(self.problems, Problem)
         answered = [problem for problem in problems if problem.answer is not None]
-        if len(answered) < len(problems):
-            echo(f"{len(problems) - len(answered)} problems skipped: they have no 'answer'", err=True)
-        items = pair(answered, read_table(self.traces, Trace)) if self.traces is not None else []
+        note_count(len(problems) - len(answered), "problems skipped: they have no 'answer'")
+        if not answered:
+            raise LabelError(f"{self.problems}: no problem has an 'answer', which rollouts are compared with")
+        items = pair(answered, self.traces) if self.traces is not None else []
         if self.dry_run:
             searched = self.tree.search_limit * (self.tree.pieces - 1).bit_length()
             self.say_rollouts(items, answered, len(answered) * (1 + searched), self.tree.rollouts)
@@ -271,7 +255,14 @@ class Tree(RolloutSettings):
             seeds.setdefault(item.problem.id, []).append(item.trace)
         self.out.mkdir(parents=True, exist_ok=True)
         with self.grading.open() as grader:
-            labeller = self._labeller(policy, grader)
+            labeller = fill(
+                OmegaPRMLabeller,
+                self,
+                policy=policy,
+                grader=grader,
+                segmenter=segmenter(self.segment),
+                settings=self.tree,
+            )
 
             async def work(piece: Sequence[Problem]) -> list[GrownTree]:
                 return [_grown(labeller, grown) for grown in await labeller.grow(piece, seeds)]
@@ -282,29 +273,11 @@ class Tree(RolloutSettings):
                 during=connections(policy),
                 failure=_failure,
                 tokens=lambda grown: sum(tree.usage.tokens for tree in grown),
-                command="label tree",
-                config=self.resolved(),
-                inputs=file_inputs(problems=self.problems, traces=self.traces),
                 facts=server_facts(policy),
             )
             outcome = map_pieces(self, job, answered, 20, out=str(self.out / "trees.jsonl"))
         _split(self.out)
         outcome.require_complete()
-
-    def _labeller(self, policy: Policy, grader: Grader) -> OmegaPRMLabeller:
-        from surefoot.labelling.omegaprm import OmegaPRMLabeller
-        from surefoot.segment import segmenter
-
-        return OmegaPRMLabeller(
-            policy=policy,
-            grader=grader,
-            segmenter=segmenter(self.segment),
-            prompt=self.prompt,
-            settings=self.tree,
-            estimate=self.estimate,
-            sampling=self.sampling,
-            seed=self.seed,
-        )
 
 
 def _grown(labeller: OmegaPRMLabeller, grown: ProblemTree) -> GrownTree:
@@ -330,26 +303,13 @@ def _failure(trees: Sequence[GrownTree]) -> str | None:
 
 def _split(folder: Path) -> None:
     """Write traces, labels and pairs of all trees into their files, and report the totals."""
-    from surefoot.io import read_records
-    from surefoot.io.files import record_writer
-
-    counts, spent, reasons = Counter[str](), Usage(), Counter[str]()
-    kinds: dict[str, type[Record]] = {"traces": Trace, "labels": StepLabel, "pairs": StepPair}
-    with ExitStack() as stack:
-        writers = {
-            name: stack.enter_context(record_writer(folder / f"{name}.jsonl", kind))
-            for name, kind in kinds.items()
-        }
-        for grown in read_records(folder / "trees.jsonl", GrownTree):
-            counts["trees"] += 1
-            for name, writer in writers.items():
-                for record in getattr(grown, name):
-                    writer.write(record)
-                    counts[name] += 1
+    trees, spent, reasons = 0, Usage(), Counter[str]()
+    with RecordFiles(folder) as files:
+        for trees, grown in enumerate(read_records(folder / "trees.jsonl", GrownTree), start=1):  # noqa: B007
+            files.write(traces=grown.traces, labels=grown.labels, pairs=grown.pairs)
             spent += grown.usage
-            if grown.reason:
-                reasons[grown.reason] += 1
-    parts = [f"{counts[name]} {name}" for name in ("trees", "labels", "pairs")]
-    echo(f"{', '.join(parts)}, {spent.tokens} tokens", err=True)
+            reasons.update([grown.reason] if grown.reason else ())
+    labels, pairs = files.count("labels"), files.count("pairs")
+    note(f"{trees} trees, {labels} labels, {pairs} pairs, {spent.tokens} tokens")
     for reason, count in reasons.most_common():
-        echo(f"  {count} problems not searched: {reason}", err=True)
+        note(f"  {count} problems not searched: {reason}")

@@ -11,19 +11,22 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
+from surefoot.cli.evaluate.inputs import named, named_numbers
 from surefoot.cli.label.command import LabelCommand, usable
-from surefoot.cli.settings import Command, Flag
-from surefoot.cli.terminal import echo
+from surefoot.cli.runs import RecordFiles, labelled, pair, read_table
+from surefoot.cli.settings import Command, Flag, fill
+from surefoot.cli.terminal import note, note_count
 from surefoot.errors import LabelError
+from surefoot.io import write_json, write_records
 from surefoot.labelling.expert import Disagreement, MatchRule
 from surefoot.labelling.verifiers.tool_calls import TOOL_RULES, ToolRule
 from surefoot.labels import Neutral
+from surefoot.protocols import LabelledTrace, Labeller, ProblemTrace, StepVerifier
+from surefoot.records import Problem, StepLabel, Trace
 
 if TYPE_CHECKING:
     from surefoot.io.joins import LabelledTraces
     from surefoot.labelling.consensus import ConsensusRule
-    from surefoot.protocols import LabelledTrace, Labeller, ProblemTrace, StepVerifier
-    from surefoot.records import StepLabel
 
 
 class Verify(LabelCommand):
@@ -35,30 +38,19 @@ class Verify(LabelCommand):
     Example: `surefoot label verify traces.jsonl --problems problems.jsonl --verifier arithmetic -o l.jsonl`
     """
 
-    command: ClassVar[str] = "label verify"
     size: ClassVar[int] = 500
-    files: ClassVar[tuple[str, ...]] = ("problems", "traces", "tool_policy")
-
-    verifier: tuple[str, ...] = Field(
-        min_length=1,
-        description="`arithmetic`, `compile`, `execution-trace`, `gold-calls`, `lab`, `lean`, "
-        "`python-tests`, `rocq`, `shop`, `tool-calls`, `visible-tests` or `module:Class`; the lowest "
-        "verdict counts.",
-    )
-    tool_rules: tuple[ToolRule, ...] = Field(
-        default=TOOL_RULES, description="Rules of `tool-calls`; a step that breaks one is -1."
-    )
-    tool_policy: Annotated[str | None, o.INPUT] = Field(
-        default=None,
-        description="JSON file with a policy for `tool-calls` (`forbidden`, `rules`, `repeatable`, "
-        "`read_only`), in addition to a problem's `meta.tool_policy`.",
-    )
+    verifier: tuple[str, ...] = Field(min_length=1)
+    """`arithmetic`, `compile`, `execution-trace`, `gold-calls`, `lab`, `lean`, `python-tests`, `rocq`,
+    `shop`, `tool-calls`, `visible-tests` or `module:Class`; the lowest verdict counts."""
+    tool_rules: tuple[ToolRule, ...] = TOOL_RULES
+    """Rules of `tool-calls`; a step that breaks one is -1."""
+    tool_policy: Annotated[str | None, o.INPUT] = None
+    """JSON file with a policy for `tool-calls` (`forbidden`, `rules`, `repeatable`, `read_only`), in addition
+    to a problem's `meta.tool_policy`."""
     environment: o.EnvironmentName = None
-    gold_order: bool = Field(
-        default=False,
-        description="To `state-replay` a gold call before an earlier one that it does not commute with is "
-        "wrong, and so is a turn that ends without all gold calls.",
-    )
+    gold_order: bool = False
+    """To `state-replay` a gold call before an earlier one that it does not commute with is wrong, and so is a
+    turn that ends without all gold calls."""
     sandbox: o.SandboxName = "bubblewrap"
     workers: o.Workers = 1
     engine: o.EngineName = "local"
@@ -73,7 +65,6 @@ class Verify(LabelCommand):
         return self
 
     def labeller(self) -> AbstractContextManager[Labeller]:
-        """The verifiers."""
         with_settings: dict[str, StepVerifier] = {}
         if "tool-calls" in self.verifier:
             from surefoot.labelling import ToolCallVerifier, ToolPolicy
@@ -101,25 +92,16 @@ class LabelExpert(LabelCommand):
     --match numbers --out labels.jsonl`
     """
 
-    command: ClassVar[str] = "label expert"
-    files: ClassVar[tuple[str, ...]] = ("problems", "traces", "expert")
-
-    expert: Annotated[str, o.INPUT] = Field(
-        description="File of the experts' traces with steps; there can be several per problem."
-    )
-    match: MatchRule = Field(
-        default="exact",
-        description="When a step is an expert's: the same text, the same numbers, most of the same words, or "
-        "the same tool calls.",
-    )
-    tolerance: float | None = Field(
-        default=None,
-        description="Relative difference of numbers (numbers 1e-6, tool-call 1e-9), or share of words that "
-        "may differ (tolerance 0.2).",
-    )
-    disagreement: Disagreement = Field(
-        default="unknown", description="Label of the first step that no expert took."
-    )
+    expert: Annotated[str, o.INPUT]
+    """File of the experts' traces with steps; there can be several per problem."""
+    match: MatchRule = "exact"
+    """When a step is an expert's: the same text, the same numbers, most of the same words, or the same tool
+    calls."""
+    tolerance: float | None = None
+    """Relative difference of numbers (numbers 1e-6, tool-call 1e-9), or share of words that may differ
+    (tolerance 0.2)."""
+    disagreement: Disagreement = "unknown"
+    """Label of the first step that no expert took."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -129,14 +111,11 @@ class LabelExpert(LabelCommand):
 
     @contextmanager
     def labeller(self) -> Iterator[Labeller]:
-        """The labeller. Unusable expert traces are reported on stderr."""
-        from surefoot.cli.runs import read_table
         from surefoot.labelling.expert import ExpertLabeller, StepMatch, expert_traces
-        from surefoot.records import Trace
 
         experts, left_out = expert_traces(read_table(self.expert, Trace))
         for reason, count in left_out.items():
-            echo(f"{count} expert traces left out: {reason}", err=True)
+            note(f"{count} expert traces left out: {reason}")
         match = StepMatch(self.match, self.tolerance)
         yield ExpertLabeller(experts=experts, match=match, disagreement=self.disagreement)
 
@@ -155,42 +134,32 @@ class LabelConsensus(Command):
     traces: o.Traces
     problems: o.Problems
     out: o.Out = "-"
-    rule: Literal["first-error", "unanimous", "weighted"] = Field(
-        default="first-error",
-        description="first-error keeps or drops whole traces; unanimous and weighted decide on each step.",
-    )
-    weight: tuple[str, ...] = Field(
-        default=(), description="`NAME=NUMBER` for `--rule weighted`; 1 if not given."
-    )
-    margin: float | None = Field(
-        default=None, description="Least lead for `--rule weighted`, as a share of all weights; 0 = any."
-    )
-    good_above: float = Field(
-        default=0.0, description="A value label above this is good; 0 = any rollout succeeded."
-    )
-    neutral: Neutral = Field(
-        default="drop", description="How to read a label of 0: good, bad, or abstain (`drop`)."
-    )
-    report: Annotated[Path | None, Flag(output=True)] = Field(
-        default=None, description="JSON file with the counts of kept and dropped traces, and the reasons."
-    )
+    rule: Literal["first-error", "unanimous", "weighted"] = "first-error"
+    """first-error keeps or drops whole traces; unanimous and weighted decide on each step."""
+    weight: tuple[str, ...] = ()
+    """`NAME=NUMBER` for `--rule weighted`; 1 if not given."""
+    margin: float | None = None
+    """Least lead for `--rule weighted`, as a share of all weights; 0 = any."""
+    good_above: float = 0.0
+    """A value label above this is good; 0 = any rollout succeeded."""
+    neutral: Neutral = "drop"
+    """How to read a label of 0: good, bad, or abstain (`drop`)."""
+    report: Annotated[Path | None, Flag(output=True)] = None
+    """JSON file with the counts of kept and dropped traces, and the reasons."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.rule != "weighted" and (self.weight or self.margin is not None):
             raise ValueError(f"'weight' and 'margin' belong to --rule weighted, not to --rule {self.rule}")
+        named_numbers("weight", self.weight)
         return self
 
     def run(self) -> None:
-        """Combine, write and report."""
-        from surefoot.cli.runs import pair, read_table
-        from surefoot.io import write_json, write_records
         from surefoot.labelling.consensus import Consensus
-        from surefoot.records import Problem, StepLabel, Trace
 
         rule = self._rule()
-        files = _named(self.sources, "NAME=FILE")
-        items = pair(read_table(self.problems, Problem), read_table(self.traces, Trace))
+        files = named(self.sources)
+        items = pair(self.problems, self.traces)
         tables = {name: read_table(path, StepLabel) for name, path in files.items()}
         combined = Consensus(tables, rule=rule, good_above=self.good_above, neutral=self.neutral)
         strays = {name: len(table) for name, table in tables.items()}
@@ -210,12 +179,11 @@ class LabelConsensus(Command):
 
         write_records(self.out if self.out == "-" else Path(self.out), consensus(), record=StepLabel)
         for name, count in strays.items():
-            if count:
-                echo(f"{count} labels of {name} skipped: they belong to no step of a usable trace", err=True)
+            note_count(count, f"labels of {name} skipped: they belong to no step of a usable trace")
         report = combined.report()
         if self.report:
             write_json(self.report, report.as_json())
-        echo(report.summary(), err=True)
+        note(report.summary())
         if not report.kept_traces:
             raise LabelError(
                 "the sources agree on no trace; --rule unanimous or weighted decides step by step"
@@ -225,13 +193,7 @@ class LabelConsensus(Command):
         from surefoot.labelling.consensus import SameFirstError, Unanimous, Weighted
 
         if self.rule == "weighted":
-            weights = {}
-            for name, text in _named(self.weight, "NAME=NUMBER").items():
-                try:
-                    weights[name] = float(text)
-                except ValueError:
-                    raise LabelError(f"--weight {name}={text}: give a number") from None
-            return Weighted(weights=weights, margin=self.margin or 0.0)
+            return Weighted(weights=named_numbers("weight", self.weight), margin=self.margin or 0.0)
         return SameFirstError() if self.rule == "first-error" else Unanimous()
 
 
@@ -239,16 +201,10 @@ class ValueCommand(LabelCommand):
     """Labels that are computed from value labels."""
 
     size: ClassVar[int] = 1000
-    files: ClassVar[tuple[str, ...]] = ("problems", "traces", "labels")
-
-    labels: Annotated[str, o.INPUT] = Field(
-        description="File of value labels, by soft estimates (`surefoot label mc`)."
-    )
-    start: Annotated[str | None, Flag(transient=True)] = Field(
-        default=None,
-        description="File of plain samples of that policy; a problem's success rate is the value "
-        "before the first step.",
-    )
+    labels: Annotated[str, o.INPUT]
+    """File of value labels, by soft estimates (`surefoot label mc`)."""
+    start: Annotated[str | None, Flag(transient=True)] = None
+    """File of plain samples of that policy; a problem's success rate is the value before the first step."""
 
     def labels_of(self, items: Sequence[LabelledTrace], rates: Mapping[str, float]) -> list[list[StepLabel]]:
         """Labels from the values of ``items``, and from the problems' success rates."""
@@ -256,20 +212,12 @@ class ValueCommand(LabelCommand):
 
     def items(self) -> LabelledTraces:
         """Traces with a value; the others are counted. Raises ``LabelError`` if none has one."""
-        from surefoot.cli.runs import labelled, read_table
-        from surefoot.records import Problem, StepLabel, Trace
-
-        values = read_table(self.labels, StepLabel)
-        items = labelled(read_table(self.problems, Problem), read_table(self.traces, Trace), values)
+        items = labelled(self.problems, self.traces, self.labels)
         valued: LabelledTraces = usable(
             items,
             lambda item: any(label.kind == "value" for label in item.labels),
-            "they lack labels of kind 'value'",
+            f"{self.labels} has no label of kind 'value' for them; label mc makes such labels",
         )
-        if not valued:
-            raise LabelError(
-                f"{self.labels}: no label of kind 'value' for these traces; make some with label mc"
-            )
         return valued
 
     def resolved(self) -> dict[str, Any]:
@@ -277,18 +225,15 @@ class ValueCommand(LabelCommand):
         return super().resolved() | {"rates": sorted(self._rates().items())}
 
     def _rates(self) -> dict[str, float]:
-        from surefoot.cli.runs import read_table
         from surefoot.labelling.advantage import start_values
-        from surefoot.records import Trace
 
         return start_values(read_table(self.start, Trace)) if self.start else {}
 
     @contextmanager
     def labeller(self) -> Iterator[Labeller]:
-        """The labeller."""
         rates = self._rates()
         if self.start:
-            echo(f"success rates of {len(rates)} problems from {self.start}", err=True)
+            note(f"success rates of {len(rates)} problems from {self.start}")
         yield _ValueLabeller(self.labels_of, rates)
 
 
@@ -312,11 +257,8 @@ class Advantage(ValueCommand):
     --best-of 4 --start traces.jsonl --out advantages.jsonl`
     """
 
-    command: ClassVar[str] = "label advantage"
-
-    best_of: int = Field(
-        default=1, ge=1, description="Prover: the best of this many samples of the labels' policy."
-    )
+    best_of: int = Field(default=1, ge=1)
+    """Prover: the best of this many samples of the labels' policy."""
 
     def labels_of(self, items: Sequence[LabelledTrace], rates: Mapping[str, float]) -> list[list[StepLabel]]:
         """Differences of values."""
@@ -336,29 +278,14 @@ class RelativeProgress(ValueCommand):
     --start traces.jsonl --out labels.jsonl`
     """
 
-    command: ClassVar[str] = "label progress"
-
-    threshold: float = Field(
-        default=0.8, gt=0, description="Lowest ratio of a good step; 1 = no loss at all."
-    )
+    threshold: float = Field(default=0.8, gt=0)
+    """Lowest ratio of a good step; 1 = no loss at all."""
 
     def labels_of(self, items: Sequence[LabelledTrace], rates: Mapping[str, float]) -> list[list[StepLabel]]:
         """Ratios of values."""
         from surefoot.labelling.advantage import progress_labels
 
         return progress_labels(items, start=rates, threshold=self.threshold)
-
-
-def _named(words: Sequence[str], form: str) -> dict[str, str]:
-    named: dict[str, str] = {}
-    for word in words:
-        name, _, value = word.partition("=")
-        if not (name and value):
-            raise LabelError(f"{word!r} is not of the form {form}")
-        if name in named:
-            raise LabelError(f"'{name}' occurs twice; every source needs its own name")
-        named[name] = value
-    return named
 
 
 class Mutants(Command):
@@ -370,9 +297,8 @@ class Mutants(Command):
     Example: `surefoot label mutants problems.jsonl --per-problem 10 --out mutants/`
     """
 
-    problems: Annotated[str, Flag(argument=True, transient=True)] = Field(
-        description="File of problem records with tests and reference solutions, or `-` for standard input."
-    )
+    problems: Annotated[str, Flag(argument=True, transient=True)]
+    """File of problem records with tests and reference solutions, or `-` for standard input."""
     out: o.OutDirectory = Field(description="Directory for traces and labels.")
     per_problem: int = Field(default=10, ge=1, description="Most mutants of one problem, chosen at random.")
     segment: o.Segment = "python"
@@ -384,35 +310,16 @@ class Mutants(Command):
         return [self.out / "traces.jsonl", self.out / "labels.jsonl"]
 
     def run(self) -> None:
-        """Mutate, run the tests, write."""
-        from surefoot.cli.runs import read_table
-        from surefoot.errors import LabelError
-        from surefoot.io.files import record_writer
         from surefoot.labelling.mutation import MutantReport, labelled_mutants
-        from surefoot.records import Problem, StepLabel, Trace
         from surefoot.sandbox import open_sandbox
         from surefoot.segment import segmenter
 
         problems = read_table(self.problems, Problem)
         report = MutantReport()
-        self.out.mkdir(parents=True, exist_ok=True)
-        with open_sandbox(self.sandbox) as sandbox:
-            mutants: Iterator[LabelledTrace] = labelled_mutants(
-                problems,
-                sandbox,
-                per_problem=self.per_problem,
-                seed=self.seed,
-                segmenter=segmenter(self.segment),
-                report=report,
-            )
-            with (
-                record_writer(self.out / "traces.jsonl", Trace) as traces,
-                record_writer(self.out / "labels.jsonl", StepLabel) as labels,
-            ):
-                for mutant in mutants:
-                    traces.write(mutant.trace)
-                    for label in mutant.labels:
-                        labels.write(label)
-        echo(report.summary(), err=True)
+        with open_sandbox(self.sandbox) as sandbox, RecordFiles(self.out) as files:
+            cut = segmenter(self.segment)
+            for mutant in fill(labelled_mutants, self, problems, sandbox, segmenter=cut, report=report):
+                files.write(traces=[mutant.trace], labels=mutant.labels)
+        note(report.summary())
         if not report.usable:
             raise LabelError(f"no mutant could be made: {report.summary()}")

@@ -7,21 +7,25 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import ByteSize, Field, model_validator
 
 from surefoot.cli import options as o
+from surefoot.cli.runs import input_files, map_pieces, read_table
 from surefoot.cli.settings import Command, Flag, OptionGroup
-from surefoot.cli.terminal import echo, echo_table
+from surefoot.cli.terminal import echo_table, note, note_count
 from surefoot.errors import PolicyError, RecordError
+from surefoot.io import Run, read_records, write_records
+from surefoot.io.sources import ENDINGS
 from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
-from surefoot.protocols import Sampling
+from surefoot.protocols import Policy, Sampling, StepScorer
+from surefoot.records import Problem, Usage
+from surefoot.work import Job, progress_bars
 
 if TYPE_CHECKING:
-    from surefoot.protocols import Policy, StepScorer
-    from surefoot.records import Problem
+    from surefoot.answers import Grader
     from surefoot.search.method import Search, SearchResult
     from surefoot.search.saved_tree import SavedTree
     from surefoot.search.space import Space, Steps
@@ -33,21 +37,15 @@ _PIECE = 4
 class StepSettings(o.SettingsGroup):
     """How solutions are written step by step."""
 
-    separator: str | None = Field(
-        default=None,
-        min_length=1,
-        description=r"Text that ends a step; `\n` is a line break, `\t` a tab. Default: the separator in "
-        "the reward model's training data (Qwen: a blank line), else a line break.",
-    )
-    segment: o.Segment | None = Field(
-        default=None,
-        description="How text that is written in one piece is cut into steps (see `sample`); after each "
-        "separator if not given.",
-    )
+    separator: str | None = Field(default=None, min_length=1)
+    r"""Text that ends a step; `\n` is a line break, `\t` a tab. Default: the separator in the reward model's
+    training data (Qwen: a blank line), else a line break."""
+    segment: o.Segment | None = None
+    """How text that is written in one piece is cut into steps (see `sample`); after each separator if not
+    given."""
     step_tokens: int = Field(default=256, ge=1, description="Longest step; it is cut there.")
-    max_steps: int = Field(
-        default=40, ge=1, description="Steps after which the rest is written in one piece."
-    )
+    max_steps: int = Field(default=40, ge=1)
+    """Steps after which the rest is written in one piece."""
 
 
 class SearchSettings(Command):
@@ -78,7 +76,7 @@ class SearchSettings(Command):
         whole_solutions = continuation is not None and not continuation.confirmed
         if whole_solutions and continuation:
             reason = f"the policy cannot continue a text ({continuation.evidence})"
-            echo(f"{reason}: each solution is written in one piece and cut into steps", err=True)
+            note(f"{reason}: each solution is written in one piece and cut into steps")
         return Steps(
             whole=whole_solutions,
             separator=o.separator(self.steps.separator, scorer),
@@ -88,6 +86,21 @@ class SearchSettings(Command):
             sampling=self.sampling,
             prompt=self.prompt,
         )
+
+    def about(self, policy: Policy, scorer: StepScorer | None, grader: Grader) -> dict[str, Any]:
+        """Arguments of ``run_search``, apart from search, problems and steps."""
+        from surefoot.search.caches import remembering_policy, remembering_scorer
+
+        judge: SearchJudge | None = getattr(self, "judge", None)
+        return {
+            "policy": remembering_policy(policy, self.remember),
+            "scorer": remembering_scorer(scorer, self.remember) if scorer else None,
+            "aggregation": judge.aggregate if judge else None,
+            "grader": grader,
+            "seed": self.seed,
+            "overlap": bool(self.policy.base_url),
+            "concurrency": self.in_flight,
+        }
 
 
 class SearchJudge(o.JudgeSettings):
@@ -108,12 +121,9 @@ Judge = Annotated[SearchJudge, OptionGroup(title="Reward model or verifier", com
 class SearchCommand(SearchSettings):
     """Search a file of problems by one method, ``method`` unless :meth:`search` is overridden."""
 
-    command: ClassVar[str]
     out: o.Out = "-"
-    trees: Annotated[str | None, Flag(output=True)] = Field(
-        default=None,
-        description="File for the trees (`.jsonl`, `.jsonl.gz`, `.parquet`).",
-    )
+    trees: Annotated[str | None, Flag(output=True)] = None
+    """File for the trees (`.jsonl`, `.jsonl.gz`, `.parquet`)."""
     token_budget: o.TokenBudget = None
     retry_failed: o.RetryFailed = False
 
@@ -137,20 +147,13 @@ class SearchCommand(SearchSettings):
         """
         import asyncio
 
-        from surefoot.cli.runs import file_inputs, map_pieces, read_table
-        from surefoot.io import read_records
-        from surefoot.records import Problem
         from surefoot.search.method import SearchResult, run_search
         from surefoot.search.saved_tree import save_tree
-        from surefoot.work import Here, Job, progress_bars
+        from surefoot.work import Here
 
-        judge: SearchJudge | None = getattr(self, "judge", None)
-        command, search, memory = f"search {self.command}", self.search(), self.remember
+        search = self.search()
         problems = read_table(self.problems, Problem)
-        inputs = file_inputs(problems=self.problems) | (judge.files() if judge else {})
-        config = self.resolved() | {"search": repr(search)}
-        from surefoot.search.caches import remembering_policy, remembering_scorer  # imports torch
-
+        input_files(self)  # before torch is imported, which takes seconds: a file may be missing
         policy = self.policy.open(chat=self.prompt.chat, loading=self.loading)
         size = _PIECE * self.in_flight
         order = {problem.id: index for index, problem in enumerate(problems)}
@@ -158,10 +161,10 @@ class SearchCommand(SearchSettings):
         with (
             self.scorer() as scorer,
             self.grading.open() as grader,
-            self._tree_file(command=command, config=config, inputs=inputs) as keep,
+            self._tree_file(search) as keep,
             progress_bars() as show,
         ):
-            bar = _Bar(command, show)
+            bar = _Bar(self.path(), show)
             steps = self.how(scorer, policy if getattr(search, "by_steps", True) else None)
 
             def work(piece: Sequence[Problem]) -> list[SearchResult]:
@@ -172,21 +175,8 @@ class SearchCommand(SearchSettings):
                     if keep:
                         trees[result.problem_id] = save_tree(space, result)
 
-                results = asyncio.run(
-                    run_search(
-                        search,
-                        piece,
-                        remembering_policy(policy, memory),
-                        remembering_scorer(scorer, memory) if scorer else None,
-                        steps=steps,
-                        aggregation=judge.aggregate if judge else None,
-                        grader=grader,
-                        seed=self.seed,
-                        overlap=bool(self.policy.base_url),
-                        concurrency=self.in_flight,
-                        watch=watch,
-                    )
-                )
+                about = self.about(policy, scorer, grader)
+                results = asyncio.run(run_search(search, piece, steps=steps, watch=watch, **about))
                 if results and all(result.counts.failed and not result.candidates for result in results):
                     raise PolicyError(
                         f"no problem of this piece has a solution, the last with: {results[-1].error}; fix "
@@ -202,21 +192,17 @@ class SearchCommand(SearchSettings):
                 record=SearchResult,
                 work=work,
                 tokens=lambda results: sum(result.usage.tokens for result in results),
-                command=command,
-                config=config,
-                inputs=inputs,
+                config={"search": repr(search)},
             )
             # problems of a piece are searched concurrently, so that pieces are not
             outcome = map_pieces(self, job, problems, size, engine=Here(), progress=bar.pieces)
         if self.out != "-":
             summary.add(read_records(Path(self.out), SearchResult))
-        summary.show(command)
+        summary.show(self.path())
         outcome.require_complete()
 
     @contextmanager
-    def _tree_file(
-        self, *, command: str, config: dict[str, Any], inputs: dict[str, Path]
-    ) -> Iterator[Callable[[int, Sequence[SavedTree]], None] | None]:
+    def _tree_file(self, search: Search) -> Iterator[Callable[[int, Sequence[SavedTree]], None] | None]:
         """Collect trees in ``<trees>.work`` and write them at the end; ``None`` without ``--trees``.
 
         A piece's trees are saved before its results, so that none is missing when a command resumes.
@@ -226,8 +212,6 @@ class SearchCommand(SearchSettings):
         if path is None:
             yield None
             return
-        from surefoot.io import Run, write_records
-        from surefoot.io.sources import ENDINGS
         from surefoot.search.saved_tree import SavedTree
 
         if not path.endswith(ENDINGS):
@@ -235,11 +219,12 @@ class SearchCommand(SearchSettings):
         if path == self.out:
             raise RecordError(f"--trees and --out are both {path}; give two files")
         folder = Path(f"{path}.work")
-        with Run.open(folder, command=command, config={**config, "out": self.out}, inputs=inputs) as run:
+        config = {**self.resolved(), "search": repr(search), "out": self.out}
+        with Run.open(folder, command=self.path(), config=config, inputs=input_files(self)) as run:
             journal = run.journal("trees", SavedTree)
             yield journal.write
             written = write_records(Path(path), journal.read(), record=SavedTree)
-        echo(f"{written} trees written", err=True)
+        note(f"{written} trees written")
         if not Path(f"{self.out}.work").exists():  # else a budget ended the work, and it can resume
             shutil.rmtree(folder / "pieces")  # first: pieces without a manifest would be refused after a kill
             shutil.rmtree(folder)
@@ -273,8 +258,6 @@ class SearchSummary:
     """Sums results and prints them as a table on standard error."""
 
     def __init__(self) -> None:
-        from surefoot.records import Usage
-
         self._outcomes: list[float] = []
         self._solvable: list[float] = []
         """Whether any candidate is correct, for problems with a reference answer."""
@@ -321,12 +304,10 @@ class SearchSummary:
         }
         title = f"{title}: {self._problems} problems"
         echo_table(title, ("", ""), list(rows.items()), err=True, show_headings=False)
-        if self._unscored:
-            echo(f"{self._unscored} problems without a scored candidate: votes or order decided", err=True)
+        note_count(self._unscored, "problems without a scored candidate: votes or order decided")
         for error, count in self._errors.most_common(5):
-            echo(f"{count} problems with: {error}", err=True)
-        if len(self._errors) > 5:
-            echo(f"{len(self._errors) - 5} other errors, see 'error' in the results", err=True)
+            note(f"{count} problems with: {error}")
+        note_count(max(0, len(self._errors) - 5), "other errors, see 'error' in the results")
 
 
 def _share(outcomes: list[float]) -> str:

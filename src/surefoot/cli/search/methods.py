@@ -5,14 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import Field, create_model
 
+from surefoot.cli.runs import read_table
 from surefoot.cli.search.command import GuidedSearch, SearchCommand
 from surefoot.cli.settings import Command, Flag, OptionGroup
-from surefoot.cli.terminal import echo
-from surefoot.errors import RunError
+from surefoot.cli.terminal import note
+from surefoot.errors import RecordError, RunError
+from surefoot.protocols import StepScorer
 from surefoot.search.beam import DVTS, BeamSearch
 from surefoot.search.best_of_n_search import BestOfNSearch
 from surefoot.search.mcts import MCTS
@@ -22,62 +24,59 @@ from surefoot.search.rebase import Rebase
 from surefoot.search.resample import StepResampling
 from surefoot.search.revise import Revise
 
-if TYPE_CHECKING:
-    from surefoot.protocols import StepScorer
-
 METHOD = OptionGroup(names={"n": "--n -n"}, omit=("name",))
 
 
 def guided(name: str, method: type[SearchMethod], about: str, **options: str) -> type[GuidedSearch]:
-    """The command of a method that a reward model guides; the fields of ``method`` become its options.
+    """The command ``name`` of a method that a reward model guides; the fields of ``method`` become options.
 
     ``options`` renames options, as ``temperature="--value-temperature"``.
     """
     group = OptionGroup(names={"n": "--n -n", **options}, omit=("name",))
-    example = f"surefoot search {name} problems.jsonl --prm prm --out results.jsonl"
-    command = create_model(
-        method.__name__,
+    example = (
+        f"surefoot search {method().name.replace('_', '-')} problems.jsonl --prm prm --out results.jsonl"
+    )
+    return create_model(
+        name,
         __base__=GuidedSearch,
         __module__=__name__,
         __doc__=f"{about}\n\nExample: `{example}`",
         method=(Annotated[method, group], method()),  # type: ignore[arg-type]
     )
-    command.command = name
-    return command
 
 
 BestOfN = guided(
-    "best-of-n",
+    "BestOfN",
     BestOfNSearch,
     "Sample whole solutions and choose the one with the best score, or vote with `--rule weighted_vote`.",
 )
 Beam = guided(
-    "beam",
+    "Beam",
     BeamSearch,
     "Beam search: sample next steps, keep the best prefixes, continue with them (Snell et al. 2024).\n\n"
     "With `--lookahead` a prefix is scored after that many further greedy steps.",
 )
 Dvts = guided(
-    "dvts",
+    "Dvts",
     DVTS,
     "Diverse verifier tree search: independent trees, each keeps its best step (Beeching et al. 2024).",
 )
 REBASE = guided(
-    "rebase",
+    "REBASE",
     Rebase,
     "REBASE: share the samples of each round among the open prefixes by value (Wu et al. 2024).",
     temperature="--value-temperature",
 )
 Particle = guided(
-    "particle",
+    "Particle",
     ParticleFilter,
     "Particle filter: resample solutions by score after each step (Puri et al. 2025).",
 )
 Mcts = guided(
-    "mcts", MCTS, "Monte Carlo tree search: PUCT with step scores as values (OpenR, Wang et al. 2024)."
+    "Mcts", MCTS, "Monte Carlo tree search: PUCT with step scores as values (OpenR, Wang et al. 2024)."
 )
 Resample = guided(
-    "resample",
+    "Resample",
     StepResampling,
     "Accept a step, or sample it again while its score is too low (after Liao et al. 2025).",
 )
@@ -89,7 +88,6 @@ class SearchMajority(SearchCommand):
     Example: `surefoot search majority problems.jsonl --policy lab --n 16 --batch 4 --out results.jsonl`
     """
 
-    command: ClassVar[str] = "majority"
     method: Annotated[BestOfNSearch, OptionGroup(names={"n": "--n -n"}, omit=("name", "rule"))] = (
         BestOfNSearch(rule="majority", name="majority")
     )
@@ -105,7 +103,6 @@ class SearchRevise(GuidedSearch):
     --base-url http://localhost:8000/v1 --chat --out results.jsonl`
     """
 
-    command: ClassVar[str] = "revise"
     method: Annotated[Revise, METHOD] = Revise()
 
     @contextmanager
@@ -126,16 +123,13 @@ class Draw(Command):
     Example: `surefoot search draw trees.jsonl --problem p17`
     """
 
-    trees: Annotated[str, Flag(argument=True)] = Field(
-        description="File of trees, as `--trees` writes them; `-` is standard input."
-    )
+    trees: Annotated[str, Flag(argument=True)]
+    """File of trees, as `--trees` writes them; `-` is standard input."""
     problem: str | None = Field(default=None, description="Problem id; default: the first of the file.")
     width: int = Field(default=110, ge=40, description="Columns of the text.")
 
     def run(self) -> None:
         """Print the tree. Raises ``RecordError`` if the file has no such problem."""
-        from surefoot.cli.runs import read_table
-        from surefoot.errors import RecordError
         from surefoot.search.saved_tree import SavedTree, draw_text
 
         trees = read_table(self.trees, SavedTree)
@@ -147,6 +141,6 @@ class Draw(Command):
                 f"{examples}"
             )
         if self.problem is None and len(trees) > 1:
-            echo(f"the first of {len(trees)} trees; --problem names another", err=True)
+            note(f"the first of {len(trees)} trees; --problem names another")
         sys.stdout.buffer.write(draw_text(tree, width=self.width).encode("utf-8"))
         sys.stdout.flush()

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import Field
 
 from surefoot.cli import options as o
+from surefoot.cli.runs import checked_options, read_table
 from surefoot.cli.search.command import GuidedSearch, Judge, SearchSettings
-from surefoot.cli.settings import Flag, OptionGroup
-from surefoot.cli.terminal import echo, echo_table
+from surefoot.cli.settings import Flag, OptionGroup, fill
+from surefoot.cli.terminal import echo_table, note
 from surefoot.errors import RunError
+from surefoot.io import write_json
+from surefoot.records import Problem
 from surefoot.search import ComputeOptimal, Probe, Trial
 from surefoot.search.optimal import SearchPlan, search_of
 from surefoot.search.selection import Rule
-
-if TYPE_CHECKING:
-    from surefoot.records import Problem
 
 
 def read_plan(path: str) -> SearchPlan:
@@ -32,13 +32,9 @@ class Optimal(GuidedSearch):
     Example: `surefoot search optimal problems.jsonl --policy lab --plan plan.json --prm prm --out r.jsonl`
     """
 
-    command: ClassVar[str] = "optimal"
     plan: Annotated[str, o.INPUT] = Field(description="JSON file of `surefoot search plan`, or your own.")
 
     def search(self) -> ComputeOptimal:
-        """The search that follows the plan."""
-        from surefoot.cli.runs import checked_options
-
         with checked_options():
             return read_plan(self.plan).search()
 
@@ -53,66 +49,36 @@ class FindPlan(SearchSettings):
     """
 
     problems: o.Problems
-    trials: Annotated[tuple[str, ...], Flag(argument=True, metavar="METHOD:SETTING=VALUE,…@FILE")] = Field(
-        description="A search, and the file of its results on these problems."
-    )
+    trials: Annotated[tuple[str, ...], Flag(argument=True, metavar="METHOD:SETTING=VALUE,…@FILE")]
+    """A search, and the file of its results on these problems."""
     judge: Judge
     tokens: float = Field(ge=1, description="Most tokens per problem: policy, verifier and probe.")
-    out: Annotated[str, Flag(short="-o", output=True)] = Field(
-        default="plan.json", description="JSON file to write."
-    )
+    out: Annotated[str, Flag(short="-o", output=True)] = "plan.json"
+    """JSON file to write."""
     bins: int = Field(default=5, ge=1, description="Bins of difficulty, equally full.")
     slack: float = Field(default=0.1, ge=0, description="Share by which a search may exceed `--tokens`.")
     probe: Annotated[Probe, OptionGroup(names={"n": "--probe"})] = Probe()
     rule: Rule = Field(default="weighted_vote", description="How the solution that is returned is chosen.")
 
     def run(self) -> None:
-        """Predict difficulties, choose a search for each bin, write and print the plan."""
         import asyncio
 
-        from surefoot.cli.runs import checked_options, read_table
-        from surefoot.io import write_json
-        from surefoot.records import Problem
         from surefoot.search import fit_optimal, predict_difficulties
-        from surefoot.search.caches import remembering_policy, remembering_scorer
 
-        memory = self.remember
         problems = read_table(self.problems, Problem)
         trials = _trials(self.trials, problems)
         with self.judge.open(self.loading) as scorer, self.grading.open() as grader:
-            probed = asyncio.run(
-                predict_difficulties(
-                    self.probe,
-                    problems,
-                    remembering_policy(
-                        self.policy.open(chat=self.prompt.chat, loading=self.loading), self.remember
-                    ),
-                    remembering_scorer(scorer, memory) if scorer else None,
-                    steps=self.how(scorer),
-                    aggregation=self.judge.aggregate,
-                    grader=grader,
-                    seed=self.seed,
-                    overlap=bool(self.policy.base_url),
-                    concurrency=self.in_flight,
-                )
-            )
+            policy = self.policy.open(chat=self.prompt.chat, loading=self.loading)
+            about = self.about(policy, scorer, grader)
+            probed = asyncio.run(predict_difficulties(self.probe, problems, steps=self.how(scorer), **about))
         with checked_options():
-            fit = fit_optimal(
-                trials,
-                probed,
-                tokens=self.tokens,
-                bins=self.bins,
-                slack=self.slack,
-                probe=self.probe,
-                rule=self.rule,
-            )
+            fit = fill(fit_optimal, self, trials, probed)
         plan = SearchPlan.of(fit)
         write_json(Path(self.out), plan.model_dump(mode="json"))
         _show(plan)
 
 
 def _trials(words: Sequence[str], problems: Sequence[Problem]) -> list[Trial]:
-    from surefoot.cli.runs import read_table
     from surefoot.search import SearchResult
 
     trials = []
@@ -151,4 +117,4 @@ def _show(plan: SearchPlan) -> None:
         rows,
     )
     if plan.unknown:
-        echo(f"left out: {plan.unknown} problems of unknown difficulty", err=True)
+        note(f"left out: {plan.unknown} problems of unknown difficulty")
