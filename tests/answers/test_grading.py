@@ -56,6 +56,8 @@ ALL = ("boxed", "hash", "phrase", "last_number")
         ("", "#### 1", "length", None),
         ("", r"\boxed 1", "length", None),
         ("", r"\boxed{1", "length", None),
+        ("", r"\boxed{3} for x, so \boxed{12", "length", None),
+        ("", r"\boxed{3} for x, so \boxed{12", "stop", "3"),
         ("", r"So \boxed{18}", "length", "18"),
         ("", "The answer is 18.\nLet me check", "length", "18"),
         ("", "The answer is 18. Let me", "length", "18"),

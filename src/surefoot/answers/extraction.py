@@ -48,8 +48,8 @@ class ExtractedAnswer:
     end: int
     """Index of the first character after the statement, closing brace or line included."""
     closed: bool
-    """Whether something ends the statement: a brace, the end of the line or sentence. A text that was cut off
-    may have gone on with an answer that is not closed."""
+    """Whether something ends the statement: a brace, the end of the line or sentence, and no other one has
+    begun. A text that was cut off may have gone on with an answer that is not closed."""
 
 
 def extract_answer(
@@ -108,8 +108,10 @@ def _boxed(text: str) -> ExtractedAnswer | None:
             if bare:
                 stop = match.end() + len(bare[1].rstrip("."))
                 boxes.append((match.end(), stop, bare.end(), bare.end() < len(text)))
+    unfinished = max((start for is_box, start in opened if is_box), default=-1)
     for start, stop, end, closed in sorted(boxes, reverse=True):
         if answer := text[start:stop].strip():
+            closed &= unfinished < end
             return ExtractedAnswer(answer=answer, style="boxed", end=end, closed=closed)
     return None
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from surefoot.errors import CheckpointError
 from surefoot.io.atomic import sync_tree, write_json
+from surefoot.io.files import error_reason
 from surefoot.models.encoding import Encoding
 from surefoot.protocols import Segmenter
 from surefoot.records import FrozenModel, LabelKind
@@ -29,6 +30,12 @@ _WEIGHTS = (
 CARD = "surefoot.json"
 CALIBRATION = "calibration.json"
 """Beside the card, where scores were calibrated (:mod:`surefoot.models.kinds.calibrated`)."""
+
+HEAD, IMPLICIT_SETTINGS, VERIFIER_FORMAT = "head.safetensors", "implicit.json", "verifier.json"
+"""What a step classifier, an implicit and a generative checkpoint hold besides the card and the weights."""
+
+CLASSIFIER, IMPLICIT, GENERATIVE = OWN = ("surefoot", "implicit", "generative")
+"""Families of the checkpoints trained here."""
 
 SERVER = "server"
 """Family of scores that come from a server, which does not state their meaning."""
@@ -150,14 +157,14 @@ def read_card(directory: Path, *, family: str | None = None) -> CheckpointCard:
     return card
 
 
-def read_json(path: Path, kind: type[M], missing: str) -> M:
+def read_json(path: Path, kind: type[M], missing: str = "") -> M:
     """A file of a checkpoint. Raises ``CheckpointError``, which says ``missing`` if it cannot be read."""
     try:
         return kind.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise CheckpointError(missing) from error
+        raise CheckpointError(missing or f"{path} cannot be read: {error}") from error
     except ValidationError as error:
-        raise CheckpointError(f"{path}: {error}") from error
+        raise CheckpointError(f"{path}: {error_reason(error)}; fetch it again") from error
 
 
 def _sha256(path: Path) -> str:

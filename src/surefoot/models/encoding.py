@@ -44,6 +44,10 @@ class Encoding(FrozenModel):
         self._format()  # raises ValueError
         return self
 
+    def within(self, limit: int) -> Encoding:
+        """The same with at most ``limit`` tokens."""
+        return self.model_copy(update={"max_length": min(self.max_length, limit)})
+
     def prompt(self, problem: Problem) -> str | tuple[Message, ...]:
         """The rendered problem, as a policy with the same format would see it."""
         return self._format().render(problem)

@@ -9,29 +9,30 @@ from pathlib import Path
 
 from surefoot.errors import CheckpointError
 from surefoot.io.hub import checkpoint_directory, is_hub_name, split_revision
-from surefoot.models.card import CALIBRATION, CARD, read_card
+from surefoot.models.card import (
+    CALIBRATION,
+    CARD,
+    CLASSIFIER,
+    HEAD,
+    IMPLICIT,
+    IMPLICIT_SETTINGS,
+    OWN,
+    VERIFIER_FORMAT,
+    read_card,
+)
 from surefoot.models.engine.causal import load_causal
 from surefoot.models.families.checkpoint import Checkpoint
 from surefoot.models.families.published import WritingModel
 from surefoot.models.families.registry import FAMILIES, find_family, quoted
-from surefoot.models.kinds.classifier import FAMILY as CLASSIFIER
-from surefoot.models.kinds.classifier import HEAD, RewardModel
-from surefoot.models.kinds.confidence import (
-    ConfidenceScorer,
-    Measure,
-    split_measure,
-)
+from surefoot.models.kinds.classifier import RewardModel
+from surefoot.models.kinds.confidence import ConfidenceScorer, Measure, split_measure
 from surefoot.models.kinds.ensemble import Ensemble
-from surefoot.models.kinds.generative import FAMILY as GENERATIVE
-from surefoot.models.kinds.generative import FORMAT, load_verifier
-from surefoot.models.kinds.implicit import FAMILY as IMPLICIT
-from surefoot.models.kinds.implicit import SETTINGS, ImplicitPRM
+from surefoot.models.kinds.implicit import ImplicitPRM
 from surefoot.models.lora import base_of
-from surefoot.models.remote.opening import open_server
 from surefoot.models.scorer import CheckpointScorer, Scorer
 from surefoot.policies.devices import LOADING, Loading
 
-IDENTIFYING = (CARD, HEAD, SETTINGS, FORMAT, "training.json", CALIBRATION)
+IDENTIFYING = (CARD, HEAD, IMPLICIT_SETTINGS, VERIFIER_FORMAT, "training.json", CALIBRATION)
 """Files of any kind that tell one checkpoint from another."""
 
 _FOR = {
@@ -42,9 +43,6 @@ _FOR = {
     "windows": "models that score each step at its own state",
 }
 """What has the options that not every kind has."""
-
-OWN = (CLASSIFIER, IMPLICIT, GENERATIVE)
-"""Families of the checkpoints trained here."""
 
 LAB = Path(__file__).parents[1] / "lab" / "shipped" / "prm"
 """The shipped PRM, ``load_prm("lab")``; it reads texts of the lab alone. ``recipe.json`` has its training."""
@@ -184,6 +182,8 @@ def _open(name: str | Path, *, family: str | None, options: Opening, calibrated:
             raise CheckpointError(
                 f"{name}: scores of a server cannot be calibrated here; calibrate its model"
             )
+        from surefoot.models.remote.opening import open_server  # HTTP clients: slow to load
+
         return open_server(str(name), family=family, tokenizer=options.tokenizer, chains=options.chains)
     if re.fullmatch(r"[\w.-]+:\d+(/.*)?", str(name)) and not Path(name).exists():
         raise CheckpointError(f"{name}: an address begins with http:// or https://; write http://{name}")
@@ -202,12 +202,9 @@ def _open(name: str | Path, *, family: str | None, options: Opening, calibrated:
         options.refuse("windows", of=f"a model that reads or writes whole traces ({name})")
     if not calibrated:
         return scorer
-    from surefoot.models.kinds.calibrated import (
-        CalibratedScorer,
-        load_calibration,
-    )  # scikit-learn: slow to load
+    from surefoot.models.kinds import calibrated as maps  # scikit-learn: slow to load
 
-    return CalibratedScorer(scorer, load_calibration(directory))
+    return maps.CalibratedScorer(scorer, maps.load_calibration(directory))
 
 
 def _confidence(
@@ -242,14 +239,17 @@ def _published(directory: Path, *, name: str, family: str | None, options: Openi
     )
     if family not in (None, *FAMILIES):
         raise CheckpointError(f"family={family!r} is not known; choose {quoted([*FAMILIES, *OWN])}")
-    kind = FAMILIES[family] if family else find_family(checkpoint, name=split_revision(name)[0])
-    if not kind.has_reference:
-        options.refuse("reference", of=f"of family {kind.CARD.family!r}")
-    last, batch_tokens = Path(name).name, options.loading.batch_tokens
+    family = family or find_family(checkpoint, name=split_revision(name)[0])
+    kind = FAMILIES[family].load()
+    settings = {"name": Path(name).name, "batch_tokens": options.loading.batch_tokens}
+    if not FAMILIES[family].has_reference:
+        options.refuse("reference", of=f"of family {family!r}")
     if issubclass(kind, WritingModel):
-        return kind.load(checkpoint).scorer(name=last, batch_tokens=batch_tokens, chains=options.chains)
-    options.refuse("chains", of=f"of family {kind.CARD.family!r}")
-    return kind.load(checkpoint).scorer(name=last, batch_tokens=batch_tokens)
+        settings["chains"] = options.chains
+    else:
+        options.refuse("chains", of=f"of family {family!r}")
+    scorer: CheckpointScorer = kind.load(checkpoint).scorer(**settings)
+    return scorer
 
 
 def _own(directory: Path, *, name: str, family: str | None, options: Opening) -> CheckpointScorer:
@@ -273,6 +273,8 @@ def _own(directory: Path, *, name: str, family: str | None, options: Opening) ->
         implicit.name = name
         return implicit
     options.refuse("reference", of="a generative verifier")
+    from surefoot.models.kinds.generative import load_verifier  # generation: slow to load
+
     return load_verifier(
         directory, base=options.base, loading=loading, trust_remote_code=trust, chains=options.chains
     )

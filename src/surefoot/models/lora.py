@@ -119,7 +119,7 @@ def load_adapted(
     """
     from safetensors import SafetensorError
 
-    from surefoot.models.checkpoint import load_pretrained, require_finite
+    from surefoot.policies.pretrained import load_pretrained, require_finite
 
     stated = base_of(directory)
     if stated is None:

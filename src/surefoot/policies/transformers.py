@@ -19,16 +19,15 @@ import numpy as np
 import torch
 from transformers import (
     AutoModelForCausalLM,
-    AutoTokenizer,
     DynamicCache,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
 
 from surefoot.errors import CheckpointError, PolicyError
-from surefoot.io.hub import pretrained_source
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.prefix_cache import PrefixCache
+from surefoot.policies.pretrained import context_length, load_pretrained
 from surefoot.policies.prompts import encode_prompt, unknown_tokens
 from surefoot.protocols import Completion, SampleRequest, SampleResult, Sampling
 from surefoot.records import Usage
@@ -66,7 +65,7 @@ class TransformersPolicy:
         ends = model.generation_config.eos_token_id if model.generation_config else None
         ends = tokenizer.eos_token_id if ends is None else ends
         self._ends = set(torch.tensor([] if ends is None else ends, dtype=torch.long).reshape(-1).tolist())
-        self._context = int(getattr(model.config, "max_position_embeddings", 1 << 30))
+        self._context = context_length(model)
         self._written = WrittenText(tokenizer)
 
     @classmethod
@@ -84,18 +83,11 @@ class TransformersPolicy:
         Raises ``PolicyError`` if they cannot be loaded.
         """
         try:
-            directory, file = pretrained_source(path)
-            tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=trust_remote_code, **file)
-            model = AutoModelForCausalLM.from_pretrained(
-                directory,
-                trust_remote_code=trust_remote_code,
-                use_safetensors=True,
-                **file,
-                **loading.options(),
+            model, tokenizer = load_pretrained(
+                AutoModelForCausalLM, path, loading, trust_remote_code=trust_remote_code
             )
-        except (OSError, ValueError, ImportError, CheckpointError) as error:
-            raise PolicyError(f"policy {str(path)!r} could not be loaded: {error}") from error
-        loading.place(model)
+        except CheckpointError as error:
+            raise PolicyError(f"policy {error}") from error
         return cls(model, tokenizer, name=Path(path).name, batch_size=batch_size, remember=remember)
 
     @property

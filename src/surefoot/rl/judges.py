@@ -23,6 +23,7 @@ from surefoot.models.engine.causal import read_logprobs
 from surefoot.models.engine.packing import read_states
 from surefoot.models.kinds.implicit import ImplicitPRM, ImplicitSettings
 from surefoot.models.lora import has_adapter
+from surefoot.policies.pretrained import context_length
 from surefoot.policies.prompts import PromptFormat
 from surefoot.rl.actor import Actor, Learner, LearnerSettings, pad_rollouts
 from surefoot.rl.config import CriticConfig, OnlinePRMConfig
@@ -89,10 +90,7 @@ class OnlinePRM(Learner):
             # in the same type: rounding would be a reward, which is scaled up to 1 where nothing was learned
             reference=copy.deepcopy(policy).float(),
             base=name,
-            encoding=Encoding(
-                **vars(prompt),
-                max_length=getattr(policy.config.get_text_config(), "max_position_embeddings", 1 << 30),
-            ),
+            encoding=Encoding(**vars(prompt), max_length=context_length(policy)),
         )
         return cls(prm, config, execution)
 

@@ -20,15 +20,16 @@ import torch
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import TrainingError
+from surefoot.io.atomic import write_json
 from surefoot.io.hub import checkpoint_directory
 from surefoot.labels import LabelRule, improves
-from surefoot.models.card import CheckpointCard
+from surefoot.models.card import GENERATIVE, VERIFIER_FORMAT, CheckpointCard, write_card
 from surefoot.models.encoding import EncodedTrace, Encoding, encode_traces
 from surefoot.models.engine.causal import save_causal
 from surefoot.models.engine.packed_attention import attending_to_each
-from surefoot.models.kinds.generative import FAMILY, VerifierCheckpoint
 from surefoot.models.kinds.verifier_format import VerifierFormat
 from surefoot.models.lora import add_adapter, has_adapter
+from surefoot.policies.pretrained import context_length
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Problem, Record, Trace
@@ -59,20 +60,25 @@ def train_verifier(
     checkpoint, by anything else.
     """
     card = CheckpointCard(
-        family=FAMILY,
+        family=GENERATIVE,
         kind="prm",
         aggregation="last",
         score_means="correctness",
         label_source=label_source,
         base=base,
     )
-    trained = VerifierCheckpoint(model=model, tokenizer=tokenizer, form=form, card=card)
+
+    def save(state: Mapping[str, torch.Tensor]) -> None:
+        save_causal(model, tokenizer, directory, state=state)
+        write_json(directory / VERIFIER_FORMAT, form.model_dump())
+        write_card(directory, card)
+
     return fit_tokens(
         model,
         examples,
         config,
         directory,
-        save=lambda state: trained.save(directory, state=state),
+        save=save,
         name="the verifier",
         progress=progress,
     )
@@ -147,7 +153,7 @@ class TokenLoss(torch.nn.Module):
 
 def longest_example(model: PreTrainedModel, max_length: int | None = None) -> int:
     """Tokens that ``model`` can read, very many where it does not say; or ``max_length`` if that is less."""
-    context = int(getattr(model.config.get_text_config(), "max_position_embeddings", 1 << 30))
+    context = context_length(model)
     return min(context, max_length or context)
 
 

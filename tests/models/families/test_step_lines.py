@@ -131,3 +131,18 @@ def test_the_messages_of_an_agents_run_are_refused_alone(scorers, family):
     assert None not in read.scores
     assert refused.scores == (None, None)
     assert "reads solutions that are text" in refused.unscored_reason
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_text_of_unknown_tokens_is_refused(scorers, family):
+    tokenizer = model_of(scorers[family]).tokenizer
+    own, tokenizer.unk_token = tokenizer.unk_token, "7"
+    try:
+        read, refused = scorers[family].score_traces(
+            [item(QUESTION, ["1 2"]), item("777", ["7777777\n"] * 9)]
+        )
+    finally:
+        tokenizer.unk_token = own
+    assert None not in read.scores
+    assert refused.scores == (None,) * 9
+    assert "of the tokens are unknown to the tokenizer" in refused.unscored_reason

@@ -82,7 +82,7 @@ def encoders(tmp_path_factory):
         "reasoneval": piece_tokenizer(pad="<pad>"),
         "trl": plain,
     }
-    built = {name: FAMILIES[name].encoder(of, max_length=10**6) for name, of in tokenizers.items()}
+    built = {name: FAMILIES[name].load().encoder(of, max_length=10**6) for name, of in tokenizers.items()}
     at = tmp_path_factory.mktemp("hub") / "EurusPRM-Stage2"
     test_eurus_family.save(at, 7, max_position_embeddings=10**6)
     built["eurus"] = load_prm(at, reference=at)

@@ -17,11 +17,11 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError
-from surefoot.models.checkpoint import load_pretrained
 from surefoot.models.engine.packing import read_states
 from surefoot.models.engine.tensor_shards import TensorShards, content_key, fingerprint
 from surefoot.models.lora import has_adapter, save_adapter
 from surefoot.policies.devices import LOADING, Loading
+from surefoot.policies.pretrained import load_pretrained
 
 Entropy = Literal["none", "detached", "gradient"]
 """Whether entropies are wanted, and whether a gradient goes through them."""

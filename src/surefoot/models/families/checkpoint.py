@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import from_json
+from pydantic import BaseModel, ConfigDict, Field
 from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import CONFIG_MAPPING, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from surefoot.errors import CheckpointError
-from surefoot.io.files import error_reason
-from surefoot.models.checkpoint import require_finite
+from surefoot.models.card import read_json
 from surefoot.policies.devices import LOADING, Loading
+from surefoot.policies.pretrained import require_finite
 
 
 class _Facts(BaseModel):
@@ -30,6 +29,13 @@ class _Facts(BaseModel):
     model_type: str | None = None
     num_labels: int | None = Field(default=None, ge=0)
     id2label: dict[str, Any] | None = None
+    tie_word_embeddings: bool | None = None
+
+
+class _Index(BaseModel):
+    """``….index.json`` of weights in shards."""
+
+    weight_map: dict[str, str]
 
 
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
@@ -53,11 +59,7 @@ class Checkpoint:
         reference: str | Path | None = None,
     ) -> None:
         self.directory, self.loading, self.reference = directory, loading, reference
-        self.config: dict[str, Any] = _json(directory / "config.json")
-        try:
-            self._facts = _Facts.model_validate(self.config)
-        except ValidationError as error:
-            raise CheckpointError(f"{directory / 'config.json'}: {error_reason(error)}") from error
+        self._facts = read_json(directory / "config.json", _Facts)
         self._trust = trust_remote_code
         supported = self._facts.model_type in CONFIG_MAPPING
         self.remote = trust_remote_code and not supported
@@ -73,6 +75,11 @@ class Checkpoint:
     def labels(self) -> int:
         """Classes of a classification head, as transformers counts them."""
         return self._facts.num_labels or len(self._facts.id2label or ()) or 2
+
+    def is_causal(self, model_type: str) -> bool:
+        """Whether this is a plain language model of ``model_type``."""
+        plain = any(name.endswith("ForCausalLM") for name in self.architectures)
+        return plain and self._facts.model_type == model_type
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -94,9 +101,7 @@ class Checkpoint:
 
     def _placed(self, index: Path) -> dict[str, Path]:
         """File of each tensor by an index of shards, all of them in the directory."""
-        weight_map = _json(index).get("weight_map")
-        if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
-            raise CheckpointError(f"{index}: no 'weight_map' of tensors to files; fetch it again")
+        weight_map = read_json(index, _Index).weight_map
         if outside := [name for name in weight_map.values() if not name or Path(name).name != name]:
             raise CheckpointError(
                 f"{index}: {outside[0]!r:.100} is not a file of the directory; fetch it again"
@@ -140,7 +145,7 @@ class Checkpoint:
     def answers(self, ids: Sequence[int]) -> nn.Linear:
         """The rows ``ids`` of the language-model head: logits of these tokens alone."""
         name = "lm_head.weight"
-        if name not in self.tensors and self.config.get("tie_word_embeddings"):
+        if name not in self.tensors and self._facts.tie_word_embeddings:
             name = "model.embed_tokens.weight"
         return _linear(self.tensor(name, ids), None, self.directory)
 
@@ -194,13 +199,3 @@ def _names(file: Path) -> list[str]:
             return list(shard.keys())
     except (OSError, SafetensorError, RuntimeError) as error:
         raise CheckpointError(f"{file} cannot be read: {error}") from error
-
-
-def _json(file: Path) -> dict[str, Any]:
-    try:
-        value = from_json(file.read_bytes())
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{file} cannot be read: {error}") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{file}: no JSON object; fetch it again")
-    return value

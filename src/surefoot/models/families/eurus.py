@@ -29,9 +29,7 @@ from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.engine.causal import load_causal, read_logprobs, require_plain_head
 from surefoot.models.families.checkpoint import Checkpoint
 from surefoot.models.families.published import (
-    FamilyMatch,
     encode_texts,
-    is_causal,
     step_texts,
     within_context,
 )
@@ -60,8 +58,6 @@ class ImplicitModel(CheckpointScorer):
         label_source="outcomes (Stage 1), then steps judged by a language model (Stage 2)",
         base="Qwen2.5-Math-7B-Instruct",
     )
-    repositories: ClassVar[tuple[str, ...]] = ("PRIME-RL/EurusPRM-Stage1", "PRIME-RL/EurusPRM-Stage2")
-    has_reference: ClassVar = True
 
     def __init__(
         self,
@@ -77,10 +73,6 @@ class ImplicitModel(CheckpointScorer):
         self.policy, self.reference, self.tokenizer = policy, reference, tokenizer
         self.card = within_context(self.CARD, policy, reference)
         self._reserved = control_tokens(tokenizer)
-
-    @classmethod
-    def match(cls, checkpoint: Checkpoint) -> FamilyMatch:
-        return FamilyMatch.POSSIBLE if is_causal(checkpoint, "qwen2") else FamilyMatch.NO
 
     @classmethod
     def load(cls, checkpoint: Checkpoint) -> Self:
@@ -100,7 +92,9 @@ class ImplicitModel(CheckpointScorer):
 
         Messages are refused. Raises ``ScoreError`` for a trace without steps.
         """
-        return encode_texts(self._write, items, self._reserved, limit=self.card.encoding.max_length)
+        return encode_texts(
+            self._write, self.tokenizer, items, self._reserved, limit=self.card.encoding.max_length
+        )
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """Scores of traces that have steps, in order; log odds up to and with each step.

@@ -58,7 +58,6 @@ class GenPRM(WritingModel):
         label_source="relative progress by Monte Carlo, in agreement with critiques by QwQ-32B",
         base="DeepSeek-R1-Distill-Qwen",
     )
-    repositories = ("GenPRM/GenPRM-1.5B", "GenPRM/GenPRM-7B", "GenPRM/GenPRM-14B", "GenPRM/GenPRM-32B")
 
     def scorer(self, *, name: str, batch_tokens: int, chains: int) -> GenPRMScorer:
         """What scores with this model. Raises ``ScoreError`` if Yes or No is not one token."""

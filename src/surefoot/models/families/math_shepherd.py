@@ -23,7 +23,7 @@ from surefoot.errors import CheckpointError, ScoreError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import FamilyMatch, PublishedModel, is_causal, step_texts
+from surefoot.models.families.published import PublishedModel, step_texts
 from surefoot.segment import token_positions
 from surefoot.segment.spans import Span
 
@@ -43,9 +43,7 @@ class MathShepherd(PublishedModel):
         label_source="Math-Shepherd: one of eight completions right",
         base="Mistral-7B",
     )
-    repositories = ("peiyi9979/math-shepherd-mistral-7b-prm",)
     good = 0
-    engines = ("vllm", "sglang")
     markers = (TAG,)
     separators = (TAG,)
 
@@ -60,12 +58,6 @@ class MathShepherd(PublishedModel):
         if None in reads:
             raise ScoreError(f"the tokenizer dropped the step tag {TAG!r}; it is not this family's")
         return EncodedTrace(ids=tuple(tokens["input_ids"]), positions=tuple(reads))
-
-    @classmethod
-    def match(cls, checkpoint: Checkpoint) -> FamilyMatch:
-        if not is_causal(checkpoint, "mistral"):
-            return FamilyMatch.NO
-        return FamilyMatch.POSSIBLE if checkpoint.token_id(f"▁{TAG}") is not None else FamilyMatch.NO
 
     @classmethod
     def read_head(cls, checkpoint: Checkpoint) -> nn.Module:

@@ -12,8 +12,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from enum import IntEnum
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import nn
@@ -26,20 +25,10 @@ from surefoot.models.engine.causal import load_causal
 from surefoot.models.families.checkpoint import Checkpoint
 from surefoot.models.scorer import CheckpointScorer, Scorer
 from surefoot.policies.control_tokens import ControlTokens, control_tokens
+from surefoot.policies.pretrained import context_length
+from surefoot.policies.prompts import unknown_tokens
 from surefoot.protocols import ProblemTrace
 from surefoot.segment.spans import Span, own_lines
-
-Engine = Literal["vllm", "sglang", "surefoot"]
-"""Servers; ``surefoot`` is this package's gateway, which serves every family."""
-
-
-class FamilyMatch(IntEnum):
-    """Whether a checkpoint's files belong to a family."""
-
-    NO = 0
-    POSSIBLE = 1
-    """A plain language model with the right vocabulary: nothing in it says that it is a reward model."""
-    YES = 2
 
 
 class PublishedModel(nn.Module, ABC):
@@ -49,14 +38,8 @@ class PublishedModel(nn.Module, ABC):
     """
 
     CARD: ClassVar[CheckpointCard]
-    repositories: ClassVar[tuple[str, ...]]
-    """Names on the hub, ``owner/name``."""
-    has_reference: ClassVar[bool] = False
-    """Whether scores compare the model with a second one."""
     markers: ClassVar[tuple[str, ...]] = ()
     """What the family writes between steps, and a step may not hold."""
-    engines: ClassVar[tuple[Engine, ...]] = ()
-    """Servers, besides this package's gateway, that can read the family's step scores."""
     separators: ClassVar[tuple[str, ...]] = ()
     """What ends a step in a solution that is written in the family's own form."""
     good: ClassVar[int]
@@ -73,11 +56,6 @@ class PublishedModel(nn.Module, ABC):
                 f"the head reads {width} numbers, but the trunk's hidden size is {expected}"
             )
         self.eval()
-
-    @classmethod
-    @abstractmethod
-    def match(cls, checkpoint: Checkpoint) -> FamilyMatch:
-        """What the files say."""
 
     @classmethod
     @abstractmethod
@@ -154,7 +132,9 @@ class PublishedModel(nn.Module, ABC):
         Raises ``ScoreError`` for a trace without steps.
         """
         limit = self.card.encoding.max_length
-        return encode_texts(self.write, items, self._reserved, limit=limit, separators=self.separators)
+        return encode_texts(
+            self.write, self.tokenizer, items, self._reserved, limit=limit, separators=self.separators
+        )
 
     def read(self, hidden_sh: torch.Tensor) -> torch.Tensor:
         """Scores ``[S]`` from the hidden states ``[S, H]`` at the read-out positions."""
@@ -163,21 +143,23 @@ class PublishedModel(nn.Module, ABC):
 
 def within_context(card: CheckpointCard, *models: PreTrainedModel) -> CheckpointCard:
     """The card with ``max_length`` set to the smallest context of ``models``."""
-    limits = [getattr(model.config.get_text_config(), "max_position_embeddings", None) for model in models]
-    longest = min((int(limit) for limit in limits if limit), default=card.encoding.max_length)
-    encoding = card.encoding.model_copy(update={"max_length": longest})
-    return card.model_copy(update={"encoding": encoding})
+    length = context_length(*models, default=card.encoding.max_length)
+    return card.model_copy(update={"encoding": card.encoding.model_copy(update={"max_length": length})})
 
 
 def encode_texts(
     write: Callable[[str, str, Sequence[Span]], EncodedTrace],
+    tokenizer: PreTrainedTokenizerBase,
     items: Sequence[ProblemTrace],
     reserved: ControlTokens,
     *,
     limit: int,
     separators: Sequence[str] = (),
 ) -> list[EncodedTrace]:
-    """What ``write`` makes of each question and solution, cut at ``limit`` tokens; messages are refused."""
+    """What ``write`` makes of each question and solution, cut at ``limit`` tokens.
+
+    Messages are refused, and texts of which too many tokens are unknown.
+    """
     encoded = []
     for item in items:
         reason = too_long(item, limit)
@@ -187,6 +169,9 @@ def encode_texts(
             encoded.append(EncodedTrace.unreadable(item, reason))
             continue
         written = write(*plain_solution(item, reserved, separators))
+        if reason := unknown_tokens(tokenizer, written.ids):
+            encoded.append(EncodedTrace.unreadable(item, reason))
+            continue
         reads = tuple(at if at is not None and at < limit else None for at in written.positions)
         encoded.append(replace(written, ids=written.ids[:limit], positions=reads))
     return encoded
@@ -238,12 +223,6 @@ def marked(ids: Sequence[int], marker: int, steps: int) -> list[int]:
     return positions
 
 
-def is_causal(checkpoint: Checkpoint, model_type: str) -> bool:
-    """Whether this is a plain language model of ``model_type``."""
-    plain = any(name.endswith("ForCausalLM") for name in checkpoint.architectures)
-    return plain and checkpoint.config.get("model_type") == model_type
-
-
 def _without_end(step: str, separators: Sequence[str]) -> str:
     """``step`` without one of ``separators`` as its last word; the line breaks after it stay."""
     bare = step.rstrip()
@@ -259,17 +238,10 @@ def _width(head: nn.Module) -> int:
     return next(layer.in_features for layer in head.modules() if isinstance(layer, nn.Linear))
 
 
-THOUGHT_END = "</think>"
-
-
 class WritingModel(ABC):
-    """A language model that criticises. Its files look like any reasoning model's, so they do not show the
-    family."""
+    """A language model that criticises."""
 
     CARD: ClassVar[CheckpointCard]
-    repositories: ClassVar[tuple[str, ...]]
-    """Names on the hub, ``owner/name``."""
-    has_reference: ClassVar[bool] = False
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         """Raises ``CheckpointError`` without a chat template."""
@@ -280,12 +252,6 @@ class WritingModel(ABC):
             )
         self.model, self.tokenizer = model.eval(), tokenizer
         self.card = within_context(self.CARD, model)
-
-    @classmethod
-    def match(cls, checkpoint: Checkpoint) -> FamilyMatch:
-        """What the files say: a Qwen2 that closes thoughts, as DeepSeek-R1-Distill-Qwen does, is possible."""
-        reasons = is_causal(checkpoint, "qwen2") and checkpoint.token_id(THOUGHT_END) is not None
-        return FamilyMatch.POSSIBLE if reasons else FamilyMatch.NO
 
     @classmethod
     def load(cls, checkpoint: Checkpoint) -> Self:

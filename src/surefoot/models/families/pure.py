@@ -20,8 +20,7 @@ from torch import nn
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import FamilyMatch
-from surefoot.models.families.qwen_prm import ARCHITECTURE, MARKER, process_head
+from surefoot.models.families.qwen_prm import process_head
 from surefoot.models.families.trl import TokenClassifier, classifier_head
 
 
@@ -38,19 +37,12 @@ class Pure(TokenClassifier):
         label_source="PRM800K, neutral as good",
         base="Qwen2.5-Math-7B",
     )
-    repositories = ("jinachris/PURE-PRM-7B", "jinachris/Qwen2.5-Math-7B-PRM800K")
-    engines = ("vllm",)
 
     begins = False
 
     def scores(self, logits_sc: torch.Tensor) -> torch.Tensor:
         chances = logits_sc.softmax(dim=-1)
         return chances[:, 1] - chances[:, 0]
-
-    @classmethod
-    def match(cls, checkpoint: Checkpoint) -> FamilyMatch:
-        named = ARCHITECTURE in checkpoint.architectures
-        return FamilyMatch.YES if named and checkpoint.token_id(MARKER) is None else FamilyMatch.NO
 
     @classmethod
     def read_head(cls, checkpoint: Checkpoint) -> nn.Module:

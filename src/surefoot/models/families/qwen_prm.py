@@ -22,7 +22,6 @@ from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.families.checkpoint import Checkpoint
 from surefoot.models.families.published import (
-    FamilyMatch,
     PublishedModel,
     marked,
     one_token,
@@ -32,7 +31,6 @@ from surefoot.policies.prompts import render_chat
 from surefoot.records import Message
 from surefoot.segment.spans import Span
 
-ARCHITECTURE = "Qwen2ForProcessRewardModel"
 MARKER = "<extra_0>"
 SYSTEM = "Please reason step by step, and put your final answer within \\boxed{}."
 
@@ -50,9 +48,7 @@ class QwenPRM(PublishedModel):
         label_source="Monte Carlo and judge in agreement (PRM-7B, -72B); PRM800K, neutral good (7B-PRM800K)",
         base="Qwen2.5-Math-Instruct",
     )
-    repositories = ("Qwen/Qwen2.5-Math-PRM-7B", "Qwen/Qwen2.5-Math-PRM-72B", "Qwen/Qwen2.5-Math-7B-PRM800K")
     good = 1
-    engines = ("vllm",)
     markers = (MARKER,)
     separators = (MARKER,)
 
@@ -72,11 +68,6 @@ class QwenPRM(PublishedModel):
     @classmethod
     def step_tag_id(cls, tokenizer: PreTrainedTokenizerBase) -> int | None:
         return tokenizer.get_vocab().get(MARKER)
-
-    @classmethod
-    def match(cls, checkpoint: Checkpoint) -> FamilyMatch:
-        named = ARCHITECTURE in checkpoint.architectures
-        return FamilyMatch.YES if named and checkpoint.token_id(MARKER) is not None else FamilyMatch.NO
 
     @classmethod
     def read_head(cls, checkpoint: Checkpoint) -> nn.Module:

@@ -25,7 +25,7 @@ from surefoot.errors import CheckpointError, ScoreError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import FamilyMatch, PublishedModel, step_texts
+from surefoot.models.families.published import PublishedModel, step_texts
 from surefoot.segment.spans import Span
 
 PROMPT = "Question:\n{problem}\nAnswer:\nLet's think step by step.\n"
@@ -43,7 +43,6 @@ class ReasonEval(PublishedModel):
         label_source="PRM800K",
         base="WizardMath-7B-V1.1 (7B), llemma_34b (34B)",
     )
-    repositories = ("GAIR/ReasonEval-7B", "GAIR/ReasonEval-34B")
 
     def write(self, question: str, text: str, spans: Sequence[Span]) -> EncodedTrace:
         separator = self.tokenizer.pad_token
@@ -69,11 +68,6 @@ class ReasonEval(PublishedModel):
     def redundancy(self, hidden_sh: torch.Tensor) -> torch.Tensor:
         """Redundancy ``[S]``, the chance of "neutral", from states ``[S, H]``; the script takes its max."""
         return self.head(hidden_sh.float()).softmax(dim=-1)[:, 1]
-
-    @classmethod
-    def match(cls, checkpoint: Checkpoint) -> FamilyMatch:
-        named = any(name.startswith("ReasonEval") for name in checkpoint.architectures)
-        return FamilyMatch.YES if named or "score_head.weight" in checkpoint.tensors else FamilyMatch.NO
 
     @classmethod
     def read_head(cls, checkpoint: Checkpoint) -> nn.Module:

@@ -1,57 +1,150 @@
-"""The published families, and which of them a checkpoint belongs to."""
+"""The published families, and which of them a checkpoint belongs to; a family's module is imported when it is
+asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import fnmatch
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
 
 from surefoot.errors import CheckpointError
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.eurus import ImplicitModel
-from surefoot.models.families.genprm import GenPRM
-from surefoot.models.families.math_shepherd import MathShepherd
-from surefoot.models.families.published import FamilyMatch, PublishedModel, WritingModel
-from surefoot.models.families.pure import Pure
-from surefoot.models.families.qwen_prm import QwenPRM
-from surefoot.models.families.reasoneval import ReasonEval
-from surefoot.models.families.rlhflow import RLHFlow
-from surefoot.models.families.skywork import Skywork
-from surefoot.models.families.thinkprm import ThinkPRM
-from surefoot.models.families.trl import TokenClassifier
 
-Family = type[PublishedModel] | type[ImplicitModel] | type[WritingModel]
-
-FAMILIES: dict[str, Family] = {
-    family.CARD.family: family
-    for family in (
-        *(MathShepherd, RLHFlow, Skywork, QwenPRM),
-        *(Pure, ReasonEval, TokenClassifier, ImplicitModel),
-        *(ThinkPRM, GenPRM),
-    )
-}
-"""The classes by their families' names."""
+Engine = Literal["vllm", "sglang", "surefoot"]
+"""Servers; ``surefoot`` is this package's gateway, which serves every family."""
 
 
-def find_family(checkpoint: Checkpoint, *, name: str) -> Family:
+@dataclass(frozen=True)
+class Family:
+    """A published family: where it is implemented, and how its checkpoints are recognised."""
+
+    source: str
+    """Module in this package and class, ``module:Class``."""
+    repositories: tuple[str, ...]
+    """Names on the hub, ``owner/name``."""
+    matches: Callable[[Checkpoint], bool]
+    """Whether a checkpoint's files fit."""
+    certain: bool = True
+    """Whether files that fit show a reward model; a plain language model could be anything."""
+    has_reference: bool = False
+    """Whether scores compare the model with a second one."""
+    engines: tuple[Engine, ...] = ()
+    """Servers, besides this package's gateway, that can read the family's step scores."""
+
+    def load(self) -> type[Any]:
+        """Import the class: a ``PublishedModel``, a ``WritingModel`` or ``ImplicitModel``."""
+        module, name = self.source.split(":")
+        loaded: type[Any] = getattr(import_module(f"surefoot.models.families.{module}"), name)
+        return loaded
+
+
+def _causal(model_type: str, token: str | None = None) -> Callable[[Checkpoint], bool]:
+    """A plain language model of a type that has ``token``."""
+    return lambda it: it.is_causal(model_type) and (token is None or it.token_id(token) is not None)
+
+
+def _qwen_head(marker: bool) -> Callable[[Checkpoint], bool]:
+    """Qwen's head, with or without its step marker in the vocabulary."""
+    architecture = "Qwen2ForProcessRewardModel"
+    return lambda it: architecture in it.architectures and (it.token_id("<extra_0>") is not None) == marker
+
+
+def _head(architecture: str, weight: str) -> Callable[[Checkpoint], bool]:
+    """An architecture by a pattern for its name, or a weight of its head."""
+    return lambda it: bool(fnmatch.filter(it.architectures, architecture)) or weight in it.tensors
+
+
+FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {
+        "math-shepherd": Family(
+            "math_shepherd:MathShepherd",
+            ("peiyi9979/math-shepherd-mistral-7b-prm",),
+            _causal("mistral", "▁ки"),
+            certain=False,
+            engines=("vllm", "sglang"),
+        ),
+        "rlhflow": Family(
+            "rlhflow:RLHFlow",
+            ("RLHFlow/Llama3.1-8B-PRM-Mistral-Data", "RLHFlow/Llama3.1-8B-PRM-Deepseek-Data"),
+            _causal("llama", "<|reserved_special_token_0|>"),
+            certain=False,
+            engines=("vllm", "sglang"),
+        ),
+        "skywork": Family(
+            "skywork:Skywork",
+            ("Skywork/Skywork-o1-Open-PRM-Qwen-2.5-1.5B", "Skywork/Skywork-o1-Open-PRM-Qwen-2.5-7B"),
+            _head("Qwen2ForPrmModel", "v_head.summary.weight"),
+        ),
+        "qwen-prm": Family(
+            "qwen_prm:QwenPRM",
+            ("Qwen/Qwen2.5-Math-PRM-7B", "Qwen/Qwen2.5-Math-PRM-72B", "Qwen/Qwen2.5-Math-7B-PRM800K"),
+            _qwen_head(marker=True),
+            engines=("vllm",),
+        ),
+        "pure": Family(
+            "pure:Pure",
+            ("jinachris/PURE-PRM-7B", "jinachris/Qwen2.5-Math-7B-PRM800K"),
+            _qwen_head(marker=False),
+            engines=("vllm",),
+        ),
+        "reasoneval": Family(
+            "reasoneval:ReasonEval",
+            ("GAIR/ReasonEval-7B", "GAIR/ReasonEval-34B"),
+            _head("ReasonEval*", "score_head.weight"),
+        ),
+        "trl": Family(
+            "trl:TokenClassifier",
+            ("trl-lib/Qwen2-0.5B-Reward-Math-Sheperd",),
+            lambda it: bool(fnmatch.filter(it.architectures, "*ForTokenClassification")) and it.labels == 2,
+        ),
+        "eurus": Family(
+            "eurus:ImplicitModel",
+            ("PRIME-RL/EurusPRM-Stage1", "PRIME-RL/EurusPRM-Stage2"),
+            _causal("qwen2"),
+            certain=False,
+            has_reference=True,
+        ),
+        # they close thoughts, as DeepSeek-R1-Distill-Qwen does, which they are trained from
+        "thinkprm": Family(
+            "thinkprm:ThinkPRM",
+            ("launch/ThinkPRM-1.5B", "launch/ThinkPRM-7B", "launch/ThinkPRM-14B"),
+            _causal("qwen2", "</think>"),
+            certain=False,
+        ),
+        "genprm": Family(
+            "genprm:GenPRM",
+            ("GenPRM/GenPRM-1.5B", "GenPRM/GenPRM-7B", "GenPRM/GenPRM-14B", "GenPRM/GenPRM-32B"),
+            _causal("qwen2", "</think>"),
+            certain=False,
+        ),
+    }
+)
+"""By name."""
+
+
+def find_family(checkpoint: Checkpoint, *, name: str) -> str:
     """The family of the repository ``name``, else the one that the checkpoint's files show.
 
     A plain language model shows no family: nothing in its files says that it is a reward model. Raises
     ``CheckpointError`` if none or several come into question, or if name and files disagree.
     """
-    matches = {family: kind.match(checkpoint) for family, kind in FAMILIES.items()}
-    by_files = [family for family, match in matches.items() if match == FamilyMatch.YES]
+    fitting = [family for family, row in FAMILIES.items() if row.matches(checkpoint)]
+    by_files = [family for family in fitting if FAMILIES[family].certain]
     named = _by_name(checkpoint.directory, name)
     if named and (named in by_files or not by_files):
-        return FAMILIES[named]
+        return named
     if len(by_files) == 1 and not named:
-        return FAMILIES[by_files[0]]
+        return by_files[0]
     if named or by_files:
         both = quoted([*([named] if named else []), *by_files])
         raise CheckpointError(f"{name}: its name and files speak for {both}; say which with family=")
-    possible = [family for family, match in matches.items() if match == FamilyMatch.POSSIBLE]
-    if possible:
+    if fitting:
         raise CheckpointError(
-            f"{name} is a plain language model that could be {quoted(possible)}, or no reward model "
+            f"{name} is a plain language model that could be {quoted(fitting)}, or no reward model "
             "at all; say which with family="
         )
     what = ", ".join(checkpoint.architectures) or "no architecture"
@@ -77,7 +170,7 @@ def _by_name(directory: Path, name: str) -> str | None:
     ]
     full = {"/".join(Path(name).parts[-2:]).lower(), *(repository.lower() for repository in cached)}
     last = {Path(name).name.lower(), directory.name.lower()}
-    repositories = [(at.lower(), family) for family, kind in FAMILIES.items() for at in kind.repositories]
+    repositories = [(at.lower(), family) for family, row in FAMILIES.items() for at in row.repositories]
     exact = {family for repository, family in repositories if repository in full}
     loose = {family for repository, family in repositories if repository.split("/")[1] in last}
     return next((families.pop() for families in (exact, loose) if len(families) == 1), None)

@@ -26,9 +26,7 @@ from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.families.checkpoint import Checkpoint
 from surefoot.models.families.published import (
-    FamilyMatch,
     PublishedModel,
-    is_causal,
     marked,
     one_token,
     step_texts,
@@ -52,9 +50,7 @@ class RLHFlow(PublishedModel):
         label_source="completions of Mistral or DeepSeek solutions",
         base="Llama-3.1-8B-Instruct",
     )
-    repositories = ("RLHFlow/Llama3.1-8B-PRM-Mistral-Data", "RLHFlow/Llama3.1-8B-PRM-Deepseek-Data")
     good = 0
-    engines = ("vllm", "sglang")
     markers = (PLACE,)
     separators = ("ки",)
 
@@ -73,11 +69,6 @@ class RLHFlow(PublishedModel):
         for position in positions:
             ids[position] = plus
         return EncodedTrace(ids=tuple(ids), positions=tuple(position - 1 for position in positions))
-
-    @classmethod
-    def match(cls, checkpoint: Checkpoint) -> FamilyMatch:
-        plain = is_causal(checkpoint, "llama")
-        return FamilyMatch.POSSIBLE if plain and checkpoint.token_id(PLACE) is not None else FamilyMatch.NO
 
     @classmethod
     def read_head(cls, checkpoint: Checkpoint) -> nn.Module:

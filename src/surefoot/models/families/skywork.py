@@ -25,7 +25,7 @@ from surefoot.errors import CheckpointError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import FamilyMatch, PublishedModel
+from surefoot.models.families.published import PublishedModel
 from surefoot.segment.spans import Span
 
 
@@ -41,10 +41,6 @@ class Skywork(PublishedModel):
         score_means="value",
         label_source="not published",
         base="Qwen2.5-Math-Instruct",
-    )
-    repositories = (
-        "Skywork/Skywork-o1-Open-PRM-Qwen-2.5-1.5B",
-        "Skywork/Skywork-o1-Open-PRM-Qwen-2.5-7B",
     )
 
     def write(self, question: str, text: str, spans: Sequence[Span]) -> EncodedTrace:
@@ -62,11 +58,6 @@ class Skywork(PublishedModel):
 
     def scores(self, logits_sc: torch.Tensor) -> torch.Tensor:
         return torch.sigmoid(logits_sc[:, 0])
-
-    @classmethod
-    def match(cls, checkpoint: Checkpoint) -> FamilyMatch:
-        named = "Qwen2ForPrmModel" in checkpoint.architectures
-        return FamilyMatch.YES if named or "v_head.summary.weight" in checkpoint.tensors else FamilyMatch.NO
 
     @classmethod
     def read_head(cls, checkpoint: Checkpoint) -> nn.Module:

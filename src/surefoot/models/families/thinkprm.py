@@ -34,7 +34,6 @@ class ThinkPRM(WritingModel):
         label_source="critiques by QwQ-32B-Preview that agree with PRM800K",
         base="DeepSeek-R1-Distill-Qwen",
     )
-    repositories = ("launch/ThinkPRM-1.5B", "launch/ThinkPRM-7B", "launch/ThinkPRM-14B")
 
     def scorer(self, *, name: str, batch_tokens: int, chains: int) -> GenerativeVerifier:
         """What scores with this model. Raises ``ScoreError`` if " Yes" or " No" is not one token."""

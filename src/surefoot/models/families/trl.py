@@ -13,14 +13,13 @@ the minimum is the package's default. Never run on the real weights.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from torch import nn
 
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import FamilyMatch, PublishedModel, step_texts
+from surefoot.models.families.published import PublishedModel, step_texts
 from surefoot.segment.spans import Span
 
 SEPARATOR = "\n"
@@ -38,7 +37,6 @@ class TokenClassifier(PublishedModel):
         label_source="not recorded in the checkpoint",
         base="not recorded in the checkpoint",
     )
-    repositories: ClassVar[tuple[str, ...]] = ("trl-lib/Qwen2-0.5B-Reward-Math-Sheperd",)
     good = 1
 
     begins = True
@@ -56,11 +54,6 @@ class TokenClassifier(PublishedModel):
 
     def _pieces(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
-
-    @classmethod
-    def match(cls, checkpoint: Checkpoint) -> FamilyMatch:
-        named = any(name.endswith("ForTokenClassification") for name in checkpoint.architectures)
-        return FamilyMatch.YES if named and checkpoint.labels == 2 else FamilyMatch.NO
 
     @classmethod
     def read_head(cls, checkpoint: Checkpoint) -> nn.Module:

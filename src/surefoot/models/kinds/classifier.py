@@ -18,17 +18,14 @@ from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError
 from surefoot.io.hub import checkpoint_directory, is_hub_name, pinned
-from surefoot.models.card import CARD, CheckpointCard, read_card, verified_card, write_card
-from surefoot.models.checkpoint import load_pretrained, require_finite
+from surefoot.models.card import CARD, CLASSIFIER, HEAD, CheckpointCard, read_card, verified_card, write_card
 from surefoot.models.encoding import EncodedTrace, encode_traces
 from surefoot.models.engine.causal import save_causal
 from surefoot.models.engine.packed_attention import packed_inputs
 from surefoot.models.lora import add_marker, load_adapted
 from surefoot.policies.devices import FLOAT32, LOADING, Loading
+from surefoot.policies.pretrained import context_length, load_pretrained, require_finite
 from surefoot.protocols import ProblemTrace
-
-FAMILY = "surefoot"
-HEAD = "head.safetensors"
 
 
 class RewardModel(nn.Module):
@@ -66,12 +63,8 @@ class RewardModel(nn.Module):
             card = card.model_copy(update={"base": pinned(base)})
         if card.encoding.marker:
             add_marker(trunk, tokenizer, card.encoding.marker)
-        limit = getattr(trunk.config.get_text_config(), "max_position_embeddings", None)
-        if limit and card.encoding.max_length > limit:
-            card = card.model_copy(
-                update={"encoding": card.encoding.model_copy(update={"max_length": limit})}
-            )
-        return cls(trunk, tokenizer, card)
+        encoding = card.encoding.within(context_length(trunk))
+        return cls(trunk, tokenizer, card.model_copy(update={"encoding": encoding}))
 
     @classmethod
     def load(
@@ -89,14 +82,14 @@ class RewardModel(nn.Module):
         """
         directory = checkpoint_directory(directory) if is_hub_name(directory) else Path(directory)
         card = read_card(directory)
-        if card.family != FAMILY:
+        if card.family != CLASSIFIER:
             raise CheckpointError(
                 f"{directory / CARD}: family {card.family!r} is not a step classifier; load_prm opens every "
                 "kind"
             )
         if not (directory / HEAD).is_file():
             raise CheckpointError(f"{directory} is not a surefoot checkpoint: {HEAD} is missing")
-        card = verified_card(directory, family=FAMILY)
+        card = verified_card(directory, family=CLASSIFIER)
         trunk, tokenizer = load_adapted(
             AutoModel,
             directory,

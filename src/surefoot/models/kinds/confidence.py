@@ -29,6 +29,7 @@ from surefoot.models.encoding import EncodedTrace, Encoding, encode_traces
 from surefoot.models.engine.causal import require_plain_head
 from surefoot.models.engine.packing import read_states
 from surefoot.models.scorer import CheckpointScorer
+from surefoot.policies.pretrained import context_length
 from surefoot.protocols import ProblemTrace
 from surefoot.records import StepScores
 
@@ -171,8 +172,7 @@ def split_measure(name: str | Path) -> tuple[Measure, str] | None:
 
 
 def _encoding(policy: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Encoding:
-    longest = getattr(policy.config.get_text_config(), "max_position_embeddings", None) or _LONGEST
-    length = max(8, min(_LONGEST, int(longest)))
+    length = max(8, min(_LONGEST, context_length(policy)))
     if tokenizer.chat_template:
         return Encoding(template="{problem}", chat=True, max_length=length)
     return Encoding(max_length=length)

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
-import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.concurrency import run_sync
 from surefoot.errors import ScoreError
-from surefoot.io import write_json
-from surefoot.models.card import CheckpointCard, read_json, verified_card, write_card
-from surefoot.models.engine.causal import save_causal
+from surefoot.models.card import (
+    GENERATIVE,
+    VERIFIER_FORMAT,
+    CheckpointCard,
+    read_json,
+    verified_card,
+)
 from surefoot.models.kinds.verifier_format import Critique, CritiqueError, VerifierFormat
 from surefoot.models.kinds.yes_no import TransformersYesNo, YesNoReader
 from surefoot.models.lora import load_adapted
@@ -30,9 +33,6 @@ from surefoot.policies.prompts import render_chat
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Policy, ProblemTrace, SampleRequest, SampleResult, Sampling
 from surefoot.records import Message, StepScores, Usage
-
-FAMILY = "generative"
-FORMAT = "verifier.json"
 
 Prompt = str | tuple[Message, ...]
 
@@ -147,7 +147,7 @@ class GenerativeVerifier(WritingScorer):
         renderer = tokenizer or getattr(policy, "tokenizer", None)  # a policy in this process has one
         self._special = special_tokens(renderer)
         self.card = card or CheckpointCard(
-            family=FAMILY,
+            family=GENERATIVE,
             kind="prm",
             aggregation="last",
             score_means="correctness",
@@ -234,27 +234,6 @@ class GenerativeVerifier(WritingScorer):
         return SampleRequest(prompt=prompt, prefix=prefix, n=n, seed=self.seed, sampling=self.sampling)
 
 
-@dataclass(frozen=True, kw_only=True)
-class VerifierCheckpoint:
-    """A language model that criticises, and how it is asked."""
-
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    form: VerifierFormat
-    card: CheckpointCard
-
-    def save(self, directory: Path, *, state: Mapping[str, torch.Tensor] | None = None) -> None:
-        """Write weights, tokenizer, ``verifier.json`` and ``surefoot.json``; of an adapter its weights alone.
-
-        ``state`` are the weights where the model holds shards of them.
-
-        ``surefoot.json`` comes last and atomically: a directory that has it is complete.
-        """
-        save_causal(self.model, self.tokenizer, directory, state=state)
-        write_json(directory / FORMAT, self.form.model_dump())
-        write_card(directory, self.card)
-
-
 def load_verifier(
     directory: str | Path,
     *,
@@ -272,9 +251,9 @@ def load_verifier(
     ``CheckpointError`` if the directory is not a generative checkpoint of this package, or not whole.
     """
     directory = Path(directory)
-    card = verified_card(directory, family=FAMILY)
-    missing = f"{directory} is not a generative checkpoint: {FORMAT} is missing"
-    form = read_json(directory / FORMAT, VerifierFormat, missing)
+    card = verified_card(directory, family=GENERATIVE)
+    missing = f"{directory} is not a generative checkpoint: {VERIFIER_FORMAT} is missing"
+    form = read_json(directory / VERIFIER_FORMAT, VerifierFormat, missing)
     model, tokenizer = load_adapted(
         AutoModelForCausalLM, directory, loading, base=base, trust_remote_code=trust_remote_code
     )

@@ -20,7 +20,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from surefoot.errors import CheckpointError, ScoreError
 from surefoot.io import write_json
 from surefoot.io.hub import pinned
-from surefoot.models.card import CheckpointCard, read_json, verified_card, write_card
+from surefoot.models.card import (
+    IMPLICIT,
+    IMPLICIT_SETTINGS,
+    CheckpointCard,
+    read_json,
+    verified_card,
+    write_card,
+)
 from surefoot.models.encoding import EncodedTrace, Encoding, encode_traces
 from surefoot.models.engine.causal import (
     ReferenceModel,
@@ -32,12 +39,11 @@ from surefoot.models.engine.causal import (
 )
 from surefoot.models.scorer import CheckpointScorer
 from surefoot.policies.devices import FLOAT32, LOADING, Loading
+from surefoot.policies.pretrained import context_length
 from surefoot.protocols import ProblemTrace
 from surefoot.records import FrozenModel, LabelKind, StepScores, Usage
 from surefoot.scores import Aggregator
 
-FAMILY = "implicit"
-SETTINGS = "implicit.json"
 _OWN_COPY = "reference"
 
 Read = Literal["step", "prefix"]
@@ -99,7 +105,7 @@ class ImplicitPRM(CheckpointScorer):
         *,
         reference: PreTrainedModel | None,
         cache: Path | None = None,
-        name: str = FAMILY,
+        name: str = IMPLICIT,
     ) -> None:
         if card.encoding.marker is not None:
             raise CheckpointError("'marker' is set: implicit rewards are of the tokens as they were written")
@@ -154,15 +160,11 @@ class ImplicitPRM(CheckpointScorer):
         cache: Path | None = None,
     ) -> ImplicitPRM:
         """:meth:`initialise` from models that are loaded; the names are noted in the checkpoint."""
-        encoding = encoding or Encoding()
-        limit = getattr(policy.config.get_text_config(), "max_position_embeddings", None)
-        if limit and encoding.max_length > limit:
-            encoding = encoding.model_copy(update={"max_length": limit})
         meaning, aggregation = MEANING[settings.read]
         card = CheckpointCard(
-            family=FAMILY,
+            family=IMPLICIT,
             kind="prm",
-            encoding=encoding,
+            encoding=(encoding or Encoding()).within(context_length(policy)),
             aggregation=aggregation,
             score_means=meaning,
             label_source="outcome",
@@ -186,9 +188,9 @@ class ImplicitPRM(CheckpointScorer):
         the one that the checkpoint was trained against.
         """
         directory = Path(directory)
-        card = verified_card(directory, family=FAMILY)
-        missing = f"{directory} is not an implicit reward model: {SETTINGS} is missing"
-        settings = read_json(directory / SETTINGS, ImplicitSettings, missing)
+        card = verified_card(directory, family=IMPLICIT)
+        missing = f"{directory} is not an implicit reward model: {IMPLICIT_SETTINGS} is missing"
+        settings = read_json(directory / IMPLICIT_SETTINGS, ImplicitSettings, missing)
         as_saved = loading.as_saved()  # the reference is known by its weights as they were
         policy, tokenizer = load_causal(directory, as_saved, trust_remote_code=trust_remote_code)
         reference_path = directory / _OWN_COPY if settings.reference == _OWN_COPY else settings.reference
@@ -210,8 +212,8 @@ class ImplicitPRM(CheckpointScorer):
         )
         if settings.reference_fingerprint not in (None, model.reference.fingerprint):
             raise CheckpointError(
-                f"{directory / SETTINGS}: the reference {str(reference or reference_path)!r} has other "
-                "weights than the one that was trained against"
+                f"{directory / IMPLICIT_SETTINGS}: the reference {str(reference or reference_path)!r} has "
+                "other weights than the one that was trained against"
             )
         loading.cast(policy, *([] if other is None else [other]))
         return model
@@ -233,7 +235,7 @@ class ImplicitPRM(CheckpointScorer):
         if with_reference and self.reference.model is not None:
             save_causal(self.reference.model, self.tokenizer, directory / _OWN_COPY)
             changes["reference"] = _OWN_COPY
-        write_json(directory / SETTINGS, self.settings.model_copy(update=changes).model_dump())
+        write_json(directory / IMPLICIT_SETTINGS, self.settings.model_copy(update=changes).model_dump())
         write_card(directory, self.card)
 
     def to(self, device: str | torch.device) -> ImplicitPRM:

@@ -18,6 +18,7 @@ from surefoot.models.engine.packing import read_states
 from surefoot.policies.http_client import CallError, HttpClient, RemoteServer
 from surefoot.policies.openai_requests import prompt_fields
 from surefoot.policies.openai_responses import TokenCounts
+from surefoot.policies.pretrained import context_length
 from surefoot.policies.prompts import encode_prompt
 from surefoot.protocols import SampleRequest
 from surefoot.records import Usage
@@ -76,7 +77,7 @@ class TransformersYesNo:
         if self.yes_ids & self.no_ids:
             raise ScoreError("a spelling of yes and one of no are the same token for this tokenizer")
         self._rows = torch.tensor([*sorted(self.yes_ids), *sorted(self.no_ids)])
-        self._context = int(getattr(model.config.get_text_config(), "max_position_embeddings", 1 << 30))
+        self._context = context_length(model)
         self._by_rows = self._rows_agree()
 
     async def read(self, requests: Sequence[SampleRequest]) -> list[YesNo]:

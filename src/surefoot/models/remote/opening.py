@@ -18,11 +18,10 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError, PolicyError, ScoreError
 from surefoot.io.hub import checkpoint_directory
+from surefoot.models.card import GENERATIVE
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import Engine, PublishedModel
-from surefoot.models.families.registry import FAMILIES, Family, family_named, find_family, quoted
-from surefoot.models.families.thinkprm import ThinkPRM
-from surefoot.models.kinds.generative import FAMILY as GENERATIVE
+from surefoot.models.families.published import PublishedModel
+from surefoot.models.families.registry import FAMILIES, Engine, family_named, find_family, quoted
 from surefoot.models.kinds.generative import GenerativeVerifier
 from surefoot.models.kinds.verifier_format import VerifierFormat
 from surefoot.models.kinds.yes_no import OpenAIYesNo
@@ -85,7 +84,7 @@ def open_server(
     if family is None and served.owned_by == "surefoot":
         return _gateway(address)
     named = family or family_named(served.root or served.id) or family_named(served.id)
-    if named in (GENERATIVE, ThinkPRM.CARD.family):
+    if named in (GENERATIVE, "thinkprm"):
         return _generative(address, served, chains)
     model = FamilyTokenizer.find(address.root, served, family=family, tokenizer=tokenizer)
     failures = []
@@ -117,7 +116,7 @@ class FamilyTokenizer:
         """Family and tokenizer of a served model. Raises ``CheckpointError``, which begins with ``where``."""
         source = str(tokenizer or served.root or served.id)
         name = family or family_named(served.root or served.id) or family_named(served.id)
-        kind: type[Any] = FAMILIES[name] if name else _family_of_files(where, served, source)
+        kind = FAMILIES[name or _family_of_files(where, served, source)].load()
         if not issubclass(kind, PublishedModel):
             raise CheckpointError(
                 f"{where}: family {kind.CARD.family!r} is not read from a server of this kind; serve it "
@@ -168,8 +167,8 @@ def server_command(
     family = model.family
     if engine == "surefoot":
         return ["surefoot", "serve", "--port", str(port), "--prm", name]
-    if engine not in family.engines:
-        able = [kind.CARD.family for kind in FAMILIES.values() if engine in getattr(kind, "engines", ())]
+    able = [other for other, row in FAMILIES.items() if engine in row.engines]
+    if family.CARD.family not in able:
         raise CheckpointError(
             f"{engine} does not read step scores of family {family.CARD.family!r} (only of "
             f"{', '.join(able)}); 'surefoot serve --prm {name}' does"
@@ -235,7 +234,7 @@ def _served(address: ServerAddress) -> ServedModel:
     raise CheckpointError(f"{address.root} serves {listed}; name one: {address.root}?model=NAME")
 
 
-def _family_of_files(where: str, served: ServedModel, source: str) -> Family:
+def _family_of_files(where: str, served: ServedModel, source: str) -> str:
     """The family that a directory on this machine shows. Raises ``CheckpointError``."""
     if Path(source).is_dir():
         return find_family(Checkpoint(Path(source)), name=source)

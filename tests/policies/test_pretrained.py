@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
 
 from surefoot.errors import CheckpointError
-from surefoot.models.checkpoint import load_pretrained
 from surefoot.models.engine.causal import load_causal
 from surefoot.policies.devices import LOADING
+from surefoot.policies.pretrained import load_pretrained
 
 KINDS = {AutoModel: "a transformers checkpoint", AutoModelForCausalLM: "a causal language model"}
 

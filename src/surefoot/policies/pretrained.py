@@ -1,4 +1,4 @@
-"""Checkpoints in the format of transformers: from the hub or a directory."""
+"""Models in the format of transformers: from the hub or a directory."""
 
 from __future__ import annotations
 
@@ -63,6 +63,12 @@ def load_pretrained(
     elif directory != Path(path):
         model.name_or_path = pinned(path)
     return model, words
+
+
+def context_length(*models: PreTrainedModel, default: int = 1 << 30) -> int:
+    """Tokens that each of the models can read; ``default`` where none of them says."""
+    limits = [getattr(model.config.get_text_config(), "max_position_embeddings", None) for model in models]
+    return min((int(limit) for limit in limits if limit), default=default)
 
 
 def require_finite(module: nn.Module, where: str | Path) -> None:
