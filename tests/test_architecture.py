@@ -24,6 +24,7 @@ HEAVY = (
 MAY_IMPORT_TORCH = (
     "surefoot.lab.organisms",
     "surefoot.policies.prefix_cache",
+    "surefoot.policies.pretrained",
     "surefoot.policies.transformers",
     "surefoot.models",
     "surefoot.training",

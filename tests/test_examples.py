@@ -25,7 +25,7 @@ SLOW: frozenset[str] = frozenset(
 NEEDS = {"z3_verifier.py": "z3"}
 """Modules of other packages that an example imports; without them it is skipped."""
 
-OPTIONS = {"generative_verifier.py": ["--traces", "30", "--epochs", "1", "--test", "6"]}
+OPTIONS = {"generative_verifier.py": ["--traces", "12", "--epochs", "1", "--test", "2"]}
 """Sizes for those that would take longer without."""
 
 RUN = r"""

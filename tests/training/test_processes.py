@@ -14,7 +14,12 @@ pytest.importorskip("accelerate")
 IMPORTS = """
 import json, os, sys
 from pathlib import Path
+# what each rank would otherwise import anew
+import torch.distributed.fsdp, torch.distributed.tensor, transformers.models.llama.modeling_llama
+import accelerate.utils.fsdp_utils
+from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+from accelerate.utils import InitProcessGroupKwargs
 from surefoot.models.card import CheckpointCard
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.engine.causal import load_causal, save_causal

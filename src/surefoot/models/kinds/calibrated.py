@@ -18,7 +18,6 @@ from typing import Annotated, Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
-from scipy.optimize import brentq
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
@@ -189,7 +188,7 @@ def _log_odds(score: FloatArray) -> FloatArray:
 
 
 def _fit_temperature(score: FloatArray, fact: FloatArray) -> TemperatureMap:
-    """The cross-entropy is convex in the factor 1 / temperature, so its slope has one zero."""
+    """The cross-entropy is convex in the factor 1 / temperature, so its slope has one zero: bisection."""
     odds = _log_odds(score)
 
     def slope(factor: float) -> float:
@@ -204,7 +203,10 @@ def _fit_temperature(score: FloatArray, fact: FloatArray) -> TemperatureMap:
         )
     if slope(high) <= 0:
         raise ScoreError("the scores part good from bad steps without error: fit on more steps, or 'platt'")
-    return TemperatureMap(temperature=1 / brentq(slope, low, high, rtol=1e-9))
+    while high / low > 1 + 1e-9:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
+    return TemperatureMap(temperature=1 / math.sqrt(low * high))
 
 
 def _fit_platt(score: FloatArray, fact: FloatArray) -> PlattMap:
