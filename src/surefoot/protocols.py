@@ -10,8 +10,7 @@ from pydantic import Field, JsonValue
 
 from surefoot.printable import writable
 from surefoot.records import (
-    CUT_OFF,
-    Ending,
+    Ended,
     Execution,
     Message,
     Problem,
@@ -22,7 +21,6 @@ from surefoot.records import (
     ToolCall,
     Trace,
     Usage,
-    ending_of,
 )
 
 
@@ -64,7 +62,7 @@ STOP_UNKNOWN = "stop_unknown"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Completion:
+class Completion(Ended):
     """New text only: neither the prompt nor the prefix is repeated."""
 
     text: str
@@ -80,16 +78,6 @@ class Completion:
     returned."""
     reasoning: Reasoning | None = None
     """Reasoning that is separate from the text; ``tokens`` counts its tokens, too."""
-
-    @property
-    def ending(self) -> Ending:
-        """How the text ended."""
-        return ending_of(self.finish_reason)
-
-    @property
-    def cut_off(self) -> bool:
-        """Whether a limit, a failure or a filter ended it, not its writer."""
-        return self.ending in CUT_OFF
 
     @property
     def whole_text(self) -> str:

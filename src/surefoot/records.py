@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Any, Final, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -54,6 +54,25 @@ _ENDINGS: Final = {word: ending for ending, words in _FINISH_REASONS.items() for
 def ending_of(finish_reason: str | None) -> Ending:
     """The ending that a provider's word means; a word that no provider is known for is ``unknown``."""
     return _ENDINGS.get((finish_reason or "").lower(), "unknown")
+
+
+class Ended:
+    """What has ended for the reason in ``finish_reason``."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def finish_reason(self) -> str | None: ...
+
+    @property
+    def ending(self) -> Ending:
+        """How the text ended."""
+        return ending_of(self.finish_reason)
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether a limit, a failure or a filter ended it, not its writer."""
+        return self.ending in CUT_OFF
 
 
 LabelKind = Literal["correctness", "value", "advantage"]
@@ -428,7 +447,7 @@ class Step(FrozenModel):
     kind: StepKind = "thought"
 
 
-class Trace(Record):
+class Trace(Record, Ended):
     """One solution (``text``) or agent run (``messages``), with its steps as spans of the original.
 
     ``id`` defaults to the hash of problem, policy, seed, sample number and content, so two equal texts
@@ -534,16 +553,6 @@ class Trace(Record):
         answer = "no answer" if self.answer is None else f"answer {_short(self.answer)}"
         writer = "" if self.policy is None else f" by {self.policy}"
         return f"{self.id}{writer}: {len(self.steps)} steps, {answer}, {outcome}"
-
-    @property
-    def ending(self) -> Ending:
-        """How the text ended."""
-        return ending_of(self.finish_reason)
-
-    @property
-    def cut_off(self) -> bool:
-        """Whether a limit, a failure or a filter ended it, not its writer."""
-        return self.ending in CUT_OFF
 
     def part_text(self, step: Step) -> str:
         """The original text of the part that ``step`` is a span of."""

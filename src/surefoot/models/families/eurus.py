@@ -26,14 +26,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from surefoot.errors import CheckpointError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace, Encoding
-from surefoot.models.engine.causal import load_causal, read_logprobs, require_plain_head
+from surefoot.models.engine.causal import ReferenceModel, load_causal, require_plain_head
 from surefoot.models.families.checkpoint import Checkpoint
 from surefoot.models.families.published import (
     encode_texts,
     step_texts,
     within_context,
 )
-from surefoot.models.kinds.implicit import response_of
+from surefoot.models.kinds.implicit import log_ratios
 from surefoot.models.scorer import CheckpointScorer
 from surefoot.policies.control_tokens import control_tokens
 from surefoot.policies.prompts import render_chat
@@ -71,6 +71,8 @@ class ImplicitModel(CheckpointScorer):
             if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:
                 raise CheckpointError(f"{model.name_or_path}: its vocabulary is smaller than the tokenizer's")
         self.policy, self.reference, self.tokenizer = policy, reference, tokenizer
+        vocabulary = policy.get_output_embeddings().weight.shape[0]
+        self._reference = ReferenceModel(reference, vocabulary=vocabulary)
         self.card = within_context(self.CARD, policy, reference)
         self._reserved = control_tokens(tokenizer)
 
@@ -103,21 +105,13 @@ class ImplicitModel(CheckpointScorer):
         and a reason. Raises ``ScoreError`` for a trace without steps.
         """
         encoded = self.encode(items)
-        responses = [response_of(trace) for trace in encoded]
-        sequences = [response[0] for response in responses if response]
-        begins = [response[1] for response in responses if response]
-        policy, cost = read_logprobs(self.policy, sequences, begins)
-        reference, more = read_logprobs(self.reference, sequences, begins)
-        read = iter(zip(policy, reference, map(sum, zip(cost, more, strict=True)), strict=True))
         records = []
-        for item, trace, response in zip(items, encoded, responses, strict=True):
-            row: list[float | None]
-            row, tokens = [None] * len(trace.positions), 0
-            if response:
-                ours, other, tokens = next(read)
-                sums = COEFFICIENT * (ours.double() - other.double()).cumsum(0)
-                row = [None if at is None else float(sums[at - response[1]]) for at in trace.positions]
-            records.append(self._record(item.trace, trace, row, tokens))
+        for item, trace, read in zip(
+            items, encoded, log_ratios(self.policy, self._reference, encoded), strict=True
+        ):
+            sums = COEFFICIENT * read.ratios.cumsum(0)
+            row = [None if at is None else float(sums[at - read.first]) for at in trace.positions]
+            records.append(self._record(item.trace, trace, row, read.tokens))
         return records
 
     def _write(self, question: str, text: str, spans: Sequence[Span]) -> EncodedTrace:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -256,21 +256,13 @@ class ImplicitPRM(CheckpointScorer):
         """
         self.policy.eval()
         encoded = self.encode(items)
-        responses = [response_of(trace) for trace in encoded]
-        read = [response for response in responses if response is not None]
-        ours, cost = read_logprobs(self.policy, [ids for ids, _ in read], [first for _, first in read])
-        theirs, more = self.reference.logprobs(read)
-        pairs = zip(ours, theirs, map(sum, zip(cost, more, strict=True)), strict=True)
         rewards = []
-        for trace, response in zip(encoded, responses, strict=True):
+        for trace, read in zip(encoded, log_ratios(self.policy, self.reference, encoded), strict=True):
             steps: tuple[float | None, ...] = (None,) * len(trace.positions)
-            tokens = 0
-            if response is not None:
-                policy, reference, tokens = next(pairs)
-                ratio = self.settings.beta * (policy.double() - reference.double())
-                steps = per_step(trace, ratio, response[1])
+            if read.first:
+                steps = per_step(trace, self.settings.beta * read.ratios, read.first)
             reason = trace.unscored_reason(self.card.encoding.max_length)
-            rewards.append(ImplicitRewards(steps=steps, tokens=tokens, unscored_reason=reason))
+            rewards.append(ImplicitRewards(steps=steps, tokens=read.tokens, unscored_reason=reason))
         return rewards
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
@@ -304,6 +296,32 @@ def implicit_scores(rewards: Sequence[float | None], read: Read) -> tuple[float 
         total = total + reward if read == "prefix" else reward
         scores.append((1 + math.tanh(total / 2)) / 2)  # the sigmoid, without overflow
     return tuple(scores)
+
+
+class LogRatios(NamedTuple):
+    """log π - log π_ref of the tokens of one response, in nats."""
+
+    ratios: torch.Tensor
+    """[T], float64."""
+    first: int
+    """Index of the first of these tokens in the trace; 0 if no step lies within the context."""
+    tokens: int
+    """Tokens read by both models."""
+
+
+def log_ratios(
+    policy: PreTrainedModel, reference: ReferenceModel, encoded: Sequence[EncodedTrace]
+) -> list[LogRatios]:
+    """Of each trace's response; common beginnings are read once."""
+    responses = [response_of(trace) for trace in encoded]
+    read = [response for response in responses if response is not None]
+    ours, cost = read_logprobs(policy, [ids for ids, _ in read], [first for _, first in read])
+    theirs, more = reference.logprobs(read)
+    rows = iter(
+        LogRatios(own.double() - other.double(), first, tokens + again)
+        for own, other, (_, first), tokens, again in zip(ours, theirs, read, cost, more, strict=True)
+    )
+    return [LogRatios(torch.zeros(0), 0, 0) if response is None else next(rows) for response in responses]
 
 
 def response_of(trace: EncodedTrace) -> Response | None:
