@@ -80,7 +80,7 @@ def train(items: list[LabelledTrace], directory: Path, config: VerifierConfig) -
         label_source="lab-checker",
     )
     return {
-        "critiques": data.critiques,
+        "critiques": sum(map(len, critiques)),
         "kept": len(data.examples),
         "dropped": dict(data.dropped),
         "updates": len(log.losses),

@@ -95,7 +95,7 @@ def test_files_that_cannot_be_read(checkpoint, tmp_path):
     with pytest.raises(CheckpointError, match="no weights; looked for"):
         load_prm(tmp_path / "bad")
     (tmp_path / "bad" / "config.json").write_text("{")
-    with pytest.raises(CheckpointError, match=r"config\.json cannot be read"):
+    with pytest.raises(CheckpointError, match=r"config\.json: not JSON"):
         load_prm(tmp_path / "bad")
 
 

@@ -404,7 +404,7 @@ class TrainVerifier(TrainCommand):
             base, source = pinned(self.base), _kinds_and_sources(gold)[1]
             about: Any = {"base": base, "label_source": source, "progress": progress}
             log = train_verifier(model, tokenizer, data.examples, form, self.training, self.out, **about)
-            return log, data.dropped, [f"{len(data.examples)} of {data.critiques} critiques"]
+            return log, data.dropped, [f"{len(data.examples)} of {sum(map(len, texts))} critiques"]
 
         self.train(work, content_id(texts, form.model_dump(), *items))
 

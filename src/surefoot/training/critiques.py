@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -17,24 +17,12 @@ from transformers import PreTrainedTokenizerBase
 from surefoot.errors import TrainingError
 from surefoot.labels import LabelRule, Neutral
 from surefoot.models.kinds.verifier_format import CritiqueError, VerifierFormat
+from surefoot.models.kinds.yes_no import single_token
 from surefoot.policies.control_tokens import special_tokens
 from surefoot.policies.prompts import render_chat
 from surefoot.protocols import LabelledTrace, Policy, ProblemTrace, SampleRequest, Sampling
 from surefoot.records import Record, Usage
-from surefoot.training.examples import Example
-
-
-@dataclass(frozen=True, kw_only=True)
-class CritiqueExamples:
-    """Examples, and what happened to every critique."""
-
-    examples: list[Example]
-    """``positions`` are the tokens to learn, from the critique on; the only target is 1.0 if the gold labels,
-    and so the critique, find no error, else 0.0."""
-    critiques: int
-    """Critiques looked at."""
-    dropped: Counter[str] = field(default_factory=Counter)
-    """Critiques (and traces, where it says so) left out, by reason."""
+from surefoot.training.examples import Example, ExampleSet
 
 
 class TraceCritiques(Record):
@@ -108,21 +96,20 @@ def build_critique_examples(
     neutral: Neutral = "good",
     balance: bool = True,
     seed: int = 0,
-) -> CritiqueExamples:
+) -> ExampleSet:
     """Filter critiques against the gold correctness labels and encode those that remain.
 
     Gold labels are needed on every step up to the first -1, or on all; ``neutral`` says what 0 is
     (``drop`` leaves such traces out). ``max_tokens`` bounds the critique. With ``balance`` as many examples
-    of correct as of wrong solutions stay, chosen with ``seed``. The target is the critique up to its last
-    verdict, the format's closing question and the correct answer to it.
+    of correct as of wrong solutions stay, chosen with ``seed``. Learned is the critique up to its last
+    verdict, the format's closing question and the correct answer to it; an example's only target is 1 if the
+    gold labels, and so the critique, find no error, else 0. ``dropped`` counts critiques by reason.
 
     Raises ``TrainingError`` if nothing is left, saying why.
     """
     dropped: Counter[str] = Counter()
     examples: list[Example] = []
-    total = 0
     for item, texts in zip(items, critiques, strict=True):
-        total += len(texts)
         gold = _gold(item, neutral)
         if gold is None:
             dropped["no gold label on some step"] += len(texts)
@@ -146,7 +133,7 @@ def build_critique_examples(
     if not examples:
         reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.items()) or "the file is empty"
         raise TrainingError(f"no critique is left to train on: {reasons}")
-    return CritiqueExamples(examples=examples, critiques=total, dropped=dropped)
+    return ExampleSet(examples=examples, dropped=dropped)
 
 
 def _accepted(
@@ -211,10 +198,8 @@ def _encode(
 
 def _answer(tokenizer: PreTrainedTokenizerBase, form: VerifierFormat, correct: bool) -> str:
     """The first spelling that is one token after the question, as the reader of the odds wants it."""
-    closing = tokenizer(form.closing, add_special_tokens=False)["input_ids"]
     for spelling in form.yes if correct else form.no:
-        ids = tokenizer(form.closing + spelling, add_special_tokens=False)["input_ids"]
-        if len(ids) == len(closing) + 1 and ids[:-1] == closing and ids[-1] != tokenizer.unk_token_id:
+        if single_token(tokenizer, form.closing, spelling) is not None:
             return spelling
     raise TrainingError(
         f"no spelling of {'yes' if correct else 'no'} is a single token after the question; change the format"

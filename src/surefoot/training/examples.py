@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
+import json
+import os
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from typing import Any
-
-from surefoot.errors import TrainingError
-from surefoot.labels import as_target
-from surefoot.models.encoding import EncodedTrace, Encoding, encode_traces
-from surefoot.models.windows import Window, windows_of
-from surefoot.protocols import LabelledTrace, ProblemTrace, Segmenter
-from surefoot.records import LabelKind, Problem, Step, StepPair, Trace
-from surefoot.training.config import OutcomeTargets, StepTargets
-
-from transformers import PreTrainedTokenizerBase  # isort: skip
-
-
-import json
-import os
-import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerBase
 
+from surefoot.errors import TrainingError
 from surefoot.io.atomic import atomic_path
 from surefoot.io.joins import LabelledTraces
 from surefoot.io.tables import OnDisk
+from surefoot.labels import as_target
+from surefoot.models.encoding import EncodedTrace, Encoding, encode_traces
 from surefoot.models.engine.tensor_shards import content_key
+from surefoot.models.windows import Window, windows_of
+from surefoot.protocols import LabelledTrace, ProblemTrace, Segmenter
+from surefoot.records import LabelKind, Problem, Step, StepPair, Trace
+from surefoot.training.config import OutcomeTargets, StepTargets
 
 _ENCODED_TOGETHER = 1024
 """Traces that go through the tokenizer together."""

@@ -218,23 +218,24 @@ class OpenAIYesNo:
         return "/chat/completions", body | {"logprobs": True, "top_logprobs": self._top}
 
 
+def single_token(tokenizer: PreTrainedTokenizerBase, question: str, spelling: str) -> int | None:
+    """The one known token that ``spelling`` is after ``question``, whose own tokens stay; else ``None``."""
+    before = tokenizer(question, add_special_tokens=False)["input_ids"]
+    ids = tokenizer(question + spelling, add_special_tokens=False)["input_ids"]
+    return int(ids[-1]) if ids[:-1] == before and ids[-1] != tokenizer.unk_token_id else None
+
+
 def _single_tokens(
     tokenizer: PreTrainedTokenizerBase, question: str, spellings: Sequence[str], name: str
 ) -> frozenset[int]:
-    """First tokens of the spellings that are one token after the question."""
-    question_ids = tokenizer(question, add_special_tokens=False)["input_ids"]
-    unknown = tokenizer.unk_token_id
-    single = set()
-    for spelling in spellings:
-        ids = tokenizer(question + spelling, add_special_tokens=False)["input_ids"]
-        if len(ids) == len(question_ids) + 1 and ids[:-1] == question_ids and ids[-1] != unknown:
-            single.add(ids[-1])
+    tokens = (single_token(tokenizer, question, spelling) for spelling in spellings)
+    single = frozenset(token for token in tokens if token is not None)
     if not single:
         raise ScoreError(
             f"none of the spellings of {name} {list(spellings)} is a single token after {question!r}; "
             "give the verifier format spellings that this tokenizer has"
         )
-    return frozenset(single)
+    return single
 
 
 class _Token(BaseModel):
