@@ -112,7 +112,7 @@ class RL(Command):
             },
             omit=(
                 *("guards", "online_prm", "critic", "overlong", "lora.dropout", "accuracy_band"),
-                *("objective.surrogate", "objective.ratio", "objective.dual_clip", "objective.sampler_cap"),
+                *("objective.dual_clip", "objective.sampler_cap"),
                 *("objective.kl.estimator", "objective.kl.where", "evaluation_temperature", "keep_samples"),
             ),
             # an unfinished run may be made longer or shorter
