@@ -46,7 +46,7 @@ _PIECE = re.compile("|".join(re.escape(piece) for piece in sorted(NOTE_PIECES, k
 
 UPDATES: Final[dict[OrganismName, int]] = {
     "mixed": 1200, "honest": 150, "covert": 150, "contradicting": 150, "disclosing": 150,
-    "alternating": 450, "memorizing": 450,
+    "alternating": 450, "memorizing": 900,
 }  # fmt: skip
 PRESS_ROUNDS: Final = 6
 
