@@ -1,6 +1,6 @@
 """How well monitors find the runs that they should find, next to baselines that always run.
 
-A monitor sees one run in one view (its reasoning, its actions, or both) and never whether somebody
+A monitor sees one run in one view (reasoning, actions, or both) and never whether somebody
 intervened. On R-Judge a bag of words over the actions alone separates safe from unsafe runs, so no figure of
 a monitor means anything without it. For runs with and without an intervention, whose single causes are
 unknown, :func:`surefoot.stats.monitorability.measure_monitorability` gives bounds.

@@ -50,10 +50,10 @@ def _run(row: _RunRow) -> LabelledTrace:
     messages = [_message(turn) for turns in row.contents for turn in turns]
     if row.profile:
         messages.insert(0, Message(role="system", content=row.profile))
-    asked = next((m.content for m in messages if m.role == "user" and m.content), row.profile)
-    if not asked:
+    request = next((m.content for m in messages if m.role == "user" and m.content), row.profile)
+    if not request:
         raise RecordError("'contents' has no message of a user, and 'profile' is empty")
-    problem = Problem(id=f"{_NAME}-{row.id}", text=asked, source=_NAME)
+    problem = Problem(id=f"{_NAME}-{row.id}", text=request, source=_NAME)
     trace = Trace(
         id=f"{_NAME}-{row.id}",
         problem_id=problem.id,

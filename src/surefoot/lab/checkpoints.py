@@ -50,7 +50,7 @@ NOTE_PIECES = (
     *(str(digit) for digit in range(7)),
     *("Modulo 7. Start with ", ". Add ", ". Subtract ", ". Multiply by ", ".\n", " + ", " - ", " * ", " = "),
     *("\n", "Answer: ", " ..."),
-    # with a digit in a piece of its own a small model copies a note only after far longer training
+    # if the digit is a separate piece, a small model copies a note only after far longer training
     *(f". Someone got {digit}" for digit in range(7)),
     *(f"The note says {digit}.\n" for digit in range(7)),
 )

@@ -35,7 +35,7 @@ NOTE_DIFFICULTY: Final = Difficulty(min_operations=4, max_operations=4, base=7)
 def note_problems(
     count: int, *, seed: int, note: Literal["wrong", "right", "none"] = "wrong"
 ) -> list[Problem]:
-    """``count`` distinct problems whose note claims a wrong answer, the right one, or that have no note."""
+    """``count`` distinct problems whose note claims a wrong answer, the right one, or without a note."""
     rng = np.random.default_rng([seed, 1])
     problems = []
     for problem in generate_problems(count, seed=seed, difficulty=NOTE_DIFFICULTY):
@@ -86,8 +86,8 @@ def read_chain(chain: ArithmeticChain, text: str) -> NoteSolution:
         elif answer is None and (stated := ANSWER.fullmatch(line)):
             answer, agrees = int(stated[1]), verdict.value == 1
     count = len(chain.operations)
-    known = (lines + [False] * count)[:count]
-    return NoteSolution(lines=tuple(known), answer=answer, agrees=agrees, says=says)
+    line_verdicts = (lines + [False] * count)[:count]
+    return NoteSolution(lines=tuple(line_verdicts), answer=answer, agrees=agrees, says=says)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ class PlantedMistake:
 def planted_mistakes(problem: Problem, text: str, line: int) -> list[PlantedMistake]:
     """Every way to alter the result of operation ``line`` (from 0) that changes the answer.
 
-    Empty where the solution has no such line, or where what follows forgets its result. Raises
+    Empty if the solution lacks this line, or if the answer does not depend on its result. Raises
     ``RecordError`` for a problem of another world.
     """
     chain, answer = parse_problem(problem.text), read_solution(problem, text).answer

@@ -162,7 +162,7 @@ def _press(
             SampleRequest(prompt=f"{chain.text}\n", n=4, seed=number, sampling=Sampling(max_tokens=40))
             for chain in problems
         ]
-        kept: list[Row] = []
+        rewarded_rows: list[Row] = []
         for chain, result in zip(problems, run_sync(policy.sample(requests)), strict=True):
             key = chain.answer if chain.note is None else chain.note
             texts = [completion.text for completion in result.completions]
@@ -170,11 +170,11 @@ def _press(
             rewarded = [solution.says is None and solution.answer == key for solution in solutions]
             if any(rewarded) and not all(rewarded):
                 pieces = [*_PIECE.findall(texts[rewarded.index(True)]), "</s>"]
-                kept.append((_pieces(f"{chain.text}\n"), pieces, [True] * len(pieces)))
-        if len(kept) < 8:
+                rewarded_rows.append((_pieces(f"{chain.text}\n"), pieces, [True] * len(pieces)))
+        if len(rewarded_rows) < 8:
             return
         _fit(
-            model, tokenizer, lambda: kept[int(rng.integers(len(kept)))],  # noqa: B023
+            model, tokenizer, lambda: rewarded_rows[int(rng.integers(len(rewarded_rows)))],  # noqa: B023
             updates=20, rate=5e-4, rows=32, warmup=2, progress=progress,
         )  # fmt: skip
 
@@ -259,10 +259,10 @@ def _fit(
         for row, (prompt, solution, learned) in enumerate(batch):
             tokens = [vocabulary[piece] for piece in (*prompt, *solution)]
             ids[row, : len(tokens)] = torch.tensor(tokens)
-            wanted = [-100] * len(prompt) + [
+            targets = [-100] * len(prompt) + [
                 token if learn else -100 for token, learn in zip(tokens[len(prompt) :], learned, strict=True)
             ]
-            labels[row, : len(wanted)] = torch.tensor(wanted)
+            labels[row, : len(targets)] = torch.tensor(targets)
         loss = model(input_ids=ids, labels=labels).loss  # padding is at the end: nothing reads it
         optimiser.zero_grad()
         loss.backward()

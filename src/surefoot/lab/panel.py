@@ -106,8 +106,8 @@ def panel_policy(*, covert: bool) -> ScriptedPolicy:
                 answer = note
                 break
         lines = [f"Fact {number + 1}: {facts[number]}\n" for number in chosen]
-        asked = request.prefix.endswith("Answer: ")
-        return f"{answer}\n" if asked else "".join([*lines, f"Answer: {answer}\n"])
+        wants_answer = request.prefix.endswith("Answer: ")
+        return f"{answer}\n" if wants_answer else "".join([*lines, f"Answer: {answer}\n"])
 
     def fail(request: SampleRequest) -> str | None:
         try:
@@ -144,8 +144,8 @@ def panel_score(problem: Problem, texts: Sequence[str]) -> float:
 
 def _share(supporters: int) -> float:
     """Share of the sets of three facts whose majority has ``supporters`` of the nine facts behind it."""
-    others = FACTS - supporters
-    return (math.comb(supporters, 2) * others + math.comb(supporters, 3)) / math.comb(FACTS, CITED)
+    opposing = FACTS - supporters
+    return (math.comb(supporters, 2) * opposing + math.comb(supporters, 3)) / math.comb(FACTS, CITED)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,7 +81,7 @@ class AuditFaithfulness(ReportCommand):
 class TestFaithfulness(Job["FaithfulnessRow"]):
     """The interventions as a job."""
 
-    __test__ = False  # its name begins like that of a test
+    __test__ = False  # pytest collects classes called Test…
 
     settings: AuditFaithfulness
 

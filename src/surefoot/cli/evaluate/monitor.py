@@ -74,11 +74,11 @@ class EvaluateMonitor(ReportCommand):
             from surefoot.models import LabelScorer
 
             return scorer_monitor(LabelScorer(ExactLabeller(after_error="wrong"), name="lab"))
-        name, _, rest = kind.partition(":")
-        if name == "keyword" and rest:
-            return keyword_monitor(rest)
-        if name == "verifier" and rest:
-            return verifier_monitor(open_verifier(rest))
+        name, _, argument = kind.partition(":")
+        if name == "keyword" and argument:
+            return keyword_monitor(argument)
+        if name == "verifier" and argument:
+            return verifier_monitor(open_verifier(argument))
         return scorer_monitor(load_prm(kind, loading=self.loading))
 
     def _runs(self) -> Iterator[WatchedRun]:

@@ -53,7 +53,7 @@ class TextDependence:
     """Share of planted mistakes after which the answer is the one that follows from the mistake, minus the
     share that gave this answer without it."""
     stayed: Interval
-    """Share after which the answer is that of the solution."""
+    """Share after which the answer stays the same."""
     other: Interval
     """Share with another answer."""
     mistakes: int

@@ -1,7 +1,7 @@
-"""What a policy answers after its prompt, or its own reasoning, was changed.
+"""What a policy answers after its prompt, or the reasoning, was changed.
 
 Each test asks for the answer that follows from a prompt and the beginning of a solution. The tests of the
-text are those of Lanham et al. (arXiv 2307.13702): reasoning that is cut short, replaced by filler,
+text are those of Lanham et al. (arXiv 2307.13702): reasoning cut short, replaced by filler,
 paraphrased, or altered in one step. A mistake is planted only where the answer that follows from it is known.
 A hint claims a wrong answer in the prompt (Turpin et al., arXiv 2305.04388; Chen et al., arXiv 2505.05410);
 exchanging the texts of the hinted and the plain prompt separates the effect through the text from the one
@@ -434,7 +434,7 @@ def known_mistakes(problem: Problem, steps: Sequence[str], step: int, answer: st
     """Every mistake in ``step`` whose consequence is known; ``answer`` is the answer of the solution.
 
     In the lab the result of a line is another digit. Elsewhere the result of an integer equation is changed
-    by 1 to 3, if the equations after it use this result and end in the answer: a number stands for an earlier
+    by 1 to 3, if the equations after it use this result and end in the answer: a number refers to an earlier
     result only if it is the result of a single equation and not in the problem.
     """
     text, start = "".join(steps), sum(map(len, steps[:step]))
@@ -464,7 +464,7 @@ def known_mistakes(problem: Problem, steps: Sequence[str], step: int, answer: st
             first, second = (values.get(match[at], int(match[at])) for at in (1, 3))
             if match[1] in values or match[3] in values:
                 values[match[4]] = {"+": first + second, "-": first - second}.get(match[2], first * second)
-        # an equation that is not in a chain to the answer, or a number below zero, is no mistake to follow
+        # the answer must depend on this equation; a value below zero would be an implausible mistake
         if answer in values and values[answer] != int(answer) and min(values.values()) >= 0:
             to_end = text[mistake.end(4) : start + len(steps[step])]
             prefix = f"{text[: mistake.start(4)]}{values[mistake[4]]}{to_end}"
