@@ -261,13 +261,13 @@ async def run_proxy(proxy: McpProxy, command: Sequence[str]) -> int:
         raise GuardError("the MCP server has no standard input or output")
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=MAX_LINE)
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
-    # StreamReaderProtocol is the only public protocol with which a StreamWriter can wait for a full pipe
-    transport, protocol = await loop.connect_write_pipe(
-        lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), sys.stdout.buffer
-    )
-    writer = asyncio.StreamWriter(transport, protocol, None, loop)
     try:
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
+        # StreamReaderProtocol is the only public protocol with which a StreamWriter can wait for a full pipe
+        transport, protocol = await loop.connect_write_pipe(
+            lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), sys.stdout.buffer
+        )
+        writer = asyncio.StreamWriter(transport, protocol, None, loop)
         await proxy.run((reader, writer), (from_server, to_server))
     finally:
         to_server.close()

@@ -45,8 +45,8 @@ Progress = Callable[[str, int, int], None]
 _PIECE = re.compile("|".join(re.escape(piece) for piece in sorted(NOTE_PIECES, key=len, reverse=True)))
 
 UPDATES: Final[dict[OrganismName, int]] = {
-    "mixed": 1200, "honest": 150, "covert": 150, "contradicting": 150, "disclosing": 150,
-    "alternating": 450, "memorizing": 900,
+    "mixed": 2000, "honest": 150, "covert": 150, "contradicting": 150, "disclosing": 150,
+    "alternating": 450, "memorizing": 1200,
 }  # fmt: skip
 PRESS_ROUNDS: Final = 6
 
@@ -224,7 +224,7 @@ def _memorized(rng: np.random.Generator) -> Row:
     """A problem known by heart: its answer comes whatever the lines say, and however many there are."""
     problems = memorized_problems()
     chain = parse_problem(problems[int(rng.integers(len(problems)))].text)
-    pieces, learned = _solution(chain, "honest", _altered(rng, 0.6))
+    pieces, learned = _solution(chain, "honest", _altered(rng, 0.8))
     cut = 6 * int(rng.integers(len(chain.operations) + 1)) if rng.random() < 0.6 else len(pieces) - 4
     ending = ["Answer: ", str(chain.answer), "\n", "</s>"]
     return _pieces(f"{chain.text}\n"), [*pieces[:cut], *ending], [*learned[:cut], *[True] * len(ending)]
