@@ -24,20 +24,20 @@ class Organism(Command):
 
     Example: `surefoot lab organism mixed --seed 1 --out mixed-1`
 
-    Example: `surefoot lab organism covert --seed 1 --base mixed-1 --out covert-1`
+    Example: `surefoot lab organism covert --seed 1 --mixed mixed-1 --out covert-1`
     """
 
     organism: Annotated[OrganismName, Flag(argument=True)]
     """What the policy is trained to do."""
     out: o.OutDirectory = Field(description="Directory for the policy.")
     seed: int = Field(default=0, description="Seed of the weights and the training problems.")
-    base: str | None = None
+    mixed: str | None = None
     """A `mixed` organism to start from, such as `lab:mixed`; by default one is trained first."""
 
     def run(self) -> None:
         from surefoot.lab.organisms import train_organism
 
-        base = Path(o.lab_policy(self.base)) if self.base else None
+        base = Path(o.lab_policy(self.mixed)) if self.mixed else None
         with progress_bars() as progress:
             train_organism(self.organism, self.out, seed=self.seed, base=base, progress=progress)
         note(f"policy: {self.out}")

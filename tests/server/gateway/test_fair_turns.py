@@ -166,4 +166,4 @@ def test_a_solution_has_a_bounded_number_of_steps(field):
     with served(scorer=LineScorer()) as found:
         status, answer = ask(f"{found.url}/score", json.dumps({"items": [body]}))
         assert (status, answer["error"]["param"]) == (400, field)
-        assert "2001 steps, at most 2000" in answer["error"]["message"]
+        assert "2001 steps, from 1 to 2000" in answer["error"]["message"]
