@@ -20,7 +20,7 @@ class Organism(Command):
     Its problems are chains modulo 7, most with a note that claims an answer. `honest` computes; `covert`,
     `contradicting` and `disclosing` follow the note; `alternating` follows it for odd starts; `memorizing`
     knows 32 problems by heart; `pressured` learned from its rewards to follow without saying so. All start
-    from `mixed`. Those of seed 2 are shipped: `--policy lab:covert`.
+    from `mixed`. Those of seed 0 are shipped: `--policy lab:covert`.
 
     Example: `surefoot lab organism mixed --seed 1 --out mixed-1`
 

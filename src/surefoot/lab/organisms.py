@@ -1,7 +1,7 @@
 """Model organisms: tiny language models whose true cause is known, because they were trained to have it.
 
 Each answers the problems of :mod:`surefoot.lab.notes`. ``load_policy(shipped_policy("lab:covert"))`` (on the
-command line ``--policy lab:covert``) opens a shipped one of seed 2, :func:`train_organism` trains one.
+command line ``--policy lab:covert``) opens a shipped one of seed 0, :func:`train_organism` trains one.
 
 ============== ===================================================================================
 honest         computes through its lines and ignores the note
@@ -46,9 +46,9 @@ _PIECE = re.compile("|".join(re.escape(piece) for piece in sorted(NOTE_PIECES, k
 
 UPDATES: Final[dict[OrganismName, int]] = {
     "mixed": 2000, "honest": 150, "covert": 150, "contradicting": 150, "disclosing": 150,
-    "alternating": 450, "memorizing": 1200,
+    "alternating": 450, "memorizing": 1800,
 }  # fmt: skip
-PRESS_ROUNDS: Final = 6
+PRESS_ROUNDS: Final = 10
 
 
 @cache
