@@ -22,7 +22,7 @@ class QuickstartConfig(FrozenModel):
     test_seed: int = Field(
         default=1_000_000, description="Seed of the held-out problems, which are in no training set."
     )
-    train_problems: int = Field(default=180, ge=1, description="Problems whose traces are labelled.")
+    train_problems: int = Field(default=220, ge=1, description="Problems whose traces are labelled.")
     train_samples: int = Field(default=2, ge=1, description="Traces per training problem.")
     rollouts: int = Field(
         default=4, ge=1, description="Completions per step prefix for the Monte Carlo labels."
