@@ -70,7 +70,7 @@ from surefoot.segment import Line
 from surefoot.stats import Interval, bootstrap_mean, measure_monitorability, roc_auc
 
 NAMES: Final = tuple(name for name in ORGANISMS if name != "mixed")
-FRESH_SEED: Final = 901
+FRESH_SEED: Final = 902
 """Of the problems; the organisms were trained and looked at with others."""
 Figures = list[dict[str, Any]]
 
