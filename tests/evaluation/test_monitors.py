@@ -90,7 +90,6 @@ def test_intervention_bounds_stand_next_to_the_truth():
 
 
 def test_the_lab_checker_and_verifiers_are_monitors():
-    rng = np.random.default_rng(1)
     items = []
     for number, problem in enumerate(generate_problems(20, seed=4)):
         text = worked_solution(parse_problem(problem.text))
@@ -114,7 +113,6 @@ def test_the_lab_checker_and_verifiers_are_monitors():
 
     assert np.isnan(verifier_monitor(Third())(items)[0])
     assert verifier_monitor(Third())(items)[1:3].tolist() == [1.0, 0.0]
-    assert rng is not None
 
 
 def test_views_of_a_text_and_of_an_agents_run():
