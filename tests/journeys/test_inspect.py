@@ -102,3 +102,13 @@ def test_the_findings_are_labels_of_the_imported_runs(results: Path) -> None:
         (traces[0].id, 2, 1.0),
         (traces[1].id, 2, -1.0),
     ]
+
+
+def test_the_folder_of_an_import_can_be_inspected(results: Path) -> None:
+    good("import", "results.json", "--out", "mine")
+    shown = good("inspect", "mine")
+    assert shown.err == ""
+    words = " ".join(shown.out.split())
+    assert "first suspicious step in 1 of 4 traces" in words
+    assert "surefoot import" not in words
+    assert "surefoot label verify mine/traces.jsonl --problems mine/problems.jsonl --verifier" in words

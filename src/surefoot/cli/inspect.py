@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import webbrowser
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import mkdtemp
 from textwrap import fill
@@ -19,6 +19,7 @@ from surefoot.cli.terminal import echo, note
 from surefoot.errors import RunError
 from surefoot.formats import ImportSettings
 from surefoot.io import ReadReport, read_records, write_json
+from surefoot.io.sources import files_of
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Inspect(Command):
     """
 
     files: Annotated[tuple[str, ...], Flag(argument=True, metavar="FILE")] = Field(min_length=1)
-    """Files in any format that `surefoot import` reads, or records of this package."""
+    """Files in any format that `surefoot import` reads, records of this package, or a folder of them."""
     reader: Annotated[str | None, Flag(name="--from")] = None
     """Name of the format; detected from the content by default."""
     columns: Annotated[ImportSettings, OptionGroup(title="Columns")] = ImportSettings()
@@ -99,7 +100,7 @@ class Inspect(Command):
         if self.as_json:
             echo(json.dumps(inspection.to_json(), indent=2, ensure_ascii=False))
         else:
-            _print(inspection, self.files)
+            _print(inspection, names)
         if self.open_page and not (page and webbrowser.open(page.resolve().as_uri())):
             raise RunError(f"no browser can be opened; the page is {page}")
 
@@ -109,7 +110,8 @@ class Inspect(Command):
 
         for file, name in names.items():
             if name == RECORDS:
-                yield from _records(file, context)
+                for path in files_of(file):
+                    yield from _records(path, context)
                 continue
             is_log = FORMATS[name].read_log is not None if name in FORMATS else False
             for item in import_traces(file, name, context):
@@ -119,16 +121,21 @@ class Inspect(Command):
                 yield ImportedTrace(problem=item.problem, trace=trace, labels=item.labels)
 
 
-def _records(file: str, context: ImportContext) -> Iterator[Readable]:
-    """Records of this package, of one class per file."""
-    from surefoot.formats import ImportedTrace
+def _record_class(file: Path) -> type[Record]:
+    """The class of a file's records, from its first row."""
     from surefoot.formats.rows import raw_rows
-    from surefoot.segment import cut_trace
 
     row = next((row for _, row in raw_rows(file) if isinstance(row, dict)), {})
     fields: dict[str, type[Record]] = {"scores": StepScores, "step": StepLabel, "problem_id": Trace}
-    record = next((kind for name, kind in fields.items() if name in row), Problem)
-    for item in read_records(file, record, report=context.report):
+    return next((kind for name, kind in fields.items() if name in row), Problem)
+
+
+def _records(file: Path, context: ImportContext) -> Iterator[Readable]:
+    """Records of this package, of one class per file."""
+    from surefoot.formats import ImportedTrace
+    from surefoot.segment import cut_trace
+
+    for item in read_records(file, _record_class(file), report=context.report):
         if isinstance(item, StepScores):
             yield item
         elif isinstance(item, Trace):
@@ -139,8 +146,8 @@ def _records(file: str, context: ImportContext) -> Iterator[Readable]:
             yield ImportedTrace(problem=item, trace=None)
 
 
-def _print(inspection: Inspection, files: Iterable[str]) -> None:
-    """The result as plain text, at most 80 columns wide."""
+def _print(inspection: Inspection, formats: Mapping[str, str]) -> None:
+    """The result as plain text, at most 80 columns wide; ``formats`` by file."""
     from surefoot.evaluation.inspection import CHECKS
 
     echo("\nContents")
@@ -170,7 +177,7 @@ def _print(inspection: Inspection, files: Iterable[str]) -> None:
         _line(finding.reason, first=5, further=5)
         _line(f"> {finding.quote}", first=5, further=7)
     echo("\nNext")
-    for command in _next(inspection, " ".join(files)):
+    for command in _next(inspection, formats):
         _line(command)
 
 
@@ -179,17 +186,26 @@ def _line(text: str, *, first: int = 2, further: int = 4) -> None:
     echo(fill(text, 80, initial_indent=" " * first, subsequent_indent=" " * further))
 
 
-def _next(inspection: Inspection, files: str) -> Iterator[str]:
+def _next(inspection: Inspection, formats: Mapping[str, str]) -> Iterator[str]:
     """The commands that make sense with these contents."""
+    from surefoot.formats import RECORDS
     from surefoot.labelling.verifiers.tool_calls import TOOL_RULES
 
+    paths: dict[type[Record], str] = {
+        Problem: "runs/problems.jsonl", Trace: "runs/traces.jsonl", StepLabel: "runs/labels.jsonl"
+    }  # fmt: skip
+    for file, name in formats.items():
+        if name == RECORDS:
+            paths |= {_record_class(path): str(path) for path in files_of(file)}
     contents = inspection.contents
     if not contents.get("traces"):
-        yield f"surefoot sample {files} --policy MODEL --n 4 --out traces.jsonl"
+        source = " ".join(formats) if RECORDS not in formats.values() else paths[Problem]
+        yield f"surefoot sample {source} --policy MODEL --n 4 --out traces.jsonl"
         return
-    yield f"surefoot import {files} --out runs"
-    problems = "--problems runs/problems.jsonl"
-    verify = f"surefoot label verify runs/traces.jsonl {problems} --verifier"
+    if others := [file for file, name in formats.items() if name != RECORDS]:
+        yield f"surefoot import {' '.join(others)} --out runs"
+    problems = f"--problems {paths[Problem]}"
+    verify = f"surefoot label verify {paths[Trace]} {problems} --verifier"
     if contents.get("with gold calls"):
         yield f"{verify} gold-calls --out labels.jsonl"
     if inspection.findings.keys() & set(TOOL_RULES):
@@ -197,7 +213,7 @@ def _next(inspection: Inspection, files: str) -> Iterator[str]:
     if "arithmetic" in inspection.findings:
         yield f"{verify} arithmetic --out labels.jsonl"
     if not inspection.labels:
-        yield f"surefoot label judge runs/traces.jsonl {problems} --policy MODEL --out judged.jsonl"
+        yield f"surefoot label judge {paths[Trace]} {problems} --policy MODEL --out judged.jsonl"
     else:
-        labels = "--labels runs/labels.jsonl"
-        yield f"surefoot train prm runs/traces.jsonl {labels} {problems} --base MODEL --out prm"
+        labels = f"--labels {paths[StepLabel]}"
+        yield f"surefoot train prm {paths[Trace]} {labels} {problems} --base MODEL --out prm"

@@ -109,6 +109,16 @@ def test_an_identifier_from_nowhere():
     assert reasons(said("The parcel is P4711."), rules=("schema",)) == {}
 
 
+def test_without_tools_an_agent_may_report_what_it_observed():
+    problem = Problem(text="Find the parcel")
+    chat = segment_trace(Trace(problem_id=problem.id, messages=(said("The page shows parcel P47110."),)))
+    [[verdict]] = ToolCallVerifier().verify([ProblemTrace(problem=problem, trace=chat)])
+    assert verdict.value is None
+    with_tools = segment_trace(chat.model_copy(update={"tools": TOOLS}))
+    [[verdict]] = ToolCallVerifier().verify([ProblemTrace(problem=problem, trace=with_tools)])
+    assert (verdict.value, verdict.reason.partition(":")[0]) == (-1, "unsupported-claim")
+
+
 def test_a_policy_with_the_verifier_and_with_the_problem():
     paid = "latest('look', {'order': args.order}).state == 'paid'"
     policy = ToolPolicy(

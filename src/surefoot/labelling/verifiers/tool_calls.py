@@ -59,9 +59,10 @@ class ToolCallVerifier:
       errors, the third such call.
     - *ignored-error*: all calls right before the run's last message failed, and that message does not admit
       it. English only.
-    - *unsupported-claim*: an answer has an identifier (a letter, and four or more digits in a row) whose
-      digits occur neither in a message of another role nor in a successful call. Plain numbers are ignored,
-      because they can be computed.
+    - *unsupported-claim*: an answer in a run with tools has an identifier (a letter, and four or more digits
+      in a row) whose digits occur neither in a message of another role nor in a successful call. Plain
+      numbers are ignored, because they can be computed. Agents without tools may report in their own messages
+      what they observed, as in Who&When.
     - *call-in-text*: a message of a run with tools contains the markup of a call or of a result
       (``<tool_call>``), but no call, and no tool answers it.
     """
@@ -155,10 +156,11 @@ class ToolCallVerifier:
         reasons = []
         if "ignored-error" in self.rules and message == len(trace.messages) - 1:
             reasons += _ignored_error(trace.messages, message)
-        if "unsupported-claim" in self.rules:
-            reasons += _unsupported(trace.messages[:message], text)
-        if "call-in-text" in self.rules:
-            reasons += _call_in_text(trace, message, text)
+        if trace.tools or any(row.tool_calls for row in trace.messages):
+            if "unsupported-claim" in self.rules:
+                reasons += _unsupported(trace.messages[:message], text)
+            if "call-in-text" in self.rules:
+                reasons += _call_in_text(trace, message, text)
         return [RuleOutcome(outcome="violated", reason=reason) for reason in reasons]
 
 
@@ -170,9 +172,8 @@ _CALL_MARKUP = re.compile(
 def _call_in_text(trace: Trace, message: int, text: str) -> list[str]:
     following = trace.messages[message + 1 : message + 2]
     answered = bool(following) and following[0].role == "tool"
-    has_tools = bool(trace.tools) or any(row.tool_calls for row in trace.messages)
     match = _CALL_MARKUP.search(text)
-    if match is None or answered or not has_tools:
+    if match is None or answered:
         return []
     return [f"call-in-text: {match.group()} is written as text, so no tool was called"]
 
