@@ -76,7 +76,7 @@ def rl(options: argparse.Namespace) -> Figures:
 def rl_shop(options: argparse.Namespace) -> Figures:
     from _agents_rl_shop import shop_rl_figures
 
-    return shop_rl_figures(options.quick)
+    return shop_rl_figures(options.quick, options.first_seed)
 
 
 PARTS: Mapping[str, Callable[[argparse.Namespace], Figures]] = {
@@ -105,6 +105,7 @@ def main() -> None:
     parser.add_argument("--states", type=Path, help="learned: folder for its states, to be used again")
     parser.add_argument("--adapters", type=Path, help="learned: train adapters of it, too, in this folder")
     parser.add_argument("--prm", help="guard: reward model whose scores instructions may move")
+    parser.add_argument("--first-seed", type=int, default=0, help="rl_shop: methods were developed on 0 to 2")
     measure(parser, PARTS)
 
 
