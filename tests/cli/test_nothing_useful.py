@@ -179,6 +179,7 @@ evaluate who-and-when e --data e --out out
 evaluate best-of-n e --traces e --out out
 evaluate monitor --problems e --traces e --out out
 evaluate calibration e --problems e --traces e --labels e --out out
+calibrate judge e e --traces e --out out
 audit gaming e --problems e --traces e --labels e --out out
 audit outcome e --problems e --traces e --labels e --out out
 audit clean e --problems e --traces e --labels e --out out

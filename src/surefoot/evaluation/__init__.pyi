@@ -7,6 +7,9 @@ from .best_of_n import evaluate_best_of_n as evaluate_best_of_n
 from .inspection import Finding as Finding
 from .inspection import Inspection as Inspection
 from .inspection import inspect_traces as inspect_traces
+from .judge_calibration import JudgeCalibration as JudgeCalibration
+from .judge_calibration import calibrate_judge as calibrate_judge
+from .judge_calibration import judge_section as judge_section
 from .label_audit import LabelAudit as LabelAudit
 from .label_audit import audit_labels as audit_labels
 from .label_audit import label_section as label_section

@@ -22,6 +22,8 @@ from .monitorability import chance_gmean2 as chance_gmean2
 from .monitorability import eligible as eligible
 from .monitorability import gate_power as gate_power
 from .monitorability import measure_monitorability as measure_monitorability
+from .prediction_powered import CorrectedMean as CorrectedMean
+from .prediction_powered import prediction_powered_mean as prediction_powered_mean
 from .rater_agreement import Agreement as Agreement
 from .rater_agreement import agreement as agreement
 from .rater_agreement import cohens_kappa as cohens_kappa

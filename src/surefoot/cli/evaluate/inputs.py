@@ -51,7 +51,7 @@ class ReportCommand(Command):
     """Also print the findings and the tables of the report."""
 
     def outputs(self) -> list[Path]:
-        """The report's files; the directory may also hold other reports and stored scores."""
+        """The report's files first; the directory may also hold other reports and stored scores."""
         name = self.path().split()[-1]
         return [self.out / f"{name}.{ending}" for ending in ("json", "html")]
 
@@ -75,7 +75,7 @@ class ReportCommand(Command):
         from surefoot.evaluation.report import Report, first_screen_of, to_json
 
         self.folder()
-        for_json, for_html = self.outputs()
+        for_json, for_html = self.outputs()[:2]
         inputs = self.model_dump(mode="json", exclude={"tables"})
         findings = {section.title: list(section.findings) for section in sections}
         first = first_screen_of(sections, origin_of(self, for_json.name), examples or worked_examples(judged))

@@ -1,0 +1,109 @@
+"""Calibration of a judge: corrected rate, agreement by kind and position, changes, and the command."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+from command_line import good, refused
+
+from surefoot.evaluation import calibrate_judge, judge_section
+from surefoot.io import write_records
+from surefoot.records import Evidence, Step, StepLabel, Trace
+
+OLD, NEW = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 6, 1, tzinfo=UTC)
+
+
+def trace_of(number, steps=5):
+    spans = tuple(Step(start=n, end=n + 1, kind="thought" if n % 2 else "tool_call") for n in range(steps))
+    return Trace(id=f"t{number}", problem_id=f"p{number}", text="." * steps, steps=spans)
+
+
+def labels_of(table, *, rater="people", created=OLD):
+    return [
+        StepLabel(
+            trace_id=f"t{number}",
+            step=step,
+            kind="correctness",
+            value=-1.0 if wrong else 1.0,
+            source=rater,
+            evidence=Evidence(rater=rater),
+            created=created,
+        )
+        for number, row in table.items()
+        for step, wrong in enumerate(row)
+    ]
+
+
+@pytest.fixture(scope="module")
+def study():
+    """200 traces of 5 steps, people on 60 of them, and a judge with false alarms at calls."""
+    rng = np.random.default_rng(0)
+    wrong = rng.random((200, 5)) < 0.2
+    strict = wrong | ((np.arange(5) % 2 == 0) & (rng.random((200, 5)) < 0.4))
+    lenient = strict & (rng.random((200, 5)) < 0.5)
+    return [trace_of(number) for number in range(200)], wrong, strict, lenient
+
+
+def test_the_rate_is_corrected_and_agreement_is_by_kind(study):
+    traces, wrong, strict, _ = study
+    gold = labels_of(dict(enumerate(wrong[:60])))
+    result = calibrate_judge(traces, gold, {"judge": labels_of(dict(enumerate(strict)), rater="m#1")})
+    [rate] = result.rates
+    assert rate.judged.value == pytest.approx(strict.mean())
+    assert rate.gold_only.value == pytest.approx(wrong[:60].mean())
+    assert rate.corrected.includes(wrong.mean())
+    assert not rate.corrected.includes(strict.mean())
+    assert np.ptp(rate.corrected.bounds) < np.ptp(rate.gold_only.bounds)
+    rows = {(row.by, row.value): row for row in result.quality}
+    total = rows["all", "all"]
+    assert total.base_rate == pytest.approx(wrong[:60].mean())
+    assert total.sensitivity.value == 1
+    calls = ~wrong[:60, ::2]
+    assert rows["kind", "tool_call"].specificity.value == pytest.approx((~strict[:60, ::2])[calls].mean())
+    assert rows["kind", "thought"].specificity.value == rows["fifth", "2"].specificity.value == 1
+    assert result.raters == {"judge": ("m#1",)}
+    screen = judge_section(result)
+    assert "corrected by 300 gold labels of 60 problems" in screen.sentence
+    assert screen.cards["judge"][1].verdict == "no"
+    assert "base rate of" in screen.cards["judge"][0].text
+
+
+def test_two_dates_and_two_instructions_are_compared(study):
+    traces, wrong, strict, lenient = study
+    gold = labels_of(dict(enumerate(wrong[:60])))
+    half = labels_of({n: strict[n] for n in range(0, 200, 2)}, created=OLD)
+    half += labels_of({n: lenient[n] for n in range(1, 200, 2)}, created=NEW)
+    judges = {"judge": half, "without": labels_of(dict(enumerate(lenient)), rater="m#2")}
+    result = calibrate_judge(traces, gold, judges, since=datetime(2026, 3, 1, tzinfo=UTC))
+    clause, dates = result.changes[:2]
+    assert (clause.steps, dates.steps) == (1000, 0)
+    assert clause.rate_change.value == pytest.approx((lenient - 1.0 * strict)[::2].sum() / 1000)
+    before = (strict - 1.0 * wrong)[:60:2].mean()
+    assert dates.bias_change.value == pytest.approx((lenient - 1.0 * wrong)[1:60:2].mean() - before)
+    assert dates.bias_change.high < 0
+    assert "the bias changed" in judge_section(result).findings[1]
+
+
+def test_the_command_stores_the_result_beside_the_labels(study, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    traces, wrong, strict, _ = study
+    write_records("t.jsonl", traces)
+    write_records("gold.jsonl", labels_of(dict(enumerate(wrong[:60]))))
+    write_records("judge.jsonl", labels_of(dict(enumerate(strict)), rater="m#1"))
+    words = ("calibrate", "judge", "gold.jsonl", "judge.jsonl", "--traces=t.jsonl", "--draws=50", "--out=c")
+    assert "corrected by 300 gold labels" in good(*words).out
+    stored = json.loads((tmp_path / "judge.jsonl.calibration.json").read_text())
+    assert stored["schema"] == "surefoot.judge-calibration/1"
+    assert stored["rates"][0]["corrected"]["low"] < wrong.mean() < stored["rates"][0]["corrected"]["high"]
+    assert stored["sha256"] == json.loads((tmp_path / "c" / "judge.json").read_text())["sha256"]
+    assert len(stored["sha256"]["gold"]) == 64
+    assert "add --force" in refused(*words)
+    empty = labels_of({0: wrong[0]})
+    write_records("one.jsonl", empty)
+    says = refused("calibrate", "judge", "one.jsonl", "judge.jsonl", "--traces=t.jsonl", "--out=d", "--force")
+    assert "gold labels of 1 problems" in says
+    assert not math.isnan(stored["quality"][0]["base_rate"])
