@@ -30,6 +30,7 @@ from surefoot.scores import Aggregator
 from surefoot.training.config import (
     ImplicitConfig,
     OutcomeTargets,
+    ProbeConfig,
     StepTargets,
     TrainingConfig,
     TrainingLog,
@@ -80,7 +81,7 @@ class TrainCommand(Command):
         self,
         work: Callable[[Progress], TrainingResult],
         items: str,
-        held_out: LabelledTraces | None = None,
+        held_out: Iterable[LabelledTrace] | None = None,
     ) -> None:
         """Run ``work`` in the run directory ``out``, unless it is finished, and report the result.
 
@@ -102,7 +103,7 @@ class TrainCommand(Command):
         mean = f"mean loss of the last {len(tail)}: {sum(tail) / len(tail):.4f}"
         note(f"{self.out}: {', '.join([f'{updates} updates', mean, *remarks])}")
 
-    def trust(self, held_out: LabelledTraces | None) -> list[str]:
+    def trust(self, held_out: Iterable[LabelledTrace] | None) -> list[str]:
         """Measure the saved checkpoint on held-out problems, store that with it, and say it."""
         from surefoot.models.card import read_card, write_card
         from surefoot.models.loading import load_prm
@@ -117,28 +118,23 @@ class TrainCommand(Command):
         return [str(trust)]
 
 
-class ClassifierCommand(TrainCommand):
-    """A trunk with a head that is read at the steps: PRMs and ORMs."""
+class StepCommand(TrainCommand):
+    """Models that are read at the steps."""
 
     prompt: PromptFormat = PromptFormat()
     max_length: int = Field(default=2048, ge=8)
     """Tokens of a trace; later steps are left out and counted."""
-    windows: bool = False
-    """Read a longer trace in windows, each with the task and the latest steps, in training and whenever the
-    model scores."""
-    marker: str | None = Field(default=None, min_length=1)
-    """Text inserted after each step, at which its score is read, e.g. `<extra_0>`."""
     validation: float | None = Field(default=None, ge=0, le=0.9)
     """Share of the problems to hold out; the weights that do best on them are saved. If not given, a tenth of
     200 problems or more is held out only to say how far the model can be trusted."""
 
-    def card(self, training: TrainingConfig, **facts: Any) -> CheckpointCard:
+    def card(self, **facts: Any) -> CheckpointCard:
         """The card of the checkpoint to train."""
         from surefoot.models.card import CheckpointCard
         from surefoot.models.encoding import Encoding
 
         encoding = fill(Encoding, self, **vars(self.prompt))
-        return CheckpointCard(encoding=encoding, base=self.base, frozen_trunk=training.freeze_trunk, **facts)
+        return CheckpointCard(encoding=encoding, base=self.base, **facts)
 
     def split(self, items: LabelledTraces) -> tuple[LabelledTraces, LabelledTraces | None]:
         """Split the items into training and held-out problems, by the problems' ids.
@@ -154,6 +150,16 @@ class ClassifierCommand(TrainCommand):
         if not (training and held_out):
             raise RunError(f"--validation {share:g} of {problems} problems leaves nothing on one side")
         return training, held_out
+
+
+class ClassifierCommand(StepCommand):
+    """A trunk with a head that is read at the steps: PRMs and ORMs."""
+
+    windows: bool = False
+    """Read a longer trace in windows, each with the task and the latest steps, in training and whenever the
+    model scores."""
+    marker: str | None = Field(default=None, min_length=1)
+    """Text inserted after each step, at which its score is read, e.g. `<extra_0>`."""
 
     def examples(
         self, model: RewardModel, items: LabelledTraces, targets: StepTargets | OutcomeTargets
@@ -247,7 +253,7 @@ class TrainPRM(ClassifierCommand):
         with checked_options():
             check_kinds(kinds, targets)
         card = self.card(
-            self.training,
+            frozen_trunk=self.training.freeze_trunk,
             kind="prm",
             aggregation=self.aggregation,
             score_means=_meaning(kinds),
@@ -297,7 +303,11 @@ class TrainORM(ClassifierCommand):
 
     def run(self) -> None:
         card = self.card(
-            self.training, kind="orm", aggregation="last", score_means="outcome", label_source="outcome"
+            frozen_trunk=self.training.freeze_trunk,
+            kind="orm",
+            aggregation="last",
+            score_means="outcome",
+            label_source="outcome",
         )
         items = labelled(self.problems, self.traces, [])
         training, held_out = self.split(items)
@@ -352,6 +362,97 @@ class TrainImplicit(TrainCommand):
             return log, data.dropped, ()
 
         self.train(work, items.digest)
+
+
+class TrainProbe(StepCommand):
+    """Train a linear probe: what a policy's hidden states tell while it writes a step.
+
+    The probe learns which steps are good from labels, from the traces' outcomes, or from the interventions of
+    `surefoot audit faithfulness`: whether the answer will follow the hint, or is known already. Layer, token
+    and steps are chosen by cross-validation on the training problems, and what the probe is worth is measured
+    on the others, next to the length and position of a step. A third of the problems is held out.
+
+    Example: `surefoot train probe traces.jsonl --problems problems.jsonl --labels labels.jsonl --base lab
+    --out probe`
+
+    Example: `surefoot train probe --interventions audit/interventions.jsonl --base lab:alternating
+    --out probe`
+    """
+
+    base: str
+    """Policy to read: `lab`, `lab:covert` (or another organism), a checkpoint directory or a hub name."""
+    problems: o.Problems | None = None  # type: ignore[assignment]  # not with interventions
+    traces: o.TracesArgument | None = None
+    labels: Annotated[str | None, o.INPUT] = None
+    """File of step labels; without it the outcome of a trace is the label of its steps."""
+    interventions: Annotated[str | None, o.INPUT] = None
+    """File `interventions.jsonl` of `audit faithfulness`, in place of problems and traces; the prompt and the
+    policy must be those of the audit."""
+    target: Literal["follows", "known"] = "follows"
+    """With `--interventions`: the answer will follow the hint, or the answer is known already."""
+    validation: float = Field(default=1 / 3, gt=0, le=0.9)
+    """Share of the problems to hold out; nothing is chosen on them."""
+    training: Annotated[ProbeConfig, TRAINING] = ProbeConfig()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if bool(self.interventions) == bool(self.problems and self.traces):
+            raise ValueError("give 'traces' and 'problems', or 'interventions'")
+        if self.interventions and self.labels:
+            raise ValueError("'labels' are for 'traces'; 'interventions' have their own")
+        return self
+
+    def run(self) -> None:
+        from surefoot.models.card import PROBE
+
+        items = self._interventions(self.interventions) if self.interventions else self._traces()
+        held_out = [item for item in items if is_held_out(item.problem.id, self.validation)]
+        training = [item for item in items if not is_held_out(item.problem.id, self.validation)]
+        if not (training and held_out):
+            raise RunError(f"--validation {self.validation:g} of these problems leaves nothing on one side")
+        config, by_trace = self.training, self.labels is None and self.target == "follows"
+        if by_trace and not config.steps:
+            config = config.model_copy(update={"steps": ("every", "opening", "middle", "closing")})
+        kinds, sources = _kinds_and_sources(label for item in items for label in item.labels)
+        about: Any = {"kind": "prm", "score_means": _meaning(kinds), "label_source": sources}
+        card = self.card(family=PROBE, frozen_trunk=True, **about)
+
+        def work(progress: Progress) -> TrainingResult:
+            from surefoot.models.kinds.probe import LinearProbe
+            from surefoot.training.probe import train_probe
+
+            probe = LinearProbe.initialise(o.lab_policy(self.base), card, loading=self.loading)
+            log = train_probe(probe, training, config, self.out)
+            progress(1, 1, log.losses[-1])
+            where = probe.settings
+            read = (
+                f"the {where.position} token of {where.steps} step in layer {where.layer} of {probe.layers}"
+            )
+            return log, {}, [f"reads {read} (AUC {where.training_auc:.2f} in training)"]
+
+        self.train(work, content_id(*items), held_out)
+
+    def _traces(self) -> list[LabelledTrace]:
+        """Labelled traces; without labels those with an outcome."""
+        from surefoot.training.probe import outcome_at_each_step
+
+        if self.labels:
+            return list(labelled(self.problems or "", self.traces or "", read_table(self.labels, StepLabel)))
+        items = map(outcome_at_each_step, labelled(self.problems or "", self.traces or "", []))
+        usable = [item for item in items if item.labels]
+        if not usable:
+            raise RunError(f"{self.traces}: no trace has an 'outcome'; give --labels")
+        return usable
+
+    def _interventions(self, path: str) -> list[LabelledTrace]:
+        from surefoot.evaluation.audits.interventions import FaithfulnessRow, reasoning_to_probe
+
+        rows = read_table(path, FaithfulnessRow)
+        items = [item for row in rows if (item := reasoning_to_probe(row, self.target))]
+        note_count(len(rows) - len(items), f"problems left out: not known whether the answer '{self.target}'")
+        if not items:
+            raise RunError(f"{path}: no problem says whether the answer '{self.target}'; is there a hint?")
+        return items
 
 
 class TrainVerifier(TrainCommand):

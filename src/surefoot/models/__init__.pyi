@@ -18,6 +18,8 @@ from .kinds.generative import load_verifier as load_verifier
 from .kinds.implicit import ImplicitPRM as ImplicitPRM
 from .kinds.implicit import implicit_scores as implicit_scores
 from .kinds.label_scorer import LabelScorer as LabelScorer
+from .kinds.probe import LinearProbe as LinearProbe
+from .kinds.probe import ProbeScorer as ProbeScorer
 from .kinds.verifier_format import VerifierFormat as VerifierFormat
 from .kinds.yes_no import OpenAIYesNo as OpenAIYesNo
 from .kinds.yes_no import TransformersYesNo as TransformersYesNo

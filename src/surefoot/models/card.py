@@ -33,8 +33,10 @@ CALIBRATION = "calibration.json"
 
 HEAD, IMPLICIT_SETTINGS, VERIFIER_FORMAT = "head.safetensors", "implicit.json", "verifier.json"
 """What a step classifier, an implicit and a generative checkpoint hold besides the card and the weights."""
+PROBE_SETTINGS = "probe.json"
+"""Where a probe reads, besides its head."""
 
-CLASSIFIER, IMPLICIT, GENERATIVE = OWN = ("surefoot", "implicit", "generative")
+CLASSIFIER, IMPLICIT, GENERATIVE, PROBE = OWN = ("surefoot", "implicit", "generative", "probe")
 """Families of the checkpoints trained here."""
 
 SERVER = "server"

@@ -17,6 +17,8 @@ from surefoot.models.card import (
     IMPLICIT,
     IMPLICIT_SETTINGS,
     OWN,
+    PROBE,
+    PROBE_SETTINGS,
     VERIFIER_FORMAT,
     read_card,
 )
@@ -28,11 +30,12 @@ from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.kinds.confidence import ConfidenceScorer, Measure, split_measure
 from surefoot.models.kinds.ensemble import Ensemble
 from surefoot.models.kinds.implicit import ImplicitPRM
+from surefoot.models.kinds.probe import LinearProbe, ProbeScorer
 from surefoot.models.lora import base_of
 from surefoot.models.scorer import CheckpointScorer, Scorer
 from surefoot.policies.devices import LOADING, Loading
 
-IDENTIFYING = (CARD, HEAD, IMPLICIT_SETTINGS, VERIFIER_FORMAT, "training.json", CALIBRATION)
+IDENTIFYING = (CARD, HEAD, IMPLICIT_SETTINGS, PROBE_SETTINGS, VERIFIER_FORMAT, "training.json", CALIBRATION)
 """Files of any kind that tell one checkpoint from another."""
 
 _FOR = {
@@ -265,6 +268,10 @@ def _own(directory: Path, *, name: str, family: str | None, options: Opening) ->
         options.refuse("reference", "chains", of="a step classifier")
         model = RewardModel.load(directory, base=options.base, loading=loading, trust_remote_code=trust)
         return Scorer(model, name=name, batch_tokens=loading.batch_tokens)
+    if card.family == PROBE:
+        options.refuse("reference", "chains", of="a probe")
+        probe = LinearProbe.load(directory, base=options.base, loading=loading, trust_remote_code=trust)
+        return ProbeScorer(probe, name=name, batch_tokens=loading.batch_tokens)
     if card.family == IMPLICIT:
         options.refuse("chains", of="an implicit reward model")
         implicit = ImplicitPRM.load(

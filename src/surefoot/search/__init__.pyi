@@ -40,3 +40,4 @@ from .selection import knockout as knockout
 from .selection import select_among as select_among
 from .space import Space as Space
 from .space import Steps as Steps
+from .trust import measure_trust as measure_trust

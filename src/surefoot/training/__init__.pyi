@@ -3,6 +3,7 @@ from .classifier import train as train
 from .config import ImplicitConfig as ImplicitConfig
 from .config import LoopConfig as LoopConfig
 from .config import OutcomeTargets as OutcomeTargets
+from .config import ProbeConfig as ProbeConfig
 from .config import SFTConfig as SFTConfig
 from .config import StepTargets as StepTargets
 from .config import TrainingConfig as TrainingConfig
@@ -19,6 +20,9 @@ from .examples import build_pairs as build_pairs
 from .examples import stored_examples as stored_examples
 from .implicit import build_outcome_examples as build_outcome_examples
 from .implicit import train_implicit as train_implicit
+from .probe import fit_probe as fit_probe
+from .probe import outcome_at_each_step as outcome_at_each_step
+from .probe import train_probe as train_probe
 from .sft import Demonstration as Demonstration
 from .sft import build_cloning_examples as build_cloning_examples
 from .sft import clone_steps as clone_steps

@@ -155,6 +155,30 @@ class VerifierConfig(SFTConfig):
     learning_rate: float = Field(default=6e-5, gt=0, description="Highest learning rate.")
 
 
+class ProbeConfig(FrozenModel):
+    """What a linear probe tries; the choice is made by cross-validation over training problems."""
+
+    layers: tuple[int, ...] = Field(
+        default=(), description="Layers, 0 = embeddings; by default five, evenly spread."
+    )
+    positions: tuple[Literal["before", "first", "middle", "late", "last"], ...] = Field(
+        default=("before", "first", "middle", "late", "last"),
+        min_length=1,
+        description="Token of a step: `before` it, its `first`, the `middle` one, the one before its last "
+        "(`late`), its `last`.",
+    )
+    steps: tuple[Literal["every", "opening", "middle", "closing"], ...] = Field(
+        default=(),
+        description="Steps that are read: `every`, or one a trace; by default every step for labels of "
+        "steps, and all four are tried for outcomes.",
+    )
+    folds: int = Field(default=5, ge=2, description="Folds of the cross-validation, by problem.")
+    strength: float = Field(
+        default=0.1, gt=0, description="Inverse of the L2 penalty on standardised states (scikit-learn's C)."
+    )
+    seed: int = Field(default=0, description="Seed of the folds.")
+
+
 class StepTargets(FrozenModel):
     """A PRM's targets: the labels of the steps.
 

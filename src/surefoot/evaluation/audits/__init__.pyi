@@ -32,6 +32,7 @@ from .interventions import HINTS as HINTS
 from .interventions import FaithfulnessRow as FaithfulnessRow
 from .interventions import Interventions as Interventions
 from .interventions import TextTests as TextTests
+from .interventions import reasoning_to_probe as reasoning_to_probe
 from .outcome import OutcomeAudit as OutcomeAudit
 from .outcome import audit_outcome as audit_outcome
 from .outcome import outcome_section as outcome_section

@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from typing import Literal
 
 import numpy as np
 
@@ -25,8 +26,8 @@ from surefoot.evaluation.audits.settings import FaithfulnessSettings, HintName
 from surefoot.lab.notes import planted_mistakes, with_note
 from surefoot.lab.world import RESULT, ArithmeticChain, parse_problem
 from surefoot.policies.prompts import PromptFormat
-from surefoot.protocols import Policy, SampleRequest, Sampling, Segmenter
-from surefoot.records import FrozenModel, Problem, Record, content_id
+from surefoot.protocols import LabelledTrace, Policy, SampleRequest, Sampling, Segmenter
+from surefoot.records import FrozenModel, Problem, Record, Step, StepLabel, Trace, content_id
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +152,10 @@ class HintTests(FrozenModel):
     """Plain prompt and text, answered once more: the same."""
 
 
+ProbeTarget = Literal["follows", "known"]
+"""What a probe can learn from the tests: that the answer will follow the hint, or is known already."""
+
+
 class FaithfulnessRow(Record):
     """All tests of one problem."""
 
@@ -163,6 +168,41 @@ class FaithfulnessRow(Record):
 
     def __str__(self) -> str:
         return f"{self.problem_id}: {self.error or f'{len(self.tests)} prompts tested'}"
+
+
+def reasoning_to_probe(row: FaithfulnessRow, target: ProbeTarget) -> LabelledTrace | None:
+    """The reasoning of one problem as the policy wrote it, without the answer, and labels for a probe.
+
+    ``follows``: under the hint; every step is bad if the answer will be the claimed one. ``known``: without
+    it; a step is bad if the answer was already the same when the reasoning was cut short after it. ``None``
+    where this is unknown.
+    """
+    hint = HINTS.get(row.tests[-1].prompt) if row.tests else None  # type: ignore[call-overload]
+    good: dict[int, bool] = {}
+    if target == "follows":
+        if hint is None or row.hint is None or row.hint.follows is None:
+            return None
+        tests, text = row.tests[-1], hint.add(Problem(text=row.problem), row.hint.claimed[0]).text
+        good = dict.fromkeys(range(len(tests.steps)), not row.hint.follows)
+    else:
+        if not row.tests:
+            return None
+        tests, text = row.tests[0], row.problem
+        cuts = sorted({round(at) for at in np.linspace(0, len(tests.steps), len(tests.early))})
+        same = zip(cuts[1:-1], tests.early[1:-1], strict=True)
+        good = {cut - 1: not known for cut, known in same if known is not None}
+    ends = list(accumulate(map(len, tests.steps)))
+    if not good or not ends:
+        return None
+    steps = tuple(Step(start=end - len(step), end=end) for step, end in zip(tests.steps, ends, strict=True))
+    trace = Trace(problem_id=row.problem_id, text="".join(tests.steps), steps=steps)
+    labels = tuple(
+        StepLabel(
+            trace_id=trace.id, step=step, kind="value", value=float(is_good), source=f"faithfulness: {target}"
+        )
+        for step, is_good in good.items()
+    )
+    return LabelledTrace(problem=Problem(id=row.problem_id, text=text), trace=trace, labels=labels)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar, Self
 
 import torch
 from safetensors import SafetensorError
@@ -31,6 +32,8 @@ from surefoot.protocols import ProblemTrace
 class RewardModel(nn.Module):
     """Trunk and head. Call it with right-padded token ids; see :meth:`forward`."""
 
+    family: ClassVar[str] = CLASSIFIER
+
     def __init__(
         self, trunk: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, card: CheckpointCard
     ) -> None:
@@ -49,7 +52,7 @@ class RewardModel(nn.Module):
         *,
         loading: Loading = FLOAT32,
         trust_remote_code: bool = False,
-    ) -> RewardModel:
+    ) -> Self:
         """A new reward model on the trunk of any transformers checkpoint, with a zero head (score ½).
 
         A tokenizer without a pad token is fine: padding is masked and never read. A marker of the card's
@@ -74,7 +77,7 @@ class RewardModel(nn.Module):
         base: str | Path | None = None,
         loading: Loading = LOADING,
         trust_remote_code: bool = False,
-    ) -> RewardModel:
+    ) -> Self:
         """Load what :meth:`save` wrote, from a directory or hub name (``owner/name@revision``).
 
         A checkpoint that holds an adapter alone loads its trunk from ``base``, by default from where it was
@@ -82,14 +85,13 @@ class RewardModel(nn.Module):
         """
         directory = checkpoint_directory(directory) if is_hub_name(directory) else Path(directory)
         card = read_card(directory)
-        if card.family != CLASSIFIER:
+        if card.family != cls.family:
             raise CheckpointError(
-                f"{directory / CARD}: family {card.family!r} is not a step classifier; load_prm opens every "
-                "kind"
+                f"{directory / CARD}: family {card.family!r} is not {cls.family!r}; load_prm opens every kind"
             )
         if not (directory / HEAD).is_file():
             raise CheckpointError(f"{directory} is not a surefoot checkpoint: {HEAD} is missing")
-        card = verified_card(directory, family=CLASSIFIER)
+        card = verified_card(directory, family=cls.family)
         trunk, tokenizer = load_adapted(
             AutoModel,
             directory,
