@@ -210,7 +210,7 @@ def test_skyrl_accepts_the_output_and_its_batch_has_each_turns_reward() -> None:
         output["loss_masks"],
         output["rollout_logprobs"],
     )
-    masks, rewards = ([tensor for tensor in batch if tensor is not None][index] for index in (3, 4))
+    rewards, masks = batch[3:5]
     for row, (mask, reward) in enumerate(zip(masks, rewards, strict=True)):
         paid = reward[reward != 0].tolist()
         assert paid == [[0.25, 0.75], [1.0]][row]
