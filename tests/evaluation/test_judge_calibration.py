@@ -102,6 +102,11 @@ def test_the_command_stores_the_result_beside_the_labels(study, tmp_path, monkey
     assert stored["sha256"] == json.loads((tmp_path / "c" / "judge.json").read_text())["sha256"]
     assert len(stored["sha256"]["gold"]) == 64
     assert "add --force" in refused(*words)
+    dated = ("--since=2026-01-01T00:00:00Z", "--out=e")
+    assert "none of its 0 labels" in refused(*words[:-1], *dated, "--force")
+    assert "--since 2026-01-01 lacks a time zone" in refused(
+        *words[:-1], "--since=2026-01-01", "--out=e", "--force"
+    )
     empty = labels_of({0: wrong[0]})
     write_records("one.jsonl", empty)
     says = refused("calibrate", "judge", "one.jsonl", "judge.jsonl", "--traces=t.jsonl", "--out=d", "--force")

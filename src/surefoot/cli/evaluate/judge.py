@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AwareDatetime, Field
+from pydantic import Field, field_validator
 
 from surefoot.cli import options as o
 from surefoot.cli.evaluate.inputs import ReportCommand, named
@@ -39,11 +40,17 @@ class CalibrateJudge(ReportCommand):
     sources: o.Sources = Field(min_length=1)
     """Files of the judge's labels, as NAME=FILE or FILE; the first is calibrated."""
     traces: o.Traces
-    since: AwareDatetime | None = None
+    since: str | None = None
     """Compare the judge's labels before and from this time, such as 2026-11-01T00:00:00Z."""
     by_rater: bool = Field(default=False, description="Treat each rater of a file as a separate judge.")
     good_above: float = Field(default=0.0, ge=0, le=1, description="A value label above this is good.")
     neutral: o.NeutralRule = "good"
+
+    @field_validator("since")
+    @classmethod
+    def _check_since(cls, value: str | None) -> str | None:
+        _moment(value)
+        return value
 
     def outputs(self) -> list[Path]:
         return [*super().outputs(), Path(f"{self._calibrated()}{STORED}")]
@@ -55,7 +62,8 @@ class CalibrateJudge(ReportCommand):
         reading = LabelRule(good_above=self.good_above, neutral=self.neutral)
         judges = {name: read_table(path, StepLabel) for name, path in named(self.sources).items()}
         gold, traces = read_table(self.gold, StepLabel), read_table(self.traces, Trace)
-        result = fill(calibrate_judge, self, traces, gold, judges, reading=reading)
+        since = _moment(self.since)
+        result = fill(calibrate_judge, self, traces, gold, judges, reading=reading, since=since)
         digests = {"labels": _sha256(self._calibrated()), "gold": _sha256(self.gold)}
         self.write(judge_section(result), sha256=digests)
         stored = self.outputs()[-1]
@@ -64,6 +72,13 @@ class CalibrateJudge(ReportCommand):
 
     def _calibrated(self) -> str:
         return next(iter(named(self.sources).values()))
+
+
+def _moment(text: str | None) -> datetime | None:
+    moment = datetime.fromisoformat(text) if text else None
+    if moment and moment.tzinfo is None:
+        raise ValueError(f"'since' {text} lacks a time zone; add Z for UTC")
+    return moment
 
 
 def _sha256(path: str) -> str:
