@@ -82,7 +82,7 @@ class Suspicious:
 def test_the_threshold_is_fitted_on_what_the_guard_will_show(recorded, monkeypatch):
     monkeypatch.setattr(JudgeSettings, "open", lambda *_: nullcontext(Suspicious()))
     out = recorded / "fit.json"
-    common = [*words(recorded)[:-2], "--prm=x", "--max-false-blocks=0.1", "--out", out]
+    common = [*words(recorded)[:-2], f"--prm={recorded}", "--max-false-blocks=0.1", "--out", out]
     ended = good(*common)
     fit = json.loads(out.read_text())
     assert (fit["threshold"], fit["monitor_sees"]) == (0.04, [])

@@ -189,6 +189,7 @@ audit over-optimisation e --problems e --traces e --out out
 audit agent e --problems e --traces e --out out
 audit faithfulness e --policy lab --out out
 audit all e --problems e --traces e --labels e --out out
+lineage e
 guard check e --runs e
 guard fit e --problems e --scores e
 export e --traces e --labels e --out o.jsonl

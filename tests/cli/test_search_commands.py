@@ -161,7 +161,7 @@ def test_a_search_that_was_stopped_goes_on_to_the_same_bytes(search, tmp_path):
     assert sorted(path.name for path in parts.glob("*.work")) == ["r.jsonl.work", "t.jsonl.work"]
     assert "holds another run" in refused(*search("beam", *out, "--width=3"))
     good(*search("beam", *out))
-    assert sorted(path.name for path in parts.iterdir()) == ["r.jsonl", "t.jsonl"]
+    assert sorted(path.name for path in parts.iterdir()) == ["r.jsonl", "r.jsonl.manifest.json", "t.jsonl"]
     for name in ("r.jsonl", "t.jsonl"):
         assert (parts / name).read_bytes() == (whole / name).read_bytes()
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, Step, StepLabel, StepScores, Trace
-from surefoot.search.trust import balanced_threshold, measure_trust
+from surefoot.search.trust import balanced_threshold, score_held_out, trust_of
 
 
 class Reads:
@@ -51,7 +51,7 @@ def test_a_good_scorer_and_its_baselines():
         for p in range(10)
         for s in (0, 1)
     ]
-    trust = measure_trust(Reads(), items)
+    trust = trust_of(score_held_out(Reads(), items))
     assert trust.problems == 10
     assert trust.steps == 40
     assert trust.auc == pytest.approx((1, 1, 1))
@@ -70,7 +70,7 @@ def test_a_scorer_that_votes_beat_says_so():
         for p in range(30)
         for s, (digit, answer) in enumerate(pool)
     ]
-    trust = measure_trust(Reads(), items)
+    trust = trust_of(score_held_out(Reads(), items))
     assert trust.auc[0] == 0
     assert (trust.best_of_n, trust.majority, trust.lead) == (0.0, 1.0, (-1.0, -1.0, -1.0))
     assert "less than" in str(trust)
@@ -79,10 +79,10 @@ def test_a_scorer_that_votes_beat_says_so():
 
 def test_outcomes_count_where_nothing_is_labelled_and_one_class_says_nothing():
     items = [item(p, 0, "19" if p % 2 else "91", "", str(p % 2)) for p in range(10)]
-    trust = measure_trust(Reads(), items)
+    trust = trust_of(score_held_out(Reads(), items))
     assert (trust.steps, trust.auc[0], trust.lead) == (10, 1.0, None)
     assert "was not measured" in str(trust)
-    assert measure_trust(Reads(), items[1::2]) is None
+    assert trust_of(score_held_out(Reads(), items[1::2])) is None
 
 
 SCORES = st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=2, max_size=12)

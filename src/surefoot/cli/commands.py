@@ -74,6 +74,7 @@ audit over-optimisation | audit.commands:AuditOverOptimisation | Where does more
 audit agent | audit.commands:AuditAgent | Which scores change when agent runs are reworded?
 audit faithfulness | audit.faithfulness:AuditFaithfulness | Do answers follow from the shown reasoning?
 audit all | audit.commands:AuditAll | Gaming, outcome, clean and over-optimisation.
+lineage | cards:Lineage | Trace a checkpoint or file back to its sources and their licences.
 guard |  | Check the tool calls of agents by a tool policy.
 guard check | guard:CheckPolicy | Replay a tool policy over recorded runs.
 guard fit | guard:Fit | Fit the score threshold on your own recorded runs.

@@ -71,11 +71,13 @@ class Import(Command):
     Example: `surefoot import phase1_train.jsonl.gz --from prm800k-steps --out prm800k`
     """
 
-    source: Annotated[str, Flag(argument=True)]
+    source: Annotated[str, Flag(argument=True, file=True)]
     """File to read, or the name of a data set."""
     out: o.OutDirectory = Field(description="Directory for problems, traces, labels and attachments.")
     reader: Annotated[str | None, Flag(name="--from")] = None
     """Name of the format; detected from the content by default."""
+    licence: str = "not stated"
+    """Licence of the data (SPDX), for `surefoot lineage` and cards."""
     columns: Annotated[ImportSettings, OptionGroup(title="Columns")] = ImportSettings()
     segment: Cut = None
     granularity: Grain = "part"
@@ -192,7 +194,7 @@ class SegmentTraces(Command):
     Example: `surefoot segment traces.jsonl --segment sentence --out sentences.jsonl`
     """
 
-    traces: Annotated[str, Flag(argument=True)]
+    traces: Annotated[str, Flag(argument=True, file=True)]
     """File of traces, in any format that `surefoot import` reads."""
     out: o.Out = "-"
     segment: Cut = None
@@ -232,7 +234,7 @@ class Export(Command):
     Example: `surefoot export prm800k --to stepwise --neutral bad --out steps.jsonl`
     """
 
-    source: Annotated[str, Flag(argument=True)]
+    source: Annotated[str, Flag(argument=True, file=True)]
     """File that was imported; with `--to`, a directory of records."""
     to: Literal["jsonl", "label-studio", "parquet", "processbench", "stepwise"] | None = None
     """Format of the output; by default a copy of the imported file."""

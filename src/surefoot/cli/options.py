@@ -99,7 +99,7 @@ TracesArgument = Annotated[
     Field(description="File of trace records with steps, or `-` for standard input."),
     Flag(argument=True, transient=True, file=True),
 ]
-Sources = Annotated[tuple[str, ...], Flag(argument=True, metavar="NAME=FILE", transient=True)]
+Sources = Annotated[tuple[str, ...], Flag(argument=True, metavar="NAME=FILE", transient=True, file=True)]
 Seed = Annotated[int, Field(description="Seed of everything that is random; equal seeds give equal results.")]
 MODELS = OptionGroup(
     title="Models in this process", omit=("tf32",), common=("device",), transient=("batch_tokens",)

@@ -14,6 +14,7 @@ import click
 from pydantic import BaseModel, ValidationError
 
 from surefoot.cli.endings import plain_endings
+from surefoot.cli.runs import recorded
 from surefoot.cli.settings import (
     REQUIRED,
     Command,
@@ -75,7 +76,7 @@ class SettingsCommand(click.Command):
                 raise RunError(f"{option.name} {out} is a directory here: leave out {out.suffix}")
         outputs = settings.outputs()
         _refuse_outputs(outputs, existing=not values.get("force"))
-        with plain_endings(outputs, saving_memory(self.settings)):
+        with plain_endings(outputs, saving_memory(self.settings)), recorded(settings):
             settings.run()
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from surefoot.cli.options import JudgeSettings, open_engine
+from surefoot.cli.options import JudgeSettings, lab_policy, lab_trunk, open_engine
 from surefoot.cli.settings import Command, command_line, options_of
 from surefoot.cli.terminal import echo, echo_table, echo_wrapped, note, note_count
-from surefoot.errors import RecordError, RunError
+from surefoot.errors import RecordError, RunError, SurefootError
 from surefoot.io import ReadReport, Run, read_records
 from surefoot.io.files import RecordWriter, needs, record_writer
 from surefoot.io.joins import Joined, JoinedTraces, LabelledTraces
-from surefoot.io.sources import ENDINGS, files_of, shown
+from surefoot.io.lineage import model_hashes, portable, write_outputs
+from surefoot.io.runs import make_manifest
+from surefoot.io.sources import ENDINGS, files_of, names_files, shown
 from surefoot.io.tables import RecordTable, open_table
 from surefoot.policies.devices import LOADING
 from surefoot.records import Problem, Record, StepLabel, Trace, Usage, content_id
@@ -261,20 +264,113 @@ def open_run(command: Any, **config: Any) -> Iterator[Run | None]:
 def input_files(command: Command) -> dict[str, Path]:
     """The files that options name, each shard with its own name, and those of the reward model.
 
-    Standard input and the lab are left out. Raises ``OSError`` for a file that does not exist.
+    Standard input, the lab and data sets of the hub are left out. Raises ``OSError`` for a file that does not
+    exist.
     """
     inputs: dict[str, Path] = {}
-    for name in (option.path[0] for option in options_of(type(command)) if option.flag.file):
-        source = getattr(command, name)
-        if source in (None, "-", "lab") or isinstance(source, tuple):
+    for option in options_of(type(command)):
+        name, source = option.path[0], getattr(command, option.path[0])
+        if not option.flag.file or source in (None, "-", "lab"):
             continue
-        files = files_of(str(source))
-        for file in files:
-            file.stat()
-        inputs |= {name: files[0]} if len(files) == 1 else {f"{name}/{file.name}": file for file in files}
+        repeated = isinstance(source, tuple)
+        for text in map(str, source if repeated else [source]):
+            label, equals, path = text.partition("=") if repeated else ("", "", text)
+            path = path or text
+            if not _is_data(path) and (repeated or name == "source"):
+                continue  # a checkpoint, whose files are recorded as a model's, a server, or a hub's data set
+            files = files_of(path)
+            for file in files:
+                file.stat()
+            where = f"{name}/{label if equals else Path(text).name}" if repeated else name
+            distinct = len({file.name for file in files}) == len(files)
+            several = {f"{where}/{file.name if distinct else file}": file for file in files}
+            inputs |= several if len(files) > 1 else {where: files[0]}
     for settings in vars(command).values():
         inputs |= settings.files() if isinstance(settings, JudgeSettings) else {}
     return inputs
+
+
+def _is_data(path: str) -> bool:
+    return names_files(path) or (Path(path).is_dir() and _model_directory(path, "") is None)
+
+
+def models_of(command: Command) -> dict[str, dict[str, str]]:
+    """SHA-256 of the files of each model in a directory that the options name, by its path.
+
+    A model of the lab is named by its place in the package.
+    """
+    models: dict[str, dict[str, str]] = {}
+    for option in options_of(type(command)):
+        values: Any = command
+        for name in option.path:
+            values = getattr(values, name, None)
+        for value in values if isinstance(values, tuple) else [values]:
+            if isinstance(value, str | Path) and not (option.flag.output or option.flag.comma):
+                folder = _model_directory(str(value).rpartition("=")[2], option.path[-1])
+                if folder is not None:
+                    models[portable(folder)] = model_hashes(folder)
+    return models
+
+
+_SHIPPED: Mapping[str, Callable[[str], str | Path]] = {
+    **dict.fromkeys(("base", "reference"), lab_trunk),
+    **dict.fromkeys(("policy", "name", "prover"), lab_policy),
+    **dict.fromkeys(("names", "models"), lambda name: shipped_prm() if name == "lab" else name),
+}
+"""What the lab's names mean, by option."""
+
+
+def shipped_prm() -> Path:
+    """Directory of the lab's reward model."""
+    from surefoot.models.loading import LAB
+
+    return LAB
+
+
+def _model_directory(value: str, option: str) -> Path | None:
+    """The directory of a model that a setting names, if it does."""
+    named = _SHIPPED.get(option)
+    if named and value.split(":")[0] == "lab":
+        return Path(named(value))
+    folder = Path(value)
+    is_model = any((folder / name).is_file() for name in ("surefoot.json", "config.json"))
+    return folder if value and is_model else None
+
+
+@contextmanager
+def recorded(command: Command) -> Iterator[None]:
+    """Record hashes of the inputs, models and outputs of what the block runs, beside the outputs it wrote.
+
+    Also if it ends incomplete. Outputs that it did not touch keep their record.
+    """
+    started = time.time_ns()
+
+    def record() -> None:
+        outputs = [path for path in command.outputs() if _newest(path) >= started - _CLOCK_NS]
+        if outputs and int(os.environ.get("RANK", "0")) == 0:
+            inputs = input_files(command)
+            changed = [name for name, path in inputs.items() if path.stat().st_mtime_ns > started]
+            facts = {"changed_while_running": changed} if changed else {}
+            manifest = make_manifest(command.path(), command.resolved(), inputs)
+            manifest["models"] |= models_of(command)
+            write_outputs(outputs, manifest | facts)
+
+    try:
+        yield
+    except SurefootError:
+        record()
+        raise
+    record()
+
+
+_CLOCK_NS = 20_000_000
+"""A file's time may lag behind the clock by a tick of the kernel."""
+
+
+def _newest(path: Path) -> int:
+    """When ``path``, or a file in it, was written, in nanoseconds; 0 if it does not exist."""
+    files = path.rglob("[!.]*") if path.is_dir() else [path]
+    return max((file.stat().st_mtime_ns for file in files if file.is_file()), default=0)
 
 
 def map_pieces(

@@ -107,14 +107,21 @@ class TrainCommand(Command):
         """Measure the saved checkpoint on held-out problems, store that with it, and say it."""
         from surefoot.models.card import read_card, write_card
         from surefoot.models.loading import load_prm
-        from surefoot.search.trust import measure_trust
+        from surefoot.models.measured_text import MeasuredText
+        from surefoot.search.trust import score_held_out, trust_of
 
         if held_out is None:
             return []
-        trust = measure_trust(load_prm(self.out, loading=self.loading), list(held_out))
+        items = list(held_out)
+        rows = score_held_out(load_prm(self.out, loading=self.loading), items)
+        rows.write(self.out)
+        trust = trust_of(rows)
         if trust is None:
             return ["how far it can be trusted is not known: the held-out steps are all good, or all bad"]
-        write_card(self.out, read_card(self.out).model_copy(update={"trust": trust}))
+        write_card(
+            self.out,
+            read_card(self.out).model_copy(update={"trust": trust, "tested": MeasuredText.of(items)}),
+        )
         return [str(trust)]
 
 

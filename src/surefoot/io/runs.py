@@ -132,13 +132,13 @@ class Run:
         """The result that ``finish`` stored. Raises ``RunError`` if the stage is not finished."""
         if not self.done(name):
             raise RunError(f"{self.directory}: stage '{name}' is not finished; run it first")
-        return _load(self._marker(name))["data"]
+        return load_object(self._marker(name))["data"]
 
     @property
     def seconds(self) -> dict[str, float]:
         """Wall time per stage, summed over all processes that worked in this directory."""
         path = self.directory / "timings.json"
-        return _load(path) if path.exists() else {}
+        return load_object(path) if path.exists() else {}
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[Callable[[], None]]:
@@ -289,7 +289,7 @@ def _settle(directory: Path, manifest: dict[str, Any]) -> dict[str, Any]:
             raise RunError(f"{directory} has {', '.join(strays)} of a run but no manifest.json; {_FIX}")
         write_json(path, manifest)
         return manifest
-    existing = _load(path)
+    existing = load_object(path)
     try:
         changed = differences(existing, manifest)
     except (KeyError, TypeError, AttributeError) as error:
@@ -310,7 +310,8 @@ def _remove_unfinished_files(directory: Path, *, resumed: bool) -> None:
         path.unlink(missing_ok=True)
 
 
-def _load(path: Path) -> dict[str, Any]:
+def load_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file of a run. Raises ``RunError``."""
     try:
         data = from_json(path.read_bytes())
     except (ValueError, OSError) as error:
@@ -340,7 +341,8 @@ def make_manifest(command: str, config: Mapping[str, Any], inputs: Mapping[str, 
         "config": plain,
         "seed": plain.get("seed"),
         "inputs": {
-            name: {"path": origin(Path(path)), "sha256": _digest(name, path)} for name, path in inputs.items()
+            name: {"path": origin(Path(path)), "sha256": digest_of(name, path)}
+            for name, path in inputs.items()
         },
         "models": hub_commits(plain),
         "surefoot": version("surefoot"),
@@ -383,14 +385,14 @@ def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return leaves
 
 
-def _digest(name: str, path: Path) -> str:
+def digest_of(name: str, path: Path) -> str:
     """SHA-256 of a file, or of the names and digests of all files in a directory (a checkpoint)."""
     path = Path(path)
     try:
         if path.is_dir():
             total = hashlib.sha256()
             for part in sorted(part for part in path.rglob("*") if part.is_file()):
-                total.update(f"{part.relative_to(path).as_posix()}\0{_digest(name, part)}\n".encode())
+                total.update(f"{part.relative_to(path).as_posix()}\0{digest_of(name, part)}\n".encode())
             return total.hexdigest()
         with path.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -11,7 +10,9 @@ from pydantic import BaseModel, Field, ValidationError
 from surefoot.errors import CheckpointError
 from surefoot.io.atomic import sync_tree, write_json
 from surefoot.io.files import error_reason
+from surefoot.io.runs import digest_of
 from surefoot.models.encoding import Encoding
+from surefoot.models.measured_text import MeasuredText
 from surefoot.protocols import Segmenter
 from surefoot.records import FrozenModel, LabelKind
 from surefoot.scores import Aggregator
@@ -112,9 +113,24 @@ class CheckpointCard(FrozenModel):
     2305.20050, report both); no other head knows the class."""
     trust: Trust | None = Field(default=None, exclude_if=lambda value: value is None)
     """Measured on held-out problems, if there were any."""
+    tested: MeasuredText | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The text that it was measured on."""
     weights: dict[str, str] = Field(default={}, exclude_if=lambda value: not value)
     """SHA-256 of each weight file by its path in the directory, as :func:`write_card` computed it; empty for
     checkpoints of earlier versions, which load unchecked."""
+
+    @property
+    def summary(self) -> str:
+        """One line: where it detects wrong steps, where it was not tested, and its threshold's source."""
+        if self.trust is None or self.tested is None:
+            return "not tested: no labelled problems were held out of its training"
+        _, low, _ = self.trust.auc
+        detects = low > max(self.trust.length_auc, self.trust.position_auc)
+        claim = "detects wrong steps" if detects else "is not shown to detect wrong steps"
+        return (
+            f"{claim} on {self.tested.data}, not tested on {self.tested.limits}; threshold "
+            f"{self.trust.threshold:.3g} from {self.trust.problems} held-out problems"
+        )
 
     @property
     def segmenter(self) -> Segmenter | None:
@@ -129,7 +145,7 @@ def write_card(directory: Path, card: CheckpointCard) -> None:
     """
     sync_tree(directory)
     weights = sorted(path for pattern in _WEIGHTS for path in directory.glob(pattern))
-    sums = {path.relative_to(directory).as_posix(): _sha256(path) for path in weights}
+    sums = {path.relative_to(directory).as_posix(): digest_of(path.name, path) for path in weights}
     write_json(directory / CARD, card.model_copy(update={"weights": sums}).model_dump())
 
 
@@ -143,7 +159,7 @@ def verified_card(directory: Path, *, family: str) -> CheckpointCard:
     card = read_card(directory, family=family)
     for name, stated in card.weights.items():
         path = directory / name
-        if path.is_file() and _sha256(path) != stated:
+        if path.is_file() and digest_of(name, path) != stated:
             raise CheckpointError(
                 f"{path} is damaged: its checksum is not the one in {CARD}; fetch or save it again"
             )
@@ -167,8 +183,3 @@ def read_json(path: Path, kind: type[M], missing: str = "") -> M:
         raise CheckpointError(missing or f"{path} cannot be read: {error}") from error
     except ValidationError as error:
         raise CheckpointError(f"{path}: {error_reason(error)}; fetch it again") from error
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

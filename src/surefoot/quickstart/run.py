@@ -19,6 +19,7 @@ from surefoot.answers import AnswerChecker, Grader
 from surefoot.evaluation.frame import worked_examples
 from surefoot.io import Run, read_records, write_json, write_records
 from surefoot.io.joins import JoinedTraces, join_traces
+from surefoot.io.lineage import model_hashes, portable
 from surefoot.io.tables import open_table
 from surefoot.lab.checkpoints import POLICY, TRUNK
 from surefoot.lab.world import ExactLabeller, generate_problems
@@ -60,6 +61,7 @@ def run_quickstart(
     for name, problems in (("train", train_problems), ("test", test_problems)):
         write_records(run.directory / f"{name}-problems.jsonl", problems)
     stages = _Stages(run, config, progress, engine)
+    run.note(stages.lineage())
     train_traces = stages.sample("train", config.train_samples, config.seed)
     labels = stages.label(train_problems, train_traces)
     stages.train(train_problems, train_traces, labels)
@@ -100,6 +102,25 @@ class _Stages:
     def models(self, name: str) -> list[str]:
         """Directories of the models of a kind, by training seed; the first is ``name`` itself."""
         return [f"{name}-{run}" if run else name for run in range(self.config.training_seeds)]
+
+    def lineage(self) -> dict[str, Any]:
+        """The models of the lab that the run uses, and what each file and checkpoint is made from."""
+        policy, trunk = portable(POLICY), portable(TRUNK)
+        made_from = {
+            f"{part}-{what}.jsonl": [f"{part}-problems.jsonl", *others]
+            for part in ("train", "test")
+            for what, others in (("problems", []), ("traces", [policy]))
+        }
+        made_from |= {"train-problems.jsonl": [], "test-problems.jsonl": []}
+        traces = ["train-problems.jsonl", "train-traces.jsonl"]
+        made_from |= {"train-labels.jsonl": [*traces, policy], "train-labels-exact.jsonl": traces}
+        for kind, labels in zip(MODELS, ("", "train-labels.jsonl", "train-labels-exact.jsonl"), strict=True):
+            for model in self.models(kind):
+                made_from[model] = [trunk, *traces, *filter(None, [labels])]
+                made_from[f"scores-{model}.jsonl"] = [model, "test-problems.jsonl", "test-traces.jsonl"]
+        made_from |= {key: list(made_from) for key in ("summary.json", "report.html")}
+        models = {portable(folder): model_hashes(folder) for folder in (POLICY, TRUNK)}
+        return {"models": models, "made_from": made_from}
 
     def sample(self, split: Literal["train", "test"], n: int, seed: int) -> list[Trace]:
         problems = open_table(self.run.directory / f"{split}-problems.jsonl", Problem)

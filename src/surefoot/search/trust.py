@@ -3,41 +3,93 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from surefoot.answers import AnswerChecker, group_equal
+from surefoot.io import write_records
 from surefoot.labels import as_target, target_is_good
 from surefoot.models.card import Trust
 from surefoot.protocols import Candidate, LabelledTrace, ProblemTrace, StepScorer
-from surefoot.records import StepScores
+from surefoot.records import Record, StepScores
 from surefoot.scores import TraceRule, checked_scores, trace_rule, trace_score
 from surefoot.search.selection import SELECTORS
 from surefoot.stats.bootstrap import bootstrap_difference, bootstrap_mean
 from surefoot.stats.roc import auc_by_problem, roc_auc
 
+STEPS, CHOICES = "held-out-steps.jsonl", "held-out-choices.jsonl"
+"""Files of a training run, from which the figures of its :class:`Trust` can be computed again."""
 
-def measure_trust(scorer: StepScorer, items: Sequence[LabelledTrace]) -> Trust | None:
-    """Step AUC with its interval over problems, and the AUC of length and of position; a threshold; and,
-    where problems have several graded traces, best-of-N by the scorer against majority voting.
 
-    A trace without labels counts by its outcome, at its last step. The baselines may rank either way round,
-    whichever is better. ``None`` if the steps are all good, or all bad: there is no AUC then.
+class HeldOutStep(Record):
+    """A step of a held-out problem: what it was scored, and what it is."""
+
+    problem_id: str
+    trace_id: str
+    step: int
+    score: float
+    good: bool
+    characters: int
+    """Length of its text."""
+
+
+class HeldOutChoice(Record):
+    """Whether the trace of a problem that a rule chose has the right answer."""
+
+    problem_id: str
+    best_of_n: bool
+    majority: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """Rows that :func:`trust_of` computes its figures from."""
+
+    steps: Sequence[HeldOutStep]
+    choices: Sequence[HeldOutChoice]
+
+    def write(self, directory: Path) -> None:
+        """Write both as files of records."""
+        write_records(directory / STEPS, self.steps, record=HeldOutStep)
+        write_records(directory / CHOICES, self.choices, record=HeldOutChoice)
+
+
+def score_held_out(scorer: StepScorer, items: Sequence[LabelledTrace]) -> HeldOut:
+    """Score ``items``: labelled steps, and choices by the scorer and by majority voting.
+
+    A trace without labels counts by its outcome, at its last step. Problems with several graded traces give
+    a choice.
     """
     records = checked_scores(scorer, [ProblemTrace(problem=item.problem, trace=item.trace) for item in items])
-    steps = [row for item, record in zip(items, records, strict=True) for row in _steps(item, record)]
-    good = np.array([row[1] for row in steps], dtype=bool)
+    return HeldOut(
+        steps=[row for item, record in zip(items, records, strict=True) for row in _steps(item, record)],
+        choices=_choices(items, records, trace_rule(scorer)),
+    )
+
+
+def trust_of(rows: HeldOut) -> Trust | None:
+    """Step AUC with its interval over problems, and the AUC of length and of position; a threshold; and
+    best-of-N by the scorer against majority voting.
+
+    The baselines may rank either way round, whichever is better. ``None`` if the steps are all good, or all
+    bad: there is no AUC then.
+    """
+    good = np.array([row.good for row in rows.steps], dtype=bool)
     if good.all() or not good.any():
         return None
-    scores = np.array([row[0] for row in steps])
-    problems = [row[4] for row in steps]
+    scores = np.array([row.score for row in rows.steps])
+    problems = [row.problem_id for row in rows.steps]
     area = bootstrap_mean(auc_by_problem(scores, good, problems), rng=np.random.default_rng(0))
-    length, position = (roc_auc([row[column] for row in steps], good).value for column in (2, 3))
-    chosen, voted = _choices(items, records, trace_rule(scorer))
+    length = roc_auc([row.characters for row in rows.steps], good).value
+    position = roc_auc([row.step for row in rows.steps], good).value
+    chosen = [row.best_of_n for row in rows.choices]
+    voted = [row.majority for row in rows.choices]
     lead = bootstrap_difference(chosen, voted, rng=np.random.default_rng(0)) if chosen else None
     return Trust(
         problems=len(set(problems)),
-        steps=len(steps),
+        steps=len(rows.steps),
         auc=(area.value, area.low, area.high),
         length_auc=max(length, 1 - length),
         position_auc=max(position, 1 - position),
@@ -61,19 +113,20 @@ def balanced_threshold(scores: np.ndarray, good: np.ndarray) -> float:
     return float(cuts[np.argmax(passed + caught)])
 
 
-def _steps(item: LabelledTrace, record: StepScores) -> list[tuple[float, bool, int, int, str]]:
-    """Score, whether it is good, length and number of each step with score and label; and the problem."""
+def _steps(item: LabelledTrace, record: StepScores) -> list[HeldOutStep]:
+    """The steps with score and label."""
     trace = item.trace
     targets = {label.step: as_target(label, neutral=1.0) for label in item.labels}
     if not item.labels and trace.outcome is not None and trace.steps:
         targets = {len(trace.steps) - 1: float(trace.outcome)}
     return [
-        (
-            score,
-            target_is_good(target, neutral="good"),
-            len(trace.step_text(step)),
-            step,
-            item.problem.id,
+        HeldOutStep(
+            problem_id=item.problem.id,
+            trace_id=trace.id,
+            step=step,
+            score=score,
+            good=target_is_good(target, neutral="good"),
+            characters=len(trace.step_text(step)),
         )
         for step, score in enumerate(record.scores)
         if score is not None and (target := targets.get(step)) is not None
@@ -82,16 +135,15 @@ def _steps(item: LabelledTrace, record: StepScores) -> list[tuple[float, bool, i
 
 def _choices(
     items: Sequence[LabelledTrace], records: Sequence[StepScores], how: TraceRule
-) -> tuple[list[bool], list[bool]]:
+) -> list[HeldOutChoice]:
     """Whether best-of-N and majority voting are right, for each problem with several graded traces."""
     groups: dict[str, list[int]] = {}
     for at, item in enumerate(items):
         if item.trace.outcome is not None:
             groups.setdefault(item.problem.id, []).append(at)
-    chosen: list[bool] = []
-    voted: list[bool] = []
+    choices: list[HeldOutChoice] = []
     with AnswerChecker("numeric") as checker:
-        for group in groups.values():
+        for problem, group in groups.items():
             answers = group_equal([items[at].trace.answer for at in group], checker)
             if len(group) < 2 or not any(answers):
                 continue
@@ -103,6 +155,9 @@ def _choices(
                 )
                 for answer, at in zip(answers, group, strict=True)
             ]
-            for rule, right in (("best_of_n", chosen), ("majority", voted)):
-                right.append(bool(items[group[SELECTORS[rule].select(pool)]].trace.outcome))
-    return chosen, voted
+            best, majority = (
+                bool(items[group[SELECTORS[rule].select(pool)]].trace.outcome)
+                for rule in ("best_of_n", "majority")
+            )
+            choices.append(HeldOutChoice(problem_id=problem, best_of_n=best, majority=majority))
+    return choices

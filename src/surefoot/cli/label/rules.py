@@ -297,7 +297,7 @@ class Mutants(Command):
     Example: `surefoot label mutants problems.jsonl --per-problem 10 --out mutants/`
     """
 
-    problems: Annotated[str, Flag(argument=True, transient=True)]
+    problems: Annotated[str, Flag(argument=True, transient=True, file=True)]
     """File of problem records with tests and reference solutions, or `-` for standard input."""
     out: o.OutDirectory = Field(description="Directory for traces and labels.")
     per_problem: int = Field(default=10, ge=1, description="Most mutants of one problem, chosen at random.")

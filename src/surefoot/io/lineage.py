@@ -1,0 +1,316 @@
+"""Where a file came from: the records of the commands that made it and its inputs, back to the sources.
+
+A record holds the SHA-256 of a command's inputs, of its models in directories, and of its outputs. It is the
+``manifest.json`` of a run directory; other outputs have ``<first output>.manifest.json`` beside them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import metadata
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import Field
+
+from surefoot.errors import RunError
+from surefoot.io.atomic import write_json
+from surefoot.io.hub import is_hub_name
+from surefoot.io.runs import digest_of, load_object
+from surefoot.io.sources import is_url
+from surefoot.records import FrozenModel
+
+MANIFEST: Final = "manifest.json"
+_OF_THE_RUN: Final = {"pieces", "done", "timings.json", MANIFEST}
+"""What a run directory holds besides its outputs."""
+_MODEL_FILES: Final = ("surefoot.json", "config.json", "head.safetensors", "training.json", "recipe.json")
+_PACKAGE: Final = Path(__file__).parents[1]
+NOT_STATED: Final = "not stated"
+
+
+class LineageNode(FrozenModel):
+    """A file or checkpoint, and what it was made from."""
+
+    name: str
+    command: str | None = None
+    """The command that made it; ``None`` for a source, which no command here has made."""
+    version: str | None = None
+    """Version of surefoot that ran the command."""
+    sha256: dict[str, str] = Field(default={})
+    """Current hash of each file, by its path in a directory; of a single file under the empty name."""
+    licence: str | None = None
+    """Of a source: the licence that it states."""
+    faults: tuple[str, ...] = ()
+    """Edits by hand, missing files, and files that changed after they were read."""
+    inputs: tuple[LineageNode, ...] = ()
+
+    def walk(self) -> Iterator[LineageNode]:
+        """This node and all below it."""
+        yield self
+        for node in self.inputs:
+            yield from node.walk()
+
+    def lines(self, depth: int = 0) -> Iterator[str]:
+        """The tree as indented text; a subtree that comes again is printed once."""
+        seen: set[str] = set()
+
+        def of(node: LineageNode, depth: int) -> Iterator[str]:
+            parts = [f"surefoot {node.command}" if node.command else "source"]
+            made = ", ".join([*parts, f"licence: {node.licence}"] if node.licence else parts)
+            again = bool(node.inputs) and node.name in seen
+            yield f"{'  ' * depth}{node.name} ({made}{'; see above' if again else ''})"
+            yield from (f"{'  ' * depth}  ✗ {fault}" for fault in node.faults)
+            if not again:
+                seen.add(node.name)
+                yield from chain.from_iterable(of(below, depth + 1) for below in node.inputs)
+
+        return of(self, depth)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandRecord:
+    """A manifest with outputs."""
+
+    path: Path
+    manifest: Mapping[str, Any]
+
+    @property
+    def folder(self) -> Path:
+        """The directory that the names of outputs are relative to."""
+        return self.path.parent
+
+    @property
+    def outputs(self) -> Mapping[str, str]:
+        """SHA-256 of each output by its relative path."""
+        return self.manifest.get("outputs") or {}
+
+    def below(self, name: str) -> dict[str, str]:
+        """The outputs in directory ``name``, by path in it; a file's own hash under the empty name."""
+        if name in self.outputs:
+            return {"": self.outputs[name]}
+        start = "" if name == "." else f"{name}/"
+        return {key.removeprefix(start): sha for key, sha in self.outputs.items() if key.startswith(start)}
+
+
+def hashes_of(path: Path) -> dict[str, str]:
+    """SHA-256 of a file under the empty name, or of each output file in a directory by its path there."""
+    if path.is_file():
+        return {"": digest_of(path.name, path)}
+    files: dict[str, str] = {}
+    for folder, folders, names in os.walk(path):
+        at = Path(folder)
+        skipped = _OF_THE_RUN if at == path else set[str]()
+        folders[:] = sorted(n for n in folders if n not in skipped and not n.endswith(".work"))
+        for name in sorted(names):
+            if name not in skipped and not name.startswith(".") and not name.endswith(f".{MANIFEST}"):
+                files[(at / name).relative_to(path).as_posix()] = digest_of(name, at / name)
+    return files
+
+
+def model_hashes(directory: Path) -> dict[str, str]:
+    """SHA-256 of the files that tell a model from another: its card, or its configuration and weights.
+
+    The card of a checkpoint that was trained here states the checksums of its weights.
+    """
+    names = {name for name in _MODEL_FILES if (directory / name).is_file()}
+    if "surefoot.json" not in names:
+        names |= {path.name for path in directory.glob("*.safetensors")}
+    return {name: digest_of(name, directory / name) for name in sorted(names)}
+
+
+def write_outputs(outputs: Sequence[Path], manifest: Mapping[str, Any]) -> None:
+    """Record existing ``outputs`` with ``manifest``, in a run's own manifest if they are its directory."""
+    places: dict[Path, dict[str, str]] = {}
+    beside: dict[Path, Path] = {}
+    for path in filter(Path.exists, outputs):
+        if (path / MANIFEST).is_file():
+            place, folder = path / MANIFEST, path
+        else:
+            place = beside.setdefault(path.parent, path.with_name(f"{path.name}.{MANIFEST}"))
+            folder = path.parent
+        names = {(path / name).relative_to(folder).as_posix(): sha for name, sha in hashes_of(path).items()}
+        places.setdefault(place, {}).update(names)
+    for place, names in places.items():
+        earlier = load_object(place) if place.exists() else {}
+        if earlier.get("command") not in (None, manifest["command"]):
+            earlier = {}
+        models = {**manifest["models"], **earlier.get("models", {})}
+        write_json(place, {**manifest, **earlier, "models": models, "outputs": names})
+
+
+def record_of(path: Path) -> tuple[CommandRecord, str] | None:
+    """The record of the command that made ``path``, and the name of ``path`` in it."""
+    path = path.resolve()
+    manifests = [path / MANIFEST] if path.is_dir() else []
+    own = path.with_name(f"{path.name}.{MANIFEST}")
+    manifests += [own, *sorted({*path.parent.glob(f"*.{MANIFEST}")} - {own})]
+    manifests += [folder / MANIFEST for folder in path.parents]
+    for place in manifests:
+        if place.is_file():
+            record = CommandRecord(path=place, manifest=load_object(place))
+            name = path.relative_to(place.parent).as_posix()
+            if record.below(name):
+                return record, name
+    return None
+
+
+def lineage(path: Path) -> LineageNode:
+    """The chain of commands behind a file or checkpoint. Raises ``RunError`` if it does not exist."""
+    if not path.exists():
+        raise RunError(f"{path} does not exist; name a checkpoint or a file that a command wrote")
+    return _Tracer().node(path, {}, "")
+
+
+@dataclass
+class _Tracer:
+    """Follows records; files are hashed once."""
+
+    hashes: dict[Path, dict[str, str]] = field(default_factory=dict)
+    done: dict[tuple[Path, str], LineageNode] = field(default_factory=dict)
+
+    def node(self, path: Path, used: Mapping[str, str], reader: str) -> LineageNode:
+        """The node of ``path``, whose files had the hashes ``used`` when the command ``reader`` read them."""
+        key = path.resolve(), repr(sorted(used.items()))
+        if key not in self.done:
+            self.done[key] = LineageNode(name=shown_path(path), faults=("made from itself",))
+            self.done[key] = self._node(path, used, reader)
+        return self.done[key]
+
+    def _node(self, path: Path, used: Mapping[str, str], reader: str) -> LineageNode:
+        if not path.exists():
+            return LineageNode(name=shown_path(path), licence=NOT_STATED, faults=("missing",))
+        if path.resolve() not in self.hashes:
+            of_model = not path.is_file() and record_of(path) is None
+            self.hashes[path.resolve()] = model_hashes(path) if of_model else hashes_of(path)
+        now = self.hashes[path.resolve()]
+        changed = [name for name, sha in used.items() if now.get(name) != sha]
+        faults = [f"{name or 'it'} changed after surefoot {reader} read it" for name in changed]
+        if (entry := record_of(path)) is None:
+            return LineageNode(
+                name=shown_path(path), sha256=now, licence=licence_of(path), faults=tuple(faults)
+            )
+        record, name = entry
+        command, made = record.manifest["command"], record.below(name)
+        for part, sha in made.items():
+            what = part or "it"
+            if part not in now:
+                faults.append(f"{what} is missing")
+            elif now[part] != sha:
+                faults.append(f"{what} was edited by hand after surefoot {command} wrote it")
+            elif used.get(part, sha) != sha:
+                faults.append(f"{what} was edited by hand when surefoot {reader} read it")
+        moved = record.manifest.get("changed_while_running") or ()
+        faults += [f"the input {part} changed while surefoot {command} ran" for part in moved]
+        inputs = tuple(self._inputs(record, name))
+        return LineageNode(
+            name=shown_path(path),
+            command=command,
+            licence=None if inputs else _own_licence(),  # generated by the command itself
+            version=record.manifest.get("surefoot"),
+            sha256=now,
+            faults=tuple(dict.fromkeys(faults)),
+            inputs=inputs,
+        )
+
+    def _inputs(self, record: CommandRecord, name: str) -> Iterator[LineageNode]:
+        manifest, command = record.manifest, record.manifest["command"]
+        stages = manifest.get("made_from") or {}
+        models: Mapping[str, Any] = manifest.get("models") or {}
+        stage = next((stages[part] for part in _prefixes(name) if part in stages), None)
+        if stage is not None:
+            for part in stage:
+                if part in models:
+                    yield self._model(record, part, models[part], command)
+                else:
+                    yield self.node(record.folder / part, {}, command)
+            return
+        files: dict[Path, dict[str, str]] = {}
+        for entry in manifest["inputs"].values():
+            if is_url(entry["path"]):
+                config = manifest["config"]
+                yield LineageNode(name=entry["path"], licence=config.get("licence") or NOT_STATED)
+                continue
+            at = _located(record, entry["path"])
+            is_model = (at.parent / "surefoot.json").exists() or (at.parent / "config.json").exists()
+            place, part = (at.parent, at.name) if is_model else (at, "")
+            files.setdefault(place, {})[part] = entry["sha256"]
+        for at, used in files.items():
+            node = self.node(at, used, command)
+            stated = manifest["config"].get("licence") if node.command is None else None
+            yield node.model_copy(update={"licence": stated}) if stated else node
+        for model, hashes in models.items():
+            if _located(record, model) not in files:
+                yield self._model(record, model, hashes, command)
+        if not (manifest["inputs"] or models):
+            source = manifest["config"].get("source", "standard input, or a server: not recorded")
+            yield LineageNode(name=str(source), licence=manifest["config"].get("licence") or NOT_STATED)
+
+    def _model(
+        self, record: CommandRecord, name: str, hashes: str | Mapping[str, str], command: str
+    ) -> LineageNode:
+        if isinstance(hashes, str):  # the commit of a model on the hub
+            repository = name.partition("@")[0]
+            licence = _hub_licence(repository, hashes)
+            return LineageNode(name=f"{repository}@{hashes}", sha256={"": hashes}, licence=licence)
+        return self.node(_located(record, name), hashes, command)
+
+
+def _prefixes(name: str) -> Iterator[str]:
+    """``a/b/c``, ``a/b``, ``a``."""
+    parts = name.split("/")
+    return ("/".join(parts[:end]) for end in range(len(parts), 0, -1))
+
+
+def _located(record: CommandRecord, name: str) -> Path:
+    """The path as recorded, or beside the record if the files were moved together."""
+    if name.startswith("surefoot:"):
+        return _PACKAGE / name.removeprefix("surefoot:")
+    nearby = (Path(name), record.folder / Path(name).name, record.folder.parent / Path(name).name)
+    return next((path for path in nearby if path.exists()), Path(name))
+
+
+def portable(path: Path) -> str:
+    """``path`` as a record names it: a shipped file by its place in the package."""
+    return f"surefoot:{path.relative_to(_PACKAGE).as_posix()}" if path.is_relative_to(_PACKAGE) else str(path)
+
+
+def shown_path(path: Path) -> str:
+    """:func:`portable`, and relative to the working directory if it is below."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else portable(path)
+
+
+def licence_of(path: Path) -> str:
+    """The licence that a source states: the metadata of a README, or a licence file, beside it."""
+    if path.resolve().is_relative_to(_PACKAGE):
+        return _own_licence()
+    folder = path if path.is_dir() else path.parent
+    if (folder / "README.md").is_file():
+        from huggingface_hub import metadata_load
+
+        stated = (metadata_load(folder / "README.md") or {}).get("license")
+        if stated:
+            return str(stated)
+    for name in ("LICENSE", "LICENSE.txt", "LICENCE"):
+        if (folder / name).is_file():
+            with (folder / name).open(encoding="utf-8", errors="replace") as stream:
+                return next((line.strip()[:100] for line in stream if line.strip()), NOT_STATED)
+    return NOT_STATED
+
+
+@cache
+def _own_licence() -> str:
+    return str(metadata("surefoot")["License-Expression"] or NOT_STATED)
+
+
+def _hub_licence(repository: str, commit: str) -> str:
+    if not is_hub_name(repository):
+        return NOT_STATED
+    from huggingface_hub import try_to_load_from_cache
+
+    readme = try_to_load_from_cache(repository, "README.md", revision=commit)
+    return licence_of(Path(readme)) if isinstance(readme, str) else NOT_STATED
