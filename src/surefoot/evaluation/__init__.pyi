@@ -20,6 +20,7 @@ from .label_truth import label_noise as label_noise
 from .monitors import MonitorResult as MonitorResult
 from .monitors import WatchedRun as WatchedRun
 from .monitors import evaluate_monitors as evaluate_monitors
+from .monitors import judge_monitor as judge_monitor
 from .monitors import keyword_monitor as keyword_monitor
 from .monitors import monitored_runs as monitored_runs
 from .monitors import monitors_section as monitors_section

@@ -38,7 +38,9 @@ from .registry import import_traces as import_traces
 from .registry import read_source as read_source
 from .registry import write_labelled as write_labelled
 from .rows import WriteReport as WriteReport
+from .shade_arena import read_shade_arena as read_shade_arena
 from .stepwise import read_stepwise as read_stepwise
 from .stepwise import write_stepwise as write_stepwise
+from .thought_branches import read_thought_branches as read_thought_branches
 from .who_and_when import agent_name as agent_name
 from .who_and_when import read_who_and_when as read_who_and_when

@@ -43,9 +43,11 @@ from surefoot.formats.problems import read_gsm8k, read_gsm8k_solutions, read_mat
 from surefoot.formats.processbench import read_processbench, write_processbench
 from surefoot.formats.r_judge import read_r_judge
 from surefoot.formats.rows import WriteReport, raw_rows
+from surefoot.formats.shade_arena import read_shade_arena
 from surefoot.formats.stepwise import read_stepwise, write_stepwise
 from surefoot.formats.swe_agent import is_swe_agent, read_swe_agent
 from surefoot.formats.tau_bench import is_tau2, is_tau_bench, read_tau2, read_tau_bench
+from surefoot.formats.thought_branches import read_thought_branches
 from surefoot.formats.who_and_when import read_who_and_when
 from surefoot.io.sources import files_of
 from surefoot.io.tables import Seen
@@ -170,6 +172,12 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
             two_signs=True,
         ),
         "r-judge": _dataset(_has("contents", "label", "risk_description"), read_r_judge),
+        "shade-arena": _dataset(
+            _has("conversation", "side_task_evaluation", "experiment_id"), read_shade_arena
+        ),
+        "thought-branches": _dataset(
+            _has("question_with_cue", "cue_answer", "base_gt_response_text"), read_thought_branches
+        ),
         "stepwise": _dataset(_is_stepwise, read_stepwise, write=write_stepwise, two_signs=True),
         "who-and-when": _dataset(_has("history", "mistake_agent", "mistake_step"), read_who_and_when),
         "rows": _log(lambda _: True, read_own_rows, write_own_rows, "{row}/{sample}"),
