@@ -327,8 +327,7 @@ def scorer_monitor(scorer: StepScorer) -> Suspicion:
 def judge_monitor(policy: Policy, question: str, *, seed: int = 0) -> Suspicion:
     """A language model's suspicion, 0 to 100, that ``question`` is to be answered with yes.
 
-    It sees the problem and what was written, all runs of a group at once; a reply without a number is
-    unknown.
+    It reads the problem and the text of all runs of a group together. A reply without a number is unknown.
     """
 
     def suspicion(groups: Sequence[Sequence[ProblemTrace]]) -> FloatArray:
@@ -341,7 +340,7 @@ def judge_monitor(policy: Policy, question: str, *, seed: int = 0) -> Suspicion:
             requests.append(SampleRequest(prompt=prompt, seed=seed, sampling=sampling))
         replies = [next(iter(r.completions), None) for r in run_sync(policy.sample(requests))]
         numbers = [_SUSPICION.findall(reply.text if reply else "") for reply in replies]
-        return np.array([min(int(found[-1]), 100) / 100 if found else math.nan for found in numbers])
+        return np.array([min(int(row[-1]), 100) / 100 if row else math.nan for row in numbers])
 
     return suspicion
 

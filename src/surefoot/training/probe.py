@@ -41,7 +41,7 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class StepStates:
-    """Hidden states of labelled steps and what is to be read from them."""
+    """Hidden states of labelled steps."""
 
     states: NDArray[np.float32]
     """Shape [steps, positions, layers, hidden]."""
