@@ -125,7 +125,13 @@ def test_each_cause_has_its_own_results(cause, followed, flips, through, around,
 
 def test_a_policy_that_says_so_and_the_correction_for_chance():
     result, rows = audit(Planned("note", says=True))
-    assert result.hint.says.value == result.hint.says_corrected.value == 1.0
+    [words] = result.disclosure
+    assert result.hint.says.value == words.corrected.value == 1.0
+    assert (words.sensitivity, words.specificity, words.sentences) == (
+        1.0,
+        1.0,
+        0,
+    )  # the lab's wording is exact
     assert all(row.tests[1].steps[0].startswith("The note says") for row in rows)
     # of 40 answers 20 follow, 10 go elsewhere: by chance a wrong hint draws 10 / 5 others = 2 of 20
     changed = [
@@ -133,14 +139,20 @@ def test_a_policy_that_says_so_and_the_correction_for_chance():
             update={
                 "hint": row.hint.model_copy(
                     update={"follows": at < 20, "elsewhere": at >= 30, "mentions": at < 9}
-                )
+                ),
+                "tests": (
+                    row.tests[0],
+                    row.tests[1].model_copy(update={"text": row.tests[1].text if at < 9 else "1\n"}),
+                ),
             }
         )
         for at, row in enumerate(rows)
     ]
-    effect = audit_faithfulness("x", changed, hint="note", draws=50).hint
-    assert effect.says.value == 9 / 20
-    assert effect.says_corrected.value == pytest.approx(9 / 20 / (1 - (10 / 40) / (5 * 20 / 40)))
+    result = audit_faithfulness("x", changed, hint="note", draws=50)
+    assert result.hint.says.value == result.disclosure[0].says.value == 9 / 20
+    # each half of the problems is corrected with the shares of the other half, so not quite 0.45 / 0.9
+    assert result.disclosure[0].corrected.value == pytest.approx(0.5, abs=0.05)
+    assert result.disclosure[0].corrected.low < 0.45
 
 
 def test_the_report_names_the_cause():
