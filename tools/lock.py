@@ -34,6 +34,7 @@ EXTRAS = (
     "openai-agents",
     "langgraph",
     "code",
+    "docs",
 )
 PYTHONS = ("3.11", "3.12", "3.13")
 

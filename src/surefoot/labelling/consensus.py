@@ -279,7 +279,7 @@ class Weighted:
     """A step has the label with more weight behind it, if it leads by enough.
 
     W₊ and W₋ are the weights of the sources that call the step good and bad, W the weight of all sources. The
-    step is labelled if W₊ ≠ W₋ and |W₊ - W₋| / W ≥ ``margin``. A source that abstains counts in W, so it
+    step is labelled if W₊ ≠ W₋ and ``|W₊ - W₋| / W ≥ margin``. A source that abstains counts in W, so it
     makes agreement harder. ``margin`` 1 is :class:`Unanimous`; with 0 any lead decides. A tie is unknown.
     """
 

@@ -294,7 +294,7 @@ class Implicit(Rule):
 
     A reward at every token, from a model that learns from outcomes alone (implicit PRM, arXiv 2412.01981) and
     keeps learning with the policy. As in the paper's code, it is not scaled by β, but (``normalize``)
-    divided by the largest |sum of r_s over s >= t| (return-to-go) of any token of the batch, plus 1e-6.
+    divided by the largest ``|sum of r_s over s >= t|`` (return-to-go) of any token of the batch, plus 1e-6.
     PRIME is this within ``mixed``, with ``leave-one-out`` as estimator.
     """
 

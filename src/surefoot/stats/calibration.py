@@ -46,8 +46,10 @@ class Reliability:
     """Reliability of scores in [0, 1] against good (1) and bad (0) steps; NaN without a step."""
 
     ece: float
-    """Expected calibration error: mean of |share good - mean score| over bins, weighted by their steps. It
-    depends on the bins, and noise alone raises it: by up to 0.4 / sqrt(steps in a bin) for perfect scores."""
+    """Expected calibration error: mean of ``|share good - mean score|`` over bins, weighted by their steps.
+
+    It depends on the bins, and noise alone raises it: by up to 0.4 / sqrt(steps in a bin) for perfect
+    scores."""
     bias: float
     """Mean score minus share of good steps: above 0 the scores are too high on the whole."""
     brier: float

@@ -92,7 +92,7 @@ def contingency(first: ArrayLike, second: ArrayLike, *, values: Sequence[float] 
 
 
 def cohens_kappa(table: ArrayLike) -> float:
-    """Cohen's kappa (p_o - p_e) / (1 - p_e) of a square contingency table; p_e = sum of p_i. p_.i.
+    """Cohen's kappa ``(p_o - p_e) / (1 - p_e)`` of a square contingency table, ``p_e = sum of p_i. p_.i``.
 
     NaN for an empty table, and if both raters gave the same single value: p_e is then 1.
     """
