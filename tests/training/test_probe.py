@@ -17,7 +17,7 @@ from surefoot.models.engine.packing import read_states
 from surefoot.models.kinds.probe import LinearProbe, ProbeScorer, ProbeSettings, chosen_steps, reading_layers
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import StepLabel, Trace
-from surefoot.search.trust import measure_trust
+from surefoot.search import score_held_out, trust_of
 from surefoot.segment import Line, segment_trace
 from surefoot.training import ProbeConfig
 from surefoot.training.probe import fit_probe, outcome_at_each_step, train_probe
@@ -51,7 +51,7 @@ def fitted(request) -> LinearProbe:
 def test_finds_the_digit_where_it_is_read(fitted):
     """The embedding of the digit is there at the last token alone: anywhere else is chance."""
     assert (fitted.settings.position, fitted.settings.steps) == ("last", "every")
-    trust = measure_trust(ProbeScorer(fitted, name="p"), labelled(40, seed=6))
+    trust = trust_of(score_held_out(ProbeScorer(fitted, name="p"), labelled(40, seed=6)))
     assert trust is not None
     assert trust.auc[0] > 0.95
     assert trust.auc[1] > max(trust.length_auc, trust.position_auc)
@@ -109,7 +109,7 @@ def test_random_labels_give_chance_on_other_problems(lab_base):
 
     probe = LinearProbe.initialise(lab_base, CARD)
     fit_probe(probe, shuffled(labelled(60)), ProbeConfig())
-    trust = measure_trust(ProbeScorer(probe, name="p"), shuffled(labelled(60, seed=6)))
+    trust = trust_of(score_held_out(ProbeScorer(probe, name="p"), shuffled(labelled(60, seed=6))))
     assert trust is not None
     assert trust.auc[1] < 0.5 < trust.auc[2]
 

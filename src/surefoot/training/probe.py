@@ -1,7 +1,7 @@
 """Training of a linear probe: layer, token and steps by nested cross-validation, then one direction.
 
 Logistic regression on standardised states. Everything is chosen on the training problems; what the choice is
-worth has to be measured on others (:func:`surefoot.search.trust.measure_trust`), next to length and position,
+worth has to be measured on others (:func:`surefoot.search.trust_of`), next to length and position,
 because the highest of many choices is high by chance too.
 """
 
