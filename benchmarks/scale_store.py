@@ -74,7 +74,7 @@ def fill(db: Database, engine: Engine, labels: int, rng: random.Random) -> list[
             for _ in range(batch):
                 item += 1
                 submission = _add_item(rows, rng, project, item, submission, users)
-            for name in ("problems", "traces", "step_scores", "items", "item_traces", "assignments"):
+            for name in ("problems", "traces", "step_scores", "items", "assignments"):
                 _put(engine, tables.tables[name], rows[name])
             for name in ("submissions", "labels"):
                 _put(engine, tables.tables[name], rows.get(name, []))
@@ -122,8 +122,7 @@ def _add_item(
         record = StepScores(trace_id=trace.id, scorer=scorer, scores=scores)
         add("step_scores", trace_id=trace.id, scorer=scorer, lowest=min(scores), payload=record.model_dump_json(), **at)  # fmt: skip # noqa: E501
     digest = f"{item:032x}"
-    add("items", id=item, problem_id=problem.id, kind="solution", step=None, role="normal", known="[]", digest=digest, active=True, **at)  # fmt: skip # noqa: E501
-    add("item_traces", project_id=project, item_id=item, position=0, trace_id=trace.id)
+    add("items", id=item, problem_id=problem.id, trace_id=trace.id, role="normal", known="[]", digest=digest, **at)  # fmt: skip # noqa: E501
     if rng.random() < 0.1:
         return submission
     truth = rng.randrange(STEPS)
@@ -174,7 +173,7 @@ def _put(engine: Engine, table: Table, rows: Sequence[dict[str, Any]]) -> None:
         connection.execute(table.insert(), [{name: row[name] for name in names} for row in rows])
 
 
-def routes(project: int, trace: str, problem: str) -> list[str]:
+def routes(project: int, trace: str) -> list[str]:
     """What is asked, with GET."""
     base = f"/projects/{project}"
     return [
@@ -182,19 +181,15 @@ def routes(project: int, trace: str, problem: str) -> list[str]:
         f"{base}.json",
         f"{base}/agreement.json",
         f"{base}/adjudicate.json",
-        f"{base}/traces.json",
-        f"{base}/traces.json?" + urlencode({"scorer": "prm", "high": 0.5}),
-        f"{base}/traces.json?" + urlencode({"scorer": "prm", "low": 0.5}),
-        f"{base}/trace.json?" + urlencode({"id": trace}),
-        f"{base}/problems.json",
-        f"{base}/problem.json?" + urlencode({"id": problem}),
+        f"{base}/runs.json",
+        f"{base}/runs.json?" + urlencode({"scorer": "prm", "high": 0.5}),
+        f"{base}/runs.json?" + urlencode({"scorer": "prm", "low": 0.5}),
+        f"{base}/runs.json?" + urlencode({"text": "999 + 999"}),
+        f"{base}/run.json?" + urlencode({"id": trace}),
         f"{base}/queue.json",
         f"{base}/flags.json",
-        "/monitor.json",
         *(f"{base}/export/{kind}.jsonl" for kind in ("traces", "scores", "labels")),
         f"{base}/export/labels.jsonl?settled=1",
-        f"{base}/export/labels.parquet",
-        f"{base}/export/stepwise.jsonl",
     ]
 
 
@@ -251,7 +246,7 @@ def measure(
     app = create_pages_app(db, rng=random.Random(0))
     key, _ = db.keys.create("bench", role="admin")
     trace = db.traces.find(projects[0], limit=1)[0].trace
-    for path in routes(projects[0], trace.id, trace.problem_id):
+    for path in routes(projects[0], trace.id):
         if only in path:
             yield _figure(db.backend, path, statements, times, lambda path=path: ask(app, key, path))
     for name, action in (

@@ -45,5 +45,6 @@ def enter(browser: Browser, address: str, name: str, **options: Any) -> Page:
     page.keyboard.press("Tab")
     page.keyboard.type(PASSWORD)
     page.keyboard.press("Enter")
-    page.wait_for_url("**/projects")
+    page.wait_for_load_state()
+    page.wait_for_selector("#rail", state="attached")
     return page

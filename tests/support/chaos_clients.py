@@ -261,7 +261,7 @@ def hostile_requests(project: int) -> list[tuple[str, str, str, Any, str]]:
         ("escape sequences", "POST", "/v1/verify", {"problem": ESCAPES, "steps": [ESCAPES]}, ""),
         ("5,000 digits", "GET", f"/projects/{'9' * 5000}", None, ""),
         ("5,000 digits", "GET", f"/projects/{project}/items/{'9' * 5000}.json", None, ""),
-        ("odd addresses", "GET", f"/projects/{project}/trace?id={quote(ESCAPES)}", None, ""),
+        ("odd addresses", "GET", f"/projects/{project}/run?id={quote(ESCAPES)}", None, ""),
         ("odd addresses", "GET", "/v1/models/" + "%00%ff/../" * 50, None, ""),
         ("bombs", "POST", files, upload("traces", bomb), boundary),
     ]

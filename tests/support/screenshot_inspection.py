@@ -69,10 +69,10 @@ def inspected(found: Inspection) -> Views:
     db.labels.import_labels(project, judged)
     base = f"/projects/{project}"
     return {
-        "traces": ("admin", f"{base}/traces"),
-        "trace": ("admin", f"{base}/trace?id={traces[1].id}"),
-        "trace-agent": ("admin", f"{base}/trace?id={traces[6].id}"),
-        "trace-program": ("admin", f"{base}/trace?id={program.id}"),
+        "traces": ("admin", f"{base}/runs"),
+        "trace": ("admin", f"{base}/run?id={traces[1].id}"),
+        "trace-agent": ("admin", f"{base}/run?id={traces[6].id}"),
+        "trace-program": ("admin", f"{base}/run?id={program.id}"),
         "requests": ("admin", "/requests?model=policy-7b/best-of-4"),
         "request": ("admin", "/request?id=chatcmpl-shown-0"),
         "tree": ("admin", "/request-tree?id=chatcmpl-shown-0&choice=0"),

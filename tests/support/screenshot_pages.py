@@ -65,7 +65,7 @@ def _labelled(room: Room) -> Views:
         "project": ("admin", base),
         "annotate": ("ann", current),
         "agent": ("admin", run_page),
-        "instructions": ("ann", f"{base}/instructions"),
+        "label": ("ann", f"{base}/label"),
         "agreement": ("admin", f"{base}/agreement"),
         "disagreements": ("admin", f"{base}/adjudicate"),
         "adjudicate": ("admin", f"{base}/adjudicate/1"),

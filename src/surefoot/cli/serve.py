@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
@@ -28,7 +28,7 @@ from surefoot.server.gateway.settings import (
 from surefoot.server.pages.settings import PageSettings
 
 if TYPE_CHECKING:
-    from surefoot.server import Database, Monitor
+    from surefoot.server import Database, Gateway, Monitor
 
 Role = Literal["admin", "annotator", "viewer", "client"]
 DatabaseName = Annotated[
@@ -80,8 +80,10 @@ _MONITOR = OptionGroup(omit=tuple(MonitorSettings.model_fields))
 
 
 class UpstreamSettings(o.PolicySettings):
-    """The policy behind the gateway."""
+    """The policy behind the gateway; without one the pages are served alone."""
 
+    name: Annotated[str, Flag(name="--policy", common=True)] = ""
+    """Checkpoint directory, hub name, the server's name of the model, or `lab`; not needed with `--pages`."""
     concurrency: Annotated[int, Flag(transient=True)] = Field(default=64, ge=1)
     """Requests in flight at each server."""
 
@@ -89,9 +91,12 @@ class UpstreamSettings(o.PolicySettings):
 class Serve(Command):
     """Serve an OpenAI-compatible gateway that verifies as it generates, and the pages for labels and traces.
 
-    The pages are at the address itself; create an account first with `surefoot serve users add`, and keys for
-    programs with `surefoot serve keys add`. The windows and alarms of the monitor are set in the table
-    `monitor` of a `--config` file.
+    The pages are at the address itself. The first start prints a link at which the administrator signs in,
+    who invites others; programs get keys with `surefoot serve keys add`. `--pages` without a policy serves
+    the pages alone. The windows and alarms of the monitor are set in the table `monitor` of a `--config`
+    file.
+
+    Example: `surefoot serve --pages`
 
     Example: `surefoot serve --policy lab --prm prm --strategy best-of-16`
 
@@ -101,11 +106,14 @@ class Serve(Command):
 
     server: Annotated[ServerSettings, _SERVER] = ServerSettings()
     database: DatabaseName = DEFAULT_DATABASE
-    pages: bool = Field(default=True, description="Serve the pages too, at the address itself.")
+    pages: bool | None = Field(
+        default=None,
+        description="Serve the pages at `/`, alone without a policy; on by default with one.",
+    )
     site: Annotated[PageSettings, _PAGES] = PageSettings()
     record: bool = True
     """Store every answer with all its candidates in the database."""
-    policy: UpstreamSettings
+    policy: UpstreamSettings = UpstreamSettings()
     loading: o.Models = Loading()
     reward_model: o.JudgeSettings = o.JudgeSettings()
     gateway: Annotated[GatewaySettings, _GATEWAY] = GatewaySettings()
@@ -126,46 +134,56 @@ class Serve(Command):
             raise ValueError("settings of the guard need 'guard'; give --guard")
         if self.guard_policy is not None and "tool-calls" not in self.guard_rules:
             raise ValueError("'guard_policy' belongs to --guard-rule tool-calls")
+        if not self.policy.name and not self.pages:
+            raise ValueError("'policy' is missing; give --policy, or --pages for the pages alone")
+        if not self.policy.name and (
+            self.guard.enabled or self.reward_model.names or self.reward_model.verifier
+        ):
+            raise ValueError("a guard and a reward model need a gateway; give --policy")
         return self
 
     def run(self) -> None:
-        from surefoot.policies.capabilities import capabilities_of
-        from surefoot.server import Gateway, create_app, create_pages_app, make_server, open_database
+        from surefoot.server import create_app, create_pages_app, make_server, open_database
 
-        with (
-            self.reward_model.open(self.loading) as scorer,
-            open_database(self.database) as db,
-            open_rules(self.guard_rules, self.guard_policy) as verifiers,
-        ):
-            settings = self.gateway.model_copy(
-                update={
-                    "separator": o.separator(self.gateway.separator, scorer),
-                    "extract": self.extract,
-                    "overlap": bool(self.policy.base_url),
-                    "guard": self.guard,
-                }
-            )
-            policy = self.policy.open(chat=settings.chat, loading=self.loading)
-            self._warn(db)
-            continuation = capabilities_of(policy).continuation
-            if not continuation.confirmed:
-                note(f"strategies step by step are not offered: {continuation.evidence}")
-            gateway = Gateway(
-                policy,
-                scorer,
-                settings=settings,
-                limits=self.server.limits,
-                log=db.gateway if self.record else None,
-                monitor=self._monitor(db, policy, scorer),
-                verifiers=verifiers,
-                holds=db.held_calls if self.pages else None,
-                continues=continuation.confirmed,
-            )
+        with open_database(self.database) as db, ExitStack() as opened:
+            gateway = self._gateway(db, opened) if self.policy.name else None
             pages = None
-            if self.pages:  # over plain HTTP, as on loopback, a browser would not return a secure cookie
+            if self.pages is not False:
+                # over plain HTTP, as on loopback, a browser would not return a secure cookie
                 pages = create_pages_app(db, self.site)
+            self._note(db)
             app = create_app(self.server, gateway=gateway, pages=pages, keys=db.keys)
             make_server(app, self.server, log_level="info").run()
+
+    def _gateway(self, db: Database, opened: ExitStack) -> Gateway:
+        from surefoot.policies.capabilities import capabilities_of
+        from surefoot.server import Gateway
+
+        scorer = opened.enter_context(self.reward_model.open(self.loading))
+        verifiers = opened.enter_context(open_rules(self.guard_rules, self.guard_policy))
+        settings = self.gateway.model_copy(
+            update={
+                "separator": o.separator(self.gateway.separator, scorer),
+                "extract": self.extract,
+                "overlap": bool(self.policy.base_url),
+                "guard": self.guard,
+            }
+        )
+        policy = self.policy.open(chat=settings.chat, loading=self.loading)
+        continuation = capabilities_of(policy).continuation
+        if not continuation.confirmed:
+            note(f"strategies step by step are not offered: {continuation.evidence}")
+        return Gateway(
+            policy,
+            scorer,
+            settings=settings,
+            limits=self.server.limits,
+            log=db.gateway if self.record else None,
+            monitor=self._monitor(db, policy, scorer),
+            verifiers=verifiers,
+            holds=None if self.pages is False else db.held_calls,
+            continues=continuation.confirmed,
+        )
 
     def _monitor(self, db: Database, policy: Policy, scorer: StepScorer | None) -> Monitor:
         from surefoot.server import Monitor, resume_monitor
@@ -179,14 +197,28 @@ class Serve(Command):
             scorer=getattr(scorer, "name", type(scorer).__name__),
         )
 
-    def _warn(self, db: Database) -> None:
+    def _note(self, db: Database) -> None:
+        if self.pages is not False and self.site.passwords and (link := first_link(db)):
+            here = f"http://{self.server.host}:{self.server.port}" if self.server.port else ""
+            note(f"no account yet; sign in as 'admin', once: {here}{link}")
         if self.server.needs_key and not any(key.revoked is None for key in db.keys.list()):
             note("there is no API key yet; create one with 'surefoot serve keys add NAME'")
-        if self.pages and not self.site.secure and not is_loopback(self.server.host):
+        if self.pages is not False and not self.site.secure and not is_loopback(self.server.host):
             note(
                 "warning: passwords and cookies of the pages travel in the clear; put a proxy that speaks "
                 "HTTPS in front and give --secure-cookies, or serve --no-pages"
             )
+
+
+def first_link(db: Database) -> str | None:
+    """Path of a link for the first administrator, whose account is made; ``None`` once one can sign in."""
+    from surefoot.server import invitation_link
+
+    roles: tuple[Role, ...] = ("admin",)
+    users = db.users.list() or [db.users.create("admin", roles=roles)]
+    if len(users) > 1 or users[0].id not in db.users.invited():
+        return None
+    return invitation_link(db, users[0].id)
 
 
 class DatabaseCommand(Command):

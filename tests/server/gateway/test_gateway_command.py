@@ -8,11 +8,14 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 
+import httpx
 import pytest
 from command_line import refused
 from gateway_server import ask
 
+from surefoot.cli.serve import first_link
 from surefoot.lab.world import generate_problems
 from surefoot.server import open_database
 
@@ -23,9 +26,9 @@ QUESTION = {
 
 
 @contextmanager
-def serving(*words):
+def serving(*words, policy=("--policy", "lab")):
     """A server process and its address; killed at the end of the block, if it still runs."""
-    command = [sys.executable, "-m", "surefoot", "serve", "--port", "0", "--policy", "lab", *map(str, words)]
+    command = [sys.executable, "-m", "surefoot", "serve", "--port", "0", *policy, *map(str, words)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             said = []
@@ -35,6 +38,7 @@ def serving(*words):
                     break
             else:
                 pytest.fail(f"the server did not start: {''.join(said)}")
+            process.said = "".join(said)
             yield process, found[0]
         finally:
             process.kill()
@@ -46,6 +50,8 @@ def test_settings_that_make_no_sense_are_refused_by_name(tmp_path):
     path.write_text("[monitor]\nreference = 1\n")
     here = ("serve", "--port", 0, "--policy", "lab", "--database", tmp_path / "store.db")
     assert "monitor.reference" in refused(*here, "--config", path)
+    assert "give --policy, or --pages" in refused("serve", "--database", tmp_path / "store.db")
+    assert "need a gateway" in refused("serve", "--pages", "--guard", "--database", tmp_path / "store.db")
     assert "--extract" in refused(*here, "--extract", "foo")
     assert "--candidates" in refused(*here, "--candidates", "some")
     assert "needs a reward model" in refused(*here, "--strategy", "best-of-4")
@@ -56,6 +62,19 @@ def test_settings_that_make_no_sense_are_refused_by_name(tmp_path):
     assert "not a valid tool policy" in refused(
         *here, "--guard", "--guard-rule", "tool-calls", "--guard-policy", path
     )
+
+
+@pytest.mark.slow
+def test_pages_alone_need_no_policy_and_no_torch(tmp_path):
+    store = tmp_path / "store.db"
+    with serving("--pages", "--database", store, policy=()) as (process, url):
+        (link,) = re.findall(r"'admin', once: (/join\S+)", process.said)
+        assert "Welcome, admin" in httpx.get(url + link).text
+        assert ask(f"{url}/v1/models")[0] == 404
+        assert "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text()
+    with open_database(store) as db:
+        db.users.accept(db.users.by_name("admin").id, "correct horse battery")
+        assert first_link(db) is None
 
 
 @pytest.mark.slow

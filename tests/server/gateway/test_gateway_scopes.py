@@ -34,7 +34,7 @@ ROUTES = {
         f"GET {PROJECT}/agreement",
         f"GET {PROJECT}/files",
         f"GET {PROJECT}/export/{{name}}",
-        f"GET {PROJECT}/traces",
+        f"GET {PROJECT}/runs",
         f"GET {PROJECT}/trace",
         f"GET {PROJECT}/annotate",
         f"GET {PROJECT}/items/{{item_id:number}}",

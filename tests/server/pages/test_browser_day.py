@@ -55,8 +55,8 @@ def address(room: Room) -> Iterator[str]:
 
 
 def begin(page: Page) -> None:
-    """From the list of projects to the first item."""
-    page.get_by_role("link", name="Annotate").first.click()
+    """From the page after signing in to the first item."""
+    page.get_by_role("link", name="labelling").first.click()
     page.wait_for_url("**/items/*")
 
 

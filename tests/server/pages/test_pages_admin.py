@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,13 @@ from annotation_site import PASSWORD, Browser, Room, open_room, solutions, text_
 
 from surefoot.records import Problem, StepLabel, StepScores, Trace
 from surefoot.server import Protocol
+from surefoot.server.pages.access import Signer
 from surefoot.stats.rater_agreement import agreement
+
+RAIL = [
+    *("Home", "Runs", "Label", "Requests", "Held calls"),
+    *("Data in / out", "People &amp; keys", "Settings"),
+]
 
 
 @pytest.fixture
@@ -196,20 +204,57 @@ def test_settings_notice_that_somebody_was_first(room: Room) -> None:
 
 def test_people_are_made_changed_and_closed(room: Room) -> None:
     admin = room.browser("admin")
-    assert admin.send("/people", name="fay", password="short", role="annotator").status_code == 400
-    assert admin.send("/people", name="fay", password=PASSWORD, role="emperor").status_code == 400
-    assert admin.send("/people", name="fay", password=PASSWORD, role="annotator").status_code == 303
-    assert admin.send("/people", name="fay", password=PASSWORD, role="annotator").status_code == 409
-    fay = room.browser("fay")
+    assert admin.send("/people", name="fay", role="emperor").status_code == 400
+    page = admin.send("/people", name="fay", role="annotator", project="1").text
+    assert admin.send("/people", name="fay", role="annotator").status_code == 409
+    link, fay = invitation(page), room.browser()
+    assert fay.send(link, "/join", password="short").status_code == 400
+    assert fay.send(link, "/join", password=PASSWORD).headers["location"] == "/"
+    assert "Label" in fay.follow("/").text  # a member of the project, too
+    assert room.browser().get(link).status_code == 403  # used
     path = f"/people/{room.db.users.by_name('fay').id}"
-    assert admin.send("/people", path, what="password", password="another password").status_code == 303
+    again = invitation(admin.send("/people", path, what="link").text)
     assert fay.get("/projects").status_code == 303  # signed out
+    assert room.browser().sign_in("fay").status_code == 401
+    assert room.browser().send(again, "/join", password="another password").status_code == 303
     assert room.browser().sign_in("fay", "another password").status_code == 303
     assert admin.send("/people", path, what="close").status_code == 303
     assert room.browser().sign_in("fay", "another password").status_code == 401
     own = f"/people/{room.ids['admin']}"
-    assert admin.send("/people", own, what="close").status_code == 400
-    assert PASSWORD not in str(admin.json("/people"))
+    assert admin.client.post(own, data={**admin.fields("/people"), "what": "close"}).status_code == 400
+    assert "/join" not in str(admin.json("/people"))
+
+
+def invitation(page: str) -> str:
+    """The link on a page, which is shown once."""
+    (link,) = re.findall(r'value="(/join[^"]+)"', page)
+    return html.unescape(link)
+
+
+def test_links_that_are_no_invitation_are_refused(room: Room) -> None:
+    for token in ("", "guess", Signer(room.db.sign_ins.signing_key()).sign("device", room.ids["eve"])):
+        assert room.browser().get(f"/join?token={token}").status_code == 403
+
+
+def test_an_empty_project_offers_a_sample(room: Room) -> None:
+    admin = room.browser("admin")
+    admin.send("/projects", name="second")
+    home = f"/projects/{room.db.projects.by_name('second').id}"
+    assert "Drop a file" in admin.get(home).text
+    assert admin.send(home, f"{home}/sample").headers["location"] == f"{home}/runs"
+    data = admin.json(home)
+    assert (data["runs"], data["left"]) == (6, 6)
+    assert "6 left to label" in admin.get(home).text
+    assert admin.get("/").headers["location"] == home  # opened last
+
+
+def test_annotators_see_label_only(room: Room) -> None:
+    ann = room.browser("ann")
+    assert ann.get("/projects/1").headers["location"] == "/projects/1/label"
+    rail = ann.get("/projects/1/label").text.partition('<nav id="rail"')[2].partition("</nav>")[0]
+    assert re.findall(r'<li><a href="([^"]+)"', rail) == ["/projects/1/label"]
+    rail = room.browser("admin").follow("/").text.partition('<nav id="rail"')[2].partition("</nav>")[0]
+    assert [name.strip() for name in re.findall(r"<li><a [^>]+>([^<]+)", rail)] == RAIL
 
 
 @pytest.mark.parametrize(
@@ -233,7 +278,7 @@ def test_twins_of_administrators_pages(room: Room, page: str) -> None:
 def test_viewers_read_and_do_not_write(room: Room) -> None:
     room.db.projects.set_member(1, room.ids["eve"], "viewer")
     eve = room.browser("eve")
-    for page in ("", "/agreement", "/files", "/export/labels.jsonl", "/instructions"):
+    for page in ("", "/agreement", "/files", "/export/labels.jsonl", "/label"):
         assert eve.get(f"/projects/1{page}").status_code == 200, page
     for page in ("/annotate", "/settings", "/queue", "/adjudicate"):
         assert eve.get(f"/projects/1{page}").status_code == 403, page

@@ -59,6 +59,23 @@ def test_work_ends_at_the_first_error(room: Room) -> None:
     assert first_item(ann) != item
 
 
+def test_every_step_gets_a_label_if_the_protocol_says_so(tmp_path: Path) -> None:
+    room = open_room(tmp_path, protocol=Protocol(until="every-step"))
+    ann = room.browser("ann")
+    assert "Every step gets a label" in ann.get("/projects/1/label").text
+    item = first_item(ann)
+    for value, state in ((1, "leased"), (-1, "leased"), (1, "done")):
+        ann.send(item, f"{item}/label", value=str(value))
+        assert ann.json(item)["state"] == state
+    assert standing(room, "ann") == [(0, 1.0), (1, -1.0), (2, 1.0)]
+    ann.send(item, f"{item}/undo")
+    assert ann.json(item)["current"] == 2
+    room.browser("admin").send("/projects/1/settings", name="F", annotators="1", lease_minutes="9",
+                               value1="on", until="first-error")  # fmt: skip
+    assert room.db.projects.get(1).protocol.until == "first-error"
+    room.db.close()
+
+
 def test_time_is_unknown_without_a_script(room: Room) -> None:
     ann = room.browser("ann")
     item = first_item(ann)
@@ -112,7 +129,7 @@ def test_annotators_are_blind_to_each_other(room: Room) -> None:
     assert data["comments"] == []
     own = room.db.projects.member(1, room.ids["ann"])
     assert own is not None
-    overview = ben.get("/projects/1").text
+    overview = ben.get("/projects/1/label").text
     assert own.pseudonym not in overview
     assert all(word not in str(data) for word in ("chosen_by", "screening", "known", "policy", "outcome"))
 
@@ -178,13 +195,13 @@ def test_instructions_are_markdown_without_html(room: Room) -> None:
     text = f"# Title\n\n**bold** {SCRIPT}\n\n[bad](javascript:alert(1)) ![img](http://x.example/a.png)\n\n"
     text += "<b onclick=x>"
     room.db.projects.update(1, 1, instructions=text)
-    page = room.browser("ann").get("/projects/1/instructions").text
+    page = room.browser("ann").get("/projects/1/label").text
     assert "<strong>bold</strong>" in page
     for bad in (SCRIPT, 'href="javascript', "<img", "<b onclick"):
         assert bad not in page
 
 
-@pytest.mark.parametrize("path", ["/projects", "/projects/1", "/projects/1/instructions", "ITEM"])
+@pytest.mark.parametrize("path", ["/projects", "/projects/1/label", "ITEM"])
 def test_twins_have_the_content_of_the_page(room: Room, path: str) -> None:
     ann = room.browser("ann")
     item = first_item(ann)

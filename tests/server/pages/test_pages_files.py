@@ -82,7 +82,7 @@ def test_prm800k_comes_in(found: Inspection, admin: Browser) -> None:
     assert "1 rows read, 1 skipped" in answer.text
     (problem,) = problems_with(found, "q?")
     (trace,) = found.db.traces.find(found.room.project, problem_id=problem.id)
-    page = found.viewer.get(f"{found.base}/trace?id={trace.trace.id}").text
+    page = found.viewer.get(f"{found.base}/run?id={trace.trace.id}").text
     assert SCRIPT not in page
     assert "First error: step 2" in page
 

@@ -153,8 +153,8 @@ def test_links_lead_to_pages_that_are_there(tmp_path: Path) -> None:
     page = admin.get(PAGE).text
     assert "/adjudicate/1" not in page  # nobody disagrees yet
     trace = room.db.items.get(1, 1).trace_id
-    assert f'href="/projects/1/trace?id={trace}#step-1"' in page
-    assert admin.get(f"/projects/1/trace?id={trace}").status_code == 200
+    assert f'href="/projects/1/run?id={trace}#step-1"' in page
+    assert admin.get(f"/projects/1/run?id={trace}").status_code == 200
     for name, values in (("ann", (1, 1, 1)), ("ben", (1, 0, 1))):
         person = room.browser(name)
         item = str(person.get("/projects/1/annotate").headers["location"])

@@ -29,11 +29,11 @@ def page(found: Inspection) -> str:
     found.db.traces.add_traces(found.room.project, [trace])
     added = found.db.labels.import_labels(found.room.project, labels)
     assert not added.refused, added.reasons
-    return f"{found.base}/trace?id={quote(trace.id)}"
+    return f"{found.base}/run?id={quote(trace.id)}"
 
 
 def test_the_first_difference_of_a_run_is_marked(found: Inspection, page: str) -> None:
-    program = found.viewer.json(page.replace("/trace?", "/trace.json?"))["program"]
+    program = found.viewer.json(page.replace("/run?", "/run.json?"))["program"]
     call = program["call"]
     row = call["rows"][call["first"]]
     assert (row["own"]["text"], row["reference"]["text"]) == ("result -= number", "result += number")
@@ -61,7 +61,7 @@ def test_hidden_tests_and_the_reference_are_for_viewers_and_administrators(
     found: Inspection, page: str
 ) -> None:
     assert "total([1, 2, 3], 1)" in found.room.browser("admin").get(page).text
-    for path in (page, page.replace("/trace?", "/trace.json?")):
+    for path in (page, page.replace("/run?", "/run.json?")):
         answer = found.room.browser("ann").get(path)
         assert answer.status_code == 403
         assert "total(" not in answer.text
@@ -82,7 +82,7 @@ def test_a_run_that_somebody_made_up_has_a_page(tmp_path: Path, execution: dict[
     made.db.traces.add_traces(made.room.project, [trace])
     evidence = labels[3].evidence.model_copy(update={"execution": Execution.model_validate(execution)})
     made.db.labels.import_labels(made.room.project, [labels[3].model_copy(update={"evidence": evidence})])
-    html = made.viewer.get(f"{made.base}/trace?id={trace.id}").text
+    html = made.viewer.get(f"{made.base}/run?id={trace.id}").text
     assert "\u202e" not in html.split('aria-label="Execution"')[1].split('id="step-1"')[0]
     assert ("\\u202e" in html) == ("raised" in execution)
     made.db.close()
@@ -94,8 +94,8 @@ def test_what_is_no_program_or_has_no_run_is_shown_as_a_trace(found: Inspection)
     odd = trace.model_copy(update={"id": "odd", "problem_id": "odd"})
     found.db.traces.add_problems(found.room.project, [problem, other])
     found.db.traces.add_traces(found.room.project, [trace, odd])
-    assert "No run of this program is stored" in found.viewer.get(f"{found.base}/trace?id={trace.id}").text
-    assert found.viewer.json(f"{found.base}/trace.json?id=odd")["program"] is None
+    assert "No run of this program is stored" in found.viewer.get(f"{found.base}/run?id={trace.id}").text
+    assert found.viewer.json(f"{found.base}/run.json?id=odd")["program"] is None
 
 
 def test_a_run_is_text_in_a_file_and_is_read_back() -> None:

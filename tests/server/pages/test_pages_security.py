@@ -48,6 +48,7 @@ def forms(room: Room) -> list[tuple[str, str, str]]:
     ann = room.browser("ann")
     item = str(ann.get("/projects/1/annotate").headers["location"])
     comment = room.db.comments.add(1, int(item.rpartition("/")[2]), room.ids["ann"], "flag", "odd")
+    empty = f"/projects/{room.db.projects.create(f'empty {comment.id}').id}"
     add_request(room.db)  # the form for imports needs something to import
     return [
         ("ann", "/projects", "/sign-out"),
@@ -56,6 +57,7 @@ def forms(room: Room) -> list[tuple[str, str, str]]:
         ("ann", item, f"{item}/comment"),
         ("ann", item, f"{item}/skip"),
         ("admin", "/projects", "/projects"),
+        ("admin", empty, f"{empty}/sample"),
         ("admin", "/people", "/people"),
         ("admin", "/people", f"/people/{room.ids['eve']}"),
         ("admin", "/projects/1/settings", "/projects/1/settings"),
@@ -82,7 +84,7 @@ def test_every_form_wants_its_secret(room: Room) -> None:
 
 def test_every_post_of_the_app_is_in_the_list_of_forms(room: Room) -> None:
     known = {re.sub(r"\d+", "N", action) for _, _, action in forms(room)}
-    known |= {"/sign-in", "/projects/N/adjudicate/N"}
+    known |= {"/sign-in", "/join", "/projects/N/adjudicate/N"}
     posts = set(_posts(room.app.routes))
     assert {re.sub(r"\{[^}]*\}", "N", path) for path in posts} == known
 
@@ -156,7 +158,7 @@ def test_another_project_does_not_exist_for_who_is_no_member(room: Room) -> None
         "",
         "/annotate",
         "/items/1",
-        "/instructions",
+        "/label",
         "/settings",
         "/agreement",
         "/export/traces.jsonl",
@@ -198,13 +200,11 @@ def test_hostile_text_in_every_field_is_text(room: Room, text: str) -> None:
     answer = admin.send(settings, name=text, instructions=text, **numbers, **ticks)
     assert answer.status_code == 303, answer.text
     name = text.replace("\u202e ☃ 𝕏", "☃ ▓")  # names of accounts hold nothing invisible
-    assert admin.send("/people", name=name, password=PASSWORD, role="annotator").status_code == 303
+    assert admin.send("/people", name=name, role="annotator").status_code == 200
+    room.db.users.accept(room.db.users.by_name(name).id, PASSWORD)
     assert admin.send(settings, f"/projects/{made}/members", name=name, role="annotator").status_code == 303
     person = room.browser(name)
-    person.follow(f"/projects/{made}/instructions")
-    read = [
-        person.get(path).text for path in ("/projects", f"/projects/{made}", f"/projects/{made}/instructions")
-    ]
+    read = [person.get(path).text for path in ("/projects", f"/projects/{made}/label")]
     for page in [*read, *(admin.get(path).text for path in (settings, "/people", "/projects"))]:
         assert SCRIPT not in page
         assert "<img" not in page
@@ -315,8 +315,8 @@ def test_keys_do_what_their_scopes_say(room: Room) -> None:
     manager, _ = room.db.keys.create("manager", "admin", scopes=["admin"])
     base = f"/projects/{room.project}"
     assert answer("GET", "/people", manager)[0] == 200
-    assert answer("GET", f"{base}/traces", reader)[0] == 200
-    assert answer("GET", f"{base}/traces.json", reader)[0] == 200
+    assert answer("GET", f"{base}/runs", reader)[0] == 200
+    assert answer("GET", f"{base}/runs.json", reader)[0] == 200
     assert answer("GET", "/requests", watcher)[0] == 200
     assert answer("GET", f"{base}/annotate", rater)[0] in (200, 303)
     for method, path, key, scope in (
@@ -328,8 +328,8 @@ def test_keys_do_what_their_scopes_say(room: Room) -> None:
         ("POST", f"{base}/adjudicate/1", reader, "admin"),
         ("GET", "/requests", manager, "pages"),
         ("GET", f"{base}/items/1", manager, "pages"),
-        ("GET", f"{base}/traces", manager, "pages"),
-        ("GET", f"{base}/instructions", manager, "pages"),
+        ("GET", f"{base}/runs", manager, "pages"),
+        ("GET", f"{base}/label", manager, "pages"),
     ):
         status, error = answer(method, path, key)
         assert (status, f"lacks the scope '{scope}'" in error) == (403, True), (method, path, error)
@@ -440,7 +440,7 @@ def test_a_score_that_is_no_number_is_refused_with_line_and_field(room: Room, sc
     assert re.search(r"row 1: field &#39;scores\.2&#39;: ", answer.text)
     stored = admin.get("/projects/1/export/scores.jsonl").text
     assert ('"scorer":"s2"' in stored, '"scorer":"s1"' in stored) == (True, False)
-    for page in ("traces", f"trace?id={traces[0].id}"):
+    for page in ("runs", f"run?id={traces[0].id}"):
         assert admin.get(f"/projects/1/{page}").status_code == 200, page
 
 

@@ -34,20 +34,20 @@ def shown(found: Inspection, path: str) -> str:
 
 
 def ids(found: Inspection, query: str) -> list[str]:
-    answer = found.viewer.get(f"{found.base}/traces.json{query}")
+    answer = found.viewer.get(f"{found.base}/runs.json{query}")
     assert answer.status_code == 200, answer.text
     return sorted(row["id"] for row in answer.json()["traces"])
 
 
 def test_text_of_a_model_is_shown_as_text(found: Inspection) -> None:
-    page = shown(found, f"{found.base}/trace?id={found.traces[1].id}")
+    page = shown(found, f"{found.base}/run?id={found.traces[1].id}")
     assert SCRIPT not in page
     assert page.count("&lt;script&gt;") == 2  # the step's, and the judge's
     assert "default-src &#39;none&#39;" not in page
 
 
 def test_every_cell_has_its_number_beside_the_colour(found: Inspection) -> None:
-    page = shown(found, f"{found.base}/trace?id={found.traces[1].id}")
+    page = shown(found, f"{found.base}/run?id={found.traces[1].id}")
     cells = re.findall(
         r'<li class="cell b(\d|x)(?: first-error)?"><span class="at">(\d)</span><b>([^<]+)</b>', page
     )
@@ -58,19 +58,19 @@ def test_every_cell_has_its_number_beside_the_colour(found: Inspection) -> None:
 
 
 def test_the_first_error_is_marked_in_words_in_strips_and_steps(found: Inspection) -> None:
-    page = shown(found, f"{found.base}/trace?id={found.traces[1].id}")
+    page = shown(found, f"{found.base}/run?id={found.traces[1].id}")
     strips = re.findall(
         r'<li class="cell b9 first-error"><span class="at">2</span>.*?first error</span>', page
     )
     assert len(strips) == 2
     assert 'id="step-2"' in page.split("✗ First error")[0].rpartition("<li")[2]
-    twin = found.viewer.json(f"{found.base}/trace.json?id={found.traces[1].id}")
+    twin = found.viewer.json(f"{found.base}/run.json?id={found.traces[1].id}")
     assert twin["first_error"] == 1
     assert [one["scorer"] for one in twin["strips"]] == ["first", "second"]
 
 
 def test_labels_of_every_source_stand_beside_each_other(found: Inspection) -> None:
-    twin = found.viewer.json(f"{found.base}/trace.json?id={found.traces[1].id}")
+    twin = found.viewer.json(f"{found.base}/run.json?id={found.traces[1].id}")
     errors = {(one["source"], one["rater"]): one["first_error"] for one in twin["sources"]}
     assert errors == {
         ("human", "rater-a"): 1,
@@ -78,7 +78,7 @@ def test_labels_of_every_source_stand_beside_each_other(found: Inspection) -> No
         ("judge", "judge-1"): 1,
         ("monte-carlo", None): 2,
     }
-    page = shown(found, f"{found.base}/trace?id={found.traces[1].id}")
+    page = shown(found, f"{found.base}/run?id={found.traces[1].id}")
     assert "0 of 8 succeeded" in page
     assert "[0.00, 0.32]" in page
     assert "cannot tell" in page
@@ -90,16 +90,16 @@ def test_a_decision_stands_for_the_labels_of_its_step(tmp_path: Path) -> None:
     add_labels(made)
     item = next(one.id for one in made.db.items.list(made.room.project) if one.trace_id == made.traces[1].id)
     made.db.reviews.adjudicate(made.room.project, item, made.room.ids["admin"], 1, 1, note="it holds")
-    twin = made.viewer.json(f"{made.base}/trace.json?id={made.traces[1].id}")
+    twin = made.viewer.json(f"{made.base}/run.json?id={made.traces[1].id}")
     assert twin["first_error"] is None
     assert twin["decisions"]["1"]["value"] == 1
-    assert "it holds" in shown(made, f"{made.base}/trace?id={made.traces[1].id}")
+    assert "it holds" in shown(made, f"{made.base}/run?id={made.traces[1].id}")
     made.db.close()
 
 
 def test_an_agents_run_folds_its_tool_calls(found: Inspection) -> None:
     agent = next(trace for trace in found.traces if trace.messages)
-    page = shown(found, f"{found.base}/trace?id={agent.id}")
+    page = shown(found, f"{found.base}/run?id={agent.id}")
     assert "<summary>Tool call: <code>search</code></summary>" in page
     assert page.count('class="step"') == 2
 
@@ -110,11 +110,11 @@ def test_a_program_in_a_call_is_shown_as_text(tmp_path: Path) -> None:
     messages = (Message(role="user", content="Go."), Message(role="assistant", tool_calls=(call,)))
     trace = segment_trace(Trace(id="shell", problem_id=found.traces[0].problem_id, messages=messages))
     found.db.traces.add_traces(found.room.project, [trace])
-    page = shown(found, f"{found.base}/trace?id=shell")
+    page = shown(found, f"{found.base}/run?id=shell")
     assert "<pre>cat &lt;&lt;E\n&lt;b&gt;&#34;x&#34;&lt;/b&gt;\nE</pre>" in page
     assert '<span class="role">n</span><pre>[1]</pre>' in page
     assert "· command" in page
-    twin = found.viewer.json(f"{found.base}/trace.json?id=shell")
+    twin = found.viewer.json(f"{found.base}/run.json?id=shell")
     assert twin["trace"]["messages"][1]["tool_calls"][0]["arguments"] == call.arguments
     assert all(call_arguments(text) == [("", text)] for text in ('{"x": 1}', "[", '["a\\n"]', "[" * 99_999))
     found.db.close()
@@ -145,7 +145,7 @@ def test_filters(found: Inspection, query: str, which: list[int]) -> None:
      "?text=" + "a" * 501, "?policy=%00"],
 )  # fmt: skip
 def test_filters_that_make_no_sense_are_refused(found: Inspection, query: str) -> None:
-    answer = found.viewer.get(f"{found.base}/traces{query}")
+    answer = found.viewer.get(f"{found.base}/runs{query}")
     assert answer.status_code == 400
     assert "<h1>" in answer.text
 
@@ -155,7 +155,7 @@ def test_a_list_goes_on_where_it_ended_with_its_filters(tmp_path: Path) -> None:
     seen: list[str] = []
     query = "?text=is"
     while query:
-        twin = made.viewer.json(f"{made.base}/traces.json{query}")
+        twin = made.viewer.json(f"{made.base}/runs.json{query}")
         seen += [row["id"] for row in twin["traces"]]
         query = twin["next"] or ""
         assert not query or "text=is" in query
@@ -170,26 +170,26 @@ def test_any_id_has_a_link_that_works(tmp_path: Path) -> None:
     made.db.traces.add_problems(made.room.project, [problem])
     made.db.traces.add_traces(made.room.project, [Trace(id=odd, problem_id=odd, text="")])
     for query in ("text=odd", f"problem={quote(odd)}"):
-        (row,) = made.viewer.json(f"{made.base}/traces.json?{query}")["traces"]
+        (row,) = made.viewer.json(f"{made.base}/runs.json?{query}")["traces"]
         answer = made.viewer.get(row["link"])
         assert answer.status_code == 200
         assert "<b>%2F" not in answer.text
     (link,) = re.findall(
-        r'<a href="([^"]*trace\.json[^"]*)">JSON</a>', shown(made, f"{made.base}/trace?id={quote(odd)}")
+        r'<a href="([^"]*run\.json[^"]*)">JSON</a>', shown(made, f"{made.base}/run?id={quote(odd)}")
     )
     assert made.viewer.get(link.replace("&amp;", "&")).json()["trace"]["id"] == odd
     made.db.close()
 
 
 def test_another_projects_trace_is_not_found(found: Inspection) -> None:
-    assert found.viewer.get(f"{found.base}/trace?id={found.foreign.id}").status_code == 404
+    assert found.viewer.get(f"{found.base}/run?id={found.foreign.id}").status_code == 404
     assert ids(found, f"?problem={found.foreign.problem_id}") == []
-    for page in ("traces", f"trace?id={found.foreign.id}", "files"):
+    for page in ("runs", f"run?id={found.foreign.id}", "files"):
         assert found.viewer.get(f"/projects/{found.other}/{page}").status_code == 404
-    assert found.viewer.get(f"{found.base}/trace").status_code == 404
+    assert found.viewer.get(f"{found.base}/run").status_code == 404
 
 
-@pytest.mark.parametrize("page", ["traces", "trace?id=1", "files", "export/labels.jsonl"])
+@pytest.mark.parametrize("page", ["runs", "run?id=1", "files", "export/labels.jsonl"])
 def test_annotators_are_blind_to_each_other(found: Inspection, page: str) -> None:
     assert found.room.browser("ann").get(f"{found.base}/{page}").status_code == 403
     assert found.room.browser("eve").get(f"{found.base}/{page}").status_code == 404
@@ -199,9 +199,9 @@ def test_annotators_are_blind_to_each_other(found: Inspection, page: str) -> Non
 def test_a_project_without_traces_says_so(found: Inspection) -> None:
     empty = found.db.projects.create("Empty").id
     admin = found.room.browser("admin")
-    assert "does not have traces yet" in admin.get(f"/projects/{empty}/traces").text
-    assert admin.json(f"/projects/{empty}/traces.json")["traces"] == []
-    assert "No trace matches" in shown(found, f"{found.base}/traces?policy=nobody")
+    assert "does not have traces yet" in admin.get(f"/projects/{empty}/runs").text
+    assert admin.json(f"/projects/{empty}/runs.json")["traces"] == []
+    assert "No trace matches" in shown(found, f"{found.base}/runs?policy=nobody")
 
 
 def test_colours_rise_with_the_score_and_margins_are_signed() -> None:

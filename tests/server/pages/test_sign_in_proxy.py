@@ -102,7 +102,7 @@ def test_a_session_is_not_renewed_by_a_link_of_another_site(room: Room) -> None:
     ann = through(room, "ann")
     ann.get("/sign-in")
     token = ann.client.cookies[SESSION]
-    assert ann.get("/sign-in?next=//evil.example").headers["location"] == "/projects"
+    assert ann.get("/sign-in?next=//evil.example").headers["location"] == "/"
     assert ann.client.cookies[SESSION] == token
 
 
@@ -149,12 +149,9 @@ def test_passwords_can_be_turned_off(room: Room) -> None:
 
 def test_accounts_behind_a_proxy_need_no_password(room: Room) -> None:
     admin = room.browser("admin")
-    answer = admin.send("/people", name="zoe@example.org", password="", role="viewer")
+    answer = admin.send("/people", name="zoe@example.org", role="viewer")
     assert answer.status_code == 303
     assert through(room, "zoe@example.org").get("/sign-in").status_code == 303
-    without = Browser(TestClient(create_pages_app(room.db), follow_redirects=False))
-    without.sign_in("admin")
-    assert without.send("/people", name="yan", password="", role="viewer").status_code == 400
 
 
 def test_the_peer_counts_and_not_what_it_forwards(room: Room) -> None:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, cast
+from urllib.parse import urlencode
 
 from fastapi import Depends, Request, Security
 from fastapi.responses import Response
@@ -23,7 +24,7 @@ from surefoot.server.store.accounts import Project, Role
 from surefoot.server.store.database import Database
 from surefoot.server.store.users import folded_name
 
-Purpose = Literal["sign-in form", "device"]
+Purpose = Literal["sign-in form", "device", "invitation"]
 """Purpose of a signed value; it is invalid for any other."""
 
 SESSION: Final = "surefoot_session"
@@ -32,6 +33,8 @@ SIGN_IN: Final = "surefoot_sign_in"
 """Identifies the browser to which a sign-in form was sent, before it has a session."""
 DEVICE: Final = "surefoot_device"
 """Signed name of the account that this browser has signed in to before."""
+PROJECT: Final = "surefoot_project"
+"""Number of the project that this browser opened last."""
 
 
 class Cookies:
@@ -123,6 +126,12 @@ class Visitor:
         by_key = self.key_role in (None, "admin") and self.project_id is None
         return "admin" in self.roles and by_key
 
+    @property
+    def reads_all(self) -> bool:
+        """Whether they may read what belongs to no project: requests, held calls and reports."""
+        by_key = self.key_role in (None, "admin", "viewer") and self.project_id is None
+        return bool(by_key and self.roles & {"admin", "viewer"})
+
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
@@ -158,6 +167,12 @@ class Pages:
     def signer(self) -> Signer:
         """Signs with the secret that all processes on this database share."""
         return Signer(self.db.sign_ins.signing_key())
+
+
+def invitation_link(db: Database, user_id: int) -> str:
+    """The path at which the owner of an account without a password chooses one, within a week."""
+    token = Signer(db.sign_ins.signing_key()).sign("invitation", user_id)
+    return f"/join?{urlencode({'token': token})}"
 
 
 def pages_of(request: Request) -> Pages:
@@ -294,8 +309,7 @@ def _by_key(pages: Pages, key: str) -> Visitor | None:
 
 
 def _reader(visitor: SignedIn) -> Visitor:
-    by_key = visitor.key_role in (None, "admin", "viewer") and visitor.project_id is None
-    if not by_key or not visitor.roles & {"admin", "viewer"}:
+    if not visitor.reads_all:
         raise ForbiddenError("this page is for administrators and viewers of the whole server")
     return visitor
 

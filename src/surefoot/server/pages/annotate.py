@@ -46,8 +46,29 @@ def next_item(request: Request, place: AnnotatorPlace) -> Response:
     if offer.assignment is not None:
         to = f"/projects/{place.id}/items/{offer.assignment.item_id}"
         return done(request, to, {"why": offer.why, "item": offer.assignment.item_id})
-    data = {"why": offer.why, "item": None, "own_progress": _own_progress(place)}
-    return show(request, place, "no_item.html", data)
+    return _work(request, place, offer.why)
+
+
+@twin(router, "/projects/{project_id:number}/label")
+def work_page(request: Request, place: MemberPlace) -> Response:
+    """The visitor's work: the number of labels left, the instructions and the keys."""
+    return _work(request, place, None)
+
+
+def _work(request: Request, place: Place, why: str | None) -> Response:
+    progress, protocol = place.db.assignments.progress(place.id, users=()), place.project.protocol
+    data = {
+        "why": why,
+        "item": None,
+        "own_progress": _own_progress(place),
+        "items": progress.items,
+        "left": progress.needed - progress.done,
+        "instructions": place.project.instructions,
+        "values": list(protocol.values),
+        "until": protocol.until,
+        "show_answer": protocol.show_answer,
+    }
+    return show(request, place, "label.html", data)
 
 
 @twin(router, "/projects/{project_id:number}/items/{item_id:number}")
@@ -67,10 +88,11 @@ def item_page(request: Request, place: AnnotatorPlace, item_id: int) -> Response
 
 @router.post("/projects/{project_id:number}/items/{item_id:number}/label")
 def label(request: Request, place: AnnotatorPlace, item_id: int, form: CheckedForm) -> Response:
-    """Label one step of a solution; the first error or the last step finishes the item."""
+    """Label one step; the last one, or the first error if the protocol ends there, finishes the item."""
     db, item = place.db, _own(place, item_id)
     step, value, time = form.whole("step"), form.value("value"), form.milliseconds()
-    finish = value == -1 or step == len(item.trace.steps) - 1
+    ended = value == -1 and place.project.protocol.until == "first-error"
+    finish = ended or step == len(item.trace.steps) - 1
     new_label = LabelInput(step=step, value=value, milliseconds=time, comment=form.optional("comment"))
     submission = db.labels.submit(
         place.id, item_id, place.user_id, [new_label], _key(form), after=form.whole("after"), finish=finish,
@@ -106,18 +128,6 @@ def comment(request: Request, place: AnnotatorPlace, item_id: int, form: Checked
     return done(request, f"/projects/{place.id}/items/{item_id}", {"comment": added})
 
 
-@twin(router, "/projects/{project_id:number}/instructions")
-def instructions(request: Request, place: MemberPlace) -> Response:
-    """The project's instructions for annotators."""
-    protocol = place.project.protocol
-    data = {
-        "instructions": place.project.instructions,
-        "values": list(protocol.values),
-        "show_answer": protocol.show_answer,
-    }
-    return show(request, place, "instructions.html", data)
-
-
 def _own(place: Place, item_id: int) -> AnnotatorItem:
     """The visitor's item. Any other item is reported as missing."""
     try:
@@ -151,7 +161,8 @@ def _previous(place: Place, item_id: int) -> int | None:
 
 def _own_progress(place: Place) -> dict[str, Any] | None:
     """The annotator's own progress; nothing about others."""
-    progress = place.db.assignments.progress_of_user(place.project.id, place.user_id)
+    user_id = place.visitor.user_id
+    progress = None if user_id is None else place.db.assignments.progress_of_user(place.id, user_id)
     fields = ("done", "skipped", "labels", "milliseconds")
     return None if progress is None else {name: getattr(progress, name) for name in fields}
 
@@ -159,7 +170,7 @@ def _own_progress(place: Place) -> dict[str, Any] | None:
 def item_view(item: AnnotatorItem, protocol: Protocol) -> dict[str, Any]:
     """Data of the page."""
     labels = {label.record.step: label for label in item.labels}
-    current = next_step(item) if item.state == "leased" else None
+    current = next_step(item, protocol) if item.state == "leased" else None
     visible = max(labels, default=-1) if current is None else current
     return {
         "item": item.item_id,
@@ -172,16 +183,17 @@ def item_view(item: AnnotatorItem, protocol: Protocol) -> dict[str, Any]:
         "last": item.last,
         "trace": item.trace.id,
         "steps": len(item.trace.steps),
+        "until": protocol.until,
         "current": current,
         "labelled": len(labels),
         "blocks": list(_blocks(item.trace, visible, labels)),
     }
 
 
-def next_step(item: AnnotatorItem) -> int | None:
-    """First step without a label; ``None`` once all have one or an error was marked (phase 2 ends there)."""
+def next_step(item: AnnotatorItem, protocol: Protocol) -> int | None:
+    """First step without a label; ``None`` once all have one, or at an error at which the protocol ends."""
     values = {label.record.step: label.record.value for label in item.labels}
-    if -1.0 in values.values():
+    if -1.0 in values.values() and protocol.until == "first-error":
         return None
     return next((step for step in range(len(item.trace.steps)) if step not in values), None)
 

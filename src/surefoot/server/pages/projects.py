@@ -1,9 +1,10 @@
-"""Projects (their overview, settings, members and queue), and the accounts of the server."""
+"""Projects (their home, settings, members and queue), and the accounts and keys of the server."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -11,18 +12,21 @@ from fastapi.responses import RedirectResponse, Response
 
 from surefoot.errors import StoreError
 from surefoot.labelling.queueing import Priorities, QueueCandidate, QueueRule, priorities
+from surefoot.labelling.verifier import VerifierLabeller
+from surefoot.protocols import ProblemTrace
 from surefoot.server.pages.access import (
     AdminPlace,
     MemberPlace,
     SignedIn,
     SiteAdmin,
     Visitor,
+    invitation_link,
     pages_of,
     visible_projects,
 )
-from surefoot.server.pages.forms import CheckedForm, Form, protocol_with
-from surefoot.server.pages.render import HEADERS, done, show, twin
-from surefoot.server.store.accounts import Project, QueuePolicy, Role, User
+from surefoot.server.pages.forms import CheckedForm, protocol_with
+from surefoot.server.pages.render import HEADERS, done, last_place, show, twin
+from surefoot.server.store.accounts import Project, QueuePolicy, Role
 from surefoot.server.store.database import Database
 
 router = APIRouter()
@@ -37,15 +41,17 @@ POLICIES: dict[QueuePolicy, str] = {
     "disagreement": "Largest disagreement between scorers first",
 }
 _SHOWN = 50
+_SAMPLES = 6
+"""Runs of the sample."""
 _BATCH = 500
 
 
 @router.get("/")
-def start(request: Request) -> Response:
-    """The front page is the list of projects."""
-    return RedirectResponse(
-        request.scope.get("root_path", "") + "/projects", status_code=303, headers=HEADERS
-    )
+def start(request: Request, visitor: SignedIn) -> Response:
+    """The front page is the home of the project opened last."""
+    place = last_place(request, visitor)
+    address = "/projects" if place is None else f"/projects/{place.id}"
+    return RedirectResponse(request.scope.get("root_path", "") + address, status_code=303, headers=HEADERS)
 
 
 @twin(router, "/projects")
@@ -68,18 +74,37 @@ def create(request: Request, visitor: SiteAdmin, form: CheckedForm) -> Response:
 
 
 @twin(router, "/projects/{project_id:number}")
-def overview(request: Request, place: MemberPlace) -> Response:
-    """Progress of a project; annotators see only their own pace."""
-    db = place.db
-    everyone, visitor = place.role in ("admin", "viewer"), place.visitor.user_id
-    users = None if everyone else [] if visitor is None else [visitor]
-    progress = db.assignments.progress(place.id, users)
+def home(request: Request, place: MemberPlace) -> Response:
+    """What waits for the visitor in a project; annotators go on to their work."""
+    if place.role == "annotator":
+        return done(request, f"/projects/{place.id}/label")
+    progress = place.db.assignments.progress(place.id)
     data = {
         "project": {"id": place.id, "name": place.project.name, "archived": place.project.archived},
         "role": place.role,
         "progress": progress,
+        "left": progress.needed - progress.done,
+        "runs": place.db.traces.count(place.id),
     }
-    return show(request, place, "project.html", data)
+    return show(request, place, "home.html", data)
+
+
+@router.post("/projects/{project_id:number}/sample")
+def load_sample(request: Request, place: AdminPlace, form: CheckedForm) -> Response:  # noqa: ARG001
+    """Runs of the shop's scripted agent, which makes mistakes, with the shop's labels."""
+    from surefoot.lab.shop import Shop, ShopAgent, ShopVerifier, generate_tasks
+    from surefoot.policies import sample_runs
+
+    db, tasks = place.db, generate_tasks(_SAMPLES, seed=0)
+    runs = asyncio.run(sample_runs(ShopAgent(mistake=0.25), tasks, Shop, n=1))
+    items = [ProblemTrace(problem=task, trace=run) for task, (run,) in zip(tasks, runs, strict=True)]
+    labels = asyncio.run(VerifierLabeller(verifiers=(ShopVerifier(),)).label(items))
+    db.traces.add_problems(place.id, tasks)
+    db.traces.add_traces(place.id, (item.trace for item in items))
+    db.labels.import_labels(place.id, chain.from_iterable(labels))
+    db.items.add_solutions(place.id)
+    db.projects.audit("sample", place.visitor.user_id, place.id, runs=len(runs))
+    return done(request, f"/projects/{place.id}/runs", {"runs": len(runs)})
 
 
 @twin(router, "/projects/{project_id:number}/settings")
@@ -109,6 +134,7 @@ def change(request: Request, place: AdminPlace, form: CheckedForm) -> Response:
         instructions=form.text("instructions", default="", most=200_000),
         protocol=protocol_with(
             place.project.protocol,
+            until=form.optional("until") or place.project.protocol.until,
             show_answer=form.ticked("show_answer"),
             annotators=form.whole("annotators"),
             values=[value for value in (-1, 0, 1) if form.ticked(f"value{value}")],
@@ -147,54 +173,57 @@ def _summary(db: Database, visitor: Visitor, project: Project, role: Role) -> di
 
 @twin(router, "/people")
 def people(request: Request, visitor: SiteAdmin) -> Response:
-    """All accounts."""
-    pages = pages_of(request)
-    data = {"users": [_account(user) for user in pages.db.users.list()]}
+    """All accounts and API keys."""
+    return _people(request, visitor)
+
+
+def _people(request: Request, visitor: Visitor, **invited: str) -> Response:
+    """The page; ``invited`` are the name and the link of an invitation, which is shown only this once."""
+    pages, db = pages_of(request), pages_of(request).db
+    users = [
+        {**vars(user), "roles": sorted(user.roles), "invited": user.id in db.users.invited()}
+        for user in db.users.list()
+    ]
     extra = {"roles": ROLES, "proxied": pages.settings.trusted_user_header is not None}
+    extra |= {"projects": db.projects.list(), "member_roles": MEMBER_ROLES}
+    data = {"users": users, "keys": db.keys.list(), "invitation": invited or None}
     return show(request, visitor, "people.html", data, extra=extra)
 
 
 @router.post("/people")
-def create_account(request: Request, visitor: SiteAdmin, form: CheckedForm) -> Response:
-    """A new account; behind a sign-in proxy the password is optional."""
-    pages, db = pages_of(request), pages_of(request).db
-    without = pages.settings.trusted_user_header is not None and not form.data.get("password")
-    password = None if without else _password(form)
-    user = db.users.create(form.text("name", most=200), password, roles=(form.choice("role", ROLES),))
+def invite(request: Request, visitor: SiteAdmin, form: CheckedForm) -> Response:
+    """A new account, a member of a project if one is chosen, and the link for its owner's first visit."""
+    db = pages_of(request).db
+    role = form.choice("role", ROLES)
+    project = form.optional("project", most=15) and db.projects.get(form.whole("project"))
+    user = db.users.create(form.text("name", most=200), roles=(role,))
+    if project:
+        db.projects.set_member(project.id, user.id, role)
     db.projects.audit("account created", visitor.user_id, name=user.name)
-    return done(request, "/people", {"user": _account(user)})
+    if pages_of(request).settings.trusted_user_header is not None:  # its proxy signs them in
+        return done(request, "/people", {"user": user})
+    return _people(request, visitor, name=user.name, link=invitation_link(db, user.id))
 
 
 @router.post("/people/{user_id:number}")
 def change_account(request: Request, visitor: SiteAdmin, user_id: int, form: CheckedForm) -> Response:
-    """Set a password or a role, close or open the account; each ends the user's sessions."""
+    """Set a role, close or open the account, or end its password with a new link."""
     db = pages_of(request).db
     user, what = db.users.get(user_id), form.text("what")
-    if user.id == visitor.user_id and what != "password":
-        raise StoreError(
-            "you cannot change your own role or close your own account; ask another administrator"
-        )
-    if what == "password":
-        db.users.set_password(user_id, _password(form))
+    if user.id == visitor.user_id:
+        raise StoreError("you cannot change your own account; ask another administrator")
+    if what == "link":
+        db.users.set_password(user_id, None)
     elif what == "role":
         db.users.set_roles(user_id, (form.choice("role", ROLES),))
     elif what in ("close", "open"):
         db.users.set_active(user_id, what == "open")
     else:
-        raise StoreError("'what' must be password, role, close or open")
+        raise StoreError("'what' must be link, role, close or open")
     db.projects.audit(f"account {what}", visitor.user_id, name=user.name)
-    return done(request, "/people", {"user": _account(db.users.get(user_id))})
-
-
-def _account(user: User) -> dict[str, object]:
-    return {**vars(user), "roles": sorted(user.roles)}
-
-
-def _password(form: Form) -> str:
-    password = str(form.data.get("password", ""))
-    if not 8 <= len(password) <= 1000:
-        raise StoreError("'password' must have 8 to 1000 characters")
-    return password
+    if what == "link":
+        return _people(request, visitor, name=user.name, link=invitation_link(db, user_id))
+    return done(request, "/people", {"user": db.users.get(user_id)})
 
 
 @twin(router, "/projects/{project_id:number}/queue")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -17,13 +18,17 @@ from markupsafe import Markup
 from pydantic_core import from_json, to_json
 from starlette.convertors import Convertor, register_url_convertor
 
+from surefoot.errors import NotFoundError
 from surefoot.records import as_json
-from surefoot.server.pages.access import Place, Visitor, pages_of
+from surefoot.server.pages.access import PROJECT, Place, Visitor, enter, pages_of, visible_projects
 from surefoot.server.pages.mathematics import mathematics, page_budget
 
 FOLDER = Path(__file__).parent
 
 H = TypeVar("H", bound=Callable[..., Any])
+_TOKEN = Markup('<input type="hidden" name="csrf" value="{}">')
+"""The field of every form that carries the session's secret."""
+_YEAR_SECONDS = 365 * 24 * 3600.0
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -94,6 +99,7 @@ def show(
     content = plain({**project, **data})
     if wants_json(request):
         return JSONResponse(content, status_code=status, headers=HEADERS)
+    rail = _rail_place(request, visitor, open_place)
     with page_budget():
         page = (
             _templates()
@@ -101,8 +107,10 @@ def show(
             .render(
                 data=content,
                 visitor=visitor,
-                csrf=visitor.csrf if visitor else None,
+                token=_TOKEN.format((visitor and visitor.csrf) or ""),
                 place=open_place,
+                rail=rail,
+                reads_all=visitor is not None and visitor.reads_all,
                 open_flags=_open_flags(request, open_place),
                 waiting_calls=_waiting_calls(request, visitor),
                 root=request.scope.get("root_path", ""),
@@ -110,7 +118,24 @@ def show(
                 **(extra or {}),
             )
         )
-    return HTMLResponse(page, status_code=status, headers=HEADERS)
+    response = HTMLResponse(page, status_code=status, headers=HEADERS)
+    if open_place is not None:
+        pages_of(request).cookies.set(response, PROJECT, str(open_place.id), seconds=_YEAR_SECONDS)
+    return response
+
+
+def last_place(request: Request, visitor: Visitor) -> Place | None:
+    """The project that this browser opened last, else the visitor's first; ``None`` without any."""
+    number = pages_of(request).cookies.get(request, PROJECT)
+    with suppress(NotFoundError):
+        if number.isascii() and number.isdigit() and len(number) < 16:
+            return enter(request, visitor, int(number))
+    projects = visible_projects(request, visitor)
+    return enter(request, visitor, projects[0][0].id) if projects else None
+
+
+def _rail_place(request: Request, visitor: Visitor | None, place: Place | None) -> Place | None:
+    return place if place is not None or visitor is None else last_place(request, visitor)
 
 
 def next_page(query: str, **position: Any) -> str:
@@ -126,14 +151,14 @@ def done(request: Request, to: str, data: Mapping[str, Any] | None = None) -> Re
 
 
 def _waiting_calls(request: Request, visitor: Visitor | None) -> int:
-    """The count in the menu at "Held calls", which readers of the whole server have."""
-    if visitor is None or not (visitor.admin or "viewer" in visitor.roles):
+    """The count in the rail at "Held calls", which readers of the whole server have."""
+    if visitor is None or not visitor.reads_all:
         return 0
     return pages_of(request).db.held_calls.count()["waiting"]
 
 
 def _open_flags(request: Request, place: Place | None) -> int:
-    """The count in the project's tab "Flags", which only administrators have."""
+    """The count in the tab "Flags", which only administrators have."""
     if place is None or place.role != "admin":
         return 0
     return pages_of(request).db.comments.open_flags(place.project.id)
@@ -240,4 +265,5 @@ def _templates() -> Environment:
         bounded=bounded,
         arguments=call_arguments,
     )
+    environment.globals["parts"] = environment.get_template("_parts.html").module
     return environment

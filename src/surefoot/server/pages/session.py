@@ -40,6 +40,7 @@ _SIGN_IN_BYTES: Final = 20_000
 """Body of a sign-in: it is read before anybody is known."""
 _FORM_SECONDS: Final = 3600.0
 _DEVICE_SECONDS: Final = 365 * 24 * 3600.0
+_INVITATION_SECONDS: Final = 7 * 24 * 3600.0
 
 
 @router.get("/sign-in")
@@ -80,6 +81,36 @@ def _sign_in(request: Request, form: Form) -> Response:
     device = pages.signer.sign("device", [folded_name(name), secrets.token_urlsafe(12)])
     pages.cookies.set(response, DEVICE, device, seconds=_DEVICE_SECONDS)
     return response
+
+
+@router.get("/join")
+def join_page(request: Request) -> Response:
+    """The form of an invited person: a password, and they are signed in."""
+    token = request.query_params.get("token", "")
+    return _sign_in_form(request, "/", name=_invited(request, token).name, token=token)
+
+
+@router.post("/join")
+async def join(request: Request) -> Response:
+    """Set the password, once, and open a session."""
+    form = await read_form(request, _SIGN_IN_BYTES)
+    return await run_in_threadpool(_join, request, form)
+
+
+def _join(request: Request, form: Form) -> Response:
+    _require_own_form(request, form)
+    user = _invited(request, form.data.get("token"))
+    pages_of(request).db.users.accept(user.id, str(form.data.get("password", "")))
+    return _open_session(request, user, "/")
+
+
+def _invited(request: Request, token: object) -> User:
+    """The account of an invitation. Raises ``ForbiddenError`` if the link is wrong, old or used."""
+    pages = pages_of(request)
+    user_id = pages.signer.read("invitation", token, seconds=_INVITATION_SECONDS)
+    if pages.settings.passwords and isinstance(user_id, int) and user_id in pages.db.users.invited():
+        return pages.db.users.get(user_id)
+    raise ForbiddenError("this link is wrong, has been used, or is older than a week; ask for a new one")
 
 
 @router.post("/sign-out")
@@ -126,9 +157,9 @@ def _open_session(request: Request, user: User, to: str, *, proxied: bool = Fals
 
 
 def _local_path(to: str) -> str:
-    """A path on this server to go to after signing in; anything else becomes the list of projects."""
+    """A path on this server to go to after signing in; anything else becomes the front page."""
     fine = to.startswith("/") and not to.startswith("//") and "\\" not in to and to.isprintable()
-    return to if fine else "/projects"
+    return to if fine else "/"
 
 
 def _bounds(request: Request, name: str) -> tuple[list[Bound], Bound]:
@@ -148,11 +179,11 @@ def _bounds(request: Request, name: str) -> tuple[list[Bound], Bound]:
     return [pair, bound(f"address {address}", 5), account], pair
 
 
-def _sign_in_form(request: Request, to: str, *, failed: bool = False) -> Response:
+def _sign_in_form(request: Request, to: str, *, failed: bool = False, **invitation: str) -> Response:
     """The form with a secret: the browser's, which a cookie has, too, signed by this server."""
     pages, browser = pages_of(request), secrets.token_urlsafe(24)
     data = {"failed": failed, "passwords": pages.settings.passwords}
-    extra = {"secret": pages.signer.sign("sign-in form", browser), "next": to}
+    extra = {"secret": pages.signer.sign("sign-in form", browser), "next": to, "invitation": invitation}
     response = show(request, None, "sign_in.html", data, status=401 if failed else 200, extra=extra)
     pages.cookies.set(response, SIGN_IN, browser, seconds=_FORM_SECONDS, samesite="strict")
     return response

@@ -48,7 +48,7 @@ _WIDTH, _CHARACTERS = 300, 100_000
 """Most characters of a line, and of a program whose run is shown."""
 
 
-@twin(router, "/projects/{project_id:number}/traces")
+@twin(router, "/projects/{project_id:number}/runs")
 def trace_list(request: Request, place: ReaderPlace) -> Response:
     """Traces by id; the filters are in the URL, so a list can be shared."""
     db, fields, limit = place.db, query_of(request), pages_of(request).settings.rows
@@ -86,7 +86,7 @@ def trace_list(request: Request, place: ReaderPlace) -> Response:
     return show(request, place, "traces.html", data, extra={"query": query})
 
 
-@twin(router, "/projects/{project_id:number}/trace")
+@twin(router, "/projects/{project_id:number}/run")
 def trace_page(request: Request, place: ReaderPlace) -> Response:
     """One trace; ``?id=`` takes any id of a data set, ``&call=`` the number of a call of a program."""
     db = place.db
@@ -109,7 +109,7 @@ def trace_page(request: Request, place: ReaderPlace) -> Response:
         },
         "program": program_view(problem, trace, labels, query_of(request).natural("call")),
     }
-    extra = {"parts": _parts(trace, groups, strips), "query": urlencode({"id": trace.id})}
+    extra = {"blocks": _parts(trace, groups, strips), "query": urlencode({"id": trace.id})}
     return show(request, place, "trace.html", data, extra=extra)
 
 
@@ -132,7 +132,7 @@ def _rows(
         listed.append(
             {
                 "id": trace.id,
-                "link": f"/projects/{project_id}/trace?{urlencode({'id': trace.id})}",
+                "link": f"/projects/{project_id}/run?{urlencode({'id': trace.id})}",
                 "problem_id": trace.problem_id,
                 "problem": row.problem[:200],
                 "policy": trace.policy,

@@ -92,6 +92,12 @@ class Traces(Repository):
         with self._connections.read() as connection:
             return record_in(connection, t.traces, Trace, project_id, trace_id)
 
+    def count(self, project_id: int) -> int:
+        """Number of traces of the project."""
+        query = select(func.count()).select_from(t.traces).where(t.traces.c.project_id == project_id)
+        with self._connections.read() as connection:
+            return connection.scalar(query) or 0
+
     def find(
         self,
         project_id: int,

@@ -77,6 +77,19 @@ class Users(Repository):
         """Change or (``None``) remove the password, and end the user's sessions."""
         self._change(user_id, password=self._hash(password))
 
+    def invited(self) -> set[int]:
+        """Active accounts without a password: their owners may choose one with a link."""
+        query = select(t.users.c.id).where(t.users.c.password.is_(None), t.users.c.active)
+        with self._connections.read() as connection:
+            return set(connection.scalars(query))
+
+    def accept(self, user_id: int, password: str) -> None:
+        """Set the first password of an account. Raises ``ConflictError`` if it has one."""
+        unset, hashed = (t.users.c.id == user_id) & t.users.c.password.is_(None), self._hash(password)
+        with self._connections.write() as connection:
+            if not connection.execute(update(t.users).where(unset).values(password=hashed)).rowcount:
+                raise ConflictError("this account has a password already; sign in with it")
+
     def set_active(self, user_id: int, active: bool) -> None:
         """Open or close an account; its sessions end, and its labels stay."""
         self._change(user_id, active=active)

@@ -28,6 +28,7 @@
     const writing = target.matches('textarea, select, input:not([type="radio"]):not([type="checkbox"])');
     if (event.key === "Escape" && writing) { target.blur(); return; }
     if (writing || (event.key === "Enter" && target.closest("a, button, summary"))) return;
+    if (event.key === "j" || event.key === "k") { event.preventDefault(); go(event.key === "j" ? 1 : -1); return; }
     if (event.repeat) return;
     const node = [...document.querySelectorAll("[data-keys]")].find(
       (one) => one.dataset.keys.split(" ").includes(event.key) && visible(one));
@@ -40,7 +41,19 @@
     else node.click();
   });
 
+  // j and k go through rows and steps.
+  const go = (by) => {
+    const all = [...document.querySelectorAll("[data-row]")];
+    if (!all.length) return;
+    const at = all.findIndex((one) => one.contains(document.activeElement));
+    const next = all[at < 0 ? (by > 0 ? 0 : all.length - 1) : Math.max(0, Math.min(at + by, all.length - 1))];
+    (next.querySelector("a[href]") || next).focus();
+    next.scrollIntoView({ block: "nearest" });
+  };
+
   document.addEventListener("click", (event) => {
+    const fold = event.target.closest("[data-unfold]");
+    if (fold) for (const node of document.querySelectorAll(".tree details")) node.open = fold.dataset.unfold === "all";
     if (event.target.closest("#source")) {
       showSource(!sourceOn());
       try { localStorage.setItem("surefoot-source", sourceOn() ? "1" : ""); } catch { /* storage may be off */ }
@@ -122,6 +135,10 @@
     box.setAttribute("aria-label", box.closest("section, form")?.querySelector("h2")?.textContent ?? "Table");
   }
   try { if (localStorage.getItem("surefoot-source")) showSource(true); } catch { /* storage may be off */ }
-  document.querySelector(".tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+  for (const field of document.querySelectorAll("[data-link]")) {
+    field.value = location.origin + field.value;
+    field.select();
+  }
+  for (const button of document.querySelectorAll("[data-unfold]")) button.hidden = false;
   begin();
 })();
