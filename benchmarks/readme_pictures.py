@@ -15,7 +15,7 @@ from html import escape
 from pathlib import Path
 from textwrap import wrap
 
-from surefoot.labelling import ArithmeticVerifier
+from surefoot.labelling import EquationVerifier
 from surefoot.protocols import ProblemTrace, Verdict
 from surefoot.records import Problem, Trace
 from surefoot.segment import segment_trace
@@ -50,7 +50,7 @@ def checked(row: dict[str, str]) -> tuple[ProblemTrace, list[Verdict]]:
     item = ProblemTrace(
         problem=problem, trace=segment_trace(Trace(problem_id=problem.id, text=row["solution"]))
     )
-    return item, ArithmeticVerifier().verify([item])[0]
+    return item, EquationVerifier().verify([item])[0]
 
 
 def draw_solution(item: ProblemTrace, verdicts: list[Verdict], path: Path) -> None:

@@ -130,7 +130,7 @@ def test_a_policy_learns_from_its_own_good_solutions(tmp_path) -> None:
     assert row["learned"] + sum(row["dropped"].values()) == row["sampled"] == 24
     assert "left out:" in ended.err
     assert (out / "round-1" / "model.safetensors").is_file()
-    error = refused(*words[:-1], tmp_path / "none", "--verifier", "arithmetic", *READING)
+    error = refused(*words[:-1], tmp_path / "none", "--verifier", "equations", *READING)
     assert "nothing to learn" in error
 
 

@@ -31,7 +31,7 @@ VERIFY = (
     "--problems",
     "p.jsonl",
     "--verifier",
-    "arithmetic",
+    "equations",
     "--out",
     "l.jsonl",
 )
@@ -141,7 +141,7 @@ sample e --policy lab
 label mc e --problems e --policy lab
 label tree e --policy lab --out out
 label judge e --problems e --policy lab
-label verify e --problems e --verifier arithmetic
+label verify e --problems e --verifier equations
 label mutants e --out out
 label expert e --problems e --expert e
 label consensus a=e b=e --traces e --problems e
@@ -159,17 +159,17 @@ expert-iteration e --policy lab --out out
 score e --problems e -m lab
 execute e --problems e
 select e --scores e
-search best-of-n e --policy lab --verifier arithmetic
+search best-of-n e --policy lab --verifier equations
 search majority e --policy lab
-search beam e --policy lab --verifier arithmetic
-search dvts e --policy lab --verifier arithmetic
-search rebase e --policy lab --verifier arithmetic
-search particle e --policy lab --verifier arithmetic
-search mcts e --policy lab --verifier arithmetic
-search resample e --policy lab --verifier arithmetic
-search revise e --policy lab --verifier arithmetic
-search optimal e --policy lab --verifier arithmetic --plan e
-search plan beam@e --problems e --policy lab --verifier arithmetic --tokens 5
+search beam e --policy lab --verifier equations
+search dvts e --policy lab --verifier equations
+search rebase e --policy lab --verifier equations
+search particle e --policy lab --verifier equations
+search mcts e --policy lab --verifier equations
+search resample e --policy lab --verifier equations
+search revise e --policy lab --verifier equations
+search optimal e --policy lab --verifier equations --plan e
+search plan beam@e --problems e --policy lab --verifier equations --tokens 5
 search draw e
 evaluate labels e --traces e --out out
 evaluate processbench e --data e --out out

@@ -98,7 +98,7 @@ def test_gold_verifiers_of_training_run_programs_in_the_named_sandbox(
     imitate = Imitate(
         policy="lab", problems=problems, traces=str(files[0]), out=tmp_path / "out", gold=("python-tests",)
     )
-    judge = JudgeSettings(verifier=("arithmetic",), sandbox=IMAGE)
+    judge = JudgeSettings(verifier=("equations",), sandbox=IMAGE)
     rl = RL(problems="lab", policy="lab", out=tmp_path / "out", gold=("python-tests",), judge=judge)
     for opened in (open_task(imitate, [problem], (), JudgeSettings(sandbox=IMAGE), LOADING), rl.task()):
         programs = docker.programs()

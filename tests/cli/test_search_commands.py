@@ -416,15 +416,15 @@ def test_a_plan_written_by_hand(tmp_path):
 
 def test_a_verifier_revises_and_one_that_knows_hidden_tests_is_refused(files, lab_base, tmp_path):
     words = ["search", "revise", files / "p.jsonl", "--policy", lab_base, *SHORT]
-    good(*words, "--verifier", "arithmetic", "--out", tmp_path / "r.jsonl")
+    good(*words, "--verifier", "equations", "--out", tmp_path / "r.jsonl")
     assert len(results(tmp_path / "r.jsonl")) == 12
     assert "reveal hidden tests; use visible-tests" in refused(*words, "--verifier", "python-tests")
     assert "give --prm or --verifier" in refused(*words)
 
 
 def test_a_verifier_guides_a_search(files, lab_base, tmp_path):
-    words = ["search", "beam", files / "p.jsonl", "--policy", lab_base, *SHORT, "--verifier", "arithmetic"]
+    words = ["search", "beam", files / "p.jsonl", "--policy", lab_base, *SHORT, "--verifier", "equations"]
     good(*words, "--width=2", "--expand=2", "--out", tmp_path / "r.jsonl")
     assert {record.scorer for result in results(tmp_path / "r.jsonl") for record in result.scores} == {
-        "arithmetic"
+        "equations"
     }

@@ -17,7 +17,7 @@ from surefoot.io.runs import make_manifest
 from surefoot.records import Problem, Trace
 from surefoot.segment import cut_trace
 
-VERIFY = ("label", "verify", "--verifier", "arithmetic")
+VERIFY = ("label", "verify", "--verifier", "equations")
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_shards_and_urls_give_the_bytes_that_one_file_gives(folder: Path):
 def test_a_run_knows_each_of_its_shards(folder: Path):
     fsspec.filesystem("memory").put(f"{folder}/problems.jsonl", "/test_inputs/problems.jsonl")
     problems = "memory://test_inputs/problems.jsonl"
-    found = input_files(Verify(traces="shards", problems=problems, verifier=("arithmetic",)))
+    found = input_files(Verify(traces="shards", problems=problems, verifier=("equations",)))
     shards = [f"traces/part-{number}" for number in ("0.jsonl", "1.jsonl.gz", "2.parquet")]
     assert list(found) == [*shards, "problems"]
     entries = make_manifest("label", {}, found)["inputs"]

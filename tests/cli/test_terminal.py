@@ -113,7 +113,7 @@ TRACES = ("--problems", "p.jsonl", "--traces", "t.jsonl")
 SOURCES = ("[b]one[/b]=l.jsonl", f"{HOSTILE}=l.jsonl")
 COMMANDS = {
     "select, refused": ("select", "t.jsonl", "--scores", HOSTILE, "--equality=exact"),
-    "verify": ("label", "verify", "t.jsonl", "--problems=p.jsonl", "--verifier=arithmetic", "--out=o.jsonl"),
+    "verify": ("label", "verify", "t.jsonl", "--problems=p.jsonl", "--verifier=equations", "--out=o.jsonl"),
     "consensus": ("label", "consensus", *SOURCES, *TRACES, "--out=o.jsonl"),
     "evaluate labels": ("evaluate", "labels", *SOURCES, *TRACES, "--out=o"),
     "draw": ("search", "draw", "trees.jsonl"),

@@ -50,7 +50,7 @@ def found(*traces: Trace) -> list[tuple[str, int]]:
 @pytest.mark.parametrize(
     ("messages", "fields", "findings"),
     [
-        ([text("2 + 2 = 5, so 5.")], {}, [("arithmetic", 1)]),
+        ([text("2 + 2 = 5, so 5.")], {}, [("equation", 1)]),
         ([text("2 + 2 = 4, so 4.")], {}, []),
         ([*call("get"), text("<tool_call>get</tool_call>"), text("Retry.", "user"), text("4")], {},
          [("call-in-text", 2)]),
@@ -95,7 +95,7 @@ def test_only_the_first_traces_of_a_long_file():
     inspection = inspect(*traces, limit=3)
     assert (inspection.contents["traces"], inspection.findings, inspection.complete) == (
         3,
-        {"arithmetic": 3},
+        {"equation": 3},
         False,
     )
     assert inspect(*traces, limit=8).complete

@@ -28,7 +28,7 @@ def test_solutions_are_imported_labelled_and_the_right_answer_with_a_wrong_step_
     traces = list(read_records("mine/traces.jsonl", Trace))
     assert [trace.outcome for trace in traces] == [True, False, False, True]
     words = ("label", "verify", "mine/traces.jsonl", "--problems", "mine/problems.jsonl")
-    good(*words, "--verifier", "arithmetic", "--out", "labels.jsonl")
+    good(*words, "--verifier", "equations", "--out", "labels.jsonl")
     wrong = [
         (traces.index(trace), label.step)
         for trace in traces

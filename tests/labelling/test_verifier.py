@@ -64,9 +64,11 @@ def test_a_verifier_that_skips_a_step_is_an_error():
 
 
 def test_unknown_verifier():
-    with pytest.raises(LabelError, match=r"choose from arithmetic, .*visible-tests, or give module:Class"):
+    with pytest.raises(
+        LabelError, match=r"choose from compile, equations, .*visible-tests, or give module:Class"
+    ):
         open_verifier("chess")
-    for name in ("arithmetic", "lab", "surefoot.lab.world:LabVerifier"):
+    for name in ("equations", "lab", "surefoot.lab.world:LabVerifier"):
         assert isinstance(open_verifier(name), StepVerifier)
 
 
@@ -115,10 +117,10 @@ def test_command_with_two_verifiers(files, monkeypatch):
     monkeypatch.syspath_prepend(str(files))
     out = files / "labels.jsonl"
     words = [files / "traces.jsonl", "--problems", files / "problems.jsonl", "--out", out]
-    ended = run(*words, "--verifier", "arithmetic", "--verifier", "even:Even")
+    ended = run(*words, "--verifier", "equations", "--verifier", "even:Even")
     assert ended.exit_code == 0, ended.output
     assert [label.value for label in read_records(out, StepLabel)] == [1.0, -1.0, 1.0, None]
-    assert {label.source for label in read_records(out, StepLabel)} == {"arithmetic+even"}
+    assert {label.source for label in read_records(out, StepLabel)} == {"equations+even"}
     assert "4 labels written, 1 of them without a value" in ended.output
 
 

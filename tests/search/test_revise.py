@@ -36,8 +36,8 @@ class Reader:
 
 
 def arithmetic():
-    labeller = VerifierLabeller(verifiers=(open_verifier("arithmetic"),))
-    return LabelScorer(labeller, name="arithmetic")
+    labeller = VerifierLabeller(verifiers=(open_verifier("equations"),))
+    return LabelScorer(labeller, name="equations")
 
 
 def test_the_reason_reaches_the_policy_and_the_corrected_attempt_is_chosen():

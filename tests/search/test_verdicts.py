@@ -91,8 +91,8 @@ def test_no_search_chooses_a_refuted_solution_if_it_has_another(name, rule):
 
 
 def scorer() -> LabelScorer:
-    labeller = VerifierLabeller(verifiers=(open_verifier("arithmetic"),))
-    return LabelScorer(labeller, name="arithmetic")
+    labeller = VerifierLabeller(verifiers=(open_verifier("equations"),))
+    return LabelScorer(labeller, name="equations")
 
 
 WRONG = "2 + 3 = 6\nThe answer is 6"

@@ -210,8 +210,8 @@ def _next(inspection: Inspection, formats: Mapping[str, str]) -> Iterator[str]:
         yield f"{verify} gold-calls --out labels.jsonl"
     if inspection.findings.keys() & set(TOOL_RULES):
         yield f"{verify} tool-calls --out rules.jsonl"
-    if "arithmetic" in inspection.findings:
-        yield f"{verify} arithmetic --out labels.jsonl"
+    if "equation" in inspection.findings:
+        yield f"{verify} equations --out labels.jsonl"
     if not inspection.labels:
         yield f"surefoot label judge {paths[Trace]} {problems} --policy MODEL --out judged.jsonl"
     else:

@@ -181,7 +181,7 @@ Aggregate = Annotated[
 Gold = Annotated[
     tuple[str, ...],
     Field(
-        description="Verifier of held-out steps (`arithmetic`, `lab` or `module:Class`), which the reward "
+        description="Verifier of held-out steps (`equations`, `lab` or `module:Class`), which the reward "
         "does not see, for the trace error."
     ),
 ]
@@ -301,7 +301,7 @@ class JudgeSettings(SettingsGroup):
     tokenizer: Tokenizer = None
     calibrated: Calibrated = False
     verifier: tuple[str, ...] = ()
-    """Verifiers in place of `--prm`: `arithmetic`, `lab`, `visible-tests` or `module:Class`; the lowest
+    """Verifiers in place of `--prm`: `equations`, `lab`, `visible-tests` or `module:Class`; the lowest
     verdict counts."""
     sandbox: SandboxName = "bubblewrap"
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from surefoot.evaluation.report import JSONResult, Report
 from surefoot.formats.imports import IMPORT_KEY, ImportedTrace
-from surefoot.labelling.verifiers.arithmetic import ArithmeticVerifier
+from surefoot.labelling.verifiers.equations.verifier import EquationVerifier
 from surefoot.labelling.verifiers.gold_calls import compare_gold_calls, only_reads
 from surefoot.labelling.verifiers.state_replay import gold_calls
 from surefoot.labelling.verifiers.tool_calls import ToolCallVerifier, call_arguments
@@ -30,7 +30,7 @@ CHECKS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "gold-call": "a call that changes something, with other arguments than the gold calls of its tool",
         "call-in-text": "a call that is written as text, so that no tool was called",
-        "arithmetic": "an equation that does not hold",
+        "equation": "an equation that does not hold, or contradicts an earlier one",
         "ignored-error": "an answer right after a failed call that does not mention the failure",
         "unsupported-claim": "an identifier in an answer that no earlier message contains",
         "wrong-answer": "a wrong answer after few messages, if no check above speaks; at the last step",
@@ -177,16 +177,15 @@ def inspect_traces(
     by_check: Counter[str] = Counter()
     first: list[Finding] = []
     top: dict[str, list[Finding]] = defaultdict(list)
-    with ArithmeticVerifier() as arithmetic:
-        checker = _Checker(arithmetic, contents)
-        for number, item in enumerate(contents.items(_first(read(), limit)), start=1):
-            findings = checker.findings(item)
-            by_check.update(finding.check for finding in findings)
-            first += first_suspicious(findings)
-            for finding in findings:
-                if len(top[finding.check]) < _TOP:
-                    top[finding.check].append(finding)
-            progress("checked", number)
+    checker = _Checker(contents)
+    for number, item in enumerate(contents.items(_first(read(), limit)), start=1):
+        findings = checker.findings(item)
+        by_check.update(finding.check for finding in findings)
+        first += first_suspicious(findings)
+        for finding in findings:
+            if len(top[finding.check]) < _TOP:
+                top[finding.check].append(finding)
+        progress("checked", number)
     order = [name for name in CHECKS if top[name]]
     ranked = [finding for name in order for finding in top[name][:_PER_CHECK]]
     ranked += [finding for name in order for finding in top[name][_PER_CHECK:]]
@@ -303,8 +302,8 @@ def _shape(result: CallResult) -> set[tuple[str, str]]:
 class _Checker:
     """All checks of one trace."""
 
-    def __init__(self, arithmetic: ArithmeticVerifier, contents: _Contents) -> None:
-        self._arithmetic, self._contents = arithmetic, contents
+    def __init__(self, contents: _Contents) -> None:
+        self._equations, self._contents = EquationVerifier(), contents
         reads = tuple(filter(only_reads, contents.calls))
         self._tool_calls = ToolCallVerifier(policy=ToolPolicy(read_only=reads))
 
@@ -318,9 +317,9 @@ class _Checker:
                 if verdict.value == -1:
                     check, _, reason = (verdict.reason or "").partition(": ")
                     pairs.append((step, check, reason))
-        for step, verdict in enumerate(self._arithmetic.verify([item])[0]):
+        for step, verdict in enumerate(self._equations.verify([item])[0]):
             if verdict.value == -1:
-                pairs.append((step, "arithmetic", (verdict.reason or "").removeprefix("does not hold: ")))
+                pairs.append((step, "equation", (verdict.reason or "").removeprefix("does not hold: ")))
         messages = sum(message.role == "assistant" for message in trace.messages)
         answer, reference = trace.answer, item.problem.answer
         wrong = trace.outcome is False and answer is not None and reference is not None

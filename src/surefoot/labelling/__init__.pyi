@@ -30,8 +30,9 @@ from .run_rollouts import RunMonteCarloLabeller as RunMonteCarloLabeller
 from .stopping import Estimate as Estimate
 from .verifier import VerifierLabeller as VerifierLabeller
 from .verifier import open_verifier as open_verifier
-from .verifiers.arithmetic import ArithmeticVerifier as ArithmeticVerifier
-from .verifiers.arithmetic import EquationCheck as EquationCheck
+from .verifiers.equations.context import EquationCheck as EquationCheck
+from .verifiers.equations.facts import Fact as Fact
+from .verifiers.equations.verifier import EquationVerifier as EquationVerifier
 from .verifiers.gold_calls import GoldCallVerifier as GoldCallVerifier
 from .verifiers.programs import ProgramGrader as ProgramGrader
 from .verifiers.programs import grade_traces as grade_traces

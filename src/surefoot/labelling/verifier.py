@@ -86,8 +86,8 @@ def _verified(verifier: StepVerifier, items: Sequence[ProblemTrace]) -> list[lis
 
 VERIFIERS: Mapping[str, str] = MappingProxyType(
     {
-        "arithmetic": "surefoot.labelling.verifiers.arithmetic:ArithmeticVerifier",
         "compile": "surefoot.labelling.verifiers.programs:CompileVerifier",
+        "equations": "surefoot.labelling.verifiers.equations.verifier:EquationVerifier",
         "execution-trace": "surefoot.labelling.verifiers.execution_trace:ExecutionTraceVerifier",
         "gold-calls": "surefoot.labelling.verifiers.gold_calls:GoldCallVerifier",
         "lab": "surefoot.lab.world:LabVerifier",

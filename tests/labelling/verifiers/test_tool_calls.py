@@ -224,7 +224,7 @@ def test_the_command_takes_rules_and_a_policy(tmp_path):
         str(tmp_path / "l.jsonl"),
     ]
     asked += ["--tool-policy", str(tmp_path / "policy.json")]
-    refused = CliRunner().invoke(app, [*asked, "--verifier", "arithmetic"])
+    refused = CliRunner().invoke(app, [*asked, "--verifier", "equations"])
     assert "belong to --verifier tool-calls" in str(refused.exception or refused.output)
     done = CliRunner().invoke(app, [*asked, "--verifier", "tool-calls", "--tool-rules", "policy"])
     assert done.exit_code == 0, done.output

@@ -236,9 +236,9 @@ def test_revise_writes_a_solution_again_told_why():
         total = 5 if "is wrong" in request.prompt else 6
         return f"2 + 3 = {total}\nThe answer is {total}"
 
-    labeller = VerifierLabeller(verifiers=(open_verifier("arithmetic"),))
+    labeller = VerifierLabeller(verifiers=(open_verifier("equations"),))
     with (
-        served(ScriptedPolicy(answer), LabelScorer(labeller, name="arithmetic")) as found,
+        served(ScriptedPolicy(answer), LabelScorer(labeller, name="equations")) as found,
         OpenAI(base_url=found.url, api_key="none", max_retries=0) as client,
     ):
         revised = client.chat.completions.create(model="revise-2", **asked())

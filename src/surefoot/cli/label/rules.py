@@ -35,12 +35,12 @@ class Verify(LabelCommand):
     The labels are of kind correctness, with the verifier's reason as evidence. Steps that
     a verifier cannot check stay unlabelled, with a reason.
 
-    Example: `surefoot label verify traces.jsonl --problems problems.jsonl --verifier arithmetic -o l.jsonl`
+    Example: `surefoot label verify traces.jsonl --problems problems.jsonl --verifier equations -o l.jsonl`
     """
 
     size: ClassVar[int] = 500
     verifier: tuple[str, ...] = Field(min_length=1)
-    """`arithmetic`, `compile`, `execution-trace`, `gold-calls`, `lab`, `lean`, `python-tests`, `rocq`,
+    """`compile`, `equations`, `execution-trace`, `gold-calls`, `lab`, `lean`, `python-tests`, `rocq`,
     `shop`, `tool-calls`, `visible-tests` or `module:Class`; the lowest verdict counts."""
     tool_rules: tuple[ToolRule, ...] = TOOL_RULES
     """Rules of `tool-calls`; a step that breaks one is -1."""

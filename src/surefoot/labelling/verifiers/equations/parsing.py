@@ -1,34 +1,17 @@
-"""Arithmetic, LaTeX and words in a step: text to tokens, tokens to expression trees, and their exact values.
+"""Arithmetic, algebra, LaTeX and words in a step: text to tokens, tokens to expression trees.
 
-A reading that writers often mean differently (``1/2x``) is parsed with a *doubt*. Values are ``Fraction``
-within bounds on their size, so that ``9^9^9^9`` ends at once in an error.
+A reading that writers often mean differently (``1/2x``) is parsed with a *doubt*. Nothing is evaluated here.
 """
 
 from __future__ import annotations
 
-import operator
-import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import comb, factorial, isqrt
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from surefoot.maths import LATEX_DIGITS, dollars_delimit, words
-
-MAX_BITS = 4096
-"""Largest numerator and denominator together."""
-_POINTS = 4
-
-
-class TooLargeError(ArithmeticError):
-    """A value over the bounds."""
-
-
-class NotRationalError(ArithmeticError):
-    """The value has letters, roots or pi, and needs algebra."""
-
 
 MAX_TOKENS = 200
 """Longest side of an equation; also bounds the depth of its tree."""
@@ -38,6 +21,36 @@ MAX_DIGITS = 300
 _SAME_LENGTH = str.maketrans("×✕·⋅∙÷∕⁄−–‒＝", "****" + "*" + "///" + "---" + "=")
 _FRACTIONS = {"½": "1/2", "⅓": "1/3", "⅔": "2/3", "¼": "1/4", "¾": "3/4", "⅕": "1/5", "⅙": "1/6", "⅛": "1/8"}
 
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Expression:
+    """A node of a tree.
+
+    Kinds: n (number), s (letter, ``pi`` or ``±``), the operators ``+ - * / ^ mix`` (integer and fraction),
+    ``neg`` (minus), ``%``, ``!``, ``sqrt`` (radicand, index), ``C`` (binomial), ``abs``, ``floor``, ``ceil``,
+    ``deg`` (degrees), ``fn`` (one of ``FUNCTIONS``, by ``name``) and ``call`` (a function of the text).
+    """
+
+    kind: str
+    parts: tuple[Expression, ...] = ()
+    value: Fraction = Fraction(0)
+    name: str = ""
+    places: int | None = None
+    """Digits shown after the point, for a number written with one."""
+
+    def __str__(self) -> str:
+        """The same text for the same tree; a call's text names its value as an unknown."""
+        if self.kind in "ns":
+            return self.name or str(self.value)
+        return f"{self.name or self.kind}({', '.join(map(str, self.parts))})"
+
+
+FUNCTIONS = words("sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln exp cis")
+"""Functions by name; the logarithm to a base is ``log_2``."""
+PLUS_MINUS = Expression(kind="s", name="±")
+"""The sign that ``\\pm`` leaves open, as an unknown of value 1 or -1."""
+
+_NAMES = "|".join(sorted(FUNCTIONS, key=len, reverse=True))
 _TOKEN = re.compile(
     rf"""
     (?P<delim>\\[\[\]()]|\$\$?)
@@ -46,19 +59,23 @@ _TOKEN = re.compile(
   | (?P<skip>\\[,;:!\ \$]|\\(?:q?quad|left|right|displaystyle|[bB]igg?[lr]?)(?![a-zA-Z])|[\s~&£€]
       |(?<![\w)\]}}])\*\*(?=\S)|(?<=\S)\*\*(?![\w(]))          # the last two: Markdown's bold
   | (?P<num>{LATEX_DIGITS})
+  | (?P<logarithm>\\log_(?:\{{[0-9]{{1,3}}\}}|[0-9]))
+  | (?P<named>\\(?:text|mathrm|operatorname)\s?\{{\s?(?:{_NAMES})\s?\}})
+  | (?P<accent>\\(?:overline|overarc|widehat|hat|bar|tilde)\s?\{{[A-Za-z]{{1,4}}\}})
   | (?P<text>\\(?:text|mbox|mathrm|textbf|mathbf|textit)\s?\{{(?P<words>[^{{}}]*)\}})
   | (?P<percent>\\?%)
   | (?P<degree>\^\s?\{{?\s?\\circ\s?\}}?|°)
   | (?P<command>\\[a-zA-Z]+)
   | (?P<dots>\.\.+|…)
-  | (?P<op>\*\*|[-+*/^])
-  | (?P<rel>!=|<=|>=|=>|->|:=|[<>≤≥≠≈→⇒∼]|=\?)
-  | (?P<eq>==?)
+  | (?P<factorial>(?<=[0-9)\]}}])!(?==\s?[0-9\\(]))
+  | (?P<op>\*\*|[-+*/^±])
+  | (?P<rel>!=|<=|>=|=>|->|:=|[<>≤≥≠→⇒]|=\?)
+  | (?P<eq>==?|[≈∼])
   | (?P<post>[²³!])
   | (?P<frac>[½⅓⅔¼¾⅕⅙⅛])
   | (?P<open>[(\[{{])
   | (?P<close>[)\]}}])
-  | (?P<sub>[^\W\d_]_(?:\{{[A-Za-z0-9]{{1,8}}\}}|[A-Za-z0-9]))
+  | (?P<sub>[^\W\d_]_(?:\{{[A-Za-z0-9+,-]{{1,8}}\}}|[A-Za-z0-9]))
   | (?P<word>[^\W\d_]{{2,}}(?:[-'’][^\W\d_]+)*|[^\W\d_])
   | (?P<punct>[,;.:?"“”])
   | (?P<other>.)
@@ -72,26 +89,30 @@ _NOT_A_UNIT = words(
 )
 """Words after a number that are never its unit."""
 
-_RELATIONS = words(
-    "approx le leq ge geq ne neq lt gt sim simeq Rightarrow rightarrow implies to iff Leftrightarrow"
-)
+_RELATIONS = words("le leq ge geq ne neq lt gt Rightarrow rightarrow implies to iff Leftrightarrow")
 """LaTeX's relations other than equality."""
 
-_GREEK = words("alpha beta gamma delta theta lambda mu phi rho sigma omega pi")
-_OPERATORS = {"times": "*", "cdot": "*", "ast": "*", "div": "/"}
+_GREEK = words(
+    """alpha beta gamma delta theta lambda mu phi rho sigma omega pi zeta varphi epsilon psi tau eta xi ell
+    angle triangle"""
+)
+_OPERATORS = {"times": "*", "cdot": "*", "ast": "*", "div": "/", "pm": "±", "mp": "±", "choose": "choose"}
+_ABOUT = words("approx sim simeq")
+_BARS = {"lvert": "|", "rvert": "|", "vert": "|"}
+_STEPS = {"lfloor": "rfloor", "lceil": "rceil"}
 _COMMANDS = {"frac": "frac", "dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "sqrt": "sqrt"}
 _COMMANDS |= {"binom": "binom", "dbinom": "binom", "tbinom": "binom", "boxed": "boxed", "fbox": "boxed"}
 _SPOKEN = {"times": "*", "plus": "+", "minus": "-"}
 _ENDS_OPERAND = frozenset({"num", "close", "post", "frac", "sym", "unit"})
-_STARTS_OPERAND = frozenset({"num", "open", "frac", "sym", "cmd"})
+_STARTS_OPERAND = frozenset({"num", "open", "frac", "sym", "cmd", "func"})
 
 
 class Token(NamedTuple):
     """A part ``text[start:end]``; ``name`` is its canonical form (``*`` for LaTeX's ``\\times``).
 
-    Kinds: num, frac (½), op, open, close, cmd (frac, sqrt, binom, boxed), sym (a letter), post (``%``,
-    ``!``, a superscript), of, unit, eq, rel (other relations), word, bound (punctuation), break (line),
-    delim (of LaTeX) and opaque (anything else).
+    Kinds: num, frac (½), op, open, close, cmd (frac, sqrt, binom, boxed), func, abs (a bar), step (a floor
+    or ceiling), sym (a letter), post (``%``, ``!``, a superscript), of, unit, eq, rel (other relations),
+    word, bound (punctuation), break (line), delim (of LaTeX) and opaque (anything else).
     """
 
     kind: str
@@ -102,9 +123,12 @@ class Token(NamedTuple):
     """Inside LaTeX delimiters."""
 
 
-def tokenize(text: str) -> list[Token]:
-    """Tokens of ``text`` without white space, currency and LaTeX's spacing."""
-    return _resolve(list(_scan(text.translate(_SAME_LENGTH))))
+def tokenize(text: str, *, geometry: bool = False) -> list[Token]:
+    """Tokens of ``text`` without white space, currency and LaTeX's spacing.
+
+    In ``geometry``, a run of capital letters is one name: the segment ``AB`` is ``BA``.
+    """
+    return _name_points(_resolve(list(_scan(text.translate(_SAME_LENGTH)))), geometry=geometry)
 
 
 def _scan(text: str) -> Iterator[Token]:
@@ -125,7 +149,9 @@ def _scan(text: str) -> Iterator[Token]:
         if kind == "num":
             number_end = end
         if kind == "word" and inside and raw.isascii():  # a product of letters
-            for at, letter in enumerate(raw, start):
+            if function := _LEADING_FUNCTION.match(raw):
+                yield Token("func", function.group(), start, start + function.end(), True)
+            for at, letter in enumerate(raw[function.end() if function else 0 :], start):
                 yield Token("sym" if letter.isalpha() else "opaque", letter, at, at + 1, True)
             continue
         match kind:
@@ -137,6 +163,19 @@ def _scan(text: str) -> Iterator[Token]:
                 kind = "opaque" if len(name) < 2 else "word"  # \mathbf{v} is a vector
             case "command":
                 kind, name = _command(raw[1:])
+            case "logarithm":
+                kind, name = "func", "log_" + raw[5:].strip("{}")
+            case "named":
+                kind, name = "func", raw.partition("{")[2].strip("} ")
+            case "accent":  # the segment AB, the conjugate of z
+                letters = raw.partition("{")[2].strip("} ")
+                kind, name = "sym", "".join(sorted(letters)) if len(letters) == 2 else raw
+            case "eq":
+                name = "≈" if raw in "≈∼" else "="
+            case "factorial":
+                kind, name = "post", "!"
+            case "other" if raw == "|":
+                kind, name = "abs", raw
             case "percent" | "degree":
                 kind, name = ("post", "%") if kind == "percent" else ("unit", "degree")
             case "post" | "frac":
@@ -144,9 +183,11 @@ def _scan(text: str) -> Iterator[Token]:
             case "op":
                 name = "^" if raw == "**" else raw
             case "sub":
-                kind, name = "sym" if inside or not latex else "word", raw
+                kind, name = "sym" if inside or not latex else "word", raw.replace("{", "").replace("}", "")
             case "word":
                 kind, name = _plain_word(raw, latex=latex, after_number=after_number)
+                if text[end : end + 1] == "(" and (raw in FUNCTIONS or raw == "sqrt"):
+                    kind = "cmd" if raw == "sqrt" else "func"
             case "punct":
                 name = raw
                 in_number = after_number and text[end : end + 1].isdigit() and raw in ",:."
@@ -161,10 +202,18 @@ def _scan(text: str) -> Iterator[Token]:
 def _command(name: str) -> tuple[str, str]:
     if name in _OPERATORS:
         return "op", _OPERATORS[name]
+    if name in _ABOUT:
+        return "eq", "≈"
     if name in _COMMANDS:
         return "cmd", _COMMANDS[name]
     if name in _RELATIONS:
         return "rel", name
+    if name in FUNCTIONS:
+        return "func", name
+    if name in _BARS:
+        return "abs", _BARS[name]
+    if name in _STEPS or name in _STEPS.values():
+        return "step", name
     return ("sym", name) if name in _GREEK else ("opaque", name)
 
 
@@ -191,10 +240,47 @@ def _resolve(tokens: list[Token]) -> list[Token]:
             token = token._replace(kind=kind, name="*" if kind == "op" else token.name)
         elif token.kind == "word" and previous is not None and following:
             token = _resolve_word(token, previous, following)
+        primed = previous is not None and previous.kind == "sym" and previous.end == token.start
+        if primed and previous is not None and token.name in ("'", "’"):  # the derivative f'
+            resolved[-1] = previous._replace(name=previous.name + "'", end=token.end)
+            continue
         if token.kind == "unit" and previous is not None and previous[:2] == ("op", "/"):
             resolved.pop()  # "10 dollars/hour"
         resolved.append(token)
     return resolved
+
+
+def _name_points(tokens: list[Token], *, geometry: bool) -> list[Token]:
+    """Join the letters of ``\\angle ABC`` and, in geometry, of the segment ``AB`` to one name."""
+    joined: list[Token] = []
+    index = 0
+    while index < len(tokens):
+        token = tokens[index]
+        prefix = token.name if token.kind == "sym" and token.name in ("angle", "triangle") else ""
+        end = index + bool(prefix)
+        while (
+            end < len(tokens) and end - index < _POINTS and _is_point(tokens[end], geometry or bool(prefix))
+        ):
+            end += 1
+        if end - index > 1:
+            letters = "".join(point.name for point in tokens[index + bool(prefix) : end])
+            name = letters if prefix or len(letters) > 2 else "".join(sorted(letters))
+            token = Token("sym", prefix + name, token.start, tokens[end - 1].end, token.math)
+        elif geometry and token.kind == "word" and _SEGMENT.fullmatch(token.name):
+            token = token._replace(kind="sym", name="".join(sorted(token.name)))
+        joined.append(token)
+        index = max(end, index + 1)
+    return joined
+
+
+_POINTS = 6
+_SEGMENT = re.compile(r"(?!OK|SO|IS|IN|OR|IF|AS|AT|BY|TO|OF|ON|WE|NO|IT)[A-Z]{2}")
+_LEADING_FUNCTION = re.compile(rf"(?:{_NAMES})(?=.?$)")
+"""A function before at most one letter: ``sinx`` in a formula."""
+
+
+def _is_point(token: Token, capitals: bool) -> bool:
+    return capitals and token.kind == "sym" and len(token.name) == 1 and token.name.isupper()
 
 
 def _letter_kind(token: Token, previous: Token | None, following: Token | None) -> str:
@@ -243,22 +329,6 @@ def _resolve_word(token: Token, previous: Token, following: list[Token]) -> Toke
     return token
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Expression:
-    """A node of a tree.
-
-    Kinds: n (number), s (letter or ``pi``), the operators ``+ - * / ^ mix`` (integer and fraction), ``neg``
-    (minus), ``%``, ``!``, ``sqrt`` (radicand, index), ``C`` (binomial).
-    """
-
-    kind: str
-    parts: tuple[Expression, ...] = ()
-    value: Fraction = Fraction(0)
-    name: str = ""
-    places: int | None = None
-    """Digits shown after the point, for a number written with one."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Side:
     """One side of an equation."""
@@ -282,9 +352,9 @@ class _ParseError(ValueError):
     """The tokens are not an unambiguous expression."""
 
 
-def parse_side(tokens: Sequence[Token]) -> Side:
-    """Parse one side of an equation."""
-    parser = _Parser(tokens)
+def parse_side(tokens: Sequence[Token], functions: frozenset[str] = frozenset()) -> Side:
+    """Parse one side of an equation; ``functions`` are the letters that the text defines as functions."""
+    parser = _Parser(tokens, functions)
     try:
         return Side(tree=parser.parse(), doubt=parser.doubt)
     except _ParseError as error:
@@ -292,8 +362,10 @@ def parse_side(tokens: Sequence[Token]) -> Side:
 
 
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
-_FUNCTION_NAMES = frozenset("fghpqFGHPQETNSC")
-"""A letter before a bracket that is more often a function than a factor."""
+_CALLED = frozenset("fgFG")
+"""Letters that are functions before a bracket, defined or not."""
+_PERHAPS_CALLED = frozenset("hpqHPQETNSC")
+"""Letters before a bracket that are more often functions than factors."""
 
 
 def _node(kind: str, *parts: Expression) -> Expression:
@@ -307,15 +379,16 @@ def _number(value: Fraction | int) -> Expression:
 class _Parser:
     """Recursive descent: ``+ -``, then ``* /`` and juxtaposition, then signs, powers and postfixes."""
 
-    def __init__(self, tokens: Sequence[Token]) -> None:
+    def __init__(self, tokens: Sequence[Token], functions: frozenset[str]) -> None:
         self.length = len(tokens)
-        self.tokens = [token for token in tokens if token.kind != "unit"]
+        self.functions = functions
+        self.tokens = [token for token in tokens if token.kind != "unit" or token.name == "degree"]
         self.at = 0
         self.doubt: str | None = None
 
     def parse(self) -> Expression:
         if not self.length:
-            raise _ParseError("nothing there")
+            raise _ParseError("an empty side")
         if self.length > MAX_TOKENS:
             raise _ParseError(f"more than {MAX_TOKENS} tokens")
         tree = self.sum(0)
@@ -326,9 +399,11 @@ class _Parser:
     def sum(self, depth: int) -> Expression:
         self._check(depth)
         node = self.product(depth)
-        while self._sees("op", "+", "-"):
+        while self._sees("op", "+", "-", "±"):
             operator = self._take().name
             right = self.product(depth)
+            if operator == "±":
+                operator, right = "+", _node("*", PLUS_MINUS, right)
             if (node.kind == "%") != (right.kind == "%"):
                 self.doubt = "a percentage added to a number"
             node = _node(operator, node, right)
@@ -357,11 +432,14 @@ class _Parser:
                 return node
 
     def signed(self, depth: int) -> Expression:
-        if not self._sees("op", "-", "+"):
+        if not self._sees("op", "-", "+", "±"):
             return self.power(depth)
         self._check(depth)
-        negative = self._take().name == "-"
+        sign = self._take().name
+        negative = sign == "-"
         node = self.signed(depth + 1)
+        if sign == "±":
+            return _node("*", PLUS_MINUS, node)
         if negative and node.kind == "^":
             self.doubt = "the sign of a power"
         return _node("neg", node) if negative else node
@@ -382,7 +460,11 @@ class _Parser:
 
     def postfix(self, depth: int) -> Expression:
         node = self.atom(depth)
-        while self._sees("post"):
+        while self._sees("post") or self._sees("unit"):
+            if self._sees("unit"):
+                self._take()
+                node = _node("deg", node)
+                continue
             name = self._take().name
             node = _node(name, node) if name in "%!" else _node("^", node, _number(int(name)))
         return node
@@ -395,20 +477,65 @@ class _Parser:
             case "num":
                 return self.number(token, depth)
             case "sym":
-                if token.name in _FUNCTION_NAMES and self._sees("open", "(", "["):
-                    raise _ParseError(f"{token.name} may be a function")
-                return Expression(kind="s", name=token.name)
+                return self.letter(token.name, depth)
             case "open":
                 node = self.sum(depth + 1)
+                if token.name == "{" and self._sees("op", "choose"):
+                    self._take()
+                    node = _node("C", node, self.sum(depth + 1))
                 if not self._sees("close", _CLOSING[token.name]):
                     raise _ParseError("brackets do not match")
                 self._take()
                 return node
             case "cmd":
                 return self.command(token.name, depth + 1)
+            case "func":
+                return self.function(token.name, depth + 1)
+            case "abs":
+                node = self.sum(depth + 1)
+                if not self._sees("abs"):
+                    raise _ParseError("a bar without its pair")
+                self._take()
+                return _node("abs", node)
+            case "step" if token.name in _STEPS:
+                node = self.sum(depth + 1)
+                if not self._sees("step", _STEPS[token.name]):
+                    raise _ParseError("brackets do not match")
+                self._take()
+                return _node(token.name.removeprefix("l"), node)
             case "frac":
                 return _number(Fraction(token.name))
         raise _ParseError(f"cannot parse {token.name!r}")
+
+    def letter(self, name: str, depth: int) -> Expression:
+        """A symbol, or the call of a function."""
+        function = name.rstrip("'")
+        is_function = function in self.functions or name != function
+        if function in self.functions and self._sees("op", "^"):
+            raise _ParseError(f"{name} may be an inverse function")
+        if self._sees("open", "(", "["):
+            if is_function or function in _CALLED:
+                return Expression(kind="call", name=name, parts=(self.atom(depth + 1),))
+            if function in _PERHAPS_CALLED and not (self.tokens[self.at].name == "(" and name in "hpq"):
+                raise _ParseError(f"{name} may be a function")
+        return Expression(kind="s", name=name)
+
+    def function(self, name: str, depth: int) -> Expression:
+        """``\\sin x``, ``\\sin^2 x``, ``\\sin^{-1} x``, ``\\sin 2x``."""
+        exponent = None
+        if self._sees("op", "^"):
+            self._take()
+            exponent = self.atom(depth) if self._sees("open") else _number(int(self._digit()))
+        if self._sees("open"):
+            argument = self.atom(depth)
+        else:
+            argument = self.power(depth)
+            while self._sees("sym"):
+                argument = _node("*", argument, self.power(depth))
+        if exponent == _node("neg", _number(1)):
+            return Expression(kind="fn", name=f"arc{name}", parts=(argument,))
+        node = Expression(kind="fn", name=name, parts=(argument,))
+        return node if exponent is None else _node("^", node, exponent)
 
     def number(self, token: Token, depth: int) -> Expression:
         """A number, or a mixed one: ``2½``, ``2\\frac{1}{2}``, ``2 1/2``."""
@@ -444,6 +571,10 @@ class _Parser:
         """``{...}``, or as in TeX the next single character."""
         if self._sees("open", "{", "(") or self._sees("sym"):
             return self.atom(depth)
+        return _number(int(self._digit()))
+
+    def _digit(self) -> str:
+        """The next digit, in TeX an argument without braces."""
         if not (self._sees("num") and self.tokens[self.at].name.isdigit()):
             raise _ParseError("a command without its argument")
         token = self.tokens[self.at]
@@ -451,7 +582,7 @@ class _Parser:
             self.at += 1
         else:
             self.tokens[self.at] = token._replace(name=token.name[1:], start=token.start + 1)
-        return _number(int(token.name[0]))
+        return token.name[0]
 
     def _check(self, depth: int) -> None:
         if depth > MAX_DEPTH:
@@ -461,7 +592,10 @@ class _Parser:
         """Whether a factor follows without a sign; "x 5" and "(2) 5" are more likely two separate things."""
         if self.at >= len(self.tokens):
             return False
-        return self.tokens[self.at].kind in ("sym", "open", "cmd") and self.tokens[self.at - 1].kind != "op"
+        previous, token = self.tokens[self.at - 1], self.tokens[self.at]
+        if token.kind == "num":  # \frac{1}{5}24
+            return previous.kind == "close" and previous.name == "}" and token.math
+        return token.kind in ("sym", "open", "cmd", "func") and previous.kind != "op"
 
     def _sees(self, kind: str, *names: str) -> bool:
         if self.at >= len(self.tokens):
@@ -474,201 +608,68 @@ class _Parser:
         return self.tokens[self.at - 1]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Notation:
-    """How to read ambiguous notation: ``20%`` as 0.2 or as 20 (a unit), ``2\\\\frac{1}{2}`` as 2.5 or as
-    1."""
-
-    percent: Fraction = Fraction(1, 100)
-    mixed: bool = True
-
-
-def value(node: Expression, reading: Notation, point: Mapping[str, Fraction] | None = None) -> Fraction:
-    """Exact value, with the letters' values at ``point``.
-
-    Raises ``NotRationalError``, ``TooLargeError`` or ``ZeroDivisionError``.
-    """
-    if node.kind == "n":
-        return node.value
-    if node.kind == "s":
-        if point is None:
-            raise NotRationalError(node.name)
-        return point[node.name]
-    parts = [value(part, reading, point) for part in node.parts]
-    result = _apply(node.kind, parts, reading)
-    if result.numerator.bit_length() + result.denominator.bit_length() > MAX_BITS:
-        raise TooLargeError("the value has too many digits")
-    return result
-
-
-def bounds(node: Expression, reading: Notation) -> tuple[Fraction, Fraction]:
-    """Least and greatest value if the decimals in ``node`` with two or more digits shown were rounded.
-
-    Raises as ``value`` does, and ``NotRationalError`` where an interval cannot be computed.
-    """
-    if node.kind == "n" and node.places is not None and node.places >= 2:
-        half = half_unit(node.places)
-        return node.value - half, node.value + half
-    if all((number.places or 0) < 2 for number in numbers(node)):
-        exact = value(node, reading)
-        return exact, exact
-    if node.kind not in ("+", "-", "*", "/", "neg", "%"):
-        raise NotRationalError("a decimal under a power")
-    parts = [bounds(part, reading) for part in node.parts]
-    if node.kind == "/" and parts[1][0] <= 0 <= parts[1][1]:
-        raise ZeroDivisionError
-    corners: list[list[Fraction]] = [[]]
-    for low, high in parts:
-        corners = [[*corner, end] for corner in corners for end in (low, high)]
-    results = [_apply(node.kind, corner, reading) for corner in corners]
-    return min(results), max(results)
-
-
-def half_unit(places: int) -> Fraction:
-    """Half of the last of ``places`` digits after the point."""
-    return Fraction(1, 2 * 10**places)
-
-
-def numbers(node: Expression) -> Iterator[Expression]:
-    """All numbers in a tree."""
-    if node.kind == "n":
+def leaves(node: Expression, kind: str) -> Iterator[Expression]:
+    """All nodes of a kind: ``n``, ``s``, ``call``."""
+    if node.kind == kind:
         yield node
     for part in node.parts:
-        yield from numbers(part)
+        yield from leaves(part, kind)
 
 
-def symbols(node: Expression) -> set[str]:
-    """Names of all letters in a tree, ``pi`` included."""
-    names = {node.name} if node.kind == "s" else set()
-    return names.union(*(symbols(part) for part in node.parts))
+def symbols(*nodes: Expression) -> set[str]:
+    """Names of all letters, ``pi`` included."""
+    return {leaf.name for node in nodes for leaf in leaves(node, "s")}
 
 
-def as_json(node: Expression) -> list[Any]:
-    """Tree as nested lists, numbers as text, for the bounded process."""
-    if node.kind == "n":
-        return ["n", str(node.value)]
-    return ["s", node.name] if node.kind == "s" else [node.kind, *map(as_json, node.parts)]
+def substitute(
+    node: Expression, values: Mapping[str, Expression], functions: Mapping[str, Definition], depth: int = 0
+) -> Expression:
+    """``node`` with letters replaced by ``values`` and calls by their definitions.
 
-
-def may_differ_by_a_constant(left: Expression, right: Expression) -> bool:
-    """Whether ``left - right`` has one value at random points: an identity, or never true.
-
-    ``False`` is certain: an equation that holds for some values of its letters and not for others. Roots,
-    undefined points and values over the bounds give ``True``, for algebra to decide.
+    A derivative ``f'(a)`` becomes the central difference of fourth order. A call in a call is replaced to a
+    depth of 4, and a tree of more than ``MAX_NODES`` nodes stays a call.
     """
-    rng = random.Random(0)
-    names = sorted(symbols(left) | symbols(right))
-    differences = set()
-    for _ in range(_POINTS):
-        point = {name: Fraction(rng.randrange(10**6, 10**7)) for name in names}
-        try:
-            differences.add(value(left, Notation(), point) - value(right, Notation(), point))
-        except ArithmeticError:
-            return True
-    return len(differences) == 1
+    if node.kind == "s":
+        return values.get(node.name, node)
+    if not node.parts:
+        return node
+    parts = tuple(substitute(part, values, functions, depth) for part in node.parts)
+    if node.kind == "call" and depth < _MAX_NESTED_CALLS:
+        definition = functions.get(node.name.rstrip("'"))
+        primes = len(node.name) - len(node.name.rstrip("'"))
+        if definition is not None and primes <= 1:
+            size = count_nodes(definition.body) * count_nodes(parts[0]) * (4 if primes else 1)
+            if size <= MAX_NODES:
+                values_at = [_shift(parts[0], by) for by in (1, -1, 2, -2)] if primes else [parts[0]]
+                at = [
+                    substitute(definition.body, {definition.variable: x}, functions, depth + 1)
+                    for x in values_at
+                ]
+                return _central_difference(at) if primes else at[0]
+    return Expression(kind=node.kind, parts=parts, name=node.name)
 
 
-def _power(base: Fraction, exponent: Fraction) -> Fraction:
-    if exponent.denominator == 2:
-        return _power(_root(base, Fraction(2)), Fraction(exponent.numerator))
-    if exponent.denominator != 1:
-        raise NotRationalError("a root")
-    bits = max(base.numerator.bit_length(), base.denominator.bit_length())
-    if abs(exponent) * bits > MAX_BITS and base not in (0, 1, -1):
-        raise TooLargeError("the power has too many digits")
-    if abs(exponent) > MAX_BITS:
-        raise TooLargeError("the exponent is too large")
-    if base == 0 and exponent <= 0:
-        raise ZeroDivisionError
-    return Fraction(base ** int(exponent))
+_MAX_NESTED_CALLS = 4
+MAX_NODES = 2000
+_STEP = Fraction(1, 2000)
 
 
-def _root(radicand: Fraction, index: Fraction) -> Fraction:
-    if index != 2 or radicand < 0:
-        raise NotRationalError("a root")
-    top, bottom = isqrt(radicand.numerator), isqrt(radicand.denominator)
-    if Fraction(top * top, bottom * bottom) != radicand:
-        raise NotRationalError("an irrational root")
-    return Fraction(top, bottom)
+class Definition(NamedTuple):
+    """A function of the text: ``f(x) = body``."""
+
+    variable: str
+    body: Expression
 
 
-def _whole(number: Fraction, most: int) -> int:
-    if number.denominator != 1 or number < 0:
-        raise NotRationalError("not a whole number")
-    if number > most:
-        raise TooLargeError("the value has too many digits")
-    return int(number)
+def count_nodes(node: Expression) -> int:
+    """Nodes of a tree."""
+    return 1 + sum(map(count_nodes, node.parts))
 
 
-_COMMON: dict[str, Callable[..., Any]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.truediv,
-    "neg": operator.neg,
-}
-"""Operators that are the same for fractions and for SymPy's expressions."""
-
-_OPERATIONS: dict[str, Callable[[list[Fraction], Notation], Fraction]] = {
-    "^": lambda parts, _: _power(parts[0], parts[1]),
-    "mix": lambda parts, reading: parts[0] + parts[1] if reading.mixed else parts[0] * parts[1],
-    "%": lambda parts, reading: parts[0] * reading.percent,
-    "!": lambda parts, _: Fraction(factorial(_whole(parts[0], 170))),
-    "sqrt": lambda parts, _: _root(parts[0], parts[1]),
-    "C": lambda parts, _: Fraction(comb(_whole(parts[0], 500), _whole(parts[1], 500))),
-}
+def _shift(node: Expression, steps: int) -> Expression:
+    return _node("+", node, _number(steps * _STEP))
 
 
-def _apply(kind: str, parts: list[Fraction], reading: Notation) -> Fraction:
-    return _COMMON[kind](*parts) if kind in _COMMON else _OPERATIONS[kind](parts, reading)
-
-
-_DIGITS = 50
-
-
-def load_algebra() -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Import SymPy and return a function that compares ``left`` with ``right``.
-
-    The answer's ``relation`` is ``identity`` (equal for all values), ``never`` (the difference is a number
-    other than 0) or ``open``. ``values`` are both sides as decimals where neither has a letter.
-    """
-    import sympy
-
-    operations: dict[str, Callable[..., Any]] = {
-        **_COMMON,
-        "^": operator.pow,
-        "mix": operator.add,
-        "%": lambda a: a / 100,
-        "!": sympy.factorial,
-        "sqrt": lambda a, index: sympy.root(a, index),
-        "C": sympy.binomial,
-    }
-
-    def build(tree: list[Any]) -> Any:
-        if tree[0] == "n":
-            return sympy.Rational(tree[1])
-        if tree[0] == "s":
-            return sympy.pi if tree[1] == "pi" else sympy.Symbol(tree[1])
-        return operations[tree[0]](*(build(part) for part in tree[1:]))
-
-    def compare(question: dict[str, Any]) -> dict[str, Any]:
-        left, right = build(question["left"]), build(question["right"])
-        if not (left.is_finite is not False and right.is_finite is not False) or (left - right).has(
-            sympy.nan
-        ):
-            return {"relation": "open"}
-        if left.free_symbols or right.free_symbols:
-            difference = sympy.cancel(sympy.together(sympy.expand(left - right)))
-            if difference.free_symbols:
-                difference = sympy.simplify(difference)
-            if difference == 0:
-                return {"relation": "identity"}
-            constant = not difference.free_symbols and difference.is_zero is False
-            return {"relation": "never" if constant else "open"}
-        equal = (left - right).equals(0)
-        relation = {True: "identity", False: "never", None: "open"}[equal]
-        values = [str(side.evalf(_DIGITS)) for side in (left, right) if side.is_real]
-        return {"relation": relation, "values": values if len(values) == 2 else None}
-
-    compare({"left": ["s", "x"], "right": ["+", ["s", "x"], ["n", "1/2"]]})  # warm-up
-    return compare
+def _central_difference(values: list[Expression]) -> Expression:
+    near, far = _node("-", values[0], values[1]), _node("-", values[2], values[3])
+    return _node("/", _node("-", _node("*", _number(8), near), far), _number(12 * _STEP))

@@ -1,0 +1,1 @@
+"""Equations in steps, checked in the context of the problem and the earlier steps."""

@@ -1,0 +1,241 @@
+"""Exact values of expressions as ``Fraction``, and exact common roots of equations in one unknown.
+
+Sizes are bounded, so that ``9^9^9^9`` ends at once in an error.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil, comb, factorial, floor, isqrt
+from typing import Any
+
+from surefoot.labelling.verifiers.equations.parsing import Expression, leaves, symbols
+
+MAX_BITS = 4096
+"""Largest numerator and denominator together."""
+
+
+class TooLargeError(ArithmeticError):
+    """A value over the bounds."""
+
+
+class NotRationalError(ArithmeticError):
+    """The value has letters, roots, pi or functions, and is computed in floating point."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notation:
+    """How to read ambiguous notation: ``20%`` as 0.2 or as 20 (a unit), ``2\\\\frac{1}{2}`` as 2.5 or as
+    1."""
+
+    percent: Fraction = Fraction(1, 100)
+    mixed: bool = True
+    degrees: bool = False
+    """Angles without a unit are in degrees."""
+    imaginary: bool = False
+    """The letter i is the imaginary unit."""
+    euler: bool = False
+    """The letter e is Euler's number."""
+    natural: bool = False
+    """``log`` is the natural logarithm, otherwise that of base 10."""
+
+
+def value(node: Expression, reading: Notation) -> Fraction:
+    """Exact value. Raises ``NotRationalError``, ``TooLargeError`` or ``ZeroDivisionError``."""
+    if node.kind == "n":
+        return node.value
+    if node.kind not in _OPERATIONS and node.kind not in _COMMON:
+        raise NotRationalError(node.name)
+    parts = [value(part, reading) for part in node.parts]
+    result = _apply(node.kind, parts, reading)
+    if result.numerator.bit_length() + result.denominator.bit_length() > MAX_BITS:
+        raise TooLargeError("the value has too many digits")
+    return result
+
+
+def bounds(node: Expression, reading: Notation) -> tuple[Fraction, Fraction]:
+    """Least and greatest value if the decimals in ``node`` with two or more digits shown were rounded.
+
+    Raises as ``value`` does, and ``NotRationalError`` where an interval cannot be computed.
+    """
+    if node.kind == "n" and node.places is not None and node.places >= 2:
+        half = half_unit(node.places)
+        return node.value - half, node.value + half
+    if all((number.places or 0) < 2 for number in leaves(node, "n")):
+        exact = value(node, reading)
+        return exact, exact
+    if node.kind not in ("+", "-", "*", "/", "neg", "%"):
+        raise NotRationalError("a decimal under a power")
+    parts = [bounds(part, reading) for part in node.parts]
+    if node.kind == "/" and parts[1][0] <= 0 <= parts[1][1]:
+        raise ZeroDivisionError
+    corners: list[list[Fraction]] = [[]]
+    for low, high in parts:
+        corners = [[*corner, end] for corner in corners for end in (low, high)]
+    results = [_apply(node.kind, corner, reading) for corner in corners]
+    return min(results), max(results)
+
+
+def half_unit(places: int) -> Fraction:
+    """Half of the last of ``places`` digits after the point."""
+    return Fraction(1, 2 * 10**places)
+
+
+def _power(base: Fraction, exponent: Fraction) -> Fraction:
+    if exponent.denominator == 2:
+        return _power(_root(base, Fraction(2)), Fraction(exponent.numerator))
+    if exponent.denominator != 1:
+        raise NotRationalError("a root")
+    bits = max(base.numerator.bit_length(), base.denominator.bit_length())
+    if abs(exponent) * bits > MAX_BITS and base not in (0, 1, -1):
+        raise TooLargeError("the power has too many digits")
+    if abs(exponent) > MAX_BITS:
+        raise TooLargeError("the exponent is too large")
+    if base == 0 and exponent <= 0:
+        raise ZeroDivisionError
+    return Fraction(base ** int(exponent))
+
+
+def _root(radicand: Fraction, index: Fraction) -> Fraction:
+    if index != 2 or radicand < 0:
+        raise NotRationalError("a root")
+    top, bottom = isqrt(radicand.numerator), isqrt(radicand.denominator)
+    if Fraction(top * top, bottom * bottom) != radicand:
+        raise NotRationalError("an irrational root")
+    return Fraction(top, bottom)
+
+
+def _whole(number: Fraction, most: int) -> int:
+    if number.denominator != 1 or number < 0:
+        raise NotRationalError("not a whole number")
+    if number > most:
+        raise TooLargeError("the value has too many digits")
+    return int(number)
+
+
+_COMMON: dict[str, Callable[..., Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "neg": operator.neg,
+    "abs": abs,
+    "deg": operator.pos,
+}
+
+_OPERATIONS: dict[str, Callable[[list[Fraction], Notation], Fraction]] = {
+    "^": lambda parts, _: _power(parts[0], parts[1]),
+    "mix": lambda parts, reading: parts[0] + parts[1] if reading.mixed else parts[0] * parts[1],
+    "%": lambda parts, reading: parts[0] * reading.percent,
+    "!": lambda parts, _: Fraction(factorial(_whole(parts[0], 170))),
+    "sqrt": lambda parts, _: _root(parts[0], parts[1]),
+    "floor": lambda parts, _: Fraction(floor(parts[0])),
+    "ceil": lambda parts, _: Fraction(ceil(parts[0])),
+    "C": lambda parts, _: Fraction(comb(_whole(parts[0], 500), _whole(parts[1], 500))),
+}
+
+
+def _apply(kind: str, parts: list[Fraction], reading: Notation) -> Fraction:
+    return _COMMON[kind](*parts) if kind in _COMMON else _OPERATIONS[kind](parts, reading)
+
+
+Polynomial = tuple[Fraction, ...]
+"""Coefficients from the constant on; the last is not 0."""
+_MAX_DEGREE = 24
+_MAX_COEFFICIENT_BITS = 1024
+
+
+def has_common_root(equations: Sequence[tuple[Expression, Expression]], name: str) -> bool | None:
+    """Whether equations of rational functions of one unknown have a common root, a complex one included.
+
+    Decided exactly by the greatest common divisor of their numerators over the rationals. ``None`` = an
+    equation is anything else, or too large.
+    """
+    common: Polynomial = ()
+    try:
+        for left, right in equations:
+            (a, b), (c, d) = _fraction(left, name), _fraction(right, name)
+            numerator = _add(_multiply(a, d), _multiply(c, b), Fraction(-1))
+            while len(numerator) > 1 and len(divisor := _common_divisor(numerator, _multiply(b, d))) > 1:
+                numerator = _divide(numerator, divisor)[0]  # a root of a denominator solves nothing
+            common = _common_divisor(common, numerator)
+    except (NotRationalError, TooLargeError, ZeroDivisionError):
+        return None
+    return len(common) != 1
+
+
+def _fraction(node: Expression, name: str) -> tuple[Polynomial, Polynomial]:
+    """Numerator and denominator as polynomials."""
+    if node.kind == "s" and node.name == name:
+        return (Fraction(0), Fraction(1)), (Fraction(1),)
+    if not symbols(node) and not any(leaves(node, "call")):
+        constant = value(node, Notation())
+        return _trim([constant]), (Fraction(1),)
+    if node.kind not in ("+", "-", "*", "/", "^", "neg"):
+        raise NotRationalError(node.kind)
+    a, b = _fraction(node.parts[0], name)
+    if node.kind == "neg":
+        return tuple(-x for x in a), b
+    if node.kind == "^":
+        exponent = value(node.parts[1], Notation())
+        if exponent.denominator != 1 or not 0 <= exponent <= _MAX_DEGREE:
+            raise NotRationalError("a power")
+        top = bottom = _trim([Fraction(1)])
+        for _ in range(int(exponent)):
+            top, bottom = _multiply(top, a), _multiply(bottom, b)
+        return top, bottom
+    c, d = _fraction(node.parts[1], name)
+    if node.kind == "*":
+        return _multiply(a, c), _multiply(b, d)
+    if node.kind == "/":
+        if not c:
+            raise ZeroDivisionError
+        return _multiply(a, d), _multiply(b, c)
+    sign = Fraction(1 if node.kind == "+" else -1)
+    return _add(_multiply(a, d), _multiply(c, b), sign), _multiply(b, d)
+
+
+def _trim(coefficients: Sequence[Fraction]) -> Polynomial:
+    end = len(coefficients)
+    while end and not coefficients[end - 1]:
+        end -= 1
+    for x in coefficients[:end]:
+        if x.numerator.bit_length() + x.denominator.bit_length() > _MAX_COEFFICIENT_BITS:
+            raise TooLargeError("a coefficient has too many digits")
+    return tuple(coefficients[:end])
+
+
+def _add(a: Polynomial, b: Polynomial, factor: Fraction) -> Polynomial:
+    size = max(len(a), len(b))
+    padded = [p + (Fraction(0),) * (size - len(p)) for p in (a, b)]
+    return _trim([x + factor * y for x, y in zip(*padded, strict=True)])
+
+
+def _multiply(a: Polynomial, b: Polynomial) -> Polynomial:
+    if len(a) + len(b) > _MAX_DEGREE + 2:
+        raise TooLargeError("the degree is too large")
+    product = [Fraction(0)] * max(len(a) + len(b) - 1, 0)
+    for i, x in enumerate(a):
+        for j, y in enumerate(b):
+            product[i + j] += x * y
+    return _trim(product)
+
+
+def _divide(a: Polynomial, b: Polynomial) -> tuple[Polynomial, Polynomial]:
+    """Quotient and remainder; ``b`` is not 0."""
+    remainder, quotient = list(a), [Fraction(0)] * max(len(a) - len(b) + 1, 0)
+    for shift in range(len(a) - len(b), -1, -1):
+        quotient[shift] = remainder[shift + len(b) - 1] / b[-1]
+        for index, x in enumerate(b):
+            remainder[shift + index] -= quotient[shift] * x
+    return _trim(quotient), _trim(remainder)
+
+
+def _common_divisor(a: Polynomial, b: Polynomial) -> Polynomial:
+    """Greatest common divisor, with leading coefficient 1."""
+    while b:
+        a, b = b, _divide(a, b)[1]
+    return tuple(x / a[-1] for x in a)

@@ -1,0 +1,126 @@
+"""What a text states as equations: facts with their quotes and steps, definitions of functions, and scopes.
+
+A fact is *supposed* rather than stated in a step that tries, assumes or distinguishes cases. Such a step
+gives no facts: a contradiction with a supposition is often the purpose of the step.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from surefoot.labelling.verifiers.equations.exact import Notation
+from surefoot.labelling.verifiers.equations.parsing import Definition, Expression, leaves, substitute
+from surefoot.labelling.verifiers.equations.points import Solver, unknowns
+from surefoot.labelling.verifiers.equations.reading import Equation
+
+REFUTING = (
+    r"contradict|impossib|not possible|no solution|cannot|can't|\bfalse|\bwrong|incorrect|mistake|oops|"
+    r"\bwait|n't\b|\bnot\b|instead|\bno\b|\bnever|absurd|\berror|\bhmm|typo|confus|neither|\bnor\b|unless|"
+    r"\bsorry|actually|should|nope|correction"
+)
+"""Pattern of words in a step whose equations may be refuted or only considered."""
+_NOT_STATED = re.compile(
+    rf"{REFUTING}|would|suppose|assum|guess|\btry|\bcase|\bif\b|maybe|either|\bor\b|\?|example|formula|identity|"
+    "general|theorem|recall",
+    re.IGNORECASE,
+)
+_SETTING = re.compile(r"\b(?:at|when|if|for|with|setting|plug\w*|using|where|let|say)\W*$", re.IGNORECASE)
+_CONDITION = re.compile(r"\b(?:if|or|then|either)\W*$", re.IGNORECASE)
+_DEFINED = re.compile(r"(?<![A-Za-z\\])([A-Za-z])\((?:[a-z]\)|[0-9]{1,3}\)\s*&?=)")
+
+RETRACTS = re.compile(
+    r"\bwrong|incorrect|mistake|oops|\bwait\b|\bredo|start over|\berror|\binstead|not (?:right|correct|true)|"
+    r"typo|forgot|go back|sorry|try again",
+    re.IGNORECASE,
+)
+"""Words of a step that takes back earlier ones."""
+OPENS_CASE = re.compile(
+    r"\bcase\b|\bsuppose|\bassume|this time|what (?:happens )?if|see what happens|\btry\b|\bwhen \$?[a-z] ?=|"
+    r"\bif \$?[A-Za-z] ?=|can.t be|prove that|possibilit|next value|other (?:value|solution|root)",
+    re.IGNORECASE,
+)
+"""Words of a step that opens a case: what follows holds until the next case."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Fact:
+    """An equation that the problem or a step states."""
+
+    left: Expression
+    right: Expression
+    quote: str
+    """The equation as written."""
+    step: int | None
+    """Index of the step; ``None`` = the problem."""
+
+    @property
+    def sides(self) -> tuple[Expression, Expression]:
+        return self.left, self.right
+
+    def __str__(self) -> str:
+        source = "the problem" if self.step is None else f"step {self.step + 1}"
+        return f"{source}: {self.quote!r}"
+
+
+def defined_functions(text: str) -> frozenset[str]:
+    """Letters that ``text`` defines as functions: f in ``f(x) = 2x``."""
+    return frozenset(_DEFINED.findall(text))
+
+
+def read_facts(equations: Iterable[Equation], text: str, step: int | None) -> Iterator[Fact]:
+    """The facts among ``equations`` of ``text``; equations with decimals may be rounded, and are not."""
+    stated = step is None or not _NOT_STATED.search(text)
+    for equation in equations if stated else ():
+        fact = as_fact(equation, step)
+        if fact is None or has_decimals(*fact.sides):
+            continue
+        sets_value = step is not None and equation.link == 0 and is_closed(fact.right)
+        if not (sets_value and _SETTING.search(equation.before)):
+            yield fact
+
+
+def as_fact(equation: Equation, step: int | None) -> Fact | None:
+    """The equation as a fact; ``None`` if it cannot be parsed without doubt, or is approximate."""
+    left, right = equation.left.tree, equation.right.tree
+    if left is None or right is None or equation.doubt or equation.approximate:
+        return None
+    return Fact(left=left, right=right, quote=equation.text, step=step)
+
+
+def read_definitions(equations: Iterable[Equation]) -> Mapping[str, Definition]:
+    """Definitions ``f(x) = body`` among ``equations``, the first of each name."""
+    definitions: dict[str, Definition] = {}
+    for equation in equations:
+        left, right = equation.left.tree, equation.right.tree
+        if left is None or right is None or left.kind != "call" or _CONDITION.search(equation.before):
+            continue
+        variable, names = left.parts[0], unknowns([right], Notation())
+        if variable.kind == "s" and variable.name in names and str(left) not in names:
+            definitions.setdefault(left.name, Definition(variable.name, right))
+    return definitions
+
+
+def same_function(first: Definition, second: Definition) -> bool:
+    """Whether two definitions agree."""
+    variable = Expression(kind="s", name=first.variable)
+    body = substitute(second.body, {second.variable: variable}, {})
+    return Solver(notation=Notation()).relation((first.body, body)) == "identity"
+
+
+def is_closed(node: Expression) -> bool:
+    """Whether there are no letters and calls."""
+    return not unknowns([node], Notation())
+
+
+def is_number(node: Expression) -> bool:
+    """Whether this is a single number, perhaps with a sign."""
+    while node.kind in ("neg", "%", "deg"):
+        node = node.parts[0]
+    return node.kind == "n"
+
+
+def has_decimals(*nodes: Expression) -> bool:
+    """Whether a number is written with decimals."""
+    return any(leaf.places for node in nodes for leaf in leaves(node, "n"))

@@ -1,0 +1,83 @@
+"""The verifier of equations: what it says about the steps of a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from surefoot.labelling.verifiers.equations.context import RIGHT, WRONG, Context, EquationCheck, StepCheck
+from surefoot.labelling.verifiers.equations.reading import MAX_CHARS
+from surefoot.protocols import ProblemTrace, Verdict
+
+
+class EquationVerifier:
+    """A :class:`surefoot.protocols.StepVerifier` for the equations in a step, checked in context.
+
+    It parses plain text (``48/2 = 24``, ``2 x $3 = $6``), GSM8K's calculator marks (``<<48/2=24>>``) and
+    LaTeX, chains included. An equation of numbers
+
+    - *holds* if both sides are equal exactly;
+    - holds *rounded* if one side is a single decimal number (at least one digit after the point) and the
+      other differs from it by at most half a unit of its last shown digit: ``10/3 = 3.33``, or by the error
+      of floating-point arithmetic: ``17 * .1 = 1.7000000000000002``;
+    - *fails* if the sides differ otherwise and no other reading is plausible;
+    - is *unchecked* in all other cases. Among them: an integer instead of a fraction less than 1 away, or a
+      decimal less than one unit of its last digit away (rounded up, down or cut off on purpose); a result
+      within the rounding of the decimals on the other side (``3 * 3.33 = 10.00``); a chain that continues
+      with the result (``5 + 5 = 10 + 2 = 12``); units that may be converted; steps that refute or suppose
+      (``0 = 1, a contradiction``), other number bases.
+
+    An equation with unknowns holds if it is an identity. Otherwise it is compared with the facts of the
+    problem and the earlier steps: it *follows* if it is true at all sampled points of their solutions; it
+    *contradicts* one or two of them if no point, real or complex, satisfies it together with them; it is
+    *rewritten* wrongly if its sides should be the same expression and differ at all these points. All else
+    is unchecked: silence says nothing about the step.
+
+    A step is -1 if an equation is wrong, +1 if one holds or follows and none is wrong, and ``None``
+    otherwise. The work per step is bounded by ``MAX_WORK``, and no text is evaluated as a program. Steps
+    after a common prefix read it once.
+    """
+
+    name = "equations"
+
+    def __init__(self) -> None:
+        self._start = lru_cache(maxsize=256)(Context.of_problem)
+        self._step = lru_cache(maxsize=4096)(Context.check)
+
+    def verify(self, items: Sequence[ProblemTrace]) -> list[list[Verdict]]:
+        """One list per item, one verdict per step."""
+        return [[_verdict(step, text) for step, text in self._steps(item)] for item in items]
+
+    def check(self, item: ProblemTrace) -> list[tuple[EquationCheck, ...]]:
+        """The result for each equation and claim of each step, in order."""
+        return [step.checks for step, _ in self._steps(item)]
+
+    def _steps(self, item: ProblemTrace) -> list[tuple[StepCheck, str]]:
+        context = self._start(item.problem.text)
+        steps = []
+        for index in range(len(item.trace.steps)):
+            text = item.trace.step_text(index).strip()
+            step = self._step(context, text)
+            steps.append((step, text))
+            context = step.context
+        return steps
+
+
+def _verdict(step: StepCheck, text: str) -> Verdict:
+    checks = step.checks
+    if not checks:
+        return Verdict(
+            value=None, reason="the step is too long" if len(text) > MAX_CHARS else "nothing to check"
+        )
+    wrong = [check for check in checks if check.state in WRONG]
+    if wrong:
+        reason = wrong[0].reason
+        return Verdict(value=-1, reason=f"does not hold: {wrong[0].text} ({reason})")
+    right = [check for check in checks if check.state in RIGHT]
+    if not right:
+        return Verdict(value=None, reason=f"cannot be checked: {checks[0].reason}")
+    rounded = sum(check.state == "rounded" for check in right)
+    follow = sum(check.state == "follows" for check in right)
+    note = f", {rounded} of them rounded" if rounded else ""
+    note += f", {follow} of them because of earlier ones" if follow else ""
+    return Verdict(value=1, reason=f"{len(right)} of {len(checks)} equations hold{note}")
