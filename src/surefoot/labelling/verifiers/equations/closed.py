@@ -25,7 +25,7 @@ ClosedState = Literal["holds", "rounded", "fails", "unchecked"]
 def compare_closed(equation: Equation, sides: Pair, notations: Sequence[Notation]) -> tuple[ClosedState, str]:
     """State of an equation without unknowns, and why.
 
-    ``sides`` are those of ``equation`` with functions replaced by their definitions. Each of ``notations``
+    ``sides`` are its sides with functions replaced by their definitions. Each of ``notations``
     is a possible reading of functions; an equation that holds in one of them holds.
     """
     if equation.approximate:
@@ -85,7 +85,7 @@ def _compare_values(
 def _compare_in(equation: Equation, sides: Pair, notation: Notation) -> tuple[ClosedState, str]:
     values = Solver(notation=notation).values(sides, {})
     if values is None:
-        return "unchecked", "it has no value"
+        return "unchecked", "it is undefined"
     a, b = complex(values[0][0]), complex(values[1][0])
     scale = max(abs(a), abs(b))
     if abs(a - b) <= _EQUAL * scale:

@@ -2,7 +2,7 @@
 
 A new equation *holds* (an identity), *follows* (it is true at every point where the earlier facts are), is
 *restated*, *contradicts* at most two earlier facts, is *rewritten* wrongly, or is unchecked: independent of
-what is known, or not readable. Facts of steps with a wrong equation are not used.
+the facts, or not readable. Facts of steps with a wrong equation are not used.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ class Context:
 
     problem: str
     facts: tuple[Fact, ...] = ()
-    before_cases: tuple[Fact, ...] | None = None
-    """The facts before the first case; ``None`` = there was no case."""
+    outer_facts: tuple[Fact, ...] | None = None
+    """The facts before the first case; ``None`` = none was opened."""
     definitions: Mapping[str, Definition | None] = field(default_factory=dict)
     """Functions by name; ``None`` = the text defines it in several ways."""
     functions: frozenset[str] = frozenset()
@@ -167,14 +167,14 @@ class Context:
 
     def _scope_of(self, text: str) -> Context:
         """The facts that count for ``text``, which may retract the earlier steps or open a case."""
-        facts, before_cases = self.facts, self.before_cases
+        facts, outer_facts = self.facts, self.outer_facts
         if RETRACTS.search(text):
-            facts, before_cases = tuple(fact for fact in facts if fact.step is None), None
+            facts, outer_facts = tuple(fact for fact in facts if fact.step is None), None
         if OPENS_CASE.search(text):
-            before_cases = facts if before_cases is None else before_cases
-            facts = before_cases
+            outer_facts = facts if outer_facts is None else outer_facts
+            facts = outer_facts
         functions = self.functions | defined_functions(text)
-        return replace(self, facts=facts, before_cases=before_cases, functions=functions)
+        return replace(self, facts=facts, outer_facts=outer_facts, functions=functions)
 
     def _after(self, text: str, equations: Sequence[Equation], checks: Sequence[EquationCheck]) -> Context:
         definitions = dict(self.definitions)
@@ -262,12 +262,12 @@ class _StepChecker:
         self.notations = context.notations(text)
         self.notation = self.notations[0]
         self.solver = Solver(notation=self.notation)
-        own = {
+        own_definitions = {
             name: body
             for name, body in read_definitions(equations).items()
             if not re.search(rf"(?<![A-Za-z\\]){re.escape(name)}[(_]", context.problem)
         }
-        self.context = replace(context, definitions={**own, **context.definitions})
+        self.context = replace(context, definitions={**own_definitions, **context.definitions})
         self.local: list[Fact] = []
         """Equations of this step so far that are not wrong."""
         self.open_facts: set[Fact] = set()
@@ -301,11 +301,11 @@ class _StepChecker:
         return None
 
     def _check(self, equation: Equation) -> EquationCheck:
-        left, right = equation.left.tree, equation.right.tree
-        if left is None or right is None:
+        lhs, rhs = equation.left.tree, equation.right.tree
+        if lhs is None or rhs is None:
             problem = equation.left.problem or equation.right.problem or "it cannot be parsed"
             return _unchecked(equation, problem)
-        sides = self.context.expand(left), self.context.expand(right)
+        sides = self.context.expand(lhs), self.context.expand(rhs)
         if not unknowns(sides, self.notation):
             return self._check_closed(equation, sides)
         try:
@@ -317,7 +317,7 @@ class _StepChecker:
         state, reason = compare_closed(equation, sides, self.notations)
         if state == "fails":
             doubt = equation.doubt or equation.number_doubt or self.doubt
-            if doubt is None and is_number(sides[1]) and _LIST.match(equation.after):
+            if doubt is None and is_number(sides[1]) and _LIST.match(equation.following):
                 doubt = "a list of numbers follows"
             if doubt:
                 return _unchecked(equation, f"{reason}, but {doubt}")
@@ -332,7 +332,7 @@ class _StepChecker:
         if "identity" in relations:
             return EquationCheck(text=equation.text, state="holds", reason="equal for all values")
         if None in relations:
-            return _unchecked(equation, "it has no value")
+            return _unchecked(equation, "it is undefined")
         doubt = equation.doubt or _doubt(_SUPPOSED, self.text)
         if any(_TRIES_VALUE.search(text) for text in self.context.texts[-2:]):
             doubt = doubt or "an earlier step tries a value"
@@ -382,7 +382,11 @@ class _StepChecker:
             return _check(equation, "follows", f"from {fact}", (fact,))
         if state == "unchecked" or equation.doubt or self.doubt or _ANOTHER_VALUE.search(self.text):
             return _unchecked(equation, f"another value than in {fact}")
-        return _check(equation, "contradicts", f"{fact}, and {reason}", (fact,), exact=True)
+        name = str(sides[0])
+        exact = has_common_root([(sides[0], value), sides], name) is False
+        numerical = "" if exact else " (numerical)"
+        reason = f"contradicts {fact}: there {name} is {reason}{numerical}"
+        return _check(equation, "contradicts", reason, (fact,), exact=exact)
 
     def _check_against_facts(
         self, equation: Equation, sides: Pair, names: set[str], doubt: str | None
@@ -390,10 +394,10 @@ class _StepChecker:
         related = self._related(names, sides)
         related, solutions = self._points(related, names)
         if solutions is None:
-            return _unchecked(equation, "no common point of the earlier facts was found")
+            return _unchecked(equation, "no common point of the earlier facts was involved_names")
         holds = self.solver.holds_at(sides, solutions)
         if holds is None:
-            return _unchecked(equation, "it has no value at the points of the earlier facts")
+            return _unchecked(equation, "it is undefined at the points of the earlier facts")
         facts = tuple(fact for fact, _, _ in related)
         if holds.all() and facts:
             return self._follows(equation, sides, names, related)
@@ -437,7 +441,7 @@ class _StepChecker:
     def _related(self, names: set[str], sides: Pair) -> list[PooledFact]:
         """Facts that share unknowns with ``names``, directly or through others, the latest first."""
         constant = constants(self.notation).keys()
-        pool = [(fact, pair, found - constant) for fact, pair, found in self.context.pool]
+        pool = [(fact, pair, involved_names - constant) for fact, pair, involved_names in self.context.pool]
         for fact in self.local:
             pair = self.context.expand(fact.left), self.context.expand(fact.right)
             if pair[0] != sides[0]:
@@ -491,7 +495,7 @@ class _StepChecker:
         """One or two facts that no point satisfies together with ``sides``, though points satisfy them."""
         for items in _cores(related, names):
             equations = [pair for _, pair, _ in items]
-            involved = names.union(*(found for _, _, found in items))
+            involved = names.union(*(involved_names for _, _, involved_names in items))
             exact: bool | None = None
             if len(involved) == 1:
                 (name,) = involved
@@ -519,13 +523,13 @@ class _StepChecker:
         values = self.solver.values(sides, witness.point())
         sources = " and ".join(map(str, facts))
         if values is None:
-            return _unchecked(equation, f"it has no value where {sources} holds")
+            return _unchecked(equation, f"it is undefined where {sources} holds")
         reason = (
             f"contradicts {sources}: at {_point_text(witness)} it says "
             f"{_number_text(values[0][0])} = {_number_text(values[1][0])}" + ("" if exact else " (numerical)")
         )
-        own = any(fact.step == self.context.length for fact in facts)
-        if own and not equation.link and not _CONSEQUENCE.search(equation.before):
+        same_step = any(fact.step == self.context.length for fact in facts)
+        if same_step and not equation.link and not _CONSEQUENCE.search(equation.preceding):
             doubt = doubt or "the step may list conditions"
         a, b = abs(values[0][0] - values[1][0]), max(abs(values[0][0]), abs(values[1][0]))
         if has_decimals(*sides) and a <= _ROUNDED * b:
@@ -536,8 +540,8 @@ class _StepChecker:
 
     def _is_rewriting(self, equation: Equation, sides: Pair) -> bool:
         """Whether the right side is meant to be the left one in another form, for all values."""
-        left, right = (unknowns([side], self.notation) for side in sides)
-        if left != right or sides[1].kind in ("s", "call") or has_decimals(*sides):
+        lhs, rhs = (unknowns([side], self.notation) for side in sides)
+        if lhs != rhs or sides[1].kind in ("s", "call") or has_decimals(*sides):
             return False
         has_sum = any(next(leaves(sides[0], kind), None) for kind in "+-")
         return equation.link > 0 or (has_sum and equation.links > 1)
@@ -556,13 +560,13 @@ def _without_enumerations(
 ) -> list[PooledFact]:
     """Leave out ``x = 2`` and ``x = 3`` of steps: the values of cases."""
     values: dict[str, set[str]] = {}
-    for fact, (left, right), _ in pool:
-        if fact.step is not None and left.kind == "s" and _is_value(right):
-            values.setdefault(left.name, set()).add(str(right))
+    for fact, (lhs, rhs), _ in pool:
+        if fact.step is not None and lhs.kind == "s" and _is_value(rhs):
+            values.setdefault(lhs.name, set()).add(str(rhs))
     return [
-        (fact, (left, right), names)
-        for fact, (left, right), names in pool
-        if fact.step is None or left.kind != "s" or not _is_value(right) or len(values[left.name]) == 1
+        (fact, (lhs, rhs), names)
+        for fact, (lhs, rhs), names in pool
+        if fact.step is None or lhs.kind != "s" or not _is_value(rhs) or len(values[lhs.name]) == 1
     ]
 
 

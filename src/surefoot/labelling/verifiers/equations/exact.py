@@ -40,7 +40,7 @@ class Notation:
     euler: bool = False
     """The letter e is Euler's number."""
     natural: bool = False
-    """``log`` is the natural logarithm, otherwise that of base 10."""
+    """``log`` is the natural logarithm, otherwise the one to base 10."""
 
 
 def value(node: Expression, reading: Notation) -> Fraction:
@@ -156,8 +156,8 @@ def has_common_root(equations: Sequence[tuple[Expression, Expression]], name: st
     """
     common: Polynomial = ()
     try:
-        for left, right in equations:
-            (a, b), (c, d) = _fraction(left, name), _fraction(right, name)
+        for lhs, rhs in equations:
+            (a, b), (c, d) = _fraction(lhs, name), _fraction(rhs, name)
             numerator = _add(_multiply(a, d), _multiply(c, b), Fraction(-1))
             while len(numerator) > 1 and len(divisor := _common_divisor(numerator, _multiply(b, d))) > 1:
                 numerator = _divide(numerator, divisor)[0]  # a root of a denominator solves nothing

@@ -1,7 +1,7 @@
 """What a text states as equations: facts with their quotes and steps, definitions of functions, and scopes.
 
 A fact is *supposed* rather than stated in a step that tries, assumes or distinguishes cases. Such a step
-gives no facts: a contradiction with a supposition is often the purpose of the step.
+states nothing: a contradiction with a supposition is often the purpose of the step.
 """
 
 from __future__ import annotations
@@ -77,28 +77,28 @@ def read_facts(equations: Iterable[Equation], text: str, step: int | None) -> It
         if fact is None or has_decimals(*fact.sides):
             continue
         sets_value = step is not None and equation.link == 0 and is_closed(fact.right)
-        if not (sets_value and _SETTING.search(equation.before)):
+        if not (sets_value and _SETTING.search(equation.preceding)):
             yield fact
 
 
 def as_fact(equation: Equation, step: int | None) -> Fact | None:
     """The equation as a fact; ``None`` if it cannot be parsed without doubt, or is approximate."""
-    left, right = equation.left.tree, equation.right.tree
-    if left is None or right is None or equation.doubt or equation.approximate:
+    lhs, rhs = equation.left.tree, equation.right.tree
+    if lhs is None or rhs is None or equation.doubt or equation.approximate:
         return None
-    return Fact(left=left, right=right, quote=equation.text, step=step)
+    return Fact(left=lhs, right=rhs, quote=equation.text, step=step)
 
 
 def read_definitions(equations: Iterable[Equation]) -> Mapping[str, Definition]:
     """Definitions ``f(x) = body`` among ``equations``, the first of each name."""
     definitions: dict[str, Definition] = {}
     for equation in equations:
-        left, right = equation.left.tree, equation.right.tree
-        if left is None or right is None or left.kind != "call" or _CONDITION.search(equation.before):
+        lhs, rhs = equation.left.tree, equation.right.tree
+        if lhs is None or rhs is None or lhs.kind != "call" or _CONDITION.search(equation.preceding):
             continue
-        variable, names = left.parts[0], unknowns([right], Notation())
-        if variable.kind == "s" and variable.name in names and str(left) not in names:
-            definitions.setdefault(left.name, Definition(variable.name, right))
+        variable, names = lhs.parts[0], unknowns([rhs], Notation())
+        if variable.kind == "s" and variable.name in names and str(lhs) not in names:
+            definitions.setdefault(lhs.name, Definition(variable.name, rhs))
     return definitions
 
 
@@ -110,7 +110,7 @@ def same_function(first: Definition, second: Definition) -> bool:
 
 
 def is_closed(node: Expression) -> bool:
-    """Whether there are no letters and calls."""
+    """Whether it has neither letters nor calls."""
     return not unknowns([node], Notation())
 
 

@@ -1,6 +1,6 @@
 """Expressions at many points at once, and points on the common solutions of equations, in floating point.
 
-Model text decides what is computed, so all work is counted, and ends with ``WorkLimitError`` at the same
+Model text decides the computation, so all work is counted, and ends with ``WorkLimitError`` at the same
 operation on every machine. Random points have fixed seeds.
 """
 
@@ -191,11 +191,11 @@ class Solver:
         self._spend(sum(map(count_nodes, sides)))
         try:
             with np.errstate(all="ignore"):
-                left, right = np.broadcast_arrays(*(evaluate(side, point, self.notation) for side in sides))
+                lhs, rhs = np.broadcast_arrays(*(evaluate(side, point, self.notation) for side in sides))
         except (KeyError, OverflowError):
             return None
-        finite = np.isfinite(left) & np.isfinite(right)
-        return (left[finite], right[finite]) if finite.any() else None
+        finite = np.isfinite(lhs) & np.isfinite(rhs)
+        return (lhs[finite], rhs[finite]) if finite.any() else None
 
     def relation(self, sides: Pair) -> Literal["identity", "never", "open"] | None:
         """Whether the sides are equal for all values of the unknowns, for no value, or for some.
@@ -216,11 +216,11 @@ class Solver:
             values = self.values(sides, point)
             if values is None or len(values[0]) < 3:
                 continue
-            left, right = values
-            if (np.abs(left - right) <= _EQUAL * (1 + np.abs(left) + np.abs(right))).all():
+            lhs, rhs = values
+            if (np.abs(lhs - rhs) <= _EQUAL * (1 + np.abs(lhs) + np.abs(rhs))).all():
                 return "identity"
-            lefts.append(left)
-            differences.append(left - right)
+            lefts.append(lhs)
+            differences.append(lhs - rhs)
         if not differences:
             return None
         difference = np.concatenate(differences)
@@ -291,8 +291,8 @@ class Solver:
         values = self.values(sides, solutions.point())
         if values is None:
             return None
-        left, right = values
-        return np.abs(left - right) <= 1e-5 * (0.02 + np.maximum(np.abs(left), np.abs(right)))
+        lhs, rhs = values
+        return np.abs(lhs - rhs) <= 1e-5 * (0.02 + np.maximum(np.abs(lhs), np.abs(rhs)))
 
     def _descend(
         self,
@@ -337,8 +337,8 @@ class Solver:
         total = np.zeros(x.shape[1])
         point = dict(zip(names, x, strict=True))
         with np.errstate(all="ignore"):
-            for left, right in equations:
-                difference = evaluate(left, point, self.notation) - evaluate(right, point, self.notation)
+            for lhs, rhs in equations:
+                difference = evaluate(lhs, point, self.notation) - evaluate(rhs, point, self.notation)
                 total = total + np.nan_to_num(np.abs(difference) ** 2, nan=math.inf)
         return float(total.min())
 
@@ -355,9 +355,9 @@ class Solver:
         moved[np.arange(m), np.arange(1, m + 1)] += steps
         point = dict(zip(names, moved.reshape(m, -1), strict=True))
         rows: list[Points] = []
-        for left, right in equations:
-            self._spend(count_nodes(left) + count_nodes(right) + 4)
-            a, b = (evaluate(side, point, self.notation) for side in (left, right))
+        for lhs, rhs in equations:
+            self._spend(count_nodes(lhs) + count_nodes(rhs) + 4)
+            a, b = (evaluate(side, point, self.notation) for side in (lhs, rhs))
             relative = np.broadcast_to((a - b) / (1 + np.abs(a) + np.abs(b)), moved[0].size)
             rows += [relative] if over_complex else [relative.real + 0j, relative.imag + 0j]
         values = np.nan_to_num(np.array(rows), nan=1e3, posinf=1e3, neginf=-1e3).reshape(-1, m + 1, starts)

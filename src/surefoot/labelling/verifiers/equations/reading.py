@@ -36,9 +36,9 @@ class Equation:
     right: Side
     text: str
     """The equation as written."""
-    before: str
+    preceding: str
     """Up to 60 characters before it."""
-    after: str
+    following: str
     """Up to 40 characters after it."""
     link: int
     """Its number in its chain, from 0."""
@@ -96,8 +96,8 @@ def _join_rows(tokens: list[Token]) -> list[Token]:
         following = next((t for t in tokens[index + 1 : index + 3] if t.kind != "break"), None)
         if token.kind == "break" and following is not None and following.kind == "eq":
             continue
-        beside = {t.kind for t in (*tokens[max(index - 1, 0) : index], *tokens[index + 1 : index + 2])}
-        if token.kind == "delim" and beside & _RELATION and "delim" not in beside:
+        neighbours = {t.kind for t in (*tokens[max(index - 1, 0) : index], *tokens[index + 1 : index + 2])}
+        if token.kind == "delim" and neighbours & _RELATION and "delim" not in neighbours:
             continue
         joined.append(token)
     return joined
@@ -191,8 +191,8 @@ def _links(
             left=left,
             right=right,
             text=_quote(text, pieces[number][0].start, pieces[number + 1][-1].end),
-            before=text[max(0, pieces[number][0].start - 60) : pieces[number][0].start],
-            after=text[pieces[number + 1][-1].end :][:40],
+            preceding=text[max(0, pieces[number][0].start - 60) : pieces[number][0].start],
+            following=text[pieces[number + 1][-1].end :][:40],
             link=number,
             links=len(pieces) - 1,
             doubt=doubt,

@@ -1,4 +1,4 @@
-"""The verifier of equations: what it says about the steps of a trace."""
+"""The verifier of equations: verdicts on the steps of a trace."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class EquationVerifier:
 
     def __init__(self) -> None:
         self._start = lru_cache(maxsize=256)(Context.of_problem)
-        self._step = lru_cache(maxsize=4096)(Context.check)
+        self._step = lru_cache(maxsize=1024)(Context.check)
 
     def verify(self, items: Sequence[ProblemTrace]) -> list[list[Verdict]]:
         """One list per item, one verdict per step."""
