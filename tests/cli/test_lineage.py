@@ -33,7 +33,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory, gpt2_base: Path) -> Path:
             good("import", f"part{number}.jsonl", "--licence", licence, "--out", f"data{number}")
         good("segment", "data*/traces.jsonl", "--segment", "line", "--out", "traces.jsonl")
         problems = ("--problems", "data*/problems.jsonl")
-        good("label", "verify", "traces.jsonl", *problems, "--verifier", "arithmetic", "--out", "l.jsonl")
+        good("label", "verify", "traces.jsonl", *problems, "--verifier", "equations", "--out", "l.jsonl")
         training = ("--epochs", "1", "--max-length", "100", "--base", gpt2_base, "--out", "prm")
         good("train", "prm", "traces.jsonl", *problems, "--labels", "l.jsonl", *training)
     return folder
@@ -110,7 +110,7 @@ def test_retrained_and_missing_files(here: Path):
 
 def test_a_failed_command_leaves_the_record_of_the_old_output(here: Path):
     record, _ = record_of(here / "l.jsonl")
-    words = ("traces.jsonl", "--problems", "prm/training.json", "--verifier", "arithmetic")
+    words = ("traces.jsonl", "--problems", "prm/training.json", "--verifier", "equations")
     refused("label", "verify", *words, "--out", "l.jsonl", "--force")
     again, _ = record_of(here / "l.jsonl")
     assert again.manifest == record.manifest
