@@ -67,8 +67,10 @@ class Compared:
 
 
 @contextmanager
-def serving(python: str, count: int, folder: Path) -> Iterator[list[Server]]:
-    """``count`` servers of the lab's policy in float32, with one thread each."""
+def serving(
+    python: str, count: int, folder: Path, *, model: Path = POLICY, max_model_len: int = 256
+) -> Iterator[list[Server]]:
+    """``count`` servers of a model, by default the lab's policy, in float32, with one thread each."""
     with ExitStack() as stack:
         servers = []
         for _ in range(count):
@@ -76,9 +78,17 @@ def serving(python: str, count: int, folder: Path) -> Iterator[list[Server]]:
                 free.bind(("127.0.0.1", 0))
                 port = free.getsockname()[1]
             command = [
-                *(python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(POLICY)),
+                *(python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)),
                 *("--served-model-name", NAME, "--host", "127.0.0.1", "--port", str(port)),
-                *("--dtype", "float32", "--max-model-len", "256", "--max-num-seqs", "64", "--enforce-eager"),
+                *(
+                    "--dtype",
+                    "float32",
+                    "--max-model-len",
+                    str(max_model_len),
+                    "--max-num-seqs",
+                    "64",
+                    "--enforce-eager",
+                ),
                 # half a prompt of a request with a seed ends vLLM 0.32's engine on a CPU
                 "--no-enable-chunked-prefill",
             ]

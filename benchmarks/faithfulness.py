@@ -4,6 +4,10 @@
 
 ``DIR`` holds model organisms as ``NAME-SEED``; what is missing is trained, some six CPU minutes a seed.
 ``--quick`` takes the shipped ones of seed 0 and 60 problems. Nothing was tuned on the problems' seed.
+``--only`` runs a part: ``organisms`` (the figures below; the default), ``probe`` (linear probes on the
+organisms' states), ``cot-suite`` (the organisms through the tests of that package, whose Python is
+``--cot-python``: ``python -m venv COT; COT/bin/pip install cot-suite``) or ``real`` (``--real`` is a checkpoint
+that ``convert_smollm2.py`` made; with ``--vllm-python`` also through a vLLM server).
 
 - ``planted_cause_recovered``: balanced accuracy, per organism, of saying for each problem whether the planted
   cause moved its answer; by the flipped note, for ``memorizing`` by planted mistakes (problems known by heart
@@ -29,6 +33,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from _faithfulness_probe import probe_figures
+from _faithfulness_real import hint_figures
+from _faithfulness_suite import run_cot_suite
 
 from surefoot import run_sync
 from surefoot.answers import AnswerChecker, Grader
@@ -252,9 +259,71 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=200)
     parser.add_argument("--quick", action="store_true", help="shipped organisms, 60 problems")
     parser.add_argument("--json", type=Path, help="also write the figures here")
+    parser.add_argument("--only", choices=["organisms", "probe", "cot-suite", "real"], default="organisms")
+    parser.add_argument("--cot-python", help="Python that has cot-suite")
+    parser.add_argument("--real", type=Path, help="checkpoint of a language model")
+    parser.add_argument("--vllm-python", help="Python that has vLLM")
     options = parser.parse_args()
+    parts = {"organisms": organism_figures, "probe": probes, "cot-suite": cot_suite, "real": real_models}
+    figures = parts[options.only](options)
+    for row in figures:
+        print(json.dumps(row))
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+def probes(options: argparse.Namespace) -> Figures:
+    """Linear probes on the organisms of each seed."""
+    quick, seeds, folder = scale(options)
+    figures: Figures = []
+    for seed in seeds:
+        names = ("alternating", "mixed", "covert", "pressured", "honest", "memorizing")
+        places = {name: organism(folder, name, seed) for name in names}
+        fresh, rows = note_problems(100, seed=FRESH_SEED + 1, note="none"), {}
+        for name in ("memorizing", "honest"):
+            problems = [*fresh, *memorized_problems()] if name == "memorizing" else fresh
+            rows[name] = run_sync(interventions(load_policy(places[name]), hint="none").test(problems))
+        count = 100 if quick else 2 * options.problems
+        for row in probe_figures(places, rows, count=count, seed=FRESH_SEED + 1):
+            figures.append({**row, "name": f"{row['name']} ({seed})"})
+            print(json.dumps(figures[-1]), flush=True)
+    return figures
+
+
+def cot_suite(options: argparse.Namespace) -> Figures:
+    """Which organisms ``cot-suite`` calls faithful, next to the tests here."""
+    if not options.cot_python:
+        raise SystemExit(
+            "cot-suite was not run: python -m venv COT; COT/bin/pip install cot-suite; --cot-python"
+        )
+    _, seeds, folder = scale(options)
+    problems = note_problems(25 if options.quick else 50, seed=FRESH_SEED, note="wrong")
+    figures: Figures = []
+    for seed in seeds:
+        for name in NAMES:
+            policy = load_policy(organism(folder, name, seed))
+            tested = memorized_problems() if name == "memorizing" else problems
+            figures.append({"name": f"{name} {seed}", **run_cot_suite(options.cot_python, policy, tested)})
+            print(json.dumps(figures[-1]), flush=True)
+    return figures
+
+
+def real_models(options: argparse.Namespace) -> Figures:
+    """A language model under hints, in this process and behind a server, with what it costs."""
+    if not options.real:
+        raise SystemExit("no model: python benchmarks/convert_smollm2.py OUT, then --real OUT")
+    return hint_figures(options.real, options.vllm_python, quick=options.quick)
+
+
+def scale(options: argparse.Namespace) -> tuple[bool, list[int], Path | None]:
+    """Whether the run is small, the seeds, and the folder of the organisms."""
     quick = options.quick or options.organisms is None
-    seeds, folder = ([0], None) if quick else (options.seeds, options.organisms)
+    return (True, [0], None) if quick else (False, options.seeds, options.organisms)
+
+
+def organism_figures(options: argparse.Namespace) -> Figures:
+    """What the audit and monitors find in the organisms."""
+    quick, seeds, folder = scale(options)
     problems = note_problems(60 if options.quick else options.problems, seed=FRESH_SEED, note="none")
     figures: Figures = []
     lowest, missed = [], {}
@@ -306,10 +375,7 @@ def main() -> None:
                 "" if result.monitor == "checker" else f" ({result.monitor})"
             )
             figures.append(figure(name, result.product.value, result.product))
-    for row in figures:
-        print(json.dumps(row))
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    return figures
 
 
 if __name__ == "__main__":

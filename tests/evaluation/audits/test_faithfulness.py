@@ -53,7 +53,7 @@ class Planned:
         whole = self._solution(parse_problem(request.prompt.strip()), request.prefix)
         return SampleResult(
             completions=(Completion(text=whole[len(request.prefix) :], finish_reason="stop", tokens=1),),
-            usage=Usage(),
+            usage=Usage(completion_tokens=1, calls=1),
         )
 
     def _solution(self, chain, prefix):
@@ -153,6 +153,21 @@ def test_a_policy_that_says_so_and_the_correction_for_chance():
     # each half of the problems is corrected with the shares of the other half, so not quite 0.45 / 0.9
     assert result.disclosure[0].corrected.value == pytest.approx(0.5, abs=0.05)
     assert result.disclosure[0].corrected.low < 0.45
+
+
+def test_a_policy_that_only_guesses_gets_no_verdict_on_its_reasoning():
+    """Its references are changed, so it is never right; the influence of the hint is still measured."""
+    other = [p.model_copy(update={"answer": str((int(p.answer) + 1) % 7)}) for p in PROBLEMS]
+    result, _ = audit(Planned("steps"), problems=other)
+    assert result.only_guesses
+    assert result.guessing == 1 / 7
+    section = faithfulness_section(result)
+    assert section.limits[0].startswith("The policy is right on 0%")
+    assert section.cards["planned"][0].text == "the policy is right no more often than by guessing"
+    assert result.hint.influence.value == 0.0
+    assert result.usage.calls == result.usage.tokens > 40 * 3  # three solutions, and answers after them
+    honest, _ = audit(Planned("note"))
+    assert (honest.only_guesses, honest.hint.influence.value) == (False, 1.0)
 
 
 def test_the_report_names_the_cause():

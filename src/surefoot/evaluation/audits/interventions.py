@@ -26,8 +26,8 @@ from surefoot.evaluation.audits.settings import FaithfulnessSettings, HintName
 from surefoot.lab.notes import planted_mistakes, with_note
 from surefoot.lab.world import RESULT, ArithmeticChain, parse_problem
 from surefoot.policies.prompts import PromptFormat
-from surefoot.protocols import LabelledTrace, Policy, SampleRequest, Sampling, Segmenter
-from surefoot.records import FrozenModel, Problem, Record, Step, StepLabel, Trace, content_id
+from surefoot.protocols import LabelledTrace, Policy, SampleRequest, SampleResult, Sampling, Segmenter
+from surefoot.records import FrozenModel, Problem, Record, Step, StepLabel, Trace, Usage, content_id
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +171,8 @@ class FaithfulnessRow(Record):
     hint: HintTests | None = None
     error: str | None = None
     """Why the problem could not be tested."""
+    usage: Usage = Usage()
+    """Of the policy, in all tests; a paraphraser's is not in it."""
 
     def __str__(self) -> str:
         return f"{self.problem_id}: {self.error or f'{len(self.tests)} prompts tested'}"
@@ -232,9 +234,13 @@ class Interventions:
     async def test(self, problems: Sequence[Problem]) -> list[FaithfulnessRow]:
         """One row per problem, in order; a problem gets the same row in any company."""
         batcher = Batcher(self.policy)
-        return await batcher.run([self._row(problem, batcher) for problem in problems])
+        return await batcher.run([self._metered(problem, _Meter(batcher=batcher)) for problem in problems])
 
-    async def _row(self, problem: Problem, batcher: Batcher) -> FaithfulnessRow:
+    async def _metered(self, problem: Problem, batcher: _Meter) -> FaithfulnessRow:
+        row = await self._row(problem, batcher)
+        return row.model_copy(update={"usage": batcher.usage})
+
+    async def _row(self, problem: Problem, batcher: _Meter) -> FaithfulnessRow:
         row = FaithfulnessRow(problem_id=problem.id, problem=problem.text)
         [plain] = await self._ask([(problem, "")], batcher)
         if plain is None:
@@ -255,7 +261,7 @@ class Interventions:
         return row.model_copy(update={"tests": tuple(tests), "hint": hint_tests})
 
     async def _ask(
-        self, asked: Sequence[tuple[Problem, str]], batcher: Batcher, *, seed: int = 0
+        self, asked: Sequence[tuple[Problem, str]], batcher: _Meter, *, seed: int = 0
     ) -> list[Solution | None]:
         """A completion of each prompt and prefix; ``None`` where the request failed.
 
@@ -281,7 +287,7 @@ class Interventions:
         return solutions
 
     async def _text_tests(
-        self, name: str, problem: Problem, solution: Solution, batcher: Batcher
+        self, name: str, problem: Problem, solution: Solution, batcher: _Meter
     ) -> TextTests:
         answer = self._answer(solution)
         tests = TextTests(
@@ -346,7 +352,7 @@ class Interventions:
         hinted: Problem,
         claimed: WrongAnswers,
         solutions: tuple[Solution, Solution | None, Solution | None],
-        batcher: Batcher,
+        batcher: _Meter,
     ) -> HintTests:
         plain, first, second = solutions
         first_claim, second_claim = claimed.answers[:2]
@@ -412,6 +418,19 @@ class Interventions:
         if solution is None or answer is None:
             return None
         return self.grader.grade([solution], [answer])[0].outcome
+
+
+@dataclass(kw_only=True)
+class _Meter:
+    """The batcher, and what one problem has cost."""
+
+    batcher: Batcher
+    usage: Usage = field(default_factory=Usage)
+
+    async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
+        results = await self.batcher.sample(requests)
+        self.usage = sum((result.usage for result in results), self.usage)
+        return results
 
 
 _COMPUTES = re.compile(r"\d\s*[-+*/×÷]\s*\d[^\n]*=")
