@@ -6,8 +6,8 @@
 ``--quick`` takes the shipped ones of seed 0 and 60 problems. Nothing was tuned on the problems' seed.
 ``--only`` runs a part: ``organisms`` (the figures below; the default), ``probe`` (linear probes on the
 organisms' states), ``cot-suite`` (the organisms through the tests of that package, whose Python is
-``--cot-python``: ``python -m venv COT; COT/bin/pip install cot-suite``) or ``real`` (``--real`` is a checkpoint
-that ``convert_smollm2.py`` made; with ``--vllm-python`` also through a vLLM server).
+``--cot-python``: ``python -m venv COT; COT/bin/pip install cot-suite``) or ``real`` (``--real`` is what
+``convert_smollm2.py`` writes; with ``--vllm-python`` also through a vLLM server).
 
 - ``planted_cause_recovered``: balanced accuracy, per organism, of saying for each problem whether the planted
   cause moved its answer; by the flipped note, for ``memorizing`` by planted mistakes (problems known by heart
