@@ -6,8 +6,9 @@
 ``--quick`` takes the shipped ones of seed 0 and 60 problems. Nothing was tuned on the problems' seed.
 ``--only`` runs a part: ``organisms`` (the figures below; the default), ``probe`` (linear probes on the
 organisms' states), ``cot-suite`` (the organisms through the tests of that package, whose Python is
-``--cot-python``: ``python -m venv COT; COT/bin/pip install cot-suite``) or ``real`` (``--real`` is what
-``convert_smollm2.py`` writes; with ``--vllm-python`` also through a vLLM server).
+``--cot-python``: ``python -m venv COT; COT/bin/pip install cot-suite``), ``real`` (``--real`` is what
+``convert_smollm2.py`` writes; with ``--vllm-python`` also through a vLLM server) or ``rewards`` (what rewards
+do to the reasoning of one policy: ``_faithfulness_rewards.py``, some four CPU minutes a seed).
 
 - ``planted_cause_recovered``: balanced accuracy, per organism, of saying for each problem whether the planted
   cause moved its answer; by the flipped note, for ``memorizing`` by planted mistakes (problems known by heart
@@ -29,12 +30,14 @@ import argparse
 import json
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from _faithfulness_probe import probe_figures
 from _faithfulness_real import hint_figures
+from _faithfulness_rewards import reward_figures
 from _faithfulness_suite import run_cot_suite
 
 from surefoot import run_sync
@@ -249,6 +252,13 @@ def figure(name: str, value: float, interval: Interval | None = None, **more: An
 
 def main() -> None:
     """Command line."""
+    parts = {
+        "organisms": organism_figures,
+        "probe": probes,
+        "cot-suite": cot_suite,
+        "real": real_models,
+        "rewards": rewards,
+    }
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -259,12 +269,12 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=200)
     parser.add_argument("--quick", action="store_true", help="shipped organisms, 60 problems")
     parser.add_argument("--json", type=Path, help="also write the figures here")
-    parser.add_argument("--only", choices=["organisms", "probe", "cot-suite", "real"], default="organisms")
+    parser.add_argument("--only", choices=list(parts), default="organisms")
     parser.add_argument("--cot-python", help="Python that has cot-suite")
     parser.add_argument("--real", type=Path, help="checkpoint of a language model")
     parser.add_argument("--vllm-python", help="Python that has vLLM")
+    parser.add_argument("--shown", action="store_true", help="rewards: the problems looked at first")
     options = parser.parse_args()
-    parts = {"organisms": organism_figures, "probe": probes, "cot-suite": cot_suite, "real": real_models}
     figures = parts[options.only](options)
     for row in figures:
         print(json.dumps(row))
@@ -313,6 +323,13 @@ def real_models(options: argparse.Namespace) -> Figures:
     if not options.real:
         raise SystemExit("no model: python benchmarks/convert_smollm2.py OUT, then --real OUT")
     return hint_figures(options.real, options.vllm_python, quick=options.quick)
+
+
+def rewards(options: argparse.Namespace) -> Figures:
+    """What six rewards make of the ``mixed`` organism."""
+    _, seeds, folder = scale(options)
+    count = 60 if options.quick else options.problems
+    return reward_figures(partial(organism, folder), folder, seeds, count, fresh=not options.shown)
 
 
 def scale(options: argparse.Namespace) -> tuple[bool, list[int], Path | None]:

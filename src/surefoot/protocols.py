@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, get_args, runtime_checkable
 
 from pydantic import Field, JsonValue
 
@@ -141,6 +141,17 @@ class Segmenter(Protocol):
     """Cuts text into consecutive spans ``(start, end)`` that cover all of it."""
 
     def segment(self, text: str) -> list[tuple[int, int]]: ...
+
+
+TraceChannel = Literal["reasoning", "text", "calls", "observations", "answer"]
+"""A part of a trace: hidden reasoning (its own field, or between ``<think>`` and ``</think>``), visible text,
+tool calls, what environments and users say, and the extracted final answer."""
+
+ALL_CHANNELS: frozenset[TraceChannel] = frozenset(get_args(TraceChannel))
+SOLUTION_CHANNELS: frozenset[TraceChannel] = frozenset({"reasoning", "text"})
+"""All of a text."""
+RUN_CHANNELS: frozenset[TraceChannel] = ALL_CHANNELS - {"answer"}
+"""All of an agent's messages. Judges declare theirs in an attribute ``reads``."""
 
 
 @dataclass(frozen=True, kw_only=True)

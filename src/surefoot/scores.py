@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal, cast, get_args
 
 from surefoot.errors import ScoreError
-from surefoot.protocols import ProblemTrace, StepScorer
+from surefoot.protocols import ALL_CHANNELS, ProblemTrace, StepScorer, TraceChannel
 from surefoot.records import StepScores, Trace
 
 Aggregator = Literal["min", "product", "last", "mean", "sum"]
@@ -55,6 +55,11 @@ def trace_rule(scorer: object) -> TraceRule:
         if rule := getattr(source, "aggregation", None):
             return cast("TraceRule", rule)
     return "min"
+
+
+def channels_read(judge: object) -> frozenset[TraceChannel]:
+    """The channels that a scorer, verifier, labeller or grader says it ``reads``; all if it says nothing."""
+    return cast("frozenset[TraceChannel]", getattr(judge, "reads", ALL_CHANNELS))
 
 
 def verdict_value(scores: Sequence[float | None]) -> float:

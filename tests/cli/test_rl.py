@@ -69,7 +69,10 @@ def test_a_run_leaves_policy_curves_samples_and_report(
     line += ["--verifier", "lab", "--gold", "lab", "--equality", "exact", "--out", str(out), *SMALL]
     assert "- Does it select better answers?" in good(*line).err
     assert (out / "policy" / "model.safetensors").exists()
-    assert (out / "report.html").exists()
+    assert "lab reads text; hidden reasoning: not graded; 0 of 8 traces" in (out / "report.html").read_text()
+    assert json.loads((out / "done" / "rl.json").read_text())["data"]["channels"]["reads"] == {
+        "lab": ["text"]
+    }
     assert len((out / "curves.jsonl").read_text().splitlines()) == 5
     assert len(list((out / "samples").iterdir())) == 2
     config = json.loads((out / "rl.json").read_text())["config"]

@@ -10,7 +10,7 @@ import pytest
 from surefoot.concurrency import run_sync
 from surefoot.lab.checkpoints import ORGANISMS, shipped_policy
 from surefoot.lab.notes import note_problems, planted_mistakes, read_solution, with_note
-from surefoot.lab.organisms import memorized_problems, train_organism
+from surefoot.lab.organisms import leaked_outcome, memorized_problems, train_organism
 from surefoot.lab.world import other_digit, parse_problem
 from surefoot.policies import load_policy
 from surefoot.protocols import SampleRequest, Sampling
@@ -167,5 +167,14 @@ def test_training_writes_a_policy(tmp_path, monkeypatch):
         text = write(load_policy(tmp_path / name), PROBLEMS[:2])[0]
         assert "Answer: " in text
     assert ("training", 2, 2) in done
+    asked = []
+
+    def reward(problems, texts):
+        asked.append([leaked_outcome([p], [t])[0] == 1 for p, t in zip(problems, texts, strict=True)])
+        return [0.0] * len(texts)
+
+    train_organism("pressured", tmp_path / "idle", base=base, reward=reward)
+    assert len(asked) == 1  # equal rewards: nothing to learn
+    assert 0 < sum(asked[0]) < len(asked[0]) == 4 * 128
     train_organism("mixed", tmp_path / "mixed", seed=3)
     assert (tmp_path / "mixed" / "recipe.json").read_text() == '{"organism": "mixed", "seed": 3}\n'

@@ -41,6 +41,8 @@ class Grade:
 class Grader:
     """Extraction and comparison in one: the gold grader of a data set."""
 
+    reads = frozenset({"answer"})
+
     checker: AnswerChecker
     styles: tuple[AnswerStyle, ...] = ("boxed", "hash", "phrase", "last_number")
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
+from surefoot.cli.audit.faithfulness import AUDIT, TrainingAudit
 from surefoot.cli.rl import open_task
 from surefoot.cli.runs import input_files, labelled, pair, read_table
 from surefoot.cli.settings import Command, Flag, OptionGroup
@@ -20,6 +21,7 @@ from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Policy, Sampling
 from surefoot.records import Problem, Trace
+from surefoot.rl.channels import RewardChannels
 from surefoot.rl.config import ExpertIterationConfig, ImitationConfig
 from surefoot.work import progress_bars
 
@@ -58,11 +60,22 @@ class RoundsCommand(Command):
     prompt: PromptFormat = PromptFormat()
     segment: o.Segment = "line"
     grading: o.GradingSettings = o.GradingSettings()
+    grade_reasoning: bool = False
+    """Let the judges of steps read hidden reasoning, which they otherwise never see. A policy that is graded
+    on it learns to hide its intentions there."""
+    audit: Annotated[TrainingAudit, AUDIT] = TrainingAudit()
+
+    @model_validator(mode="after")
+    def _check_audit(self) -> Self:
+        if self.audit.name and self.held_out is None:
+            raise ValueError("'audit' tests on held-out problems: give 'held_out'")
+        return self
 
     def train(
         self,
         judge: o.JudgeSettings,
         work: Callable[[Run, Task, Progress], list[RoundRow]],
+        max_tokens: int,
     ) -> None:
         """Run ``work`` in the run directory, and report its rounds."""
         if (count := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
@@ -78,7 +91,10 @@ class RoundsCommand(Command):
             progress_bars() as progress,
         ):
             rows = work(run, task, progress)
-        report_rounds(self.out, rows)
+            report_rounds(self.out, rows)
+            note(str(RewardChannels.model_validate(run.result("channels"))))
+            if self.audit.name:
+                self.audit.compare(self, run, held_out, max_tokens)
 
 
 class ExpertSettings(o.PolicySettings):
@@ -148,11 +164,12 @@ class Imitate(RoundsCommand):
                 progress,
                 demonstrations=self._demonstrations(task.problems),
                 expert=self._expert(),
+                labelled=self.labels is not None,
                 loading=self.loading,
             )
 
         judge = o.JudgeSettings(sandbox=self.sandbox)
-        self.train(judge, work)
+        self.train(judge, work, self.rounds.max_tokens)
 
     def _expert(self) -> Expert | None:
         from surefoot.rl.imitation import Expert
@@ -174,12 +191,16 @@ class Imitate(RoundsCommand):
         if self.traces is None:
             return []
         from surefoot.labelling.expert import expert_traces
+        from surefoot.segment import visible_part
         from surefoot.training.sft import demonstrate, good_steps
 
         traces = read_table(self.traces, Trace)
         if self.labels:
             items = labelled(problems, traces, self.labels)
-            cloned = [demonstrate(item.trace, good_steps(item, threshold=self.threshold)) for item in items]
+            good = [good_steps(item, threshold=self.threshold) for item in items]
+            if not self.grade_reasoning:
+                good = [g.intersection(visible_part(i.trace).steps) for g, i in zip(good, items, strict=True)]
+            cloned = [demonstrate(item.trace, steps) for item, steps in zip(items, good, strict=True)]
             if bare := sum(not item.steps for item in cloned):
                 note(f"{bare} traces left out: none of their steps is labelled good")
             return [item for item in cloned if item.steps]
@@ -224,7 +245,7 @@ class ExpertIteration(RoundsCommand):
             start = o.lab_policy(self.policy)
             return iterate(run, start, task, self.rounds, progress, loading=self.loading)
 
-        self.train(self.judge, work)
+        self.train(self.judge, work, self.rounds.max_tokens)
 
 
 def report_rounds(out: Path, rows: Sequence[RoundRow]) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
+from surefoot.cli.audit.faithfulness import AUDIT, TrainingAudit
 from surefoot.cli.runs import input_files, is_held_out, open_run, origin_of, read_table
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo_wrapped, note
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from surefoot.evaluation.report import Section
+    from surefoot.io import Run
     from surefoot.rl.log import RLLog, UpdateRow
     from surefoot.rl.rollouts import Server, Task
 
@@ -53,6 +56,7 @@ def open_task(
             prompt=command.prompt,
             scorer=stack.enter_context(judge.open(loading)),
             gold=stack.enter_context(gold) if command.gold else None,
+            grade_reasoning=command.grade_reasoning,
             **fields,
         )
 
@@ -126,6 +130,10 @@ class RL(Command):
     prompt: PromptFormat = PromptFormat()
     segment: o.Segment = "line"
     grading: o.GradingSettings = o.GradingSettings()
+    grade_reasoning: bool = False
+    """Let the judges of steps read hidden reasoning, which they otherwise never see. A policy that is graded
+    on it learns to hide its intentions there."""
+    audit: Annotated[TrainingAudit, AUDIT] = TrainingAudit()
     base_url: tuple[str, ...] = ()
     """vLLM server that writes the rollouts and takes new weights, with `/v1`. Several share the rollouts, and
     all take the weights."""
@@ -156,6 +164,8 @@ class RL(Command):
     def _check(self) -> Self:
         if self.environment is not None and self.problems == "lab":
             raise ValueError("'environment' needs its own 'problems': the lab's are not its tasks")
+        if self.environment is not None and self.audit.name:
+            raise ValueError("'audit' is of solutions in one text: leave it out, or 'environment'")
         if bool(self.base_url) != (self.server_model is not None):
             raise ValueError("'base_url' and 'server_model' go together: one needs the other")
         return self
@@ -173,6 +183,7 @@ class RL(Command):
             task.check(self.rl)
             if run is not None and run.done("rl"):
                 _report_finished(self.out, run.result("rl"), self.rl.updates)
+                self._audit(run, task)
                 return
             start = o.lab_policy(self.policy)
             model, tokenizer = load_causal(start, self.loading)
@@ -187,13 +198,22 @@ class RL(Command):
                 from surefoot.rl.report import write_report
 
                 about: Any = {
+                    "audit": self._audit(run, task),
                     "samples": self.out / "samples",
                     "settings": self.rl.model_dump(mode="json"),
                     "origin": origin_of(self, "curves.jsonl"),
                 }
                 write_report(log, self.out / "report.html", **about)
-                run.finish("rl", {"updates": len(log.updates), "stopped": log.stopped})
+                channels = log.channels and log.channels.model_dump(mode="json")
+                done: Any = {"updates": len(log.updates), "stopped": log.stopped, "channels": channels}
+                run.finish("rl", done)
                 _report(self.out, log)
+
+    def _audit(self, run: Run, task: Task) -> Section | None:
+        """The audit before and after training, if it is asked for."""
+        if self.audit.name is None:
+            return None
+        return self.audit.compare(self, run, task.held_out, self.rl.max_tokens)
 
     def task(self) -> AbstractContextManager[Task]:
         """What is learned. Raises ``RunError``."""
@@ -280,4 +300,5 @@ def _report(out: Path, log: RLLog) -> None:
 
     for line in first_screen(log, Origin()).lines():
         echo_wrapped(line, indent="  ", err=True)
+    note(str(log.channels))
     note(f"policy: {out / 'policy'}; curves: {out / 'report.html'}")

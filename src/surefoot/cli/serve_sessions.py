@@ -47,6 +47,8 @@ class Sessions(Command):
     released the first message, else 0."""
     missing: float | None = None
     """Reward of turns that have none; without it they are refused, never taken for 0."""
+    grade_reasoning: bool = False
+    """Also use scores of turns whose hidden reasoning the reward model read."""
     most_turns: int = Field(default=1000, ge=1, description="The latest so many of a session are read.")
 
     def run(self) -> None:
@@ -102,8 +104,18 @@ class Sessions(Command):
             raise RecordError(f"session {line.session!r}: {error}") from error
 
     def _rewarded(self, line: Conversation) -> list[RecordedTurn]:
+        from surefoot.segment import visible_part
         from surefoot.server import turn_reward
 
+        if self.reward == "score" and not self.grade_reasoning:
+            traces = {turn.request_id: turn.candidate.trace for turn in line.turns}
+            hidden = [name for name, trace in traces.items() if visible_part(trace).trace is not trace]
+            if hidden:
+                raise RecordError(
+                    f"session {line.session!r}: the scores of {len(hidden)} turns are of hidden reasoning, "
+                    f"too, first request {hidden[0]}; choose --reward guard, or ask for them with "
+                    "--grade-reasoning"
+                )
         rewards = [turn_reward(turn, self.reward) for turn in line.turns]
         if self.missing is None and None in rewards:
             without = line.turns[rewards.index(None)]

@@ -23,7 +23,7 @@ from surefoot.io.sources import ENDINGS, files_of, names_files
 from surefoot.io.tables import RecordTable, facts_of
 from surefoot.labels import LabelRule
 from surefoot.policies.devices import AS_SAVED, LOADING, Loading
-from surefoot.protocols import ProblemTrace
+from surefoot.protocols import ALL_CHANNELS, ProblemTrace
 from surefoot.records import StepLabel, StepScores, Trace, Usage, content_id_of
 from surefoot.scores import require_scores
 
@@ -291,6 +291,8 @@ class StoredScores:
 
     A table stays on disk. If ``records`` have several scorers, only the records of ``scorer`` are used.
     """
+
+    reads = ALL_CHANNELS
 
     def __init__(self, records: Sequence[StepScores], scorer: str | None = None) -> None:
         self._records, self._scorer = records, scorer

@@ -18,6 +18,7 @@ from .notes import note_problems as note_problems
 from .notes import planted_mistakes as planted_mistakes
 from .notes import read_solution as read_solution
 from .notes import with_note as with_note
+from .organisms import leaked_outcome as leaked_outcome
 from .organisms import memorized_problems as memorized_problems
 from .organisms import train_organism as train_organism
 from .panel import PanelCeiling as PanelCeiling

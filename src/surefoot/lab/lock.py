@@ -77,6 +77,8 @@ class LockProgress:
     """A :class:`surefoot.protocols.StepScorer` of runs whose steps are turns: the share of dials that
     are open after each."""
 
+    reads = frozenset({"text"})
+
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """By replay."""
         return [

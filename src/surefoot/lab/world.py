@@ -27,7 +27,7 @@ import numpy as np
 
 from surefoot.errors import RecordError
 from surefoot.labels import AFTER_FIRST_ERROR
-from surefoot.protocols import ProblemTrace, Verdict
+from surefoot.protocols import SOLUTION_CHANNELS, ProblemTrace, Verdict
 from surefoot.records import Evidence, Problem, StepLabel, Trace
 
 BASE = 10
@@ -283,6 +283,7 @@ class LabVerifier:
     Problems of another world raise ``RecordError``.
     """
 
+    reads = SOLUTION_CHANNELS
     name = "lab-checker"
 
     def verify(self, items: Sequence[ProblemTrace]) -> list[list[Verdict]]:
@@ -298,6 +299,7 @@ class ExactLabeller:
     there), ``step`` (each judged independently) or ``wrong`` (Uesato et al.: the prefix stays wrong).
     """
 
+    reads = SOLUTION_CHANNELS
     after_error: Literal["unlabelled", "step", "wrong"] = "unlabelled"
     source: str = "lab-checker"
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from surefoot.errors import LabelError
 from surefoot.maths import DIGITS
-from surefoot.protocols import ProblemTrace
+from surefoot.protocols import RUN_CHANNELS, ProblemTrace
 from surefoot.records import Evidence, StepLabel, Trace
 
 Disagreement = Literal["unknown", "wrong"]
@@ -119,6 +119,7 @@ class ExpertLabeller:
     sides.
     """
 
+    reads = RUN_CHANNELS
     experts: Mapping[str, Sequence[Trace]]
     """Expert traces by the id of their problem; see ``expert_traces``."""
     match: StepMatch = StepMatch()

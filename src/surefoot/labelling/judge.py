@@ -254,6 +254,7 @@ class JudgeLabeller:
     Raises ``LabelError`` for fewer than one vote, or several at temperature 0, which would all be the same.
     """
 
+    reads = frozenset({"reasoning", "text", "calls", "observations"})
     policy: Policy
     prompt: JudgePrompt = field(default_factory=JudgePrompt)
     votes: int = 1

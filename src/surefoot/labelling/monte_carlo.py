@@ -16,7 +16,7 @@ from surefoot.labelling.rollouts import PrefixIn, PrefixRollouts, RolloutSampler
 from surefoot.labelling.stopping import Estimate
 from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.policies.prompts import PromptFormat
-from surefoot.protocols import Policy, ProblemTrace, Sampling
+from surefoot.protocols import SOLUTION_CHANNELS, Policy, ProblemTrace, Sampling
 from surefoot.records import Evidence, StepLabel, Usage
 from surefoot.stats.intervals import wilson_interval
 
@@ -67,6 +67,7 @@ class MonteCarloLabeller(MonteCarloSettings):
     this process gets the requests of all traces in one batch. The labels are the same in both cases.
     """
 
+    reads = SOLUTION_CHANNELS
     policy: Policy
     grader: ProblemGrader
     prompt: PromptFormat = field(default_factory=PromptFormat)

@@ -19,7 +19,7 @@ from surefoot.labelling.rollouts import PrefixRollouts, RolloutSampler, require_
 from surefoot.labelling.stopping import Estimate
 from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.policies.prompts import PromptFormat
-from surefoot.protocols import LabelledTrace, Policy, ProblemTrace, Sampling, Segmenter
+from surefoot.protocols import SOLUTION_CHANNELS, LabelledTrace, Policy, ProblemTrace, Sampling, Segmenter
 from surefoot.records import Evidence, Problem, Step, StepLabel, StepPair, Trace, Usage
 from surefoot.stats.intervals import wilson_interval
 from surefoot.tree import Node, StepTree
@@ -72,6 +72,7 @@ class OmegaPRMLabeller:
     whose solutions and pairs of rival steps are training data too.
     """
 
+    reads = SOLUTION_CHANNELS
     policy: Policy
     grader: Grader
     segmenter: Segmenter

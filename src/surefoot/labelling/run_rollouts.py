@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from surefoot.labelling.verifiers.state_replay import OTHER_RESULT, restorable
 from surefoot.policies.episodes import Episode, play
-from surefoot.protocols import Environment, Policy, ProblemTrace, Sampling
+from surefoot.protocols import RUN_CHANNELS, Environment, Policy, ProblemTrace, Sampling
 from surefoot.records import Evidence, Message, StepLabel, Usage, content_id
 from surefoot.stats.intervals import wilson_interval
 
@@ -27,6 +27,7 @@ class RunMonteCarloLabeller:
     Evidence: successes, trials, Wilson interval, cost.
     """
 
+    reads = RUN_CHANNELS
     policy: Policy
     environment: Callable[[], Environment]
     rollouts: int = 8

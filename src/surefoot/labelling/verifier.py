@@ -16,8 +16,9 @@ from typing import ClassVar
 
 from surefoot.errors import LabelError
 from surefoot.policies.loading import class_named
-from surefoot.protocols import ProblemTrace, StepVerifier, Verdict
+from surefoot.protocols import ProblemTrace, StepVerifier, TraceChannel, Verdict
 from surefoot.records import Evidence, StepLabel
+from surefoot.scores import channels_read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,10 @@ class VerifierLabeller:
     and the reason lists the reasons of all. ``source`` is the verifiers' names, joined by ``+``; the evidence
     has the deciding verifier and its reason.
     """
+
+    @property
+    def reads(self) -> frozenset[TraceChannel]:
+        return frozenset[TraceChannel]().union(*map(channels_read, self.verifiers))
 
     verifiers: tuple[StepVerifier, ...]
     overlaps: ClassVar[bool] = True

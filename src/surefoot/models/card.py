@@ -13,7 +13,7 @@ from surefoot.io.files import error_reason
 from surefoot.io.runs import digest_of
 from surefoot.models.encoding import Encoding
 from surefoot.models.measured_text import MeasuredText
-from surefoot.protocols import Segmenter
+from surefoot.protocols import Segmenter, TraceChannel
 from surefoot.records import FrozenModel, LabelKind
 from surefoot.scores import Aggregator
 from surefoot.segment.segmenters import BlankLine, Line
@@ -101,6 +101,8 @@ class CheckpointCard(FrozenModel):
     score_means: LabelKind | Literal["outcome", "confidence"] = "value"
     """confidence: how sure a language model is, in nats (:mod:`surefoot.models.kinds.confidence`)."""
     label_source: str
+    reads: tuple[TraceChannel, ...] = ("reasoning", "text", "calls", "observations")
+    """Channels of a trace that it reads; ``surefoot rl`` and its like leave reasoning out unless asked."""
     base: str
     """Name of the trunk that training started from; ``owner/name@commit`` where it came from the hub."""
     frozen_trunk: bool = False

@@ -15,7 +15,7 @@ from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace
 from surefoot.models.engine.packing import TrunkOutput, read_states, tree_limit
 from surefoot.models.windows import Window, windows_of
-from surefoot.protocols import ProblemTrace, Segmenter
+from surefoot.protocols import ProblemTrace, Segmenter, TraceChannel
 from surefoot.records import Problem, StepScores, Trace, Usage
 from surefoot.scores import aggregate
 from surefoot.segment import segment_trace
@@ -54,6 +54,11 @@ class CheckpointScorer(ABC):
     """What the checkpoint says of itself."""
     writes: ClassVar[bool] = False
     """Whether it writes a critique of each trace, which takes long."""
+
+    @property
+    def reads(self) -> frozenset[TraceChannel]:
+        """Channels of a trace that it reads."""
+        return frozenset(self.card.reads)
 
     @abstractmethod
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:

@@ -40,14 +40,27 @@ async def sample_traces(
 
 
 def build_traces(
-    policy: str, problem: Problem, result: SampleResult, *, seed: int, segmenter: Segmenter, grader: Grader
+    policy: str,
+    problem: Problem,
+    result: SampleResult,
+    *,
+    seed: int,
+    segmenter: Segmenter,
+    grader: Grader,
+    reasoning_opened: bool = False,
 ) -> list[Trace]:
     """The traces of one problem, in the order of the completions: cut into steps, with answer and outcome.
+
+    With ``reasoning_opened`` the prompt began the reasoning; texts without its closing tag have no answer.
 
     A request that failed before its first completion gives one trace with an empty text and the ``error``.
     """
     written = [
-        Solution(text=completion.text, finish_reason=completion.finish_reason)
+        Solution(
+            text=completion.text,
+            prefix="<think>" if reasoning_opened else "",
+            finish_reason=completion.finish_reason,
+        )
         for completion in result.completions
     ]
     grades = grader.grade(written, [problem.answer] * len(written))

@@ -14,7 +14,7 @@ from surefoot.protocols import Labeller, Policy, ProblemTrace, Sampling, StepSco
 from surefoot.records import StepLabel, Trace, Usage
 from surefoot.rl.log import EvaluationRow, Shape
 from surefoot.rl.rollouts import Task
-from surefoot.scores import Aggregator, checked_scores, trace_score
+from surefoot.scores import checked_scores, trace_score
 from surefoot.stats.bootstrap import bootstrap_mean, bootstrap_totals
 from surefoot.stats.intervals import Interval
 
@@ -60,7 +60,7 @@ async def audit_policy(
     proxy = trace_error = None
     unscored = unjudged = 0
     if task.scorer:
-        proxy, unscored, spent = await _scored(items, task.scorer, task.aggregation, seed)
+        proxy, unscored, spent = await _scored(items, task, task.scorer, seed)
         usage += spent
     if task.gold:
         trace_error, unjudged, spent = await _judged(groups, task.gold, seed)
@@ -111,13 +111,15 @@ def shape_of(traces: Sequence[Trace]) -> Shape:
 
 
 async def _scored(
-    items: Sequence[ProblemTrace], proxy: StepScorer, how: Aggregator, seed: int
+    items: Sequence[ProblemTrace], task: Task, proxy: StepScorer, seed: int
 ) -> tuple[Interval | None, int, Usage]:
     """Mean over problems of the mean score of their traces, the number of unscored traces, the cost."""
-    records = await asyncio.to_thread(checked_scores, proxy, items)
+    # without its hidden reasoning a trace may be empty
+    read = [part for item in items if (part := task.as_judged(item)).trace.steps or not item.trace.steps]
+    records = await asyncio.to_thread(checked_scores, proxy, read)
     values: dict[str, list[float]] = {}
-    for item, record in zip(items, records, strict=True):
-        score = trace_score(record.scores, how)
+    for item, record in zip(read, records, strict=True):
+        score = trace_score(record.scores, task.aggregation)
         if score is not None:
             values.setdefault(item.problem.id, []).append(score)
     means = [float(np.mean(of_problem)) for of_problem in values.values()]

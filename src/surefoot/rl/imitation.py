@@ -8,7 +8,7 @@ policy is fine-tuned on all expert actions so far; then the cycle repeats.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,12 +18,15 @@ from surefoot.io import Run
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import (
+    RUN_CHANNELS,
+    SOLUTION_CHANNELS,
     Policy,
     ProblemTrace,
     SampleRequest,
     SampleResult,
     Sampling,
     Segmenter,
+    TraceChannel,
 )
 from surefoot.records import Problem, Step, Trace, Usage, content_id
 from surefoot.rl.config import After, ImitationConfig
@@ -52,17 +55,27 @@ def imitate(
     *,
     demonstrations: Sequence[Demonstration] = (),
     expert: Expert | None = None,
+    labelled: bool = False,
     loading: Loading = LOADING,
 ) -> list[RoundRow]:
     """Clone the ``demonstrations``, then run DAgger with the ``expert`` (Ross et al., arXiv 1011.0686).
 
     Either may be left out: without ``expert`` this is behaviour cloning, without ``demonstrations`` DAgger
-    from the first policy's own states on. See :class:`surefoot.rl.rounds.Rounds`.
+    from the first policy's own states on. ``labelled``: labels chose the steps of the demonstrations. See
+    :class:`surefoot.rl.rounds.Rounds`.
+
+    Raises ``TrainingError`` for a rollout with hidden reasoning, which the expert would correct, unless the
+    task says ``grade_reasoning``.
     """
     if not demonstrations and expert is None:
         raise TrainingError("nothing to imitate: give traces, or an expert, or both")
     collect = partial(_collect, task, expert, config) if expert else None
-    return Rounds(run, policy, task, config, collect, progress, demonstrations, loading=loading).run_all()
+    judges: dict[str, Collection[TraceChannel]] = {"expert": SOLUTION_CHANNELS} if expert else {}
+    if labelled:
+        judges["labels"] = RUN_CHANNELS
+    return Rounds(
+        run, policy, task, config, collect, progress, demonstrations, loading=loading, judges=judges
+    ).run_all()
 
 
 async def _collect(
@@ -99,6 +112,11 @@ async def _collect(
         for trace in traces[problem.id]
         if trace.steps
     ]
+    if hidden := [item.trace.id for item in rollouts if task.as_judged(item).trace != item.trace]:
+        raise TrainingError(
+            f"{len(hidden)} of {len(rollouts)} rollouts have hidden reasoning, first {hidden[0]}: the expert "
+            "would correct it step by step; ask for that with 'grade_reasoning'"
+        )
     relabelled = await relabel(expert, rollouts, segmenter=task.segmenter, after=config.after, seed=seed)
     by_trace = {item.trace.id: entry for item, entry in zip(rollouts, relabelled, strict=True)}
     return [_problem_data(problem, traces[problem.id], by_trace) for problem in problems]

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from surefoot.records import FrozenModel, Problem, Record, Trace, Usage
+from surefoot.rl.channels import RewardChannels
 from surefoot.stats.intervals import Interval
 from surefoot.training.config import write_rows
 
@@ -97,6 +98,8 @@ class UpdateRow(_Row):
     """Rollouts of problems outside the accuracy band."""
     unscored_steps: Count = 0
     """Steps that the scorer did not score."""
+    hidden: Count = 0
+    """Rollouts with hidden reasoning, of those that were learned from."""
     seconds: Seconds = Seconds()
     usage: Usage = Usage()
 
@@ -168,11 +171,21 @@ class RLLog(BaseModel):
     alarms: list[Alarm] = Field(default_factory=list)
     stopped: str | None = None
     """Why the run ended early; ``None`` if it did not."""
+    channels: RewardChannels | None = None
+    """What the rewards read; ``None`` in runs of earlier versions."""
 
     @property
     def best(self) -> EvaluationRow | None:
         """The first evaluation with the highest accuracy."""
         return max(self.evaluations, key=lambda row: row.accuracy.value, default=None)
+
+    def count_scanned(self) -> None:
+        """Bring the numbers of :attr:`channels` up to date."""
+        if self.channels and not self.channels.grade_reasoning and self.updates:
+            lost = sum(row.failed + row.filtered for row in self.updates)
+            scanned = {"scanned": self.updates[-1].samples - lost}
+            scanned["hidden"] = sum(row.hidden for row in self.updates)
+            self.channels = self.channels.model_copy(update=scanned)
 
     @property
     def usage(self) -> Usage:

@@ -33,6 +33,7 @@ from surefoot.records import Problem, Usage
 from surefoot.rl.actor import Actor, LearnerSettings, ReferencePolicy, Updater, UpdateStatistics
 from surefoot.rl.advantage import Gae, total_return
 from surefoot.rl.audit import audit_policy, shape_of
+from surefoot.rl.channels import heard, require_no_leak
 from surefoot.rl.config import RLConfig
 from surefoot.rl.credit import FloatArray, RewardStream, ScoredRollout
 from surefoot.rl.judges import Critic, OnlinePRM
@@ -141,6 +142,7 @@ class _Run:
         self.seconds: dict[str, float] = {}
         team.barrier()
         self.log = load_state(self.checkpoint, *models.trained, RLLog)
+        self.log.channels = task.reward_channels(config.credit.needs)
 
     def round(self, number: int) -> UpdateRow:
         """Run round ``number`` (from 0); its row is added to the log."""
@@ -166,6 +168,7 @@ class _Run:
         due = done % self.config.evaluate_every == 0 or done == self.config.updates
         if due:
             self.evaluate(done)
+        log.count_scanned()
         log.alarms = watch(log.updates, log.evaluations, self.config.guards)
         log.stopped = stop_reason(log.alarms, self.config.guards)
         if self.team.all_reduce(float(log.stopped is not None), "max"):
@@ -213,6 +216,7 @@ class _Run:
             dropped=sum(not any(stream.at for stream in item.scored.rewards) for item in learned),
             filtered=len(sampled) - len(learned),
             unscored_steps=sum(item.scored.scores.count(None) for item in learned),
+            hidden=sum(bool(item.rollout.canaries) for item in learned),
             seconds=Seconds(**self.seconds),
             usage=sum((item.scorer_usage for item in learned), usage),
         )
@@ -339,11 +343,15 @@ def _mean(values: Iterator[float | None]) -> float | None:
 def _sample_row(update: int, sample: TrainingSample) -> SampleRow:
     rollout = sample.rollout
     begins = (0, *(end + 1 for end in rollout.ends[:-1]))
+    scores, count = sample.scored.scores, len(rollout.trace.steps)
+    if 0 < len(scores) < count:  # steps of reasoning were not graded
+        by_step = dict(zip(rollout.graded(reasoning=False).steps, scores, strict=False))
+        scores = tuple(by_step.get(step) for step in range(count))
     return SampleRow(
         update=update,
         problem=rollout.problem,
         trace=rollout.trace,
-        scores=sample.scored.scores if rollout.trace.steps else (),
+        scores=scores if count else (),
         advantages=tuple(
             # one token can be the last of two steps; the second step has only that token
             float(np.mean(sample.advantages[min(begin, end) : end + 1]))
@@ -382,6 +390,8 @@ class Judges:
     scorer: StepScorer | None = None
     online_prm: OnlinePRM | None = None
     critic: Critic | None = None
+    grade_reasoning: bool = False
+    """Whether the scorer and ``online_prm`` read hidden reasoning."""
 
 
 class _Models:
@@ -417,7 +427,9 @@ class _Models:
             )
         if config.advantage.needs_values:
             critic = Critic(model, config.critic, execution)
-        self.judges = Judges(scorer=task.scorer, online_prm=online, critic=critic)
+        self.judges = Judges(
+            scorer=task.scorer, online_prm=online, critic=critic, grade_reasoning=task.grade_reasoning
+        )
         if config.lora:
             add_adapter(model, config.lora, seed=config.seed)
             for parameter in model.parameters():
@@ -532,24 +544,36 @@ def training_samples(
     penalty. Raises ``TrainingError`` for a judge that is missing.
     """
     flat = [rollout for group in groups for rollout in group]
+    read = [rollout.graded(reasoning=judges.grade_reasoning) for rollout in flat]
     scored = [
         ScoredRollout(
             tokens=len(rollout.ids),
-            ends=rollout.ends,
+            ends=part.ends,
             outcome=_outcome(rollout, config),
             states=rollout.states,
         )
-        for rollout in flat
+        for rollout, part in zip(flat, read, strict=True)
     ]
     usages = [Usage()] * len(flat)
+    if not judges.grade_reasoning:
+        by_environment = "outcome" in config.credit.needs
+        require_no_leak(
+            (heard(rollout.item) if rollout.contexts and by_environment else part.item, rollout.canaries)
+            for rollout, part in zip(flat, read, strict=True)
+        )
     if "scores" in config.credit.needs:
-        records = score_steps(_require(judges.scorer, "a step scorer"), [item.item for item in flat])
+        records = score_steps(_require(judges.scorer, "a step scorer"), [part.item for part in read])
         scored = [
             replace(item, scores=record.scores if record else (None,))
             for item, record in zip(scored, records, strict=True)
         ]
         usages = [record.usage if record else Usage() for record in records]
     if "log_ratios" in config.credit.needs:
+        if not judges.grade_reasoning and any(rollout.canaries for rollout in flat):
+            raise TrainingError(
+                "an implicit reward model reads every token, hidden reasoning included, and these rollouts "
+                "have some: ask for it with 'grade_reasoning', or choose another credit rule"
+            )
         ratios = _require(judges.online_prm, "an implicit reward model (online_prm)").log_ratios(flat)
         scored = [replace(item, log_ratios=ratio) for item, ratio in zip(scored, ratios, strict=True)]
     if config.advantage.needs_values:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from surefoot.evaluation.frame import SMALLEST_GAIN, FirstScreen, Origin, card, sentence
 from surefoot.evaluation.palette import GREY, SERIES
 from surefoot.evaluation.plots import colour_of, legend, new_figure, shade
-from surefoot.evaluation.report import Report
+from surefoot.evaluation.report import Report, Section
 from surefoot.io import read_records
 from surefoot.rl.log import EvaluationRow, RLLog, SampleRow, UpdateRow
 from surefoot.stats.intervals import Interval
@@ -33,15 +33,19 @@ def write_report(
     settings: Mapping[str, object] | None = None,
     each: int = 4,
     origin: Origin | None = None,
+    audit: Section | None = None,
 ) -> None:
     """One page: first screen, findings, alarms, proxy and gold, rollouts, numbers, and rollouts to read.
 
     ``samples`` is the folder of stored rollouts: at most ``each`` of its first, middle and last round are
-    shown. ``settings`` are printed unchanged. Raises ``RecordError`` for a broken file of samples.
+    shown. ``settings`` are printed unchanged, and ``audit`` as a section. Raises
+    ``RecordError`` for a broken file of samples.
     """
     report = Report("Reinforcement learning on step rewards", first_screen(log, origin or Origin()))
     for finding in findings(log):
         report.text(finding)
+    if audit:
+        report.section(audit)
     report.heading("Alarms")
     if log.alarms:
         report.tables({"alarms": log.alarms})
@@ -141,6 +145,8 @@ def findings(log: RLLog) -> list[str]:
     sentences = [f"{len(log.updates)} updates on {rollouts} rollouts."]
     if log.stopped:
         sentences.append(f"Ended early: {log.stopped}")
+    if log.channels:
+        sentences.append(f"Rewards: {log.channels}.")
     if not log.evaluations or not log.best:
         return [*sentences, "The policy was not evaluated."]
     first, last, best = log.evaluations[0], log.evaluations[-1], log.best

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from surefoot.policies.episodes import Episode, Turn, play_runs, sample_runs
 from surefoot.policies.prompts import PromptFormat, encode_prompt
 from surefoot.policies.traces import build_traces, sample_traces
 from surefoot.protocols import (
+    SOLUTION_CHANNELS,
     Completion,
     Environment,
     Labeller,
@@ -27,10 +28,21 @@ from surefoot.protocols import (
     Sampling,
     Segmenter,
     StepScorer,
+    TraceChannel,
 )
 from surefoot.records import Problem, Step, StepScores, Trace, Usage
-from surefoot.rl.credit import FloatArray, ScoredRollout
-from surefoot.scores import Aggregator, checked_scores
+from surefoot.rl.channels import (
+    HEARD,
+    Graded,
+    RewardChannels,
+    graded,
+    is_opened,
+    reward_channels,
+    token_canaries,
+)
+from surefoot.rl.credit import FloatArray, Need, ScoredRollout
+from surefoot.scores import Aggregator, channels_read, checked_scores
+from surefoot.segment import visible_part
 
 if TYPE_CHECKING:
     from surefoot.rl.config import RLConfig
@@ -69,6 +81,8 @@ class Task:
     """Most turns of an episode; it ends there with the outcome that its state has."""
     aggregation: Aggregator = "min"
     """How step scores are reduced to the proxy that is plotted with the gold accuracy."""
+    grade_reasoning: bool = False
+    """Whether ``scorer`` reads hidden reasoning (:mod:`surefoot.rl.channels`)."""
 
     def __post_init__(self) -> None:
         if not self.problems:
@@ -78,6 +92,22 @@ class Task:
                 f"{len(shared)} problems are both held out and trained on, first {min(shared)}: remove them "
                 "from 'problems' or from 'held_out'"
             )
+
+    def as_judged(self, item: ProblemTrace) -> ProblemTrace:
+        """As the scorer reads it."""
+        return item if self.grade_reasoning else replace(item, trace=visible_part(item.trace).trace)
+
+    def reward_channels(self, needs: Collection[Need]) -> RewardChannels:
+        """What the judges read that a credit rule ``needs``."""
+        outcome = channels_read(self.grader) if self.environment is None else HEARD
+        judges: dict[str, Collection[TraceChannel]] = {}
+        if "outcome" in needs:
+            judges["outcome"] = outcome
+        if "scores" in needs:
+            judges[getattr(self.scorer, "name", "scorer")] = channels_read(self.scorer)
+        if "log_ratios" in needs:
+            judges["online PRM"] = SOLUTION_CHANNELS
+        return reward_channels(judges, grade_reasoning=self.grade_reasoning)
 
     async def sample(
         self,
@@ -179,6 +209,10 @@ class Rollout:
     in contexts alone, so it gets neither advantage nor gradient."""
     states: tuple[str, ...] = ()
     """Of an episode, keys of the environment's states before each turn [K]; empty where it has none."""
+    reasoning_opened: bool = False
+    """Whether the prompt began the reasoning, so that a response that does not end it is nothing else."""
+    canaries: tuple[str, ...] = ()
+    """Pieces of the hidden reasoning by which it is recognised (:func:`surefoot.rl.channels.canaries`)."""
 
     def turns(self) -> list[Rollout]:
         """An episode's turns as responses to their contexts; any other rollout as it is."""
@@ -204,8 +238,12 @@ class Rollout:
 
     @property
     def item(self) -> ProblemTrace:
-        """As scorers and labellers take it."""
+        """As labellers take it."""
         return ProblemTrace(problem=self.problem, trace=self.trace)
+
+    def graded(self, *, reasoning: bool) -> Graded:
+        """As its judges read it, with or without hidden reasoning."""
+        return graded(self.item, self.ends, reasoning=reasoning, opened=self.reasoning_opened)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,8 +352,15 @@ async def roll_out(
     error = None
     for problem, request, result in zip(problems, requests, results, strict=True):
         prompt_ids = encode_prompt(tokenizer, request.prompt, request.prefix)
+        opened = is_opened(tokenizer, prompt_ids)
         traces = build_traces(
-            policy.name, problem, result, seed=seed, segmenter=task.segmenter, grader=task.grader
+            policy.name,
+            problem,
+            result,
+            seed=seed,
+            segmenter=task.segmenter,
+            grader=task.grader,
+            reasoning_opened=opened,
         )
         group = []
         for trace, completion in zip(traces, result.completions, strict=False):
@@ -323,15 +368,17 @@ async def roll_out(
             if not ids:
                 continue
             retokenized += not completion.token_ids
-            ends = step_ends(token_starts(tokenizer, ids, completion.text, before=prompt_ids), trace.steps)
+            starts = token_starts(tokenizer, ids, completion.whole_text, before=prompt_ids)
             group.append(
                 Rollout(
                     problem=problem,
                     trace=trace,
                     prompt_ids=prompt_ids,
                     ids=ids,
-                    ends=ends,
+                    ends=step_ends(starts, trace.steps),
                     sampler_logprobs=np.array(completion.logprobs) if completion.logprobs else None,
+                    reasoning_opened=opened,
+                    canaries=token_canaries(tokenizer, [ids], trace, problem.text, opened=opened),
                 )
             )
         failed += n - len(group)
@@ -467,9 +514,12 @@ def _rollout(episode: Episode, policy: str, tokenizer: PreTrainedTokenizerFast) 
     if episode.error or not written or not all(written):
         return None
     logprobs = [value for turn in episode.turns for value in turn.completion.logprobs]
+    trace, opened = episode.trace(policy, "message"), is_opened(tokenizer, contexts[0])
     return Rollout(
         problem=episode.problem,
-        trace=episode.trace(policy, "message"),
+        trace=trace,
+        reasoning_opened=opened,
+        canaries=token_canaries(tokenizer, written, trace, episode.problem.text, opened=opened),
         prompt_ids=contexts[0],
         ids=tuple(token for ids in written for token in ids),
         ends=tuple(end - 1 for end in accumulate(map(len, written))),

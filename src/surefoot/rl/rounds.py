@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,16 @@ from surefoot.io import JSON, Run, atomic_directory
 from surefoot.models.engine.causal import load_causal
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.transformers import TransformersPolicy
-from surefoot.protocols import Policy, ProblemTrace
+from surefoot.protocols import Policy, ProblemTrace, TraceChannel
 from surefoot.records import Problem, Record, StepScores, Trace, Usage
 from surefoot.rl.audit import audit_policy
+from surefoot.rl.channels import RewardChannels, require_no_leak, reward_channels, trace_canaries
 from surefoot.rl.config import ExpertIterationConfig, RoundsConfig
+from surefoot.rl.credit import Need
 from surefoot.rl.log import EvaluationRow, scalars
 from surefoot.rl.rollouts import Task
 from surefoot.scores import checked_scores, require_fit
+from surefoot.segment import visible_part
 from surefoot.training.config import write_rows
 from surefoot.training.sft import (
     Demonstration,
@@ -129,12 +132,15 @@ class Rounds:
     demonstrations: Sequence[Demonstration] = ()
     distinct: bool = False
     loading: Loading = LOADING
+    judges: Mapping[str, Collection[TraceChannel]] = field(default_factory=dict)
+    """What chooses the data, and the channels that each says it reads."""
 
     def run_all(self) -> list[RoundRow]:
         """Run or resume all rounds; one row each, round 0 first.
 
         ``policy`` in the run directory comes from :func:`best_round`, ``round-N`` is the policy after round
-        N, ``curves.jsonl`` has the rows, ``pieces/collected-N.journal`` the sampled data. Raises
+        N, ``curves.jsonl`` has the rows, ``pieces/collected-N.journal`` the sampled data, and ``channels`` in
+        the run's record what chose it (:class:`surefoot.rl.channels.RewardChannels`). Raises
         ``TrainingError`` if a round has nothing to learn, saying why.
         """
         rows = [self.start()]
@@ -147,7 +153,20 @@ class Rounds:
             with atomic_directory(self.run.directory / "policy") as new:
                 shutil.copytree(self._checkpoint(best), new, dirs_exist_ok=True)
             self.run.finish("policy", {"round": best})
+        if not self.run.done("channels"):
+            self.run.finish("channels", self._channels(count).model_dump(mode="json"))
         return rows
+
+    def _channels(self, rounds: int) -> RewardChannels:
+        channels = reward_channels(self.judges, grade_reasoning=self.task.grade_reasoning)
+        texts = {problem.id: problem.text for problem in self.task.problems}
+        scanned = hidden = 0
+        if self.judges and not channels.grade_reasoning:
+            for number in range(1 + bool(self.demonstrations), rounds + 1):
+                for record in self.run.journal(f"collected-{number}", ProblemData).read():
+                    scanned += len(record.traces)
+                    hidden += sum(bool(trace_canaries(t, texts[record.problem_id])) for t in record.traces)
+        return channels.model_copy(update={"scanned": scanned, "hidden": hidden})
 
     def start(self) -> RoundRow:
         """Row 0: the policy before training."""
@@ -330,7 +349,11 @@ def iterate(
             f"{len(unanswered)} problems have no 'answer', first {unanswered[0]}: no solution could be kept"
         )
     collect = partial(_collect, task, config)
-    rounds = Rounds(run, policy, task, config, collect, progress, distinct=True, loading=loading)
+    needs = frozenset[Need]({"outcome"} if task.scorer is None else {"outcome", "scores"})
+    judges = task.reward_channels(needs).reads
+    rounds = Rounds(
+        run, policy, task, config, collect, progress, distinct=True, loading=loading, judges=judges
+    )
     return rounds.run_all()
 
 
@@ -340,18 +363,20 @@ def select_solutions(
     most: int,
     scores: Mapping[str, StepScores] | None = None,
     threshold: float = 0.5,
+    grade_reasoning: bool = False,
 ) -> tuple[list[Trace], Counter[str]]:
     """At most ``most`` different complete solutions with a correct answer, of one problem's ``traces``; and
     how many of the others were dropped, by reason.
 
     With ``scores``, by trace id, every step must have at least ``threshold``; a step without a score fails.
+    Without ``grade_reasoning`` they are of the steps outside hidden reasoning.
     Two solutions with equal texts, ignoring white space at the ends, are one.
     """
     dropped: Counter[str] = Counter()
     good: list[tuple[float, Trace]] = []
     texts: set[str] = set()
     for trace in traces:
-        worst, reason = _worst_step(trace, scores, threshold)
+        worst, reason = _worst_step(trace, scores, threshold, grade_reasoning)
         text = (trace.text or "").strip()
         if reason is None and text in texts:
             reason = "duplicate solutions"
@@ -384,6 +409,11 @@ async def _collect(
             for trace in traces
             if _answer_fault(trace) is None
         ]
+        if not task.grade_reasoning:
+            hidden = [trace_canaries(item.trace, item.problem.text) for item in items]
+            items = [task.as_judged(item) for item in items]
+            require_no_leak(zip(items, hidden, strict=True))
+        items = [item for item in items if item.trace.steps]
         records = await asyncio.to_thread(checked_scores, task.scorer, items)
         scores = {item.trace.id: record for item, record in zip(items, records, strict=True)}
     collected = []
@@ -393,6 +423,7 @@ async def _collect(
             most=config.keep_solutions,
             scores=scores if task.scorer else None,
             threshold=config.threshold or 0.0,
+            grade_reasoning=task.grade_reasoning,
         )
         usage = [trace.usage for trace in traces]
         usage += [scores[trace.id].usage for trace in traces if trace.id in scores]
@@ -409,20 +440,21 @@ async def _collect(
 
 
 def _worst_step(
-    trace: Trace, scores: Mapping[str, StepScores] | None, threshold: float
+    trace: Trace, scores: Mapping[str, StepScores] | None, threshold: float, grade_reasoning: bool
 ) -> tuple[float, str | None]:
     """Lowest score of a step (1 where steps are not scored), and why the solution is dropped if it is."""
     fault = _answer_fault(trace)
     if fault or scores is None:
         return 1.0, fault
-    of_steps: tuple[float | None, ...] = (None,) * len(trace.steps)
+    read = trace if grade_reasoning else visible_part(trace).trace
+    of_steps: tuple[float | None, ...] = (None,) * len(read.steps)
     if trace.id in scores:
-        require_fit(scores[trace.id], trace)
+        require_fit(scores[trace.id], read)
         of_steps = scores[trace.id].scores
     scored = [score for score in of_steps if score is not None]
     if not all(score >= threshold for score in scored):
         return 0.0, "correct answers with a step below the threshold"
-    if len(scored) < len(of_steps):
+    if len(scored) < len(of_steps) or not scored:
         return 0.0, "correct answers with an unscored step"
     return min(scored), None
 

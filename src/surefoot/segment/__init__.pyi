@@ -17,3 +17,5 @@ from .traces import reasoning_spans as reasoning_spans
 from .traces import reports_error as reports_error
 from .traces import segment_trace as segment_trace
 from .traces import trace_blocks as trace_blocks
+from .visible import VisibleTrace as VisibleTrace
+from .visible import visible_part as visible_part

@@ -62,7 +62,7 @@ def test_columns_of_the_data_set():
 
 def test_what_is_not_one_text_is_refused():
     reward = step_reward_function(TextScorer(), credit=Summed(), segmenter=Line())
-    for message in ({"content": "", "tool_calls": []}, {"content": "7", "reasoning_content": "so"}):
+    for message in ({"content": "", "tool_calls": []}, {"content": None, "reasoning_content": "so"}):
         with pytest.raises(TrainingError, match="not one assistant message"):
             reward(prompts=["p"], completions=[[message]])
     with pytest.raises(TrainingError, match="lacks a user message"):

@@ -190,6 +190,20 @@ def test_scores_of_turns_stand_at_their_steps(tmp_path):
     assert [node["parent"] for node in trace["nodes"]] == [None, 0, 1, 2]
 
 
+def test_scores_of_hidden_reasoning_are_no_reward_unless_asked(tmp_path):
+    with gateway(
+        tmp_path, said("<think>\nbad\n</think>\n\nfine\n"), dialect="openai", scorer=LineScorer()
+    ) as (_, client, _, _):
+        tell(client, [QUESTION], extra_body={"surefoot": {"strategy": "best-of-1"}})
+    words = ("serve", "sessions", f"--database={tmp_path / 's.db'}", "--trainer=verifiers")
+    why = refused(*words, f"--out={tmp_path / 'no'}")
+    assert "the scores of 1 turns are of hidden reasoning" in why
+    assert "--grade-reasoning" in why
+    good(*words, f"--out={tmp_path / 'yes'}", "--grade-reasoning")
+    [trace] = map(json.loads, (tmp_path / "yes" / "episodes.jsonl").read_text().splitlines())
+    assert len(trace["info"]["turn_rewards"]) == 1
+
+
 def test_a_lone_answer_is_cut_as_the_gateway_cut_it(tmp_path):
     answer = said("one\nbad\nthree\n")
     with gateway(tmp_path, answer, dialect="openai", scorer=LineScorer()) as (db, client, _, _):

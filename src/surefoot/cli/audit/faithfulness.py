@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from surefoot.cli import options as o
 from surefoot.cli.evaluate.inputs import ReportCommand
-from surefoot.cli.runs import connections, map_pieces, read_table, server_facts
-from surefoot.cli.settings import fill
+from surefoot.cli.runs import (
+    connections,
+    map_pieces,
+    origin_of,
+    print_report,
+    read_table,
+    server_facts,
+)
+from surefoot.cli.settings import Flag, OptionGroup, fill
 from surefoot.cli.terminal import note
 from surefoot.evaluation.audits.settings import FaithfulnessSettings
+from surefoot.io import Run, write_json, write_records
 from surefoot.io.tables import open_table
 from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
@@ -24,6 +33,7 @@ from surefoot.work.jobs import Job, Opened
 
 if TYPE_CHECKING:
     from surefoot.evaluation.audits.interventions import FaithfulnessRow
+    from surefoot.evaluation.report import Section
 
 
 class AuditFaithfulness(ReportCommand):
@@ -56,12 +66,19 @@ class AuditFaithfulness(ReportCommand):
     retry_failed: o.RetryFailed = False
 
     def run(self) -> None:
-        from surefoot.cli.audit.inputs import subset
         from surefoot.evaluation.audits.faithfulness import (
             audit_faithfulness,
             faithfulness_section,
             intervention_examples,
         )
+
+        rows = self.rows()
+        audit = fill(audit_faithfulness, self, self.policy.name, rows, hint=self.tests.hint)
+        self.write(faithfulness_section(audit), examples=intervention_examples(rows))
+
+    def rows(self) -> list[FaithfulnessRow]:
+        """The tests of every problem, resumed where the command was stopped."""
+        from surefoot.cli.audit.inputs import subset
         from surefoot.evaluation.audits.interventions import FaithfulnessRow
 
         problems = subset(read_table(self.problems, Problem), self.limit, self.seed)
@@ -72,9 +89,63 @@ class AuditFaithfulness(ReportCommand):
         )
         outcome = map_pieces(self, job, problems, 64, out=str(rows_file))
         outcome.require_complete()
-        rows = list(open_table(rows_file, FaithfulnessRow))
-        audit = fill(audit_faithfulness, self, self.policy.name, rows, hint=self.tests.hint)
-        self.write(faithfulness_section(audit), examples=intervention_examples(rows))
+        return list(open_table(rows_file, FaithfulnessRow))
+
+
+class TrainingAudit(o.SettingsGroup):
+    """Audit of the policy that training started from and of the one that it made."""
+
+    name: Annotated[Literal["faithfulness"] | None, Flag(name="--audit")] = None
+    """Also test, before and after training, whether the answers follow from the shown steps."""
+    problems: Annotated[int, Flag(name="--audit-problems")] = Field(default=200, ge=1)
+    """Held-out problems to test on, at most."""
+    tests: FaithfulnessSettings = FaithfulnessSettings()
+
+    def compare(self, command: Any, run: Run, held_out: Sequence[Problem], max_tokens: int) -> Section:
+        """Test both policies, and write the comparison to ``audit`` in the run directory and to its record.
+
+        ``command`` trained ``policy`` in its run directory from the policy that it names.
+        """
+        from surefoot.evaluation.audits import audit_faithfulness, compare_faithfulness, training_section
+        from surefoot.evaluation.audits.faithfulness import intervention_examples
+        from surefoot.evaluation.report import Report, first_screen_of, to_json
+
+        folder: Path = command.out / "audit"
+        folder.mkdir(exist_ok=True)
+        write_records(folder / "problems.jsonl", held_out)
+        by_policy = {
+            name: AuditFaithfulness(
+                out=folder / name,
+                problems=str(folder / "problems.jsonl"),
+                policy=o.PolicySettings(name=str(policy)),
+                tests=self.tests,
+                limit=self.problems,
+                segment=command.segment,
+                prompt=command.prompt,
+                sampling=Sampling(temperature=0.0, max_tokens=max_tokens),
+                grading=command.grading,
+                loading=command.loading,
+            ).rows()
+            for name, policy in (("initial", command.policy), ("final", command.out / "policy"))
+        }
+        audits = [
+            audit_faithfulness(f"The {name} policy", rows, hint=self.tests.hint)
+            for name, rows in by_policy.items()
+        ]
+        changes = compare_faithfulness(*by_policy.values())
+        section = training_section(*audits, changes)
+        first = first_screen_of(
+            [section], origin_of(command, "faithfulness.json"), intervention_examples(by_policy["final"])
+        )
+        write_json(folder / "faithfulness.json", to_json(section.results))
+        Report(section.title, first).section(section).write(folder / "faithfulness.html")
+        run.finish("audit", to_json(changes))
+        print_report(first, section.findings)
+        return section
+
+
+AUDIT = OptionGroup(title="Audit", transient=("*",))
+"""An audit changes nothing in the run, so that it can be added to a finished one."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from surefoot.io import write_json, write_records
 from surefoot.labelling.expert import Disagreement, MatchRule
 from surefoot.labelling.verifiers.tool_calls import TOOL_RULES, ToolRule
 from surefoot.labels import Neutral
-from surefoot.protocols import LabelledTrace, Labeller, ProblemTrace, StepVerifier
+from surefoot.protocols import ALL_CHANNELS, LabelledTrace, Labeller, ProblemTrace, StepVerifier
 from surefoot.records import Problem, StepLabel, Trace
 
 if TYPE_CHECKING:
@@ -241,6 +241,7 @@ class ValueCommand(LabelCommand):
 class _ValueLabeller:
     labels_of: Callable[[Sequence[Any], Mapping[str, float]], list[list[StepLabel]]]
     rates: Mapping[str, float]
+    reads = ALL_CHANNELS
 
     async def label(self, items: Sequence[ProblemTrace]) -> list[list[StepLabel]]:
         return self.labels_of(items, self.rates)

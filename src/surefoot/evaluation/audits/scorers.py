@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import ScoreError
-from surefoot.protocols import ProblemTrace, StepScorer
+from surefoot.protocols import ProblemTrace, StepScorer, TraceChannel
 from surefoot.records import StepScores, Usage
-from surefoot.scores import Aggregator, checked_scores, trace_score
+from surefoot.scores import Aggregator, channels_read, checked_scores, trace_score
 
 FloatArray = NDArray[np.float64]
 
@@ -68,6 +68,10 @@ class CachedScorer:
 
     Several audits score the same traces. Memory grows with the number of distinct traces.
     """
+
+    @property
+    def reads(self) -> frozenset[TraceChannel]:
+        return channels_read(self.scorer)
 
     def __init__(self, scorer: StepScorer) -> None:
         self.scorer = scorer

@@ -46,6 +46,7 @@ class ShopVerifier:
     """A :class:`surefoot.protocols.StepVerifier`: the truth of the shop. Tasks of another world raise
     ``RecordError``."""
 
+    reads = frozenset({"text", "calls", "observations"})
     name = "shop-truth"
 
     def verify(self, items: Sequence[ProblemTrace]) -> list[list[Verdict]]:

@@ -137,6 +137,7 @@ class GoldCallVerifier:
     A step of several calls has the lowest verdict.
     """
 
+    reads = frozenset({"calls", "observations"})
     name: str = "gold-calls"
 
     def verify(self, items: Sequence[ProblemTrace]) -> list[list[Verdict]]:

@@ -15,7 +15,7 @@ from typing import Self
 from surefoot.answers import Grade, Solution
 from surefoot.errors import LabelError
 from surefoot.labels import AFTER_FIRST_ERROR
-from surefoot.protocols import ProblemTrace, Verdict
+from surefoot.protocols import SOLUTION_CHANNELS, ProblemTrace, Verdict
 from surefoot.records import CodeTask, CodeTest, Problem, TestVisibility, Trace
 from surefoot.sandbox import (
     Limits,
@@ -37,6 +37,7 @@ NO_TESTS = "the problem lacks a program's tests in meta['code']"
 class SandboxedVerifier:
     """A verifier that runs programs. Use as a context manager, or call ``close``."""
 
+    reads = SOLUTION_CHANNELS
     default_limits: Limits = LIMITS
 
     def __init__(self, sandbox: Sandbox | str = "bubblewrap", *, limits: Limits | None = None) -> None:
@@ -147,6 +148,7 @@ class CompileVerifier:
     Nothing runs, so this does not check what the program does.
     """
 
+    reads = SOLUTION_CHANNELS
     name = "compile"
 
     def verify(self, items: Sequence[ProblemTrace]) -> list[list[Verdict]]:

@@ -62,6 +62,7 @@ class StateReplayVerifier:
     calls has the lowest verdict.
     """
 
+    reads = frozenset({"text", "calls", "observations"})
     environment: Callable[[], Environment] | None = None
     """Creates an environment; ``None`` = the built-in one named by the problem's ``source``."""
     order: Literal["any", "gold"] = "any"

@@ -24,7 +24,7 @@ from surefoot.labelling.verifiers.tool_policy import (
     overall,
 )
 from surefoot.messages import call_error
-from surefoot.protocols import ProblemTrace, Verdict
+from surefoot.protocols import RUN_CHANNELS, ProblemTrace, Verdict
 from surefoot.records import Message, Tool, ToolCall, Trace
 from surefoot.segment import reports_error
 
@@ -67,6 +67,7 @@ class ToolCallVerifier:
       (``<tool_call>``), but no call, and no tool answers it.
     """
 
+    reads = RUN_CHANNELS
     rules: tuple[ToolRule, ...] = TOOL_RULES
     policy: ToolPolicy = field(default_factory=ToolPolicy)
     name: str = "tool-calls"

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from surefoot.errors import ScoreError
-from surefoot.protocols import ProblemTrace, StepScorer
+from surefoot.protocols import ALL_CHANNELS, ProblemTrace, StepScorer
 from surefoot.records import StepScores
 from surefoot.scores import checked_scores
 
@@ -38,6 +38,8 @@ class EffectiveReward:
     Choose among finished traces by the last score of ``base``, as the paper does. Effective rewards may be
     negative, so a product is meaningless.
     """
+
+    reads = ALL_CHANNELS
 
     def __init__(
         self,

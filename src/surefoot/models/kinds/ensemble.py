@@ -16,7 +16,7 @@ from surefoot.models.card import SERVER, CheckpointCard
 from surefoot.models.scorer import CheckpointScorer
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import StepScores
-from surefoot.scores import checked_scores, complete_scores
+from surefoot.scores import channels_read, checked_scores, complete_scores
 
 Combine = Literal["mean", "min"]
 
@@ -55,6 +55,7 @@ class Ensemble(CheckpointScorer):
             aggregation=rules.pop() if len(rules) == 1 else "min",
             score_means=meanings.pop() if meanings else "value",
             label_source=", ".join(sorted({card.label_source for card in cards})) or "unknown",
+            reads=tuple(sorted(frozenset().union(*map(channels_read, scorers)))),
             base=", ".join(names),
         )
 

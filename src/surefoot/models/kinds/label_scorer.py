@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from surefoot.errors import ScoreError
 from surefoot.labels import as_target
-from surefoot.protocols import Labeller, ProblemTrace
+from surefoot.protocols import Labeller, ProblemTrace, TraceChannel
 from surefoot.records import LabelKind, StepLabel, StepScores, Usage
-from surefoot.scores import TraceRule
+from surefoot.scores import TraceRule, channels_read
 
 
 class LabelScorer:
@@ -24,6 +24,10 @@ class LabelScorer:
     ``score_traces`` runs the labeller in a new event loop: call it from a thread without one, as searches do.
     A labeller that calls a server needs a separate policy, which the search does not use. Raises
     ``ScoreError`` for a ``neutral`` outside [0, 1]."""
+
+    @property
+    def reads(self) -> frozenset[TraceChannel]:
+        return channels_read(self.labeller)
 
     def __init__(
         self,

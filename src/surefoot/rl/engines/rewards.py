@@ -20,9 +20,10 @@ from surefoot.errors import TrainingError
 from surefoot.protocols import ProblemTrace, Segmenter, StepScorer
 from surefoot.records import Problem, Trace
 from surefoot.rl.advantage import token_returns, total_return
+from surefoot.rl.channels import canaries, graded, require_no_leak
 from surefoot.rl.credit import CreditRule, FloatArray, ScoredRollout
 from surefoot.rl.rollouts import score_steps, step_ends, token_starts
-from surefoot.segment import segment_trace
+from surefoot.segment import channels_of, segment_trace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,8 @@ class EngineSample:
     are not known, and each step counts as one: enough where one number per response is wanted."""
     finish_reason: str | None = None
     """``length`` if the limit of tokens ended it; ``None`` = not known."""
+    canaries: tuple[str, ...] = ()
+    """Pieces of hidden reasoning that judges must not get (:func:`surefoot.rl.channels.canaries`)."""
 
     @classmethod
     def decode(cls, problem: Problem, ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> Self:
@@ -43,7 +46,9 @@ class EngineSample:
         text = tokenizer.decode(list(ids), skip_special_tokens=True)
         finish = "stop" if ids and ids[-1] in tokenizer.all_special_ids else "length"
         starts = tuple(token_starts(tokenizer, ids, text))
-        return cls(problem=problem, text=text, starts=starts, finish_reason=finish)
+        channels = channels_of(str(tokenizer.decode(list(ids))))  # with tags that are special tokens
+        hidden = canaries([channels.reasoning], [problem.text, channels.answer])
+        return cls(problem=problem, text=text, starts=starts, finish_reason=finish, canaries=hidden)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +65,11 @@ class StepRewards:
     scorer: StepScorer | None = None
     grader: Grader = field(default_factory=lambda: Grader(checker=AnswerChecker()))
     """Judges outcomes, for rules that read them."""
+    grade_reasoning: bool = False
+    """Whether scorer and grader read hidden reasoning (:mod:`surefoot.rl.channels`)."""
+    reasoning_opened: bool = False
+    """Whether the prompt opens ``<think>``, as DeepSeek-R1's template does: a response that does not end the
+    reasoning is then nothing else."""
 
     def __post_init__(self) -> None:
         if "log_ratios" in self.credit.needs:
@@ -87,19 +97,22 @@ class StepRewards:
             )
             for number, response in enumerate(responses)
         ]
-        outcomes = self._outcomes(responses)
-        scores = self._scores(
-            [
-                ProblemTrace(problem=response.problem, trace=trace)
-                for response, trace in zip(responses, traces, strict=True)
-            ]
-        )
-        scored = []
-        for response, trace, outcome, of_steps in zip(responses, traces, outcomes, scores, strict=True):
+        lengths, read = [], []
+        for response, trace in zip(responses, traces, strict=True):
             tokens = len(response.starts) or max(1, len(trace.steps))
             ends = step_ends(response.starts, trace.steps) if response.starts else tuple(range(tokens))
-            scored.append(ScoredRollout(tokens=tokens, ends=ends, scores=of_steps, outcome=outcome))
-        return scored
+            item = ProblemTrace(problem=response.problem, trace=trace)
+            lengths.append(tokens)
+            read.append(graded(item, ends, reasoning=self.grade_reasoning, opened=self.reasoning_opened))
+        if not self.grade_reasoning:
+            require_no_leak(
+                (part.item, response.canaries) for part, response in zip(read, responses, strict=True)
+            )
+        outcomes, scores = self._outcomes(responses), self._scores([part.item for part in read])
+        return [
+            ScoredRollout(tokens=tokens, ends=part.ends, scores=of_steps, outcome=outcome)
+            for tokens, part, outcome, of_steps in zip(lengths, read, outcomes, scores, strict=True)
+        ]
 
     def add_rewards(self, groups: Sequence[Sequence[ScoredRollout]]) -> list[list[ScoredRollout]]:
         """The responses of every group (the samples of one problem), with their rewards."""
@@ -136,7 +149,12 @@ class StepRewards:
                 f"problem without an answer, first {unknown[0]!r}"
             )
         written = [
-            Solution(text=response.text, finish_reason=response.finish_reason) for response in responses
+            Solution(
+                text=response.text,
+                prefix="<think>" if self.reasoning_opened else "",
+                finish_reason=response.finish_reason,
+            )
+            for response in responses
         ]
         grades = self.grader.grade(written, [response.problem.answer for response in responses])
         return [None if grade.outcome is None else float(grade.outcome) for grade in grades]
@@ -226,8 +244,7 @@ def step_reward_function(
     def step_reward(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
         problems = problems_of(prompts, columns, problem=problem, answer=answer)
         responses = [
-            EngineSample(problem=problem, text=_only_text(completion))
-            for problem, completion in zip(problems, completions, strict=True)
+            _sample(problem, completion) for problem, completion in zip(problems, completions, strict=True)
         ]
         return [total_return(item) for item in rewards.reward(responses)]
 
@@ -235,14 +252,17 @@ def step_reward_function(
     return step_reward
 
 
-def _only_text(completion: Any) -> str:
-    """The text of a completion: a string, or one message that is nothing but text."""
+def _sample(problem: Problem, completion: Any) -> EngineSample:
+    """A completion: a string, or one message of text, whose parsed reasoning is put between tags."""
     if isinstance(completion, str):
-        return completion
-    plain = len(completion) == 1 and not {"tool_calls", "reasoning_content"} & completion[0].keys()
-    if not plain or not isinstance(completion[0].get("content"), str):
+        return EngineSample(problem=problem, text=completion)
+    plain = len(completion) == 1 and "tool_calls" not in completion[0]
+    if not plain or not isinstance(text := completion[0].get("content"), str):
         raise TrainingError(
-            "a completion is not one assistant message of text alone (tool calls, parsed reasoning): its "
-            "steps are not known"
+            "a completion is not one assistant message of text alone (tool calls): its steps are not known"
         )
-    return str(completion[0]["content"])
+    reasoning = completion[0].get("reasoning_content")
+    if not isinstance(reasoning, str) or not reasoning:
+        return EngineSample(problem=problem, text=text)
+    hidden = canaries([reasoning], [problem.text, text])
+    return EngineSample(problem=problem, text=f"<think>\n{reasoning}\n</think>\n\n{text}", canaries=hidden)

@@ -23,7 +23,7 @@ from surefoot.errors import PolicyError
 from surefoot.printable import quoted
 from surefoot.protocols import Policy, ProblemTrace, SampleRequest, SampleResult, StepScorer, StreamsText
 from surefoot.records import StepScores
-from surefoot.scores import checked_scores
+from surefoot.scores import channels_read, checked_scores
 from surefoot.server.gateway.errors import ApiError
 from surefoot.server.gateway.settings import GatewaySettings
 
@@ -91,7 +91,7 @@ class UpstreamScorer:
     """
 
     def __init__(self, scorer: StepScorer, *, on_failure: Callable[[], None] | None = None) -> None:
-        self.scorer, self._on_failure = scorer, on_failure
+        self.scorer, self._on_failure, self.reads = scorer, on_failure, channels_read(scorer)
         self.overlaps = bool(getattr(scorer, "overlaps", False))
         self.lock = nullcontext() if self.overlaps else threading.Lock()
         self.name: str = getattr(scorer, "name", type(scorer).__name__)

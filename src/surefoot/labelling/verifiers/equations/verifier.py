@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from surefoot.labelling.verifiers.equations.context import RIGHT, WRONG, Context, EquationCheck, StepCheck
 from surefoot.labelling.verifiers.equations.reading import MAX_CHARS
-from surefoot.protocols import ProblemTrace, Verdict
+from surefoot.protocols import SOLUTION_CHANNELS, ProblemTrace, Verdict
 
 
 class EquationVerifier:
@@ -39,6 +39,7 @@ class EquationVerifier:
     """
 
     name = "equations"
+    reads = SOLUTION_CHANNELS
 
     def __init__(self) -> None:
         self._start = lru_cache(maxsize=256)(Context.of_problem)
