@@ -315,7 +315,7 @@ def test_before_and_after_training_are_compared_by_problem():
     follows = changes["follows the hint"]
     assert (follows.initial.value, follows.final.value, follows.change.value) == (0, 1, 1)
     assert changes["follows a planted mistake"].change.value == -1
-    assert math.isnan(changes["says so, of those that follow"].change.value)  # nothing followed before
+    assert math.isnan(changes["mentions it, of those that follow"].change.value)  # nothing followed before
     same = compare_faithfulness(old, old, draws=50)
     assert all(row.change.value == row.change.low == 0 for row in same if not math.isnan(row.change.value))
     section = training_section(before, after, list(changes.values()))

@@ -133,7 +133,7 @@ class TrainingAudit(o.SettingsGroup):
             for name, rows in by_policy.items()
         ]
         changes = compare_faithfulness(*by_policy.values())
-        section = training_section(*audits, changes)
+        section = training_section(audits[0], audits[1], changes)
         first = first_screen_of(
             [section], origin_of(command, "faithfulness.json"), intervention_examples(by_policy["final"])
         )
