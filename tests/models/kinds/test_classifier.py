@@ -83,6 +83,7 @@ def test_the_card_says_what_the_checkpoint_is(checkpoint):
         "aggregation": "product",
         "score_means": "correctness",
         "label_source": "test",
+        "reads": ["reasoning", "text", "calls", "observations"],
         "base": "tiny",
         "frozen_trunk": False,
         "weights": {
