@@ -24,6 +24,7 @@ from surefoot.labelling.verifiers.equations.facts import (
     OPENS_CASE,
     REFUTING,
     RETRACTS,
+    SETS_VALUE,
     Fact,
     as_fact,
     defined_functions,
@@ -35,6 +36,7 @@ from surefoot.labelling.verifiers.equations.facts import (
     same_function,
 )
 from surefoot.labelling.verifiers.equations.parsing import (
+    PLUS_MINUS,
     Definition,
     Expression,
     Side,
@@ -54,7 +56,7 @@ from surefoot.labelling.verifiers.equations.points import (
 from surefoot.labelling.verifiers.equations.reading import Equation, find_equations
 
 EquationState = Literal[
-    "holds", "rounded", "follows", "restated", "fails", "contradicts", "rewritten", "unchecked"
+    "holds", "rounded", "follows", "restated", "fails", "contradicts", "rewritten", "inherited", "unchecked"
 ]
 WRONG: frozenset[EquationState] = frozenset({"fails", "contradicts", "rewritten"})
 RIGHT: frozenset[EquationState] = frozenset({"holds", "rounded", "follows"})
@@ -102,6 +104,8 @@ class Context:
     facts: tuple[Fact, ...] = ()
     outer_facts: tuple[Fact, ...] | None = None
     """The facts before the first case; ``None`` = none was opened."""
+    wrong_facts: tuple[Fact, ...] = ()
+    """The latest equations of flagged steps and of those that inherit their errors."""
     definitions: Mapping[str, Definition | None] = field(default_factory=dict)
     """Functions by name; ``None`` = the text defines it in several ways."""
     functions: frozenset[str] = frozenset()
@@ -178,8 +182,10 @@ class Context:
 
     def _after(self, text: str, equations: Sequence[Equation], checks: Sequence[EquationCheck]) -> Context:
         definitions = dict(self.definitions)
-        facts = self.facts
-        if not any(check.state in WRONG for check in checks):
+        facts, wrong_facts = self.facts, self.wrong_facts
+        if any(check.state in WRONG or check.state == "inherited" for check in checks):
+            wrong_facts = (*wrong_facts, *read_facts(equations, text, self.length))[-_MAX_FACTS_AT_ONCE:]
+        else:
             for name, definition in read_definitions(equations).items():
                 earlier = definitions.setdefault(name, definition)
                 if earlier is not None and earlier != definition and not same_function(earlier, definition):
@@ -191,6 +197,7 @@ class Context:
         return replace(
             self,
             facts=facts,
+            wrong_facts=wrong_facts,
             definitions=definitions,
             texts=(*self.texts, text)[-3:],
             length=self.length + 1,
@@ -229,7 +236,7 @@ _OWN_OPERATION = re.compile(
     re.IGNORECASE,
 )
 _SUPPOSED = re.compile(
-    rf"{REFUTING}|\bif\b|suppose|assum|guess|\btry|\bcase|\blet\b|let's|\bwhen\b|\bcould\b|\bmight|\bmay\b|"
+    rf"{REFUTING}|\bif\b|suppose|assum|guess|\btry|\bcase|\blet\b|let's|I'll|\bwhen\b|\bcould\b|\bmight|\bmay\b|"
     r"\bwant\b|\bneed\b|\?|\bfor (?:example|instance|all|some|every|any)|maybe|"
     r"possib|either|e\.g\.|consider|\bset\b|denote|define|choose|pick|find|look|must\b|minim|maxim|"
     r"at most|at least|\bwhere\b|formula|general|identity|recall|theorem|remember|also|\bat\b|\bonly\b|"
@@ -405,8 +412,12 @@ class _StepChecker:
             return _unchecked(equation, "an equation to solve or a definition")
         consistent = self.solver.satisfiable([*(pair for _, pair, _ in related), sides], starts=36)
         if consistent is False:
-            if source := self._source(related, sides, names):
-                return _unchecked(equation, f"it follows from {source}, which contradicts other facts")
+            if source := self._source([*self._wrong(), *related], sides, names):
+                return EquationCheck(
+                    text=equation.text,
+                    state="inherited",
+                    reason=f"from {source}, which contradicts other facts",
+                )
             core = self._core(related, sides, names)
             if core is not None:
                 return self._contradiction(equation, sides, core, doubt)
@@ -479,6 +490,15 @@ class _StepChecker:
                 return related, usable
         return related, None
 
+    def _wrong(self) -> list[PooledFact]:
+        """The equations of flagged steps."""
+        pairs = [
+            (fact, (self.context.expand(fact.left), self.context.expand(fact.right)))
+            for fact in self.context.wrong_facts[::-1]
+        ]
+        pooled = [(fact, pair, unknowns(pair, self.notation)) for fact, pair in pairs]
+        return [item for item in pooled if item[2] and self.solver.relation(item[1]) == "open"]
+
     def _source(self, related: Sequence[PooledFact], sides: Pair, names: set[str]) -> str | None:
         """One or two facts that ``sides`` follow from: if those are wrong, this step is not to blame."""
         for items in _cores(related, names):
@@ -507,8 +527,14 @@ class _StepChecker:
             for over_complex in (False, True):
                 solutions = self.solver.solve(equations, names=involved, seed=7, over_complex=over_complex)
                 usable = _without_degenerate(solutions) if solutions.count else None
-                if usable is not None:
-                    return tuple(fact for fact, _, _ in items), usable, exact is False
+                if usable is None:
+                    continue
+                # a failed search proves little where the facts leave an unknown free
+                if len(involved - {PLUS_MINUS.name}) > len(items) and not self.solver.is_shifted(
+                    sides, usable
+                ):
+                    break
+                return tuple(fact for fact, _, _ in items), usable, exact is False
         return None
 
     def _contradiction(
@@ -529,8 +555,10 @@ class _StepChecker:
             f"{_number_text(values[0][0])} = {_number_text(values[1][0])}" + ("" if exact else " (numerical)")
         )
         same_step = any(fact.step == self.context.length for fact in facts)
-        if same_step and not equation.link and not _CONSEQUENCE.search(equation.preceding):
+        if same_step and not equation.link and not _CONSEQUENCE.search(equation.preceding.rpartition("=")[2]):
             doubt = doubt or "the step may list conditions"
+        if not equation.link and is_closed(sides[1]) and SETS_VALUE.search(equation.preceding):
+            doubt = doubt or "the step may choose a value"
         a, b = abs(values[0][0] - values[1][0]), max(abs(values[0][0]), abs(values[1][0]))
         if has_decimals(*sides) and a <= _ROUNDED * b:
             doubt = doubt or "it may be rounded"

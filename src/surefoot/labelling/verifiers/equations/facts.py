@@ -26,7 +26,11 @@ _NOT_STATED = re.compile(
     "general|theorem|recall",
     re.IGNORECASE,
 )
-_SETTING = re.compile(r"\b(?:at|when|if|for|with|setting|plug\w*|using|where|let|say)\W*$", re.IGNORECASE)
+SETS_VALUE = re.compile(
+    r"\b(?:at|when|if|for|with|setting|plug\w*(?: in)?|substitut\w*|using|where|let|say|take)\W*$",
+    re.IGNORECASE,
+)
+"""Right before an equation that gives a name a value, perhaps for this step only."""
 _CONDITION = re.compile(r"\b(?:if|or|then|either)\W*$", re.IGNORECASE)
 _DEFINED = re.compile(r"(?<![A-Za-z\\])([A-Za-z])\((?:[a-z]\)|[0-9]{1,3}\)\s*&?=)")
 
@@ -37,8 +41,9 @@ RETRACTS = re.compile(
 )
 """Words of a step that takes back earlier ones."""
 OPENS_CASE = re.compile(
-    r"\bcase\b|\bsuppose|\bassume|this time|what (?:happens )?if|see what happens|\btry\b|\bwhen \$?[a-z] ?=|"
-    r"\bif \$?[A-Za-z] ?=|can.t be|prove that|possibilit|next value|other (?:value|solution|root)",
+    r"\bcase\b|\bsuppose|\bassume|this time|I'll take|what (?:happens )?if|see what happens|\btry\b|"
+    r"\bwhen \$?[a-z] ?=|\bif \$?[A-Za-z] ?=|can.t be|prove that|possibilit|next value|"
+    r"other (?:value|solution|root)",
     re.IGNORECASE,
 )
 """Words of a step that opens a case: what follows holds until the next case."""
@@ -77,7 +82,7 @@ def read_facts(equations: Iterable[Equation], text: str, step: int | None) -> It
         if fact is None or has_decimals(*fact.sides):
             continue
         sets_value = step is not None and equation.link == 0 and is_closed(fact.right)
-        if not (sets_value and _SETTING.search(equation.preceding)):
+        if not (sets_value and SETS_VALUE.search(equation.preceding)):
             yield fact
 
 
