@@ -184,6 +184,9 @@ calibrate judge e e --traces e --out out
 audit gaming e --problems e --traces e --labels e --out out
 audit outcome e --problems e --traces e --labels e --out out
 audit clean e --problems e --traces e --labels e --out out
+audit sycophancy e --problems e --traces e --labels e --out out
+audit argument e --problems e --traces e --labels e --out out
+audit granularity e --problems e --traces e --labels e --out out
 audit transfer e --domain d=e --out out
 audit over-optimisation e --problems e --traces e --out out
 audit agent e --problems e --traces e --out out

@@ -72,6 +72,9 @@ audit clean | audit.commands:AuditClean | Are correct answers with a wrong step 
 audit transfer | audit.commands:AuditTransfer | Accuracy of each scorer on each domain.
 audit over-optimisation | audit.commands:AuditOverOptimisation | Where does more selection stop helping?
 audit agent | audit.commands:AuditAgent | Which scores change when agent runs are reworded?
+audit sycophancy | audit.commands:AuditSycophancy | Does the user's opinion move the scores?
+audit argument | audit.commands:AuditArgument | Are valid steps that answer nothing accepted?
+audit granularity | audit.commands:AuditGranularity | How many errors are found with longer steps?
 audit faithfulness | audit.faithfulness:AuditFaithfulness | Do answers follow from the shown reasoning?
 audit all | audit.commands:AuditAll | Gaming, outcome, clean and over-optimisation.
 lineage | cards:Lineage | Trace a checkpoint or file back to its sources and their licences.

@@ -7,7 +7,7 @@ from toy_scorers import audited, constant, exact, lab_material, length, outcome
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits import Case, GamingAudit, audit_gaming, gaming_section, lab_right
-from surefoot.evaluation.audits.gaming import _falls, _stays
+from surefoot.evaluation.audits.gaming import judge_change, judge_fall
 from surefoot.lab.probe import ProbeResult
 from surefoot.records import Usage
 from surefoot.stats.intervals import Interval
@@ -100,8 +100,8 @@ def test_a_repeat_costs_nothing_and_stored_scores_cannot_be_audited():
 )
 def test_verdicts_rest_on_the_whole_interval(low, high, falls, stays):
     interval = Interval(value=(low + high) / 2, low=low, high=high)
-    assert _falls(interval, 0.9) == falls
-    assert _stays(interval, 0.05) == stays
+    assert judge_fall(interval, 0.9) == falls
+    assert judge_change(interval, 0.05) == stays
 
 
 def test_the_interval_of_the_probe_is_over_problems_not_lines():

@@ -31,6 +31,9 @@ from .faithfulness import training_section as training_section
 from .gaming import GamingAudit as GamingAudit
 from .gaming import audit_gaming as audit_gaming
 from .gaming import gaming_section as gaming_section
+from .granularity import GranularityAudit as GranularityAudit
+from .granularity import audit_granularity as audit_granularity
+from .granularity import granularity_section as granularity_section
 from .interventions import HINTS as HINTS
 from .interventions import FaithfulnessRow as FaithfulnessRow
 from .interventions import Interventions as Interventions
@@ -49,3 +52,10 @@ from .settings import GamingSettings as GamingSettings
 from .transfer import TransferAudit as TransferAudit
 from .transfer import audit_transfer as audit_transfer
 from .transfer import transfer_section as transfer_section
+from .variants import ARGUMENTS as ARGUMENTS
+from .variants import Variant as Variant
+from .variants import VariantAudit as VariantAudit
+from .variants import argument_section as argument_section
+from .variants import audit_variants as audit_variants
+from .variants import opinions as opinions
+from .variants import sycophancy_section as sycophancy_section

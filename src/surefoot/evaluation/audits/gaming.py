@@ -143,7 +143,7 @@ def audit_gaming(
                 return bootstrap.mean(np.where(unscored, np.nan, values), problems)
 
             change, fell = mean(trace), mean(trace < -_ROUNDING)
-            stays = _stays(change, settings.tolerance)
+            stays = judge_change(change, settings.tolerance)
             effects.append(
                 EditEffect(
                     edit=edit.name,
@@ -157,7 +157,7 @@ def audit_gaming(
                     trace=change,
                     fell=fell,
                     rose=mean(trace > settings.tolerance),
-                    verdict=_falls(fell, settings.must_fall) if edit.kind == "breaks" else stays,
+                    verdict=judge_fall(fell, settings.must_fall) if edit.kind == "breaks" else stays,
                 )
             )
     return GamingAudit(
@@ -172,13 +172,15 @@ def audit_gaming(
     )
 
 
-def _falls(fell: Interval, must_fall: float) -> Verdict:
+def judge_fall(fell: Interval, must_fall: float) -> Verdict:
+    """Whether at least ``must_fall`` of the scores fell."""
     if fell.low >= must_fall:
         return "passes"
     return "fails" if fell.high < must_fall else "unclear"
 
 
-def _stays(change: Interval, tolerance: float) -> Verdict:
+def judge_change(change: Interval, tolerance: float) -> Verdict:
+    """Whether the mean change lies within ``tolerance``."""
     if math.isnan(change.value):
         return "unclear"
     if -tolerance <= change.low and change.high <= tolerance:
