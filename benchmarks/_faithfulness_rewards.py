@@ -1,4 +1,4 @@
-"""Does process reward make reasoning more readable? One policy, trained on six rewards.
+"""Does process reward make reasoning more readable? One policy, trained on five rewards.
 
     python benchmarks/faithfulness.py --only rewards --organisms DIR [--seeds 0 1 2] [--problems 400]
 

@@ -326,7 +326,7 @@ def real_models(options: argparse.Namespace) -> Figures:
 
 
 def rewards(options: argparse.Namespace) -> Figures:
-    """What six rewards make of the ``mixed`` organism."""
+    """What five rewards make of the ``mixed`` organism."""
     _, seeds, folder = scale(options)
     count = 60 if options.quick else options.problems
     return reward_figures(partial(organism, folder), folder, seeds, count, fresh=not options.shown)

@@ -401,21 +401,21 @@ async def _collect(
 ) -> list[ProblemData]:
     """A policy's own good solutions (a :data:`surefoot.rl.rounds.Collector`)."""
     groups = await task.sample(policy, problems, n=config.samples, seed=seed, sampling=config.sampling)
+    items = [
+        ProblemTrace(problem=problem, trace=trace)
+        for problem, traces in zip(problems, groups, strict=True)
+        for trace in traces
+    ]
+    if not task.grade_reasoning:
+        require_no_leak(
+            (task.as_judged(item), trace_canaries(item.trace, item.problem.text)) for item in items
+        )
     scores: dict[str, StepScores] = {}
     if task.scorer is not None:  # of solutions with good answers: the steps of the others do not matter
-        items = [
-            ProblemTrace(problem=problem, trace=trace)
-            for problem, traces in zip(problems, groups, strict=True)
-            for trace in traces
-            if _answer_fault(trace) is None
-        ]
-        if not task.grade_reasoning:
-            hidden = [trace_canaries(item.trace, item.problem.text) for item in items]
-            items = [task.as_judged(item) for item in items]
-            require_no_leak(zip(items, hidden, strict=True))
-        items = [item for item in items if item.trace.steps]
-        records = await asyncio.to_thread(checked_scores, task.scorer, items)
-        scores = {item.trace.id: record for item, record in zip(items, records, strict=True)}
+        read = [task.as_judged(item) for item in items if _answer_fault(item.trace) is None]
+        read = [item for item in read if item.trace.steps]
+        records = await asyncio.to_thread(checked_scores, task.scorer, read)
+        scores = {item.trace.id: record for item, record in zip(read, records, strict=True)}
     collected = []
     for problem, traces in zip(problems, groups, strict=True):
         chosen, dropped = select_solutions(
