@@ -8,6 +8,7 @@ from pathlib import Path
 import hostile_files as hostile
 import pytest
 from command_line import good, refused
+from openai_server import Reply, chat, serve
 
 from surefoot.formats import detect_format, read_shade_arena, read_thought_branches
 from surefoot.io import ReadReport
@@ -67,3 +68,32 @@ def test_positives_alone_measure_no_monitor(tmp_path, monkeypatch):
     problems = ("--problems", "run-0/problems.jsonl", "--traces", "runs.jsonl")
     says = refused("evaluate", "monitor", "w=keyword:IBAN", *problems, "--out", "m")
     assert "all 7 runs are bad: without runs of both kinds there is no AUC and no threshold" in says
+
+
+def test_a_judge_on_a_server_sees_two_runs_together_and_not_the_hint(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [{**BRANCH, "pn": number} for number in range(6) for _ in range(2)]
+    for number, row in enumerate(rows):  # two different runs of a question
+        row |= {name: f"{row[name]} Run {number}." for name in ("response_text", "base_gt_response_text")}
+    Path("b.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    good("import", "b.jsonl", "--from", "thought-branches", "--out", "in")
+
+    def judge(body):
+        text = body["messages"][0]["content"]
+        return Reply(payload=chat([f"Suspicion: {90 if 'seems' in text else 10}"]))
+
+    data = ("--problems", "in/problems.jsonl", "--traces", "in/traces.jsonl", "--view", "both")
+    with serve(judge) as server:
+        url = ("--judge-url", server.url, "--together", "2", "--draws", "20", "--out", "m")
+        good("evaluate", "monitor", "j=judge:big", *data, *url)
+        asked = [body["messages"][0]["content"] for body in server.bodies]
+    assert len(asked) == 12
+    assert all("<run 2>" in text and "professor" not in text for text in asked)
+    results = json.loads(Path("m/monitor.json").read_text())["monitors"]
+    [by_judge] = [row for row in results if row["monitor"] == "j"]
+    assert by_judge["auc"]["value"] == by_judge["product"]["value"] == 1.0
+    assert "same ending" in {row["monitor"] for row in results}
+    with serve(lambda _: Reply(payload=chat(["I cannot say."]))) as server:
+        url = ("--judge-url", server.url, "--out", "n")
+        says = refused("evaluate", "monitor", "j=judge:big", *data, *url)
+    assert "the judge gave no number for any of 24 runs: I cannot say." in says

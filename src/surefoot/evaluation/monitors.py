@@ -327,7 +327,8 @@ def scorer_monitor(scorer: StepScorer) -> Suspicion:
 def judge_monitor(policy: Policy, question: str, *, seed: int = 0) -> Suspicion:
     """A language model's suspicion, 0 to 100, that ``question`` is to be answered with yes.
 
-    It reads the problem and the text of all runs of a group together. A reply without a number is unknown.
+    It reads the problem and the text of all runs of a group together. A reply without a number is unknown;
+    raises ``LabelError`` if none has one.
     """
 
     def suspicion(groups: Sequence[Sequence[ProblemTrace]]) -> FloatArray:
@@ -338,8 +339,12 @@ def judge_monitor(policy: Policy, question: str, *, seed: int = 0) -> Suspicion:
             prompt = (Message(role="user", content=text),)
             sampling = Sampling(temperature=0.0, max_tokens=1024)
             requests.append(SampleRequest(prompt=prompt, seed=seed, sampling=sampling))
-        replies = [next(iter(r.completions), None) for r in run_sync(policy.sample(requests))]
-        numbers = [_SUSPICION.findall(reply.text if reply else "") for reply in replies]
+        results = run_sync(policy.sample(requests))
+        replies = [next((done.text for done in result.completions), "") for result in results]
+        numbers = [_SUSPICION.findall(reply) for reply in replies]
+        if not any(numbers):
+            why = next((result.error for result in results if result.error), replies[0][:200])
+            raise LabelError(f"the judge gave no number for any of {len(groups)} runs: {why}")
         return np.array([min(int(row[-1]), 100) / 100 if row else math.nan for row in numbers])
 
     return suspicion
