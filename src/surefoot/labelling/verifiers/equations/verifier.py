@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from surefoot.labelling.verifiers.equations.context import RIGHT, WRONG, Context, EquationCheck, StepCheck
+from surefoot.labelling.verifiers.equations.context import RIGHT, WRONG, Context, EquationCheck
 from surefoot.labelling.verifiers.equations.reading import MAX_CHARS
+from surefoot.labelling.verifiers.equations.step import StepCheck, check_step
 from surefoot.protocols import SOLUTION_CHANNELS, ProblemTrace, Verdict
 
 
@@ -43,7 +44,7 @@ class EquationVerifier:
 
     def __init__(self) -> None:
         self._start = lru_cache(maxsize=256)(Context.of_problem)
-        self._step = lru_cache(maxsize=1024)(Context.check)
+        self._step = lru_cache(maxsize=1024)(check_step)
 
     def verify(self, items: Sequence[ProblemTrace]) -> list[list[Verdict]]:
         """One list per item, one verdict per step."""

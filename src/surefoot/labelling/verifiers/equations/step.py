@@ -1,0 +1,497 @@
+"""The equations of one step against its context.
+
+A new equation *holds* (an identity), *follows* (it is true at every point where the earlier facts are), is
+*restated*, *contradicts* at most two earlier facts, is *rewritten* wrongly, is *inherited* from a wrong fact,
+or is unchecked: independent of the facts, or not readable. Facts of flagged steps are not used.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surefoot.labelling.verifiers.equations.claims import check_claims
+from surefoot.labelling.verifiers.equations.closed import compare_closed
+from surefoot.labelling.verifiers.equations.context import (
+    MAX_FACTS_AT_ONCE,
+    WRONG,
+    Context,
+    EquationCheck,
+    EquationState,
+    PooledFact,
+)
+from surefoot.labelling.verifiers.equations.exact import Notation, has_common_root
+from surefoot.labelling.verifiers.equations.facts import (
+    REFUTING,
+    SETS_VALUE,
+    Fact,
+    as_fact,
+    has_decimals,
+    is_closed,
+    is_number,
+    read_definitions,
+)
+from surefoot.labelling.verifiers.equations.parsing import PLUS_MINUS, Expression, Side, leaves, symbols
+from surefoot.labelling.verifiers.equations.points import (
+    MAX_UNKNOWNS,
+    Pair,
+    Solutions,
+    Solver,
+    WorkLimitError,
+    constants,
+    unknowns,
+)
+from surefoot.labelling.verifiers.equations.reading import Equation
+
+_DEGENERATE = 2e-2
+"""Points at which a free unknown is smaller are not used: 0 solves too many equations."""
+_ROUNDED = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepCheck:
+    """All checks of one step, and the context after it."""
+
+    checks: tuple[EquationCheck, ...]
+    context: Context
+
+
+def check_step(context: Context, text: str) -> StepCheck:
+    """Check the step after ``context``."""
+    scope = context.in_scope(text)
+    equations = scope.equations(text)
+    checks = tuple(_StepChecker(scope, text, equations).checks())
+    return StepCheck(checks=checks, context=scope.after(text, equations, checks))
+
+
+_VECTORS = re.compile(r"mathbf|[pbv]matrix|vector", re.IGNORECASE)
+_REFUTED = re.compile(
+    r"\b(?:contradict\w*|impossible|not possible|no solutions?|cannot|can't|false|never|incorrect|wrong|"
+    r"absurd|not true|not equal|does ?n[o']t|is ?n[o']t|not (?:a )?(?:valid|work)|suppose|assum\w+|if|guess|"
+    r"try|mistake|oops|wait|instead|check)\b|\?",
+    re.IGNORECASE,
+)
+_OTHER_ARITHMETIC = re.compile(
+    r"\b(?:base[- ]\$?(?:[0-9b]|two|ten)|bases|mod|modulo|modul\w+|binary|octal|hexadecimal|ternary|clock|"
+    r"congruences?|congruent (?:to \$?-?[0-9]|mod\w*)|o'clock|remainders?)\b|"
+    r"\\p?b?mod\b|≡|\\equiv|[0-9]_\{?[0-9]",
+    re.IGNORECASE,
+)
+_OWN_OPERATION = re.compile(
+    r"\b(?:operation|digit stands|each letter|letters? (?:stand|represent)|cipher\w*)\b|[@#♠♣♥♦⊕⊗◇△]|"
+    r"\\(?:star|oplus|otimes|diamond|\w+suit)|\bdefined?\b[^.]{0,40}\b[a-z] ?\* ?[a-z]\b",
+    re.IGNORECASE,
+)
+_SUPPOSED = re.compile(
+    rf"{REFUTING}|\bif\b|suppose|assum|guess|\btry|\bcase|\blet\b|let's|I'll|\bwhen\b|\bcould\b|\bmight|\bmay\b|"
+    r"\bwant\b|\bneed\b|\?|\bfor (?:example|instance|all|some|every|any)|maybe|"
+    r"possib|either|e\.g\.|consider|\bset\b|denote|define|choose|pick|find|look|must\b|minim|maxim|"
+    r"at most|at least|\bwhere\b|formula|general|identity|recall|theorem|remember|also|\bat\b|\bonly\b|"
+    r"satisf|means that|respectively|another|solutions?\b|yields?|asymptote|solving the equation|"
+    r"denominator|setting",
+    re.IGNORECASE,
+)
+"""Words of a step whose equations may be conditions rather than consequences."""
+_ANOTHER_VALUE = re.compile(r"\bif\b|suppose|\btry|case|other|next|another|also|or\b|\?", re.IGNORECASE)
+_ASKS = re.compile(
+    r"\?|\bif\b|suppose|\bwhen\b|\bset\b|such that|\bwant|so that|(?:from|to) both sides", re.IGNORECASE
+)
+_CONSEQUENCE = re.compile(
+    r"\b(?:so|then|thus|hence|therefore|gives?|get|becomes?|which|equivalent|means|implies|is|simplif\w+)\b|"
+    r"\\(?:L?l?ongr|R)ightarrow|\\implies|[→⇒]",
+    re.IGNORECASE,
+)
+_TRIES_VALUE = re.compile(
+    r"\b(?:if|when|suppose|try|check|assume|plug\w* in|case)\b[^.=]{0,20}\$?[A-Za-z] ?=", re.IGNORECASE
+)
+_CHECKING = re.compile(r"check|whether|verif|satisf|plug.*\?|does it work|what does", re.IGNORECASE)
+_LIST = re.compile(r"\s*\$?\s*(?:,\s*\$?\s*(?:and\s)?|or\s|and\s)\$?-?[0-9]")
+
+
+class _StepChecker:
+    """The checks of one step."""
+
+    def __init__(self, context: Context, text: str, equations: Sequence[Equation]) -> None:
+        self.text, self.equations = text, equations
+        self.notations = context.notations(text)
+        self.notation = self.notations[0]
+        self.solver = Solver(notation=self.notation)
+        own_definitions = {
+            name: body
+            for name, body in read_definitions(equations).items()
+            if not re.search(rf"(?<![A-Za-z\\]){re.escape(name)}[(_]", context.problem)
+        }
+        self.context = replace(context, definitions={**own_definitions, **context.definitions})
+        self.local: list[Fact] = []
+        """Equations of this step so far that are not wrong."""
+        self.open_facts: set[Fact] = set()
+        """The unchecked ones of them: nothing follows from these."""
+        self.doubt = self._step_doubt()
+
+    def checks(self) -> Iterator[EquationCheck]:
+        for equation in self.equations:
+            check = self._check(equation)
+            fact = as_fact(equation, self.context.length)
+            if fact is not None and check.state not in WRONG:
+                self.local.append(fact)
+                if check.state == "unchecked":
+                    self.open_facts.add(fact)
+            yield check
+        for claim in check_claims(self.text):
+            yield EquationCheck(
+                text=claim.text, state="holds" if claim.holds else "fails", reason=claim.reason
+            )
+
+    def _step_doubt(self) -> str | None:
+        """Why false equations of numbers may be meant, or mean something else."""
+        if match := _REFUTED.search(self.text):
+            return f"the step says {match.group()!r}"
+        if match := _OTHER_ARITHMETIC.search(self.text) or _OTHER_ARITHMETIC.search(self.context.problem):
+            return f"{match.group()!r} may mean another arithmetic"
+        if match := _OWN_OPERATION.search(self.context.problem):
+            return f"the problem may define its own operation ({match.group()!r})"
+        if self.context.texts and (match := _CHECKING.search(self.context.texts[-1])):
+            return f"the step before says {match.group()!r}"
+        return None
+
+    def _check(self, equation: Equation) -> EquationCheck:
+        lhs, rhs = equation.left.tree, equation.right.tree
+        if lhs is None or rhs is None:
+            problem = equation.left.problem or equation.right.problem or "it cannot be parsed"
+            return _unchecked(equation, problem)
+        sides = self.context.expand(lhs), self.context.expand(rhs)
+        if not unknowns(sides, self.notation):
+            return self._check_closed(equation, sides)
+        try:
+            return self._check_open(equation, sides)
+        except WorkLimitError as error:
+            return _unchecked(equation, str(error))
+
+    def _check_closed(self, equation: Equation, sides: Pair) -> EquationCheck:
+        state, reason = compare_closed(equation, sides, self.notations)
+        if state == "fails":
+            doubt = equation.doubt or equation.number_doubt or self.doubt
+            if doubt is None and is_number(sides[1]) and _LIST.match(equation.following):
+                doubt = "a list of numbers follows"
+            if doubt:
+                return _unchecked(equation, f"{reason}, but {doubt}")
+        return EquationCheck(text=equation.text, state=state, reason=reason)
+
+    def _check_open(self, equation: Equation, sides: Pair) -> EquationCheck:
+        """An equation with unknowns: an identity, or against the context."""
+        if equation.approximate:
+            return _unchecked(equation, "an approximation")
+        notations = [self.solver, *(Solver(notation=notation) for notation in self.notations[1:])]
+        relations = [solver.relation(sides) for solver in notations]
+        if "identity" in relations:
+            return EquationCheck(text=equation.text, state="holds", reason="equal for all values")
+        if None in relations:
+            return _unchecked(equation, "it is undefined")
+        doubt = equation.doubt or _doubt(_SUPPOSED, self.text)
+        if any(_TRIES_VALUE.search(text) for text in self.context.texts[-2:]):
+            doubt = doubt or "an earlier step tries a value"
+        if relations[0] == "never":
+            named = sides[0].kind in ("s", "call") or doubt or self.doubt
+            if named:
+                return _unchecked(equation, "true for no value, but it may be an assignment or a condition")
+            return EquationCheck(text=equation.text, state="fails", reason="true for no value")
+        names = unknowns(sides, self.notation)
+        if len(names) > MAX_UNKNOWNS:
+            return _unchecked(equation, "too many unknowns")
+        if self._other_objects(sides):
+            return _unchecked(equation, "vectors, moduli or another arithmetic")
+        written = {str(sides[0]), str(sides[1])}
+        for fact, fact_sides, _ in self.context.pool:
+            if {str(fact_sides[0]), str(fact_sides[1])} == written:
+                return _check(equation, "restated", f"as in {fact}", (fact,))
+        if equation.link == 0 and (check := self._check_value(equation, sides)):
+            return check
+        return self._check_against_facts(equation, sides, names, doubt)
+
+    def _other_objects(self, sides: Pair) -> bool:
+        texts = " ".join((self.context.problem, *self.context.texts, self.text))
+        return bool(
+            (self.notation.imaginary and _has_modulus(sides))
+            or _VECTORS.search(texts)
+            or _OTHER_ARITHMETIC.search(self.text)
+            or _OWN_OPERATION.search(self.context.problem)
+        )
+
+    def _check_value(self, equation: Equation, sides: Pair) -> EquationCheck | None:
+        """``x = 5`` after ``x = 6 - 2``: the value is restated wrongly, or the name has another value now."""
+        earlier = [
+            (fact, fact_sides)
+            for fact, fact_sides, _ in self.context.pool
+            if fact_sides[0] == sides[0] and is_closed(fact_sides[1]) and fact.step is not None
+        ]
+        if not earlier or not is_closed(sides[1]):
+            return None
+        fact, (_, value) = earlier[-1]
+        last = [fact for fact in self.context.facts if fact.step == self.context.length - 1]
+        if last != [fact] or is_number(value) or equation.links > 1 or has_decimals(sides[1]):
+            return _unchecked(equation, f"another value than in {fact}")
+        pair = replace(equation, left=Side(tree=value), right=Side(tree=sides[1]))
+        state, reason = compare_closed(pair, (value, sides[1]), self.notations)
+        if state in ("holds", "rounded"):
+            return _check(equation, "follows", f"from {fact}", (fact,))
+        if state == "unchecked" or equation.doubt or self.doubt or _ANOTHER_VALUE.search(self.text):
+            return _unchecked(equation, f"another value than in {fact}")
+        name = str(sides[0])
+        exact = has_common_root([(sides[0], value), sides], name) is False
+        numerical = "" if exact else " (numerical)"
+        reason = f"contradicts {fact}: there {name} is {reason}{numerical}"
+        return _check(equation, "contradicts", reason, (fact,), exact=exact)
+
+    def _check_against_facts(
+        self, equation: Equation, sides: Pair, names: set[str], doubt: str | None
+    ) -> EquationCheck:
+        related = self._related(names, sides)
+        related, solutions = self._points(related, names)
+        if solutions is None:
+            return _unchecked(equation, "no common point of the earlier facts was involved_names")
+        holds = self.solver.holds_at(sides, solutions)
+        if holds is None:
+            return _unchecked(equation, "it is undefined at the points of the earlier facts")
+        facts = tuple(fact for fact, _, _ in related)
+        if holds.all() and facts:
+            return self._follows(equation, sides, names, related)
+        if holds.any() or not facts:
+            return _unchecked(equation, "an equation to solve or a definition")
+        consistent = self.solver.satisfiable([*(pair for _, pair, _ in related), sides], starts=36)
+        if consistent is False:
+            if source := self._source([*self._wrong(), *related], sides, names):
+                return EquationCheck(
+                    text=equation.text,
+                    state="inherited",
+                    reason=f"from {source}, which contradicts other facts",
+                )
+            core = self._core(related, sides, names)
+            if core is not None:
+                return self._contradiction(equation, sides, core, doubt)
+        if (
+            consistent
+            and self._is_rewriting(equation, sides)
+            and not (equation.doubt or _ASKS.search(self.text))
+        ):
+            at = _point_text(solutions)
+            return _check(
+                equation, "rewritten", f"the sides differ at {at}, a point of {facts[0]}", facts[:1]
+            )
+        return _unchecked(equation, "independent of the earlier facts")
+
+    def _follows(
+        self,
+        equation: Equation,
+        sides: Pair,
+        names: set[str],
+        related: Sequence[PooledFact],
+    ) -> EquationCheck:
+        """An equation that holds at all points of ``related``, if the unchecked facts are not needed."""
+        checked = [item for item in related if item[0] not in self.open_facts]
+        if len(checked) < len(related):
+            checked, solutions = self._points(checked, names)
+            holds = None if solutions is None else self.solver.holds_at(sides, solutions)
+            if not checked or holds is None or not holds.all():
+                return _unchecked(equation, "it follows from this step's own equations")
+        facts = tuple(fact for fact, _, _ in checked[:2])
+        return _check(equation, "follows", f"from {'; '.join(map(str, facts))}", facts)
+
+    def _related(self, names: set[str], sides: Pair) -> list[PooledFact]:
+        """Facts that share unknowns with ``names``, directly or through others, the latest first."""
+        constant = constants(self.notation).keys()
+        pool = [(fact, pair, involved_names - constant) for fact, pair, involved_names in self.context.pool]
+        for fact in self.local:
+            pair = self.context.expand(fact.left), self.context.expand(fact.right)
+            if pair[0] != sides[0]:
+                pool.append((fact, pair, unknowns(pair, self.notation)))
+        if self.notation.imaginary:  # the solver needs derivatives, which |z| has not
+            pool = [item for item in pool if not _has_modulus(item[1])]
+        pool = _without_enumerations(pool)
+        connected, related = set(names), list[PooledFact]()
+        pending = list(reversed(pool))
+        while len(related) < MAX_FACTS_AT_ONCE:
+            item = next(
+                (x for x in pending if x[2] & connected and len(connected | x[2]) <= MAX_UNKNOWNS), None
+            )
+            if item is None:
+                break
+            pending.remove(item)
+            if self.solver.relation(item[1]) == "open":
+                related.append(item)
+                connected |= item[2]
+        return related
+
+    def _points(
+        self, related: list[PooledFact], names: set[str]
+    ) -> tuple[list[PooledFact], Solutions | None]:
+        """Points where the latest facts hold; if all have none in common, the latest three or one."""
+        for most in (MAX_FACTS_AT_ONCE, 3, 1):
+            if most != MAX_FACTS_AT_ONCE and len(related) <= most:
+                continue
+            related = related[:most]
+            equations = [pair for _, pair, _ in related]
+            solutions = self.solver.solve(equations, names=names)
+            if solutions.count < 3 and len(equations) < 6:
+                solutions = self.solver.solve(equations, names=names, starts=30, seed=2, over_complex=True)
+            if solutions.count >= 3 and (usable := _without_degenerate(solutions)) is not None:
+                return related, usable
+        return related, None
+
+    def _wrong(self) -> list[PooledFact]:
+        """The equations of flagged steps."""
+        pairs = [
+            (fact, (self.context.expand(fact.left), self.context.expand(fact.right)))
+            for fact in self.context.wrong_facts[::-1]
+        ]
+        pooled = [(fact, pair, unknowns(pair, self.notation)) for fact, pair in pairs]
+        return [item for item in pooled if item[2] and self.solver.relation(item[1]) == "open"]
+
+    def _source(self, related: Sequence[PooledFact], sides: Pair, names: set[str]) -> str | None:
+        """One or two facts that ``sides`` follow from: if those are wrong, this step is not to blame."""
+        for items in _cores(related, names):
+            solutions = self.solver.solve([pair for _, pair, _ in items], names=names, starts=18, seed=5)
+            usable = _without_degenerate(solutions) if solutions.count >= 2 else None
+            holds = None if usable is None else self.solver.holds_at(sides, usable)
+            if holds is not None and len(holds) >= 2 and holds.all():
+                return " and ".join(str(fact) for fact, _, _ in items)
+        return None
+
+    def _core(
+        self, related: Sequence[PooledFact], sides: Pair, names: set[str]
+    ) -> tuple[tuple[Fact, ...], Solutions, bool] | None:
+        """One or two facts that no point satisfies together with ``sides``, though points satisfy them."""
+        for items in _cores(related, names):
+            equations = [pair for _, pair, _ in items]
+            involved = names.union(*(involved_names for _, _, involved_names in items))
+            exact: bool | None = None
+            if len(involved) == 1:
+                (name,) = involved
+                exact = has_common_root([*equations, sides], name)
+                if exact or has_common_root(equations, name) is False:
+                    continue
+            if exact is None and self.solver.satisfiable([*equations, sides]) is not False:
+                continue
+            for over_complex in (False, True):
+                solutions = self.solver.solve(equations, names=involved, seed=7, over_complex=over_complex)
+                usable = _without_degenerate(solutions) if solutions.count else None
+                if usable is None:
+                    continue
+                # a failed search proves little where the facts leave an unknown free
+                if len(involved - {PLUS_MINUS.name}) > len(items) and not self.solver.is_shifted(
+                    sides, usable
+                ):
+                    break
+                return tuple(fact for fact, _, _ in items), usable, exact is False
+        return None
+
+    def _contradiction(
+        self,
+        equation: Equation,
+        sides: Pair,
+        core: tuple[tuple[Fact, ...], Solutions, bool],
+        doubt: str | None,
+    ) -> EquationCheck:
+        facts, solutions, exact = core
+        witness = solutions.select(np.arange(solutions.count) == 0)
+        values = self.solver.values(sides, witness.point())
+        sources = " and ".join(map(str, facts))
+        if values is None:
+            return _unchecked(equation, f"it is undefined where {sources} holds")
+        reason = (
+            f"contradicts {sources}: at {_point_text(witness)} it says "
+            f"{_number_text(values[0][0])} = {_number_text(values[1][0])}" + ("" if exact else " (numerical)")
+        )
+        same_step = any(fact.step == self.context.length for fact in facts)
+        if same_step and not equation.link and not _CONSEQUENCE.search(equation.preceding.rpartition("=")[2]):
+            doubt = doubt or "the step may list conditions"
+        if not equation.link and is_closed(sides[1]) and SETS_VALUE.search(equation.preceding):
+            doubt = doubt or "the step may choose a value"
+        a, b = abs(values[0][0] - values[1][0]), max(abs(values[0][0]), abs(values[1][0]))
+        if has_decimals(*sides) and a <= _ROUNDED * b:
+            doubt = doubt or "it may be rounded"
+        if doubt:
+            return _unchecked(equation, f"{reason}, but {doubt}")
+        return _check(equation, "contradicts", reason, facts, exact=exact)
+
+    def _is_rewriting(self, equation: Equation, sides: Pair) -> bool:
+        """Whether the right side is meant to be the left one in another form, for all values."""
+        lhs, rhs = (unknowns([side], self.notation) for side in sides)
+        if lhs != rhs or sides[1].kind in ("s", "call") or has_decimals(*sides):
+            return False
+        has_sum = any(next(leaves(sides[0], kind), None) for kind in "+-")
+        return equation.link > 0 or (has_sum and equation.links > 1)
+
+
+def _cores(related: Sequence[PooledFact], names: set[str]) -> list[tuple[PooledFact, ...]]:
+    """Single facts that share an unknown with ``names``, the latest first, then pairs with such a fact."""
+    direct = [item for item in related if item[2] & names][:6]
+    singles: list[tuple[PooledFact, ...]] = [(item,) for item in direct]
+    pairs = [pair for pair in combinations(related[:6], 2) if any(item in direct for item in pair)]
+    return [*singles, *pairs]
+
+
+def _without_enumerations(
+    pool: Sequence[PooledFact],
+) -> list[PooledFact]:
+    """Leave out ``x = 2`` and ``x = 3`` of steps: the values of cases."""
+    values: dict[str, set[str]] = {}
+    for fact, (lhs, rhs), _ in pool:
+        if fact.step is not None and lhs.kind == "s" and _is_value(rhs):
+            values.setdefault(lhs.name, set()).add(str(rhs))
+    return [
+        (fact, (lhs, rhs), names)
+        for fact, (lhs, rhs), names in pool
+        if fact.step is None or lhs.kind != "s" or not _is_value(rhs) or len(values[lhs.name]) == 1
+    ]
+
+
+def _has_modulus(sides: Pair) -> bool:
+    """Whether there is an absolute value or a conjugate."""
+    return any(
+        any(leaves(side, "abs")) or any("bar" in name or "overline" in name for name in symbols(side))
+        for side in sides
+    )
+
+
+def _is_value(node: Expression) -> bool:
+    return unknowns([node], Notation(imaginary=True)) <= {"±"}
+
+
+def _without_degenerate(solutions: Solutions) -> Solutions | None:
+    """Leave out points where a free unknown is almost 0 or huge; ``None`` if fewer than two remain."""
+    points = np.abs(solutions.points)
+    usual = (points > _DEGENERATE) & (points < 1e5)
+    columns: NDArray[np.bool_] = np.asarray(usual.all(axis=0))
+    if columns.sum() < 2:
+        free = np.ptp(points, axis=1) >= 1e-6
+        columns = np.asarray(usual[free].all(axis=0) if free.any() else np.ones(points.shape[1], dtype=bool))
+    return solutions.select(columns) if columns.sum() >= 2 else None
+
+
+def _point_text(solutions: Solutions) -> str:
+    pairs = zip(solutions.names[:4], solutions.points[:4, 0], strict=True)
+    return ", ".join(f"{name} = {_number_text(number)}" for name, number in pairs)
+
+
+def _number_text(number: complex) -> str:
+    return f"{number.real:.6g}" if abs(number.imag) < 1e-9 * (1 + abs(number)) else f"{complex(number):.4g}"
+
+
+def _doubt(pattern: re.Pattern[str], text: str) -> str | None:
+    match = pattern.search(text)
+    return f"the step says {match.group()!r}" if match else None
+
+
+def _unchecked(equation: Equation, reason: str) -> EquationCheck:
+    return EquationCheck(text=equation.text, state="unchecked", reason=reason)
+
+
+def _check(
+    equation: Equation, state: EquationState, reason: str, core: tuple[Fact, ...], *, exact: bool = False
+) -> EquationCheck:
+    return EquationCheck(text=equation.text, state=state, reason=reason, core=core, exact=exact)
