@@ -40,6 +40,6 @@ from .selection import knockout as knockout
 from .selection import select_among as select_among
 from .space import Space as Space
 from .space import Steps as Steps
-from .trust import HeldOut as HeldOut
+from .trust import HeldOutScores as HeldOutScores
 from .trust import score_held_out as score_held_out
 from .trust import trust_of as trust_of

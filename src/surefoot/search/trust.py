@@ -44,7 +44,7 @@ class HeldOutChoice(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeldOut:
+class HeldOutScores:
     """Rows that :func:`trust_of` computes its figures from."""
 
     steps: Sequence[HeldOutStep]
@@ -56,20 +56,20 @@ class HeldOut:
         write_records(directory / CHOICES, self.choices, record=HeldOutChoice)
 
 
-def score_held_out(scorer: StepScorer, items: Sequence[LabelledTrace]) -> HeldOut:
+def score_held_out(scorer: StepScorer, items: Sequence[LabelledTrace]) -> HeldOutScores:
     """Score ``items``: labelled steps, and choices by the scorer and by majority voting.
 
     A trace without labels counts by its outcome, at its last step. Problems with several graded traces give
     a choice.
     """
     records = checked_scores(scorer, [ProblemTrace(problem=item.problem, trace=item.trace) for item in items])
-    return HeldOut(
+    return HeldOutScores(
         steps=[row for item, record in zip(items, records, strict=True) for row in _steps(item, record)],
         choices=_choices(items, records, trace_rule(scorer)),
     )
 
 
-def trust_of(rows: HeldOut) -> Trust | None:
+def trust_of(rows: HeldOutScores) -> Trust | None:
     """Step AUC with its interval over problems, and the AUC of length and of position; a threshold; and
     best-of-N by the scorer against majority voting.
 

@@ -53,8 +53,8 @@ from .transfer import TransferAudit as TransferAudit
 from .transfer import audit_transfer as audit_transfer
 from .transfer import transfer_section as transfer_section
 from .variants import ARGUMENTS as ARGUMENTS
-from .variants import Variant as Variant
-from .variants import VariantAudit as VariantAudit
+from .variants import SolutionAudit as SolutionAudit
+from .variants import SolutionVariant as SolutionVariant
 from .variants import argument_section as argument_section
 from .variants import audit_variants as audit_variants
 from .variants import opinions as opinions
