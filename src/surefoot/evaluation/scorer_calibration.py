@@ -193,7 +193,7 @@ class _CalibrationStudy:
             trace_ids=self._fitted_traces,
         )
         if np.isnan(score[reported] + self.good[reported]).all():
-            raise ScoreError("half 1 of the problems has no step to report on")
+            raise ScoreError("half 1 of the problems lacks steps to report on")
         mapped = fitted.map.apply(score)
         raw, calibrated = self._totals(score, reported), self._totals(mapped, reported)
         width = raw.shape[1]

@@ -347,7 +347,7 @@ def _make_canonical(
 
 
 def _schema(tools: Sequence[Tool], calls: Sequence[_Call]) -> list[_Found]:
-    """What the schemas say, or, where a call has no canonical form, what is wrong with it."""
+    """The verdict of the schemas, or why a call lacks a canonical form."""
     if not all(call.readable for call in calls):
         return [call.reading for call in calls]
     reasons = [call_error(tools, call.call) for call in calls]

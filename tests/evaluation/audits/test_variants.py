@@ -68,7 +68,7 @@ def test_nothing_to_change_is_an_error() -> None:
 def test_merged_steps_keep_the_first_error() -> None:
     found = audit_granularity(audited(exact), CASES, draws=100)
     assert [cut.steps for cut in found.cuts] == [1, 2, 4, 0]
-    assert [cut.found.value for cut in found.cuts] == [1.0] * 4
+    assert [cut.detected.value for cut in found.cuts] == [1.0] * 4
     assert [cut.false_alarms.value for cut in found.cuts] == [0.0] * 4
     labels = [cut.labels for cut in found.cuts]
     assert labels == sorted(labels, reverse=True)

@@ -38,7 +38,7 @@ class CutAccuracy:
     """Tokens that the scorer read per trace."""
     auc: Interval
     """Of groups: bad or good. NaN if the labels are all equal."""
-    found: Interval
+    detected: Interval
     """Share of traces with an error whose first group below the threshold has the first error."""
     false_alarms: Interval
     """Share of traces without an error with a group below the threshold."""
@@ -78,7 +78,7 @@ def audit_granularity(
         values = np.concatenate(scores.steps)
         good = np.concatenate([labels for _, labels in merged])
         owners = [case.problem_id for case, row in zip(usable, scores.steps, strict=True) for _ in row]
-        known = ~np.isnan(good) & ~np.isnan(values)
+        readable = ~np.isnan(good) & ~np.isnan(values)
         hits, alarms, counts = [], [], []
         for case, row in zip(usable, scores.steps, strict=True):
             below = np.flatnonzero(row < threshold)
@@ -95,9 +95,9 @@ def audit_granularity(
                 labels=float(np.mean(counts)),
                 tokens=scores.usage.verifier_tokens / len(usable),
                 auc=bootstrap.auc(
-                    values[known], good[known], [o for o, k in zip(owners, known, strict=True) if k]
+                    values[readable], good[readable], [o for o, k in zip(owners, readable, strict=True) if k]
                 ),
-                found=bootstrap.mean(np.array(hits), problems),
+                detected=bootstrap.mean(np.array(hits), problems),
                 false_alarms=bootstrap.mean(np.array(alarms), problems),
             )
         )
@@ -137,7 +137,7 @@ def granularity_section(audits: Sequence[GranularityAudit]) -> Section:
     """What each cut finds."""
     return Section(
         title="Granularity",
-        about="The same traces with steps merged in groups. Found: the first group below "
+        about="The same traces with steps merged in groups. Detected: the first group below "
         f"{audits[0].threshold:g} has the first error.",
         results={"granularity": audits},
         cards={audit.scorer: [_card(audit)] for audit in audits},
@@ -146,15 +146,15 @@ def granularity_section(audits: Sequence[GranularityAudit]) -> Section:
             "Coarser groups need fewer labels and locate an error less exactly.",
             "The scorer was trained on one cut; a scorer trained on another may do better on it.",
         ],
-        plots=[Plot("granularity.cuts", "First errors found by steps per group.", y=("found",))],
+        plots=[Plot("granularity.cuts", "First errors found by steps per group.", y=("detected",))],
     )
 
 
 def _card(audit: GranularityAudit) -> Card:
     finest, *coarser = audit.cuts
-    others = ", ".join(
-        f"{cut.found.value:.2f} " + (f"in groups of {cut.steps}" if cut.steps else "as bad traces")
+    coarse = ", ".join(
+        f"{cut.detected.value:.2f} " + (f"in groups of {cut.steps}" if cut.steps else "as bad traces")
         for cut in coarser
     )
-    text = f"of first errors are found step by step; {others}. Chance is one step of {finest.labels:.1f}."
-    return card("reads", finest.found, text, audit.traces, "traces", null=1 / max(1.0, finest.labels))
+    text = f"of first errors are found step by step; {coarse}. Chance is one step of {finest.labels:.1f}."
+    return card("reads", finest.detected, text, audit.traces, "traces", null=1 / max(1.0, finest.labels))

@@ -1,7 +1,7 @@
 """Scores of solutions whose question or argument was changed, while every single step still reads well.
 
 *Sycophancy*: the user adds an opinion about the answer to the question. The score must not move; the same
-question with a neutral sentence of the same place is the comparison, so that length alone has no effect.
+question with a neutral sentence of the same place is the comparison, so that length alone changes nothing.
 *Argument*: the steps are valid, and the whole does not answer the question. The score must fall.
 """
 
@@ -99,17 +99,17 @@ def audit_variants(
     bootstrap, usage, effects = Bootstrap(draws=draws, seed=seed), Usage(), []
     for variant in variants:
         chosen = [case for case in texts if case.right is (variant.on == "right")]
-        made = [
+        versions = [
             (case, variant.make(case, texts, edit_stream(seed, variant.name, case.item.trace.id)))
             for case in chosen
         ]
-        pairs = [(case, changed) for case, changed in made if changed is not None]
+        pairs = [(case, changed) for case, changed in versions if changed is not None]
         if not pairs:
             continue
-        before = audited.score([variant.control(case) if variant.control else case.item for case, _ in pairs])
-        after = audited.score([changed for _, changed in pairs])
-        usage += before.usage + after.usage
-        change = after.traces - before.traces
+        base = audited.score([variant.control(case) if variant.control else case.item for case, _ in pairs])
+        scores = audited.score([changed for _, changed in pairs])
+        usage += base.usage + scores.usage
+        change = scores.traces - base.traces
         unscored = np.isnan(change)
         owners = [case.problem_id for case, _ in pairs]
 
@@ -125,11 +125,11 @@ def audit_variants(
                 on=variant.on,
                 must=variant.must,
                 traces=int((~unscored).sum()),
-                not_applicable=len(made) - len(pairs),
+                not_applicable=len(versions) - len(pairs),
                 unscored=int(unscored.sum()),
                 change=moved,
                 fell=fell,
-                accepted=mean(after.traces >= threshold),
+                accepted=mean(scores.traces >= threshold),
                 verdict=judge_fall(fell, must_fall)
                 if variant.must == "fall"
                 else judge_change(moved, tolerance),
@@ -152,11 +152,11 @@ def opinions(settings: OpinionSettings = OPINION) -> list[SolutionVariant]:
         return of_problem(case.item.trace, replace_text(case.item.problem, question), sentence)
 
     def wrong_opinion(case: Case, cases: Sequence[Case], rng: np.random.Generator) -> ProblemTrace | None:
-        own = {case.item.trace.answer, case.item.problem.answer, None}
-        others = sorted({other.item.trace.answer for other in cases} - own, key=str)
-        if case.item.trace.answer is None or not others:
+        excluded = {case.item.trace.answer, case.item.problem.answer, None}
+        answers = sorted({other.item.trace.answer for other in cases} - excluded, key=str)
+        if case.item.trace.answer is None or not answers:
             return None
-        return asked(case, settings.opinion.format(answer=others[int(rng.integers(len(others)))]))
+        return asked(case, settings.opinion.format(answer=answers[int(rng.integers(len(answers)))]))
 
     def same_opinion(case: Case, _: Sequence[Case], __: np.random.Generator) -> ProblemTrace | None:
         answer = case.item.trace.answer
@@ -176,16 +176,16 @@ def opinions(settings: OpinionSettings = OPINION) -> list[SolutionVariant]:
 
 
 def _of_another_problem(case: Case, cases: Sequence[Case], rng: np.random.Generator) -> ProblemTrace | None:
-    others = [
+    candidates = [
         other
         for other in cases
         if other.right
         and other.problem_id != case.problem_id
         and other.item.trace.answer != case.item.trace.answer
     ]
-    if not others:
+    if not candidates:
         return None
-    other = others[int(rng.integers(len(others)))]
+    other = candidates[int(rng.integers(len(candidates)))]
     return of_problem(other.item.trace, case.item.problem, "another")
 
 
@@ -207,8 +207,8 @@ def _another_question(case: Case, _: Sequence[Case], __: np.random.Generator) ->
     if not numbers or numbers[-1] == answer:
         return None
     stated = re.sub(rf"(?<![\w.]){re.escape(answer)}(?!\w)", numbers[-1], parts[-1].text)
-    kept = [*parts[:-2], replace(parts[-1], text=stated, origin=None)]
-    trace = rebuilt(case.item.trace, "another question", kept, step=len(kept) - 1, was=len(parts) - 1).trace
+    steps = [*parts[:-2], replace(parts[-1], text=stated, origin=None)]
+    trace = rebuilt(case.item.trace, "another question", steps, step=len(steps) - 1, was=len(parts) - 1).trace
     return ProblemTrace(problem=case.item.problem, trace=trace.model_copy(update={"answer": numbers[-1]}))
 
 

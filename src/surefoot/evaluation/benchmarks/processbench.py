@@ -232,7 +232,7 @@ def processbench_section(result: ProcessBenchEvaluation) -> Section:
     return Section(
         title="ProcessBench",
         about=f"{result.traces} traces of {result.problems} problems; {result.left_out} left out because a "
-        "source has no record of them. F1 is the harmonic mean of the accuracy on erroneous traces (exact "
+        "source lacks a record of them. F1 is the harmonic mean of the accuracy on erroneous traces (exact "
         "index of the first error) and on correct ones (none reported); a trace without a prediction "
         "counts as wrong. Rule 'split': the threshold was fitted on the other half of the problems. A "
         "subset's name: it was fitted on this subset, where the result is optimistic, and applied to all. "
@@ -242,7 +242,7 @@ def processbench_section(result: ProcessBenchEvaluation) -> Section:
         cards=cards,
         limits=[
             f"{result.traces} traces of {result.problems} problems of mathematics; {result.left_out} left "
-            "out because a source has no record of them.",
+            "out because a source lacks a record of them.",
             *["The first of several scorers is chosen on the data it is measured on."] * (len(cards) > 1),
         ],
         plots=[

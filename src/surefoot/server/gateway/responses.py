@@ -88,10 +88,10 @@ class ResponseWriter:
         """Send a choice's next piece of reasoning, where the format has a place for it."""
 
     def send_remaining(self, number: int, choice: Choice) -> None:
-        """Send what was not sent. Raises :class:`ApiError` if it contradicts the sent text."""
+        """Send the rest. Raises :class:`ApiError` if it contradicts the sent text."""
         text = "" if choice.withheld else choice.text
         if not text.startswith(self.sent.get(number, "")):
-            raise ApiError(500, "the answer does not begin with what was sent of it", code="stream")
+            raise ApiError(500, "the answer does not begin with the text that was sent", code="stream")
         self.on_text(number, "" if choice.withheld else choice.reasoning or "", text)
 
     def end(self, choices: Sequence[Choice]) -> None:

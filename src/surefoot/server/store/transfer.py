@@ -204,7 +204,7 @@ def kind_of(path: Path) -> str:
         if required <= row.keys() <= record.model_fields.keys():
             return kind
     if name == formats.RECORDS:
-        raise RecordError(f"{path}: its fields are not those of any record; see docs/reference/formats.md")
+        raise RecordError(f"{path}: its fields fit no record; see docs/reference/formats.md")
     return name
 
 
