@@ -247,4 +247,4 @@ def test_records_with_unknown_fields_are_refused_with_the_name(found: Inspection
     row = {**Problem(text="new").model_dump(mode="json"), "surprise": 1}
     answer = send(admin, found.base, json.dumps(row).encode(), name="mine.jsonl")
     assert answer.status_code == 400
-    assert "mine.jsonl: its fields are not those of any record" in answer.text
+    assert "mine.jsonl: its fields fit no record" in answer.text
