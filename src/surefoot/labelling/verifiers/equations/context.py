@@ -78,7 +78,7 @@ class Context:
         equations = context.equations(problem)
         return replace(
             context,
-            facts=tuple(read_facts(equations, problem, None))[:MAX_FACTS],
+            facts=tuple(read_facts(equations, None))[:MAX_FACTS],
             definitions=read_definitions(equations),
         )
 
@@ -135,7 +135,7 @@ class Context:
         definitions = dict(self.definitions)
         facts, wrong_facts = self.facts, self.wrong_facts
         if any(check.state in WRONG or check.state == "inherited" for check in checks):
-            wrong_facts = (*wrong_facts, *read_facts(equations, text, self.length))[-MAX_FACTS_AT_ONCE:]
+            wrong_facts = (*wrong_facts, *read_facts(equations, self.length))[-MAX_FACTS_AT_ONCE:]
         else:
             for name, definition in read_definitions(equations).items():
                 earlier = definitions.setdefault(name, definition)
@@ -143,7 +143,7 @@ class Context:
                     definitions[name] = None
             of_problem = [fact for fact in facts if fact.step is None]
             of_steps = [fact for fact in facts if fact.step is not None]
-            of_steps += read_facts(equations, text, self.length)
+            of_steps += read_facts(equations, self.length)
             facts = (*of_problem, *of_steps[-MAX_FACTS:])
         return replace(
             self,

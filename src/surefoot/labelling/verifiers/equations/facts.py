@@ -26,11 +26,15 @@ _NOT_STATED = re.compile(
     "general|theorem|recall",
     re.IGNORECASE,
 )
+ASSUMES = re.compile(r"\b(?:suppose|assum\w+|guess\w*|try|case)\b|let's try", re.IGNORECASE)
+"""Words that make all that follows them in a step a supposition."""
 SETS_VALUE = re.compile(
     r"\b(?:at|when|if|for|with|setting|plug\w*(?: in)?|substitut\w*|using|where|let|say|take)\W*$",
     re.IGNORECASE,
 )
 """Right before an equation that gives a name a value, perhaps for this step only."""
+_IF = re.compile(r"\bif\W*$")
+"""Inside a sentence of the problem: a condition of a definition by cases."""
 _CONDITION = re.compile(r"\b(?:if|or|then|either)\W*$", re.IGNORECASE)
 _DEFINED = re.compile(r"(?<![A-Za-z\\])([A-Za-z])\((?:[a-z]\)|[0-9]{1,3}\)\s*&?=)")
 
@@ -74,16 +78,21 @@ def defined_functions(text: str) -> frozenset[str]:
     return frozenset(_DEFINED.findall(text))
 
 
-def read_facts(equations: Iterable[Equation], text: str, step: int | None) -> Iterator[Fact]:
-    """The facts among ``equations`` of ``text``; equations with decimals may be rounded, and are not."""
-    stated = step is None or not _NOT_STATED.search(text)
-    for equation in equations if stated else ():
+def read_facts(equations: Iterable[Equation], step: int | None) -> Iterator[Fact]:
+    """The facts among ``equations``: neither suppositions nor decimals, which may be rounded."""
+    for equation in equations:
         fact = as_fact(equation, step)
-        if fact is None or has_decimals(*fact.sides):
+        if fact is None or has_decimals(*fact.sides) or not (step is None or is_stated(equation)):
             continue
-        sets_value = step is not None and equation.link == 0 and is_closed(fact.right)
-        if not (sets_value and SETS_VALUE.search(equation.preceding)):
+        conditional = SETS_VALUE if step is not None else _IF
+        sets_value = equation.link == 0 and is_closed(fact.right)
+        if not (sets_value and conditional.search(equation.preceding)):
             yield fact
+
+
+def is_stated(equation: Equation) -> bool:
+    """Whether neither its sentence nor an assumption before it makes the equation a supposition."""
+    return not (_NOT_STATED.search(equation.sentence) or ASSUMES.search(equation.lead))
 
 
 def as_fact(equation: Equation, step: int | None) -> Fact | None:

@@ -191,6 +191,9 @@ def _scan(text: str) -> Iterator[Token]:
             case "punct":
                 name = raw
                 in_number = after_number and text[end : end + 1].isdigit() and raw in ",:."
+                in_number |= raw == "." and text.startswith(
+                    ("\\overline", "\\bar"), end
+                )  # a period of digits
                 # "3 + . 84"
                 cut_off = raw == "." and text[max(0, start - 4) : start].rstrip().endswith(tuple("+-*/"))
                 kind = "opaque" if in_number or cut_off else "bound"

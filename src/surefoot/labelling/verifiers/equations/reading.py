@@ -7,6 +7,7 @@ is *wrong* only if nothing around it allows another reading.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -25,6 +26,7 @@ _IN_EXPRESSION = frozenset(
 )
 _RELATION = frozenset({"eq", "rel"})
 
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\\$*#-])|\n[ \t]*\n|\n(?=[ \t]*(?:[-*#]|[0-9]{1,3}[.)]))")
 _SCALED = re.compile(r"\b(?:thousand|million|billion|hundred|dozen|cents?|percent)", re.IGNORECASE)
 
 
@@ -40,6 +42,12 @@ class Equation:
     """Up to 60 characters before it."""
     following: str
     """Up to 40 characters after it."""
+    sentence: str
+    """The sentence or list item that it is part of."""
+    lead: str
+    """The text up to the end of that sentence."""
+    follow_up: str
+    """The sentence and the next one."""
     link: int
     """Its number in its chain, from 0."""
     links: int
@@ -82,10 +90,11 @@ def _equations(text: str, geometry: bool, functions: frozenset[str]) -> list[Equ
         return []
     tokens = _join_rows(_open_brackets(tokens))
     scaled = _SCALED.search(text) is not None
+    bounds = [0, *(match.end() for match in _SENTENCE_END.finditer(text)), len(text)]
     return [
         equation
         for start, end in _chunks(tokens)
-        for equation in _links(text, tokens, start, end, scaled, functions)
+        for equation in _links(text, tokens, start, end, scaled, functions, bounds)
     ]
 
 
@@ -151,7 +160,13 @@ def _chunks(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
 
 
 def _links(
-    text: str, tokens: Sequence[Token], start: int, end: int, scaled: bool, functions: frozenset[str]
+    text: str,
+    tokens: Sequence[Token],
+    start: int,
+    end: int,
+    scaled: bool,
+    functions: frozenset[str],
+    bounds: Sequence[int],
 ) -> Iterator[Equation]:
     """The links of the chain in ``tokens[start:end]``."""
     left_broken, left_doubt, drop = _left_context(tokens, start)
@@ -169,6 +184,8 @@ def _links(
         sides[0] = Side(tree=None, problem=left_broken)
     if right_broken:
         sides[-1] = Side(tree=None, problem=right_broken)
+    before_start = max(bisect_right(bounds, tokens[start].start) - 1, 0)
+    after_end = min(bisect_left(bounds, tokens[end - 1].end), len(bounds) - 1)
     for number, (left, right) in enumerate(pairwise(sides)):
         if tokens[cuts[number + 1]].kind != "eq" or not pieces[number] or not pieces[number + 1]:
             continue
@@ -193,6 +210,9 @@ def _links(
             text=_quote(text, pieces[number][0].start, pieces[number + 1][-1].end),
             preceding=text[max(0, pieces[number][0].start - 60) : pieces[number][0].start],
             following=text[pieces[number + 1][-1].end :][:40],
+            sentence=text[bounds[before_start] : bounds[after_end]],
+            lead=text[: bounds[after_end]],
+            follow_up=text[bounds[before_start] : bounds[min(after_end + 1, len(bounds) - 1)]],
             link=number,
             links=len(pieces) - 1,
             doubt=doubt,

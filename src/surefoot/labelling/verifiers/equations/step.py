@@ -27,6 +27,7 @@ from surefoot.labelling.verifiers.equations.context import (
 )
 from surefoot.labelling.verifiers.equations.exact import Notation, has_common_root
 from surefoot.labelling.verifiers.equations.facts import (
+    ASSUMES,
     REFUTING,
     SETS_VALUE,
     Fact,
@@ -34,6 +35,7 @@ from surefoot.labelling.verifiers.equations.facts import (
     has_decimals,
     is_closed,
     is_number,
+    is_stated,
     read_definitions,
 )
 from surefoot.labelling.verifiers.equations.parsing import PLUS_MINUS, Expression, Side, leaves, symbols
@@ -131,13 +133,12 @@ class _StepChecker:
         """Equations of this step so far that are not wrong."""
         self.open_facts: set[Fact] = set()
         """The unchecked ones of them: nothing follows from these."""
-        self.doubt = self._step_doubt()
 
     def checks(self) -> Iterator[EquationCheck]:
         for equation in self.equations:
             check = self._check(equation)
             fact = as_fact(equation, self.context.length)
-            if fact is not None and check.state not in WRONG:
+            if fact is not None and check.state not in WRONG and is_stated(equation):
                 self.local.append(fact)
                 if check.state == "unchecked":
                     self.open_facts.add(fact)
@@ -147,9 +148,9 @@ class _StepChecker:
                 text=claim.text, state="holds" if claim.holds else "fails", reason=claim.reason
             )
 
-    def _step_doubt(self) -> str | None:
-        """Why false equations of numbers may be meant, or mean something else."""
-        if match := _REFUTED.search(self.text):
+    def _number_doubt(self, equation: Equation) -> str | None:
+        """Why a false equation of numbers may be meant, or mean something else."""
+        if match := _REFUTED.search(equation.follow_up) or ASSUMES.search(equation.lead):
             return f"the step says {match.group()!r}"
         if match := _OTHER_ARITHMETIC.search(self.text) or _OTHER_ARITHMETIC.search(self.context.problem):
             return f"{match.group()!r} may mean another arithmetic"
@@ -175,7 +176,7 @@ class _StepChecker:
     def _check_closed(self, equation: Equation, sides: Pair) -> EquationCheck:
         state, reason = compare_closed(equation, sides, self.notations)
         if state == "fails":
-            doubt = equation.doubt or equation.number_doubt or self.doubt
+            doubt = equation.doubt or equation.number_doubt or self._number_doubt(equation)
             if doubt is None and is_number(sides[1]) and _LIST.match(equation.following):
                 doubt = "a list of numbers follows"
             if doubt:
@@ -192,11 +193,12 @@ class _StepChecker:
             return EquationCheck(text=equation.text, state="holds", reason="equal for all values")
         if None in relations:
             return _unchecked(equation, "it is undefined")
-        doubt = equation.doubt or _doubt(_SUPPOSED, self.text)
+        supposed = _SUPPOSED.search(equation.sentence) or ASSUMES.search(equation.lead)
+        doubt = equation.doubt or (f"the step says {supposed.group()!r}" if supposed else None)
         if any(_TRIES_VALUE.search(text) for text in self.context.texts[-2:]):
             doubt = doubt or "an earlier step tries a value"
         if relations[0] == "never":
-            named = sides[0].kind in ("s", "call") or doubt or self.doubt
+            named = sides[0].kind in ("s", "call") or doubt or self._number_doubt(equation)
             if named:
                 return _unchecked(equation, "true for no value, but it may be an assignment or a condition")
             return EquationCheck(text=equation.text, state="fails", reason="true for no value")
@@ -239,7 +241,12 @@ class _StepChecker:
         state, reason = compare_closed(pair, (value, sides[1]), self.notations)
         if state in ("holds", "rounded"):
             return _check(equation, "follows", f"from {fact}", (fact,))
-        if state == "unchecked" or equation.doubt or self.doubt or _ANOTHER_VALUE.search(self.text):
+        if (
+            state == "unchecked"
+            or equation.doubt
+            or self._number_doubt(equation)
+            or _ANOTHER_VALUE.search(equation.sentence)
+        ):
             return _unchecked(equation, f"another value than in {fact}")
         name = str(sides[0])
         exact = has_common_root([(sides[0], value), sides], name) is False
@@ -276,7 +283,7 @@ class _StepChecker:
         if (
             consistent
             and self._is_rewriting(equation, sides)
-            and not (equation.doubt or _ASKS.search(self.text))
+            and not (equation.doubt or (_ASKS.search(equation.sentence) or ASSUMES.search(equation.lead)))
         ):
             at = _point_text(solutions)
             return _check(
@@ -480,11 +487,6 @@ def _point_text(solutions: Solutions) -> str:
 
 def _number_text(number: complex) -> str:
     return f"{number.real:.6g}" if abs(number.imag) < 1e-9 * (1 + abs(number)) else f"{complex(number):.4g}"
-
-
-def _doubt(pattern: re.Pattern[str], text: str) -> str | None:
-    match = pattern.search(text)
-    return f"the step says {match.group()!r}" if match else None
 
 
 def _unchecked(equation: Equation, reason: str) -> EquationCheck:
