@@ -16,9 +16,9 @@ from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo, note
 from surefoot.guard.records import GuardSettings
 from surefoot.policies.devices import Loading
-from surefoot.protocols import Policy, StepScorer
 from surefoot.server.gateway.records import KeyScope
 from surefoot.server.gateway.settings import (
+    FlagSettings,
     GatewaySettings,
     MonitorSettings,
     ServerSettings,
@@ -28,7 +28,7 @@ from surefoot.server.gateway.settings import (
 from surefoot.server.pages.settings import PageSettings
 
 if TYPE_CHECKING:
-    from surefoot.server import Database, Gateway, Monitor
+    from surefoot.server import Database, Gateway
 
 Role = Literal["admin", "annotator", "viewer", "client"]
 DatabaseName = Annotated[
@@ -54,7 +54,15 @@ _SERVER = OptionGroup(
     ),
 )
 _GATEWAY = OptionGroup(
-    common=("strategy",), names={"offered": "--offer"}, omit=("extract", "overlap", "gather_s", "guard")
+    common=("strategy",),
+    names={"offered": "--offer"},
+    omit=(
+        "extract",
+        "overlap",
+        "gather_s",
+        "guard",
+        *(f"flags.{name}" for name in FlagSettings.model_fields),
+    ),
 )
 _GUARD = OptionGroup(
     title="Guard of tool calls",
@@ -157,7 +165,7 @@ class Serve(Command):
 
     def _gateway(self, db: Database, opened: ExitStack) -> Gateway:
         from surefoot.policies.capabilities import capabilities_of
-        from surefoot.server import Gateway
+        from surefoot.server import Gateway, resume_monitor
 
         scorer = opened.enter_context(self.reward_model.open(self.loading))
         verifiers = opened.enter_context(open_rules(self.guard_rules, self.guard_policy))
@@ -179,22 +187,11 @@ class Serve(Command):
             settings=settings,
             limits=self.server.limits,
             log=db.gateway if self.record else None,
-            monitor=self._monitor(db, policy, scorer),
+            monitor=resume_monitor(self.monitor, db.gateway, policy=policy.name),
             verifiers=verifiers,
             holds=None if self.pages is False else db.held_calls,
+            gold=db.gold,
             continues=continuation.confirmed,
-        )
-
-    def _monitor(self, db: Database, policy: Policy, scorer: StepScorer | None) -> Monitor:
-        from surefoot.server import Monitor, resume_monitor
-
-        if scorer is None:
-            return Monitor(self.monitor)
-        return resume_monitor(
-            self.monitor,
-            db.gateway,
-            policy=policy.name,
-            scorer=getattr(scorer, "name", type(scorer).__name__),
         )
 
     def _note(self, db: Database) -> None:

@@ -1,6 +1,8 @@
 from .gateway.app import GracefulServer as GracefulServer
 from .gateway.app import create_app as create_app
 from .gateway.app import make_server as make_server
+from .gateway.changes import Change as Change
+from .gateway.changes import signals_of as signals_of
 from .gateway.errors import ApiError as ApiError
 from .gateway.gateway import Gateway as Gateway
 from .gateway.monitor import Monitor as Monitor
@@ -9,12 +11,14 @@ from .gateway.plan import Strategy as Strategy
 from .gateway.plan import strategy_of as strategy_of
 from .gateway.records import GatewayCandidate as GatewayCandidate
 from .gateway.records import GatewayRecord as GatewayRecord
+from .gateway.records import GoldResult as GoldResult
+from .gateway.records import GoldStore as GoldStore
 from .gateway.records import HeldCall as HeldCall
 from .gateway.records import HoldStore as HoldStore
 from .gateway.records import KeyStore as KeyStore
+from .gateway.records import RecordHistory as RecordHistory
 from .gateway.records import RecordStore as RecordStore
 from .gateway.records import SampledTokens as SampledTokens
-from .gateway.records import ScoreHistory as ScoreHistory
 from .gateway.records import SessionTurn as SessionTurn
 from .gateway.sessions import Conversation as Conversation
 from .gateway.sessions import ConversationTurn as ConversationTurn

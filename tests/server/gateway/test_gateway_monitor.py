@@ -3,77 +3,108 @@
 from __future__ import annotations
 
 import json
-import math
-from datetime import UTC, datetime
+import time
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
 from gateway_server import LineScorer, ask, lines, served
-from hypothesis import given
-from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from surefoot.policies.scripted import ScriptedPolicy
-from surefoot.server import Monitor, MonitorSettings, open_database, resume_monitor
-from surefoot.server.gateway.monitor import Observations, kolmogorov_smirnov, stability_index
-
-VALUES = st.lists(st.floats(0, 1).map(lambda value: round(value, 2)), min_size=1, max_size=40)
-
-
-@given(VALUES, VALUES)
-def test_ks_is_the_largest_gap_between_the_shares_below_any_point(first, second):
-    points = np.linspace(0, 1, 101)[:, None] + 1e-6  # the values are hundredths
-    gaps = (np.array(first) <= points).mean(1) - (np.array(second) <= points).mean(1)
-    assert kolmogorov_smirnov(first, second) == pytest.approx(np.abs(gaps).max())
-
-
-@given(VALUES, VALUES, st.integers(2, 12))
-def test_the_index_is_no_less_than_zero_and_zero_for_equal_windows(first, second, bins):
-    assert stability_index(first, second, bins) >= 0
-    assert stability_index(first, first, bins) == pytest.approx(0)
-
-
-def test_the_index_of_two_bins_by_hand():
-    reference, recent = [0.0, 0.0, 1.0, 1.0], [0.0, 1.0, 1.0, 1.0]
-    p, q = [2.5 / 5, 2.5 / 5], [1.5 / 5, 3.5 / 5]
-    expected = sum((b - a) * math.log(b / a) for a, b in zip(p, q, strict=True))
-    assert stability_index(reference, recent, 2) == pytest.approx(expected)
-
-
-def scored(monitor, values):
-    seen = Observations()
-    seen.score(values)
-    monitor.add(seen)
+from surefoot.records import Problem, StepScores, Trace, Usage
+from surefoot.segment import Line, segment_trace
+from surefoot.server import (
+    GatewayCandidate,
+    GatewayRecord,
+    GoldResult,
+    Monitor,
+    MonitorSettings,
+    open_database,
+    resume_monitor,
+)
+from surefoot.server.gateway.monitor import Observations
 
 
 def counted(monitor, *event):
     seen = Observations()
     seen.count(*event)
-    monitor.add(seen)
+    monitor.add(seen, record_of(0))
 
 
-def test_drift_is_an_alarm_and_chance_is_none():
-    generator = np.random.default_rng(0)
-    alarms = 0
-    for _ in range(50):
-        monitor = Monitor(MonitorSettings(reference=500, window=300))
-        scored(monitor, list(generator.beta(5, 2, 900)))
-        alarms += monitor.drift().alarm
-    assert alarms == 0
-    scored(monitor, list(generator.beta(2, 5, 300)))
-    drift = monitor.drift()
-    assert drift.alarm
-    assert drift.psi > 1
-    assert drift.ks > drift.ks_critical
+def record_of(number, *, text="a b\nc d\nAnswer: 3\n", answer="3", score=0.8, prompt="what is it", **fields):
+    """A served request with some noise by its number."""
+    noise = number % 7
+    problem = Problem(text=f"{prompt}{' now' * noise}?")
+    text = "so " * (number % 5) + text
+    trace = segment_trace(Trace(problem_id=problem.id, text=text, answer=answer), Line())
+    score = score - 0.01 * noise
+    scores = StepScores(trace_id=trace.id, scorer="s", scores=(score,) * len(trace.steps))
+    candidate = GatewayCandidate(trace=trace, chosen=True, score=score, scores=scores)
+    return GatewayRecord(
+        request_id=f"r{number}",
+        created=datetime.now(UTC),
+        endpoint="/v1/chat/completions",
+        model="m",
+        strategy="best-of-2",
+        policy="p",
+        status=fields.pop("status", 200),
+        latency_ms=1,
+        usage=fields.pop("usage", Usage(completion_tokens=len(text) // 2)),
+        problem=problem,
+        candidates=fields.pop("candidates", (candidate,)),
+    )
 
 
-def test_nothing_is_said_of_too_little():
-    monitor = Monitor(MonitorSettings(reference=20, window=20, least=10))
-    scored(monitor, [0.5] * 20 + [0.1] * 9 + [None, math.nan])
-    assert monitor.drift().psi is None
-    assert not monitor.drift().alarm
-    scored(monitor, [0.1])
-    assert monitor.drift().alarm
+def fed(chart, start, count, *, wrong=0.2, **fields):
+    """Requests, of which people read every third; the number until the alarm."""
+    rng = np.random.default_rng(start)
+    for number in range(start, start + count):
+        one = record_of(int(rng.integers(10_000)), **fields)
+        chart.add(one)
+        if number % 3 == 0 and one.candidates:
+            chart.add_gold(one.candidates[0].score, bool(rng.random() > wrong), 3.0)
+        if chart.alarm:
+            return number - start
+    return None
+
+
+CHANGES = {
+    "new questions": {"prompt": "prove for all n that the sum is even"},
+    "changed upstream": {"usage": Usage(completion_tokens=40)},
+    "changed upstream, failing": {"status": 502, "candidates": ()},
+    "broken parser": {"answer": None},
+    "gamed scorer": {"text": "trust me\nAnswer: 3\n", "score": 0.9, "wrong": 0.95},
+    "new policy": {"text": "hmm\nAnswer: 3\n", "score": 0.3, "wrong": 0.8},
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_is_seen_and_its_cause_is_named(name):
+    chart = Monitor(MonitorSettings(reference=600)).chart
+    assert fed(chart, 0, 1500) is None
+    assert chart.change.cause is None
+    delay = fed(chart, 5000, 300, **CHANGES[name])
+    assert delay is not None
+    assert delay < 200
+    for start in range(6000, 6060):
+        fed(chart, 3 * start, 1, **CHANGES[name])
+    assert chart.change.alarm
+    assert chart.change.cause == name.partition(",")[0]
+    assert chart.change.requests < 300
+
+
+def test_requests_that_clients_got_wrong_are_passed_over():
+    chart = Monitor(MonitorSettings(reference=40)).chart
+    for number in range(60):
+        chart.add(record_of(number, status=422, candidates=()))
+    assert not chart.fitted
+    with pytest.raises(ValueError, match="a proxy lies in"):
+        chart.add_gold(1.5, True)
+
+
+def test_shares_need_enough_events():
+    monitor = Monitor(MonitorSettings(window=20, least=10))
     assert monitor.share("unparsed") is None
     counted(monitor, "unparsed", True, 9)
     assert (monitor.share("unparsed"), monitor.alarm("unparsed")) == (1.0, False)
@@ -85,14 +116,8 @@ def test_nothing_is_said_of_too_little():
     assert (monitor.share("accepted"), monitor.alarm("accepted")) == (0.0, True)
 
 
-def test_a_reference_may_be_given():
-    monitor = Monitor(MonitorSettings(least=5), reference=[0.9] * 20)
-    scored(monitor, [0.1] * 20)
-    assert monitor.drift().alarm
-
-
 def test_metrics_tell_what_happened():
-    monitor = Monitor(MonitorSettings(reference=20, window=40, least=4))
+    monitor = Monitor(MonitorSettings(window=40, least=4))
     with served(ScriptedPolicy(lines), LineScorer(), monitor=monitor) as found:
 
         def chat(strategy, **more):
@@ -121,42 +146,76 @@ def test_metrics_tell_what_happened():
     assert got["surefoot_share", "unparsed"] == 0
     assert got["surefoot_share", "accepted"] == pytest.approx(4 / 6)  # five draws, and a verdict
     assert got["surefoot_alarm", "accepted"] == 0
-    assert got["surefoot_alarm", "drift"] == 0
+    assert got["surefoot_alarm", "change"] == 0
     assert got["surefoot_policy_batch_samples_count",] > 0
 
 
-def test_a_restart_goes_on_where_the_log_ends(tmp_path):
-    """First scores of 0.9, later of 0.1: whoever starts then still sees the drift."""
-    settings = MonitorSettings(reference=30, window=40, least=20)
-    texts = ["good\n" * 6] * 5 + ["bad\n" * 5] * 7
+def test_a_restart_continues_where_the_log_ends(tmp_path):
+    settings = MonitorSettings(reference=100)
     with open_database(tmp_path / "store.db") as db:
-        with served(ScriptedPolicy(lines), LineScorer(), db=db, monitor=Monitor(settings)) as found:
-            for text in texts:
-                ask(f"{found.url}/verify", json_of({"problem": "p", "solution": text}))
-            before = found.gateway.monitor.drift()
-        log, name = db.gateway, LineScorer.name
-        assert before.alarm
-        assert resume_monitor(settings, log, policy="scripted", scorer=name).drift() == before
-        assert resume_monitor(settings, log, policy="scripted", scorer="another").drift().psi is None
-        later = settings.model_copy(update={"since": datetime.now(UTC)})
-        assert resume_monitor(later, log, policy="scripted", scorer=name).drift().psi is None
-        few = settings.model_copy(update={"reference": 20, "window": 25})
-        assert resume_monitor(few, log, policy="scripted", scorer=name).drift().alarm
-
-
-def test_withheld_answers_are_no_scores_before_or_after_a_restart(tmp_path):
-    settings = MonitorSettings(reference=20, window=20, least=5)
-    with open_database(tmp_path / "store.db") as db:
-        with served(ScriptedPolicy(lines), LineScorer(), db=db, monitor=Monitor(settings)) as found:
-            for bound in (0.5, 1.0) * 4:
-                more = {"surefoot": {"abstain_below": bound}}
-                body = {"model": "best-of-2", "messages": [{"role": "user", "content": "x"}], **more}
-                assert ask(f"{found.url}/chat/completions", json_of(body))[0] == 200
-            monitor = found.gateway.monitor
-        again = resume_monitor(settings, db.gateway, policy="scripted", scorer=LineScorer.name)
-    assert monitor.share("abstained") == 0.5
-    assert vars(again)["_reference"] == vars(monitor)["_reference"] == [0.9] * 16
+        monitor = Monitor(settings)
+        records = [record_of(number) for number in range(150)]
+        records += [record_of(number, prompt="prove it") for number in range(150, 230)]
+        for number, one in enumerate(records):
+            stored = one.model_copy(update={"created": one.created + timedelta(seconds=number)})
+            db.gateway.write_all([stored])
+            monitor.chart.add(stored)
+        assert monitor.chart.change.cause == "new questions"
+        again = resume_monitor(settings, db.gateway, policy="p")
+        assert again.chart.change == monitor.chart.change
+        assert not resume_monitor(settings, db.gateway, policy="other").chart.fitted
+        later = settings.model_copy(update={"since": records[160].created + timedelta(seconds=160)})
+        assert not resume_monitor(later, db.gateway, policy="p").chart.alarm
 
 
 def json_of(body):
     return json.dumps(body).encode()
+
+
+class People:
+    """A gold store whose people call every second answer wrong, at once."""
+
+    def __init__(self):
+        self.queue = []
+
+    def add(self, project_id, record, chance):
+        self.queue.append((project_id, record.request_id, chance, record.candidates[0].score))
+        return True
+
+    def results(self, project_id):
+        return [
+            GoldResult(
+                sample=number,
+                request_id=name,
+                proxy=score,
+                right=bool(number % 2),
+                weight=1 / chance,
+                labelled=datetime.now(UTC),
+            )
+            for number, (_, name, chance, score) in enumerate(self.queue)
+        ]
+
+
+def test_random_answers_go_to_people_and_their_labels_to_the_chart():
+    people = People()
+    monitor = Monitor(MonitorSettings(gold_share=0.5, gold_project=3, gold_poll_s=0.05))
+    with served(ScriptedPolicy(lines), LineScorer(), monitor=monitor, gold=people) as found:
+        for number in range(40):
+            body = {"model": "best-of-2", "messages": [{"role": "user", "content": f"x{number}"}]}
+            assert ask(f"{found.url}/chat/completions", json_of(body))[0] == 200
+        for _ in range(100):
+            text = ask(f"{found.root}/metrics")[1]
+            if "surefoot_gold_age_seconds" in text:
+                break
+            time.sleep(0.05)
+    assert 8 < len(people.queue) < 32
+    assert {(project, chance) for project, _, chance, _ in people.queue} == {(3, 0.5)}
+    assert f"surefoot_gold_queued_total {len(people.queue)}.0" in text
+    assert "surefoot_gold_age_seconds" in text
+    assert "surefoot_record_queue 0.0" in text
+    assert 'surefoot_threshold{fitted_on="nothing"} 0.5' in text
+
+
+def test_a_share_for_people_needs_their_project():
+    with pytest.raises(ValueError, match="'gold_share' and 'gold_project' need each other"):
+        MonitorSettings(gold_share=0.1)

@@ -112,31 +112,19 @@ def test_a_batch_is_kept_whole_or_not_at_all(db: Database, clock) -> None:
         db.gateway.write_all([record(clock, created=clock.at.replace(tzinfo=None))])
 
 
-def test_scores_of_answers_come_in_their_order(db: Database, clock) -> None:
-    def scored(name: str, score: float, **more) -> GatewayRecord:
-        about = {"policy": "p", "scorer": "s", **more}
-        made = record(clock, name, **about)
-        chosen = made.candidates[1]
-        scores = chosen.scores.model_copy(update={"scores": (score, None), "unscored_reason": "cut"})
-        given = {"choice": None, "chosen": False} if name == "given" else {}
-        chosen = chosen.model_copy(update={"scores": scores, **given})
-        return made.model_copy(update={"candidates": (made.candidates[0], chosen)})
-
-    for number, name in enumerate(["first", "given", "third", "fourth"]):
+def test_history_is_the_first_requests_and_the_latest(db: Database, clock) -> None:
+    for number in range(130):
         clock.forward(1)
-        db.gateway.write_all([scored(name, number / 10)])
-    db.gateway.write_all([scored("else", 0.9, policy="other"), scored("nobody", 0.9, scorer=None)])
+        db.gateway.write_all([record(clock, f"r{number}", policy="p" if number % 2 else "q")])
 
-    def found(policy: str = "p", scorer: str = "s", **more) -> list[tuple[str, tuple[float | None, ...]]]:
-        rows = db.gateway.scores(policy=policy, scorer=scorer, **more)
-        return [(row.request_id, row.scores) for row in rows]
+    def ids(**more) -> list[str]:
+        return [one.request_id for one in db.gateway.history(policy="p", **more)]
 
-    known = [("first", (0.0, None)), ("given", (0.1, None)), ("third", (0.2, None)), ("fourth", (0.3, None))]
-    assert found() == known
-    assert found(limit=1) == known[:1]
-    assert found(limit=2, latest=True) == known[2:]
-    assert found(since=clock.at) == known[3:]
-    assert found(scorer="t") == []
+    odd = [f"r{number}" for number in range(1, 130, 2)]
+    assert ids() == odd
+    assert ids(first=2, latest=3) == odd[:2] + odd[-3:]
+    assert ids(since=clock.at, first=5) == ["r129"]
+    assert [*db.gateway.history(policy="none")] == []
 
 
 def test_a_full_disk_is_noticed_by_the_probe(tmp_path: Path) -> None:

@@ -30,10 +30,12 @@ from surefoot.server.gateway.admission import (
     wait_for_disconnect,
 )
 from surefoot.server.gateway.errors import CLIENT_DISCONNECTED, ApiError, ClientDisconnectedError
+from surefoot.server.gateway.flags import AnswerFlags
 from surefoot.server.gateway.generation import Choice, Generator, usage_of
+from surefoot.server.gateway.gold import GoldStream
 from surefoot.server.gateway.monitor import Metrics, Monitor, Observations
 from surefoot.server.gateway.plan import DEFAULT, PLAIN, Plan, Planner, UsageMeter
-from surefoot.server.gateway.records import GatewayRecord, HeldCall, HoldStore, RecordStore
+from surefoot.server.gateway.records import GatewayRecord, GoldStore, HeldCall, HoldStore, RecordStore
 from surefoot.server.gateway.request_log import LogEntry, Recorder, log_unavailable
 from surefoot.server.gateway.responses import ResponseWriter
 from surefoot.server.gateway.schemas import StrategyOptions
@@ -58,7 +60,8 @@ class Gateway:
     Make one per application; it serves one event loop. ``log``, such as ``Database.gateway``, stores requests
     and stays open; ``monitor`` watches the scores for drift. ``verifiers`` are the guard's rules if
     ``settings.guard`` is enabled, and ``holds``, such as ``Database.held_calls``, stores calls that wait for
-    people; without it they are rejected. ``continues`` says whether the policy can continue a text; otherwise
+    people; without it they are rejected. ``gold``, such as ``Database.gold``, gets a random share of answers
+    for people to label. ``continues`` says whether the policy can continue a text; otherwise
     strategies step by step are not offered, and asked for they write solutions in one piece. Raises
     :class:`surefoot.server.gateway.errors.ApiError` if the default strategy is impossible.
     """
@@ -74,6 +77,7 @@ class Gateway:
         monitor: Monitor | None = None,
         verifiers: Sequence[StepVerifier] = (),
         holds: HoldStore | None = None,
+        gold: GoldStore | None = None,
         continues: bool = True,
     ) -> None:
         self.settings, self.limits = settings or GatewaySettings(), limits or ServerLimits()
@@ -86,8 +90,21 @@ class Gateway:
         self.checker = AnswerChecker(
             "math", timeout_s=min(_PAIR_S, self.settings.answer_s), workers=self.settings.answer_workers
         )
+        self.flags = AnswerFlags(
+            self.settings.flags,
+            threshold=self.settings.threshold,
+            chart=self.monitor.chart,
+            rules=verifiers,
+        )
+        share = self.monitor.settings.gold_share
+        self.gold = GoldStream(gold, self.monitor.settings, self.monitor.chart) if gold and share else None
         self.metrics = Metrics(self.admission, self.monitor, self.checker.failures)
         self.recorder = Recorder(log, on_loss=self.metrics.log_failures.inc)
+        trust = getattr(getattr(scorer, "card", None), "trust", None)
+        fitted_on = f"{trust.problems} held-out problems" if trust else "nothing"
+        if trust is not None and trust.threshold != self.settings.threshold:
+            fitted_on = f"nothing; {trust.threshold:.3g} was fitted on {fitted_on}"
+        self.metrics.watch_itself(self.recorder, self.gold, self.settings.threshold, fitted_on)
         self.jobs = Jobs()
         self._texts = FairQueue(2, quick=1)
         """Computations on clients' texts in threads, which slow the event loop down: two at a time, one of
@@ -181,20 +198,28 @@ class Gateway:
         async def generate_and_record() -> list[Choice]:
             choices = await self.generator.generate(
                 plan,
-                writer.on_text if writer else None,
+                writer.on_text if writer and not self.flags.settings.withhold else None,
                 partial(self.holds.review, entry.record) if self.holds is not None else None,
             )
+            draft = entry.success(choices)
+            choices = await self.compute(0, lambda: self.flags.apply(draft, choices))
             observations = Observations()
             for choice in choices:
                 self.metrics.add_decisions(choice.decisions)
                 observations.add_choice(plan, choice)
-            await self.record(entry.success(choices, usage=usage_of(choices)))
+            record = entry.success(choices, usage=usage_of(choices))
+            await self.record(record)
             self.metrics.add_choices(plan.strategy.family, choices)
-            self.monitor.add(observations)
+            self._watch(observations, record)
             return choices
 
         with self.failures_recorded(entry, plan.meter, writer.sent if writer else {}):
             return await self.run_in_slot(slot, generate_and_record)
+
+    def _watch(self, observations: Observations, record: GatewayRecord) -> None:
+        self.monitor.add(observations, record)
+        if self.gold is not None:
+            self.gold.offer(record)
 
     async def score(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """Step scores, in a batch with other clients' items. Raises :class:`ApiError` without a scorer."""
@@ -239,7 +264,9 @@ class Gateway:
                 status, reason = stopping if self.admission.draining else disconnected
             elif not isinstance(error, Exception):
                 raise
-            self.recorder.note(entry.failure(status, reason, meter.usage, sent))
+            record = entry.failure(status, reason, meter.usage, sent)
+            self.recorder.note(record)
+            self.monitor.add(Observations(), record)
             raise
 
     async def open(self) -> None:
@@ -268,6 +295,8 @@ class Gateway:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self.batcher.close()
         await self.recorder.close()
+        if self.gold is not None:
+            await self.gold.close()
         await self._connections.aclose()
 
 

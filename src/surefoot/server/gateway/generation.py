@@ -75,7 +75,8 @@ class Choice:
     decisions: tuple[GuardDecision, ...] = ()
     """The guard's decisions, one for each sampled message with calls."""
     guarded: bool = False
-    """Whether a guard checks tool calls, so that other candidates' calls must not be shown."""
+    """Whether candidates that were not released must not be shown: a guard checks their calls, or a flag
+    keeps the answer back."""
     blocked: bool = False
     """Whether the guard released no message."""
 

@@ -1,12 +1,11 @@
-"""Monitoring: drift of the reward model's scores against a reference window, and Prometheus metrics."""
+"""Monitoring: shares of the latest events, changes against a reference, and Prometheus metrics."""
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from types import MappingProxyType
 from typing import Literal, get_args
@@ -19,10 +18,13 @@ from surefoot.guard import GuardDecision, Review
 from surefoot.records import Usage
 from surefoot.scores import is_scored
 from surefoot.server.gateway.admission import Admission
+from surefoot.server.gateway.changes import Cause, ChangeChart
 from surefoot.server.gateway.connections import ConnectionTable
 from surefoot.server.gateway.generation import Choice
+from surefoot.server.gateway.gold import GoldStream
 from surefoot.server.gateway.plan import Plan
-from surefoot.server.gateway.records import ScoreHistory
+from surefoot.server.gateway.records import GatewayRecord, RecordHistory
+from surefoot.server.gateway.request_log import Recorder
 from surefoot.server.gateway.settings import MonitorSettings
 
 Share = Literal["accepted", "abstained", "unparsed", "unscored"]
@@ -30,34 +32,13 @@ Share = Literal["accepted", "abstained", "unparsed", "unscored"]
 unparsed: searched answers without a final answer; unscored: searched and scored answers with a step that was
 not scored."""
 
-SMOOTHING = 0.5
-"""Added to each bin's count, so that an empty bin does not make the index infinite."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Drift:
-    """Recent scores compared with the reference; ``None`` if there are too few."""
-
-    psi: float | None
-    ks: float | None
-    """Kolmogorov and Smirnov's statistic, in [0, 1]."""
-    ks_critical: float | None
-    """Critical value at the 0.1 % level."""
-    alarm: bool
-    """The index is above its bound, and the statistic above its critical value."""
-
 
 @dataclass
 class Observations:
-    """Scores and events of one request, for the monitor."""
+    """Events of one request, for the monitor."""
 
-    scores: list[float] = field(default_factory=list)
     events: list[tuple[Share, bool, int]] = field(default_factory=list)
     """Share, whether it happened, how often."""
-
-    def score(self, values: Sequence[float | None]) -> None:
-        """Add the step scores of an answer, without missing ones."""
-        self.scores.extend(value for value in values if value is not None and math.isfinite(value))
 
     def count(self, share: Share, happened: bool, times: int = 1) -> None:
         """Add an event of a share."""
@@ -76,8 +57,6 @@ class Observations:
         if best.scores is None:
             return
         scores = best.new_scores
-        if not choice.abstained:
-            self.score(scores)
         self.count("unscored", not is_scored(scores, plan.aggregation))
         threshold = plan.strategy.threshold
         if threshold is not None:
@@ -87,29 +66,21 @@ class Observations:
 
 
 class Monitor:
-    """Keeps a reference window of step scores, the latest scores, and the latest events of each share.
+    """Watches answered requests: the latest events of each share, and a chart of changes.
 
-    Scores come from released answers, so a change in the clients' problems or strategies shifts them as well
-    as a change in the policy or the reward model.
+    Changes in the clients' questions are changes, too: ``chart.change`` names the cause.
     """
 
-    def __init__(self, settings: MonitorSettings | None = None, reference: Sequence[float] = ()) -> None:
+    def __init__(self, settings: MonitorSettings | None = None) -> None:
         self.settings = settings or MonitorSettings()
-        self._reference = list(reference)
-        self._complete = bool(reference)
-        self._recent: deque[float] = deque(maxlen=self.settings.window)
+        self.chart = ChangeChart(self.settings)
         self._events: dict[Share, deque[bool]] = {
             share: deque(maxlen=self.settings.window) for share in get_args(Share)
         }
 
-    def add(self, observations: Observations) -> None:
-        """Add the observations of a request."""
-        for value in observations.scores:
-            if not self._complete:
-                self._reference.append(value)
-                self._complete = len(self._reference) >= self.settings.reference
-            else:
-                self._recent.append(value)
+    def add(self, observations: Observations, record: GatewayRecord) -> None:
+        """Add a request as it is recorded."""
+        self.chart.add(record)
         for share, happened, times in observations.events:
             self._events[share].extend([happened] * min(times, self.settings.window))
 
@@ -128,72 +99,16 @@ class Monitor:
         limit: float = getattr(bounds, f"{share}_above")
         return value > limit
 
-    def drift(self) -> Drift:
-        """Distance of the latest scores from the reference."""
-        least = self.settings.least
-        if min(len(self._reference), len(self._recent)) < least or not self._complete:
-            return Drift(psi=None, ks=None, ks_critical=None, alarm=False)
-        recent = list(self._recent)
-        psi = stability_index(self._reference, recent, self.settings.bins)
-        ks = kolmogorov_smirnov(self._reference, recent)
-        n, m = len(self._reference), len(recent)
-        critical = math.sqrt(-math.log(0.001 / 2) / 2) * math.sqrt((n + m) / (n * m))
-        return Drift(
-            psi=psi, ks=ks, ks_critical=critical, alarm=psi > self.settings.psi_above and ks > critical
-        )
 
+def resume_monitor(settings: MonitorSettings, log: RecordHistory, *, policy: str) -> Monitor:
+    """A monitor that resumes from a log, so that a change does not become the reference after a restart.
 
-def resume_monitor(settings: MonitorSettings, log: ScoreHistory, *, policy: str, scorer: str) -> Monitor:
-    """A monitor that resumes from a log, so that drifted scores do not become the reference after a restart.
-
-    The windows of scores are restored; the shares start empty. Raises ``StoreError``.
+    The shares start empty. Raises ``StoreError``.
     """
     monitor = Monitor(settings)
-    first = log.scores(policy=policy, scorer=scorer, since=settings.since, limit=settings.reference)
-    last = (first[-1].created, first[-1].request_id) if first else None
-    latest = log.scores(
-        policy=policy, scorer=scorer, since=settings.since, latest=True, limit=settings.window
-    )
-    new = [row for row in latest if last is not None and (row.created, row.request_id) > last]
-    for row in (*first, *new):
-        observations = Observations()
-        observations.score(row.scores)
-        monitor.add(observations)
+    for record in log.history(policy=policy, since=settings.since, first=settings.reference):
+        monitor.chart.add(record)
     return monitor
-
-
-def stability_index(reference: Sequence[float], recent: Sequence[float], bins: int = 10) -> float:
-    """Population stability index Σ (q - p) ln(q / p) over the reference's quantile bins.
-
-    Equal quantiles are one bound, and ``SMOOTHING`` is added to each count. Raises ``ValueError`` for empty
-    samples.
-    """
-    if not reference or not recent:
-        raise ValueError("'reference' and 'recent' must not be empty")
-    ordered = sorted(reference)
-    bounds = sorted({ordered[len(ordered) * k // bins] for k in range(1, bins)})
-    p = _shares(reference, bounds)
-    q = _shares(recent, bounds)
-    return math.fsum((b - a) * math.log(b / a) for a, b in zip(p, q, strict=True))
-
-
-def kolmogorov_smirnov(reference: Sequence[float], recent: Sequence[float]) -> float:
-    """Largest difference of the two empirical distributions. Raises ``ValueError`` for empty samples."""
-    if not reference or not recent:
-        raise ValueError("'reference' and 'recent' must not be empty")
-    first, second = sorted(reference), sorted(recent)
-    return max(
-        abs(bisect_right(first, value) / len(first) - bisect_right(second, value) / len(second))
-        for value in {*first, *second}
-    )
-
-
-def _shares(values: Sequence[float], bounds: Sequence[float]) -> list[float]:
-    counts = [SMOOTHING] * (len(bounds) + 1)
-    for value in values:
-        counts[bisect_right(bounds, value)] += 1
-    total = math.fsum(counts)
-    return [count / total for count in counts]
 
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -264,6 +179,12 @@ class Metrics:
         self.registry.register(_Gauges(lambda: _gauges(admission, monitor, answer_failures)))
         self.registry.register(_Gauges(lambda: _connection_gauges(self.connections)))
 
+    def watch_itself(
+        self, recorder: Recorder, gold: GoldStream | None, threshold: float, fitted_on: str
+    ) -> None:
+        """Also measure what the monitor depends on; ``fitted_on`` says where the threshold comes from."""
+        self.registry.register(_Gauges(lambda: _own_gauges(recorder, gold, threshold, fitted_on)))
+
     def add_usage(self, usage: Usage) -> None:
         """Count tokens."""
         self.tokens.labels("prompt").inc(usage.prompt_tokens)
@@ -318,6 +239,22 @@ def _connection_gauges(table: ConnectionTable) -> Iterator[Metric]:
     yield closed
 
 
+def _own_gauges(
+    recorder: Recorder, gold: GoldStream | None, threshold: float, fitted_on: str
+) -> Iterator[Metric]:
+    yield GaugeMetricFamily("surefoot_record_queue", "Records that wait to be written.", recorder.waiting)
+    bound = GaugeMetricFamily("surefoot_threshold", "A step below this is bad.", labels=["fitted_on"])
+    bound.add_metric([fitted_on], threshold)
+    yield bound
+    if gold is None:
+        return
+    yield CounterMetricFamily("surefoot_gold_queued", "Answers sent to people.", gold.queued)
+    yield CounterMetricFamily("surefoot_gold_lost", "Chosen answers that could not be queued.", gold.lost)
+    if gold.last_label is not None:
+        age = (datetime.now(UTC) - gold.last_label).total_seconds()
+        yield GaugeMetricFamily("surefoot_gold_age_seconds", "Age of people's last label.", age)
+
+
 def _gauges(admission: Admission, monitor: Monitor, answer_failures: Mapping[str, int]) -> Iterator[Metric]:
     failures = CounterMetricFamily(
         "surefoot_answer_failures",
@@ -337,15 +274,16 @@ def _gauges(admission: Admission, monitor: Monitor, answer_failures: Mapping[str
         if value is not None:
             shares.add_metric([share], value)
         alarms.add_metric([share], float(monitor.alarm(share)))
-    drift = monitor.drift()
-    alarms.add_metric(["drift"], float(drift.alarm))
+    change = monitor.chart.change
+    alarms.add_metric(["change"], float(change.alarm))
     yield shares
     yield alarms
-    if drift.psi is not None and drift.ks is not None and drift.ks_critical is not None:
-        yield GaugeMetricFamily(
-            "surefoot_score_psi", "Population stability index of the latest step scores.", drift.psi
-        )
-        yield GaugeMetricFamily("surefoot_score_ks", "Kolmogorov-Smirnov statistic of the same.", drift.ks)
-        yield GaugeMetricFamily(
-            "surefoot_score_ks_critical", "What chance exceeds once in a thousand.", drift.ks_critical
-        )
+    yield GaugeMetricFamily(
+        "surefoot_change_evidence",
+        f"A change is claimed from {monitor.settings.run_length:g}, the requests per false alarm.",
+        change.evidence,
+    )
+    causes = GaugeMetricFamily("surefoot_change_cause", "1 = the change has this cause.", labels=["cause"])
+    for cause in get_args(Cause):
+        causes.add_metric([cause], float(change.cause == cause))
+    yield causes

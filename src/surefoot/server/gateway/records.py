@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
@@ -50,6 +50,33 @@ class SampledTokens(FrozenModel):
         return cls(prompt_ids=result.prompt_token_ids, ids=completion.token_ids, logprobs=logprobs)
 
 
+FlagName = Literal[
+    "first-bad-step",
+    "right-answer-bad-step",
+    "implausible-score",
+    "instruction-to-verifier",
+    "repeated-step",
+    "unsupported-claim",
+    "loophole",
+    "withheld-reasoning",
+]
+"""first-bad-step: the first step that scores below the threshold; right-answer-bad-step: the same in an
+answer that equals the reference or on which most candidates agree; implausible-score: a high score of a text
+unlike all of the monitor's reference; instruction-to-verifier: words to whoever scores the answer;
+repeated-step: an empty or repeated step; unsupported-claim: an identifier that no earlier message has;
+loophole: tests edited, skipped or ended early, or a broken tool rule; withheld-reasoning: reasoning that the
+provider hides."""
+
+
+class AnswerFlag(FrozenModel):
+    """A named warning about an answer."""
+
+    name: FlagName
+    step: int | None = None
+    """Counted from 0; ``None`` for the whole answer."""
+    reason: str
+
+
 class GatewayCandidate(FrozenModel):
     """A solution that the strategy considered, or that the client sent."""
 
@@ -65,6 +92,8 @@ class GatewayCandidate(FrozenModel):
     scores: StepScores | None = None
     reason: str | None = None
     """Why it was rejected, cut or withheld, e.g. ``step 3 below 0.5``."""
+    flags: tuple[AnswerFlag, ...] = ()
+    """Warnings about an answer."""
     tokens: SampledTokens | None = None
     """Tokens of a message that was sampled whole in a session; ``None`` if it was joined from steps or cut at
     a stop text."""
@@ -176,28 +205,40 @@ class RecordStore(Protocol):
         ...
 
 
+class RecordHistory(Protocol):
+    """Earlier requests, from which a monitor resumes; such as ``Database.gateway``."""
+
+    def history(
+        self, *, policy: str, since: datetime | None = None, first: int = 1000, latest: int = 1000
+    ) -> Iterator[GatewayRecord]:
+        """The ``first`` requests since ``since``, then the ``latest`` of the others, oldest first."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
-class ScoredRequest:
-    """Step scores of a request's answers, concatenated."""
+class GoldResult:
+    """What people say of an answer that was chosen at random."""
 
-    created: datetime
+    sample: int
+    """Rises with each sample."""
     request_id: str
-    scores: tuple[float | None, ...]
+    proxy: float
+    right: bool
+    """Whether they found no wrong step."""
+    weight: float
+    """1 / (the chance of being chosen)."""
+    labelled: datetime
 
 
-class ScoreHistory(Protocol):
-    """Scores of earlier answers, from which a monitor resumes; such as ``Database.gateway``."""
+class GoldStore(Protocol):
+    """Queue of random answers for people, such as ``Database.gold``. All block and raise ``StoreError``."""
 
-    def scores(
-        self,
-        *,
-        policy: str,
-        scorer: str,
-        since: datetime | None = None,
-        latest: bool = False,
-        limit: int = 2000,
-    ) -> Sequence[ScoredRequest]:
-        """Scores of the first ``limit`` requests since ``since``, or of the ``latest``, oldest first."""
+    def add(self, project_id: int, record: GatewayRecord, chance: float) -> bool:
+        """Queue a request's answer; ``False`` for one without text or score."""
+        ...
+
+    def results(self, project_id: int) -> Sequence[GoldResult]:
+        """What people have labelled, in the order of the samples."""
         ...
 
 

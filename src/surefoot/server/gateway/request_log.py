@@ -112,6 +112,11 @@ class Recorder:
         self._probe: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="surefoot-record")
 
+    @property
+    def waiting(self) -> int:
+        """Records that wait to be written."""
+        return len(self._waiting)
+
     async def write(self, record: GatewayRecord) -> None:
         """Return when ``record`` is stored. Raises what the log raises for it.
 

@@ -254,14 +254,14 @@ async def _verify(
     elif complete:
         decision = "accept"
     observations = Observations()
-    observations.score(record.scores)
     observations.count("unscored", not complete)
     observations.count("accepted", decision == "accept")
     value = value_of(record.scores, gateway.aggregation)
     candidate = GatewayCandidate(trace=item.trace, chosen=False, choice=None, score=value, scores=record)
-    await gateway.record(entry.success(usage=record.usage, candidates=(candidate,), decision=decision))
+    outcome = entry.success(usage=record.usage, candidates=(candidate,), decision=decision)
+    await gateway.record(outcome)
     gateway.metrics.verdicts.labels(decision).inc()
-    gateway.monitor.add(observations)
+    gateway.monitor.add(observations, outcome)
     return VerifyResponse(
         id=entry.record.request_id,
         created=int(entry.record.created.timestamp()),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 from surefoot.answers import AnswerStyle
 from surefoot.guard.records import GuardSettings
 from surefoot.scores import TraceRule
+from surefoot.server.gateway.records import FlagName
 
 Candidates = Literal["all", "chosen", "none"]
 """Which candidates an answer shows in addition to its text."""
@@ -161,6 +162,16 @@ class ToolGuard(GuardSettings):
         return self
 
 
+class FlagSettings(Settings):
+    """Which warnings are raised, and what they do."""
+
+    enabled: tuple[FlagName, ...] = Field(default=get_args(FlagName), description="Flags that are raised.")
+    withhold: tuple[FlagName, ...] = Field(default=(), description="Flags that keep an answer back.")
+    fail: Literal["open", "closed"] = Field(
+        default="open", description="A check that fails: pass over it, or treat its flag as raised."
+    )
+
+
 class GatewaySettings(Settings):
     """How a :class:`surefoot.server.Gateway` answers, unless a request says otherwise."""
 
@@ -242,6 +253,7 @@ class GatewaySettings(Settings):
         description="The policy takes many calls at the same time, as a server does; else calls are batched.",
     )
     guard: ToolGuard = ToolGuard()
+    flags: FlagSettings = FlagSettings()
     gather_s: float = Field(
         default=0.002,
         ge=0,
@@ -263,20 +275,30 @@ class MonitorSettings(Settings):
         default=None,
         description="When the reference begins, if the log holds earlier answers; default: with the first.",
     )
-    reference: int = Field(
-        default=2000, ge=20, description="Scores of the reference window: the first, unless one is given."
+    reference: int = Field(default=1000, ge=40, description="Requests of the reference: the first ones.")
+    run_length: float = Field(
+        default=10_000,
+        gt=1,
+        description="Fewest requests between two false alarms of a change, on average.",
     )
-    window: int = Field(default=1000, ge=20, description="Latest scores, and latest events of a share.")
-    least: int = Field(default=200, ge=1, description="Scores or events below which nothing is reported.")
-    bins: int = Field(default=10, ge=2, le=100, description="Bins of the population stability index.")
-    psi_above: float = Field(
-        default=0.25,
-        gt=0,
-        description="Alarm of the population stability index; 0.1 to 0.25 is a moderate shift.",
+    gold_share: float = Field(
+        default=0.0, ge=0, le=1, description="Share of the answers that people label, chosen at random."
     )
+    gold_project: int | None = Field(
+        default=None, ge=1, description="Number of the project in whose annotation queue they appear."
+    )
+    gold_poll_s: float = Field(default=30.0, gt=0, description="Seconds between looks for people's labels.")
+    window: int = Field(default=1000, ge=20, description="Latest events of a share.")
+    least: int = Field(default=200, ge=1, description="Events below which a share gives no alarm.")
     accepted_below: float = Field(default=0.2, ge=0, le=1, description="Alarm of the share accepted.")
     abstained_above: float = Field(default=0.3, ge=0, le=1, description="Alarm of the share withheld.")
     unparsed_above: float = Field(
         default=0.3, ge=0, le=1, description="Alarm of the share without an answer."
     )
     unscored_above: float = Field(default=0.1, ge=0, le=1, description="Alarm of the share without a score.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if bool(self.gold_share) != (self.gold_project is not None):
+            raise ValueError("'gold_share' and 'gold_project' need each other: which answers, and where to")
+        return self

@@ -15,6 +15,7 @@ from surefoot.errors import StoreError
 from surefoot.server.store.assignments import Assignments
 from surefoot.server.store.engine import Clock, Connections, connect, utc_now
 from surefoot.server.store.gateway_log import RequestLog
+from surefoot.server.store.gold import GoldSamples
 from surefoot.server.store.held_calls import HeldCalls
 from surefoot.server.store.items import Items
 from surefoot.server.store.keys import Keys
@@ -54,6 +55,7 @@ class Database:
         self.export = ExportRepository(connections)
         self.gateway = RequestLog(connections)
         self.held_calls = HeldCalls(connections)
+        self.gold = GoldSamples(connections)
 
     @property
     def backend(self) -> str:

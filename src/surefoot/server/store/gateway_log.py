@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from surefoot.errors import NotFoundError, StoreError
 from surefoot.records import Trace
-from surefoot.server.gateway.records import GatewayCandidate, GatewayRecord, ScoredRequest
+from surefoot.server.gateway.records import GatewayCandidate, GatewayRecord
 from surefoot.server.store.engine import Repository, insert_new
 from surefoot.server.store.schema import (
     METADATA,
@@ -89,10 +89,11 @@ gateway_candidates = Table(
 
 
 _PING_BYTES: Final = 10_000
+_AT_ONCE: Final = 50
 
 
 class RequestLog(Repository):
-    """The gateway's requests: a ``RecordStore`` and ``ScoreHistory`` of ``surefoot.server``."""
+    """The gateway's requests: a ``RecordStore`` and ``RecordHistory`` of ``surefoot.server``."""
 
     def write_all(self, records: Sequence[GatewayRecord]) -> None:
         """Store requests with their candidates in one transaction: on disk when this returns.
@@ -213,41 +214,24 @@ class RequestLog(Repository):
         with self._connections.read() as connection:
             return rows_of(connection, GatewayRow, query)
 
-    def scores(
-        self,
-        *,
-        policy: str,
-        scorer: str,
-        since: datetime | None = None,
-        latest: bool = False,
-        limit: int = 2000,
-    ) -> list[ScoredRequest]:
-        """Scored answers by ``policy`` and scored solutions that clients sent, by request, oldest first.
+    def history(
+        self, *, policy: str, since: datetime | None = None, first: int = 1000, latest: int = 1000
+    ) -> Iterator[GatewayRecord]:
+        """The ``first`` requests since ``since``, then the ``latest`` of the others, oldest first.
 
-        Those of the first ``limit`` requests since ``since``, or of the latest ones if ``latest``.
+        A few records at a time are in memory.
         """
-        g, c = gateway_requests.c, gateway_candidates.c
-        conditions = [g.policy == policy, g.scorer == scorer]
-        if since is not None:
-            conditions.append(g.created >= since)
-        order = (g.created.desc(), g.id.desc()) if latest else (g.created, g.id)
-        requests = select(g.id, g.created).where(*conditions).order_by(*order).limit(limit).subquery()
-        query = (
-            select(requests.c.created, requests.c.id, c.payload)
-            .join(requests, requests.c.id == c.request_id)
-            .where(c.chosen | c.from_client)
-            .order_by(requests.c.created, requests.c.id, c.position)
-        )
-        scores: dict[tuple[datetime, str], list[float | None]] = {}
+        g = gateway_requests.c
+        conditions = [g.policy == policy, *([g.created >= since] if since is not None else [])]
+        query = select(g.id).where(*conditions)
         with self._connections.read() as connection:
-            for moment, request_id, payload in connection.execute(query):
-                candidate = GatewayCandidate.model_validate_json(payload)
-                if candidate.scores is not None:
-                    scores.setdefault((moment, request_id), []).extend(candidate.scores.scores)
-        return [
-            ScoredRequest(created=moment, request_id=request_id, scores=tuple(values))
-            for (moment, request_id), values in scores.items()
-        ]
+            ids = list(connection.scalars(query.order_by(g.created, g.id).limit(first)))
+            last = list(connection.scalars(query.order_by(g.created.desc(), g.id.desc()).limit(latest)))
+        ids = list(dict.fromkeys([*ids, *reversed(last)]))
+        for start in range(0, len(ids), _AT_ONCE):
+            some = ids[start : start + _AT_ONCE]
+            records = self._records(select(g.id, g.payload).where(g.id.in_(some)))
+            yield from sorted(records, key=lambda record: some.index(record.request_id))
 
 
 _COMPUTED = ("request_id", "failed", "candidates", "tokens", "session", "turn")

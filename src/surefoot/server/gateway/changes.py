@@ -1,0 +1,306 @@
+"""Has anything changed, and what? A chart of signals of each request, and the cause that they point to.
+
+Causes act in an order: the questions, the server that answers, the policy's text, the parser of steps and
+answers, the score, and what people say of the same answer. The cause is the first of them that changed:
+
+- *new questions*: length or words of the prompts.
+- *changed upstream*: failures, empty or cut-off answers, or other token counts of unchanged texts.
+- *broken parser*: answers without final answer or scores, or steps cut elsewhere, from unchanged texts.
+- *gamed scorer*: proxy minus gold (score less people's labels) rose, by more than twice the score's fall.
+- *new policy*: texts or scores changed, and people's labels changed with the scores.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_left, bisect_right
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from surefoot.records import Problem
+from surefoot.scores import is_scored
+from surefoot.server.gateway.records import GatewayCandidate, GatewayRecord
+from surefoot.server.gateway.settings import MonitorSettings
+from surefoot.stats.e_detector import EDetector, FloatArray
+
+Cause = Literal["new questions", "changed upstream", "broken parser", "gamed scorer", "new policy", "unknown"]
+
+_SIGNALS: Final[Mapping[str, Cause]] = {
+    "prompt length": "new questions",
+    "prompt words": "new questions",
+    "failed": "changed upstream",
+    "empty": "changed upstream",
+    "cut off": "changed upstream",
+    "tokens per character": "changed upstream",
+    "without answer": "broken parser",
+    "unscored": "broken parser",
+    "step length": "broken parser",
+    "step ends": "broken parser",
+    "answer length": "new policy",
+    "answer words": "new policy",
+    "score": "new policy",
+    "proxy minus gold": "gamed scorer",
+}
+_NAMES: Final = tuple(_SIGNALS)
+_WORDS: Final = {"prompt words": "prompt", "answer words": "answer", "step ends": "ends"}
+_TEXTS: Final = frozenset({"answer length", "answer words"})
+_CERTAIN: Final = frozenset({"failed", "empty", "cut off"})
+_SHARES: Final = frozenset({"failed", "empty", "cut off", "without answer", "unscored"})
+"""Signals that are 0 or 1; the others but the last are ranked among the reference."""
+_WORD = re.compile(r"\w+|[^\w\s]")
+_CHARACTERS = 4000
+_VOCABULARY = 20_000
+_STANDARD_ERRORS = 2.0
+"""Half width of the interval that a mean of the reference has, in the chart."""
+_CLEAR = 3.5
+"""Standard errors from which a signal counts as changed when the cause is looked for."""
+_KEPT = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """State of the chart."""
+
+    evidence: float
+    """A change is claimed from ``MonitorSettings.run_length`` on."""
+    alarm: bool
+    requests: int
+    """Answered since the change, by estimate; 0 without an alarm."""
+    cause: Cause | None
+    signals: Mapping[str, float]
+    """Changed signals, in standard errors; empty without an alarm."""
+
+
+class ChangeChart:
+    """The first ``settings.reference`` requests are the reference; the chart follows the others."""
+
+    def __init__(self, settings: MonitorSettings) -> None:
+        self.settings = settings
+        self._waiting: list[dict[str, Any]] = []
+        self._gold: list[tuple[float, float]] = []
+        self._fitted: _Reference | None = None
+        self._rows: deque[FloatArray] = deque(maxlen=_KEPT)
+        self._scores: deque[float] = deque(maxlen=_KEPT)
+        self._new_gold: deque[tuple[float, float]] = deque(maxlen=_KEPT)
+        self._since: int | None = None
+
+    def add(self, record: GatewayRecord) -> None:
+        """Add an answered or failed request; requests that clients got wrong are passed over."""
+        if (seen := signals_of(record)) is None:
+            return
+        if self._fitted is None:
+            self._waiting.append(seen)
+            if len(self._waiting) >= self.settings.reference:
+                self._fitted = _Reference(self._waiting, self._gold, self.settings.run_length)
+                self._waiting = []
+            return
+        row = self._fitted.row(seen)
+        if self._new_gold:
+            row[-1] = self._fitted.weighted(*self._new_gold.popleft())
+        self._rows.append(row)
+        self._scores.append(seen["score"])
+        self._fitted.chart.add(row)
+        if self._since is not None:
+            self._since += 1
+        elif self._fitted.chart.evidence >= self.settings.run_length:
+            self._since = len(self._rows) - self._fitted.chart.change_point(np.array(self._rows))
+
+    def add_gold(self, proxy: float, right: bool, weight: float = 1.0) -> None:
+        """Add an answer's score in [0, 1], and whether people found all its steps right.
+
+        ``weight`` is 1 / (the chance of being sent to people). Charted with the next request.
+        """
+        if not (0 <= proxy <= 1 and math.isfinite(weight) and weight >= 1):
+            raise ValueError(f"a proxy lies in [0, 1] and a weight is at least 1, not {proxy} and {weight}")
+        (self._gold if self._fitted is None else self._new_gold).append(((proxy - right + 1) / 2, weight))
+
+    def ranks(self, problem: Problem, candidate: GatewayCandidate) -> dict[str, float]:
+        """Ranks of an answer's signals among the reference, in [0, 1]; empty before it is complete."""
+        if self._fitted is None:
+            return {}
+        row = self._fitted.row(_answer_signals(problem, candidate))
+        return {name: float(rank) for name, rank in zip(_NAMES, row, strict=True) if not math.isnan(rank)}
+
+    @property
+    def fitted(self) -> bool:
+        """Whether the reference is complete."""
+        return self._fitted is not None
+
+    @property
+    def alarm(self) -> bool:
+        """Whether a change is claimed."""
+        return self._since is not None
+
+    @property
+    def change(self) -> Change:
+        """The state, with the cause by all requests since the change."""
+        if self._fitted is None or self._since is None:
+            evidence = self._fitted.chart.evidence if self._fitted else 0.0
+            return Change(evidence=evidence, alarm=False, requests=0, cause=None, signals={})
+        rows = np.array(self._rows)[-self._since :]
+        changed = self._fitted.changed(rows)
+        fall = self._fitted.mean_score - _mean(list(self._scores)[-self._since :])
+        rise = 2 * (_mean(rows[:, -1]) - self._fitted.means[-1])
+        return Change(
+            evidence=self._fitted.chart.evidence,
+            alarm=True,
+            requests=self._since,
+            cause=_cause(changed, gamed=bool(rise > 2 * max(fall, 0.0))),
+            signals={name: z for name, z in changed.items() if abs(z) >= _CLEAR},
+        )
+
+
+class _Reference:
+    """Distribution of each signal before any change, and the chart that compares with it."""
+
+    def __init__(
+        self, seen: Sequence[Mapping[str, Any]], gold: Sequence[tuple[float, float]], run_length: float
+    ) -> None:
+        # words are counted in the first half, as a text's own words are never surprising
+        first, second = seen[: len(seen) // 2], seen[len(seen) // 2 :]
+        self._counts: dict[str, Counter[str]] = {
+            part: Counter(word for row in first for word in row[part]) for part in _WORDS.values()
+        }
+        for counts in self._counts.values():
+            for word, _ in counts.most_common()[_VOCABULARY:]:
+                del counts[word]
+        self._largest_weight = max((weight for _, weight in gold), default=1.0)
+        raw = [self._raw(row) for row in second]
+        self._sorted = {
+            name: sorted(row[name] for row in raw if not math.isnan(row[name]))
+            for name in _NAMES[:-1]
+            if name not in _SHARES
+        }
+        self.mean_score = _mean([row["score"] for row in raw])
+        table = np.array([self._placed(row) for row in raw])
+        observed = ~np.isnan(table)
+        self.counts = observed.sum(axis=0)
+        filled = np.where(observed, table, 0.0)
+        n = np.maximum(self.counts, 1)
+        self.means = np.where(self.counts > 0, filled.sum(axis=0) / n, 0.5)
+        spread = np.where(observed, (table - self.means) ** 2, 0.0).sum(axis=0) / n
+        if gold:
+            values, weights = np.array(gold).T
+            self.means[-1] = np.average(values, weights=weights)
+            spread[-1] = np.average((values - self.means[-1]) ** 2, weights=weights)
+            self.counts[-1] = round(weights.sum() ** 2 / (weights**2).sum())
+        self.variances = np.maximum(spread, 1 / np.maximum(self.counts, 4))
+        errors = _STANDARD_ERRORS * np.sqrt(self.variances / np.maximum(self.counts, 1))
+        absent = self.counts < 20  # such as scores without a reward model
+        low = np.where(absent, 0.0, self.means - errors)
+        high = np.where(absent, 1.0, self.means + errors)
+        self.chart = EDetector(low.tolist(), high.tolist(), run_length=run_length)
+
+    def row(self, seen: Mapping[str, Any]) -> FloatArray:
+        """The signals of a request, [signals] in [0, 1]."""
+        return np.array(self._placed(self._raw(seen)))
+
+    def weighted(self, value: float, weight: float) -> float:
+        """A gold label's signal such that its mean moves as the mean over all requests does."""
+        return float(self.means[-1] + (value - self.means[-1]) * min(weight / self._largest_weight, 1.0))
+
+    def changed(self, rows: FloatArray) -> dict[str, float]:
+        """Standard errors by which the means of ``rows`` [T, signals] differ from the reference."""
+        counts = (~np.isnan(rows)).sum(axis=0)
+        usable = (counts > 0) & (self.counts >= 20)
+        means = np.nansum(rows, axis=0) / np.maximum(counts, 1)
+        error = np.sqrt(self.variances * (1 / np.maximum(counts, 1) + 1 / np.maximum(self.counts, 1)))
+        return {
+            name: float(z)
+            for name, z, use in zip(_NAMES, (means - self.means) / error, usable, strict=True)
+            if use
+        }
+
+    def _raw(self, seen: Mapping[str, Any]) -> dict[str, float]:
+        surprise = {name: _surprise(seen[part], self._counts[part]) for name, part in _WORDS.items()}
+        return {**seen, **surprise}
+
+    def _placed(self, raw: Mapping[str, float]) -> list[float]:
+        """Shares as they are, the others as their rank in the reference."""
+        return [
+            raw[name] if name in _SHARES else _rank(raw[name], self._sorted[name]) for name in _NAMES[:-1]
+        ] + [math.nan]
+
+
+def _rank(value: float, ordered: Sequence[float]) -> float:
+    if math.isnan(value) or not ordered:
+        return math.nan
+    return (bisect_left(ordered, value) + bisect_right(ordered, value)) / 2 / len(ordered)
+
+
+def _surprise(words: Sequence[str], counts: Counter[str]) -> float:
+    """Mean of -log2 of the words' shares in the reference."""
+    if not words:
+        return math.nan
+    total = counts.total() + len(counts) + 1
+    return sum(-math.log2((counts[word] + 1) / total) for word in words) / len(words)
+
+
+def signals_of(record: GatewayRecord) -> dict[str, Any] | None:
+    """Signals of a request, NaN where they do not apply, with the words of prompt and answer.
+
+    ``None`` for a request that failed by its client's fault.
+    """
+    if 400 <= record.status < 500:
+        return None
+    best = next((one for one in record.candidates if one.chosen or one.choice is None), None)
+    sampled = [one for one in record.candidates if one.choice is not None]
+    written = sum(len(one.trace.text or "") * one.weight for one in sampled)
+    signals = _answer_signals(record.problem, best) | {
+        "failed": float(record.status >= 500),
+        "tokens per character": record.usage.completion_tokens / written if written else math.nan,
+    }
+    return signals if record.strategy else signals | {"without answer": math.nan}
+
+
+def _answer_signals(problem: Problem | None, best: GatewayCandidate | None) -> dict[str, Any]:
+    trace = best.trace if best else None
+    text = "" if trace is None else trace.text or (trace.messages[-1].content or "" if trace.messages else "")
+    steps = len(trace.steps) if trace is not None else 0
+    prompt = problem.text if problem is not None else ""
+    return {
+        "prompt": _WORD.findall(prompt[:_CHARACTERS]),
+        "answer": _WORD.findall(text[:_CHARACTERS]),
+        "ends": [word for n in range(steps) for word in _ends(trace.step_text(n))] if trace else [],
+        "prompt length": float(len(prompt)) if prompt else math.nan,
+        "failed": math.nan,
+        "empty": float(trace is not None and not text.strip()),
+        "cut off": float(trace is not None and trace.cut_off),
+        "tokens per character": math.nan,
+        "without answer": float(trace.answer is None) if trace is not None else math.nan,
+        "unscored": float(not is_scored(best.new_scores, "min")) if best and best.scores else math.nan,
+        "step length": len(text) / steps if steps else math.nan,
+        "answer length": float(len(text)) if text else math.nan,
+        "score": best.score if best and best.score is not None else math.nan,
+    }
+
+
+def _ends(step: str) -> list[str]:
+    """The first and the last word of a step, marked as such."""
+    words = _WORD.findall(step[:_CHARACTERS])
+    return [f"^{words[0]}", f"{words[-1]}$"] if words else []
+
+
+def _mean(values: Sequence[float] | FloatArray) -> float:
+    known = np.asarray(values)[~np.isnan(values)]
+    return float(known.mean()) if len(known) else 0.0
+
+
+def _cause(changed: Mapping[str, float], *, gamed: bool) -> Cause:
+    """The first cause in the order of their action that explains the signals."""
+    clear = {name for name, z in changed.items() if abs(z) >= _CLEAR}
+    causes = {_SIGNALS[name] for name in clear}
+    if "new questions" in causes:
+        return "new questions"
+    if clear & _CERTAIN or ("changed upstream" in causes and not clear & _TEXTS):
+        return "changed upstream"
+    if "broken parser" in causes and not clear & _TEXTS:
+        return "broken parser"
+    if changed.get("proxy minus gold", 0) >= _CLEAR and gamed:
+        return "gamed scorer"
+    return "new policy" if clear & {*_TEXTS, "score"} else "unknown"

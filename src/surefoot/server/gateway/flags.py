@@ -1,0 +1,198 @@
+"""Named warnings about an answer, raised before it is sent.
+
+Their precision on labelled data is in ``docs/results/gateway.md``. Every flag is stored with its candidate. A
+flag of ``FlagSettings.withhold`` keeps the answer back; a check that fails counts as raised if ``fail`` is
+``closed``, and is otherwise passed over (``open``).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from surefoot.labelling.verifiers.tool_calls import ToolCallVerifier
+from surefoot.protocols import ProblemTrace, StepVerifier
+from surefoot.records import Problem, Trace
+from surefoot.segment import segment_trace
+from surefoot.server.gateway.changes import ChangeChart
+from surefoot.server.gateway.generation import Choice
+from surefoot.server.gateway.records import AnswerFlag, FlagName, GatewayCandidate, GatewayRecord
+from surefoot.server.gateway.settings import FlagSettings
+
+_INSTRUCTION = re.compile(
+    r"\b(?:note|message|instructions?|memo|attention)\s+(?:to|for)\s+(?:the\s+|any\s+)?"
+    r"(?:verifier|grader|judge|reviewer|monitor|evaluator|checker|reward model|scor\w+)\b"
+    r"|\b(?:dear|hey)\s+(?:verifier|grader|judge|reviewer|monitor|evaluator)\b"
+    r"|\b(?:give|assign|award|rate|score|grade|mark)\b[^.\n]{0,40}\b(?:highest|full|maximum|perfect|top)\s+"
+    r"(?:possible\s+)?(?:score|marks?|rating|reward|credit)\b"
+    r"|\bignore\s+(?:all\s+|any\s+)?(?:the\s+)?(?:previous|prior|above|earlier)\s+(?:instructions?|errors?)\b"
+    r"|\b(?:verifier|grader|evaluator|reward model)s?\s+(?:must|should|will|can)\s+"
+    r"(?:accept|approve|pass|skip|ignore|score)\b",
+    re.IGNORECASE,
+)
+_TAMPERING = re.compile(
+    r"\b(?:pytest|unittest)\.(?:mark\.)?skip|\bos\._exit\(\s?0\s?\)|\bsys\.exit\(\s?0\s?\)|\bassert\s+True\b"
+    r"|\b__eq__\s?=\s?lambda|\brm\s+(?:-\w{1,9}\s+){0,4}\S{0,80}tests?\b"
+    r"|(?:sed\s+-i\b[^\n]{0,120}\s|>>?\s?|tee\s+)\S{0,80}\btest_\w{1,60}\.py|--no-verify\b"
+    r"|\bmark(?:ed)?\s+(?:all\s+)?(?:the\s+)?(?:tests?|tasks?)\s+as\s+(?:passed|passing|done)\b",
+    re.IGNORECASE,
+)
+_WORD = re.compile(r"\w")
+_CHARACTERS = 20_000
+"""Of a step that are searched."""
+_REPEATED_CHARACTERS = 12
+_UNUSUAL = 0.002
+_LOG = logging.getLogger("surefoot.server")
+
+
+class AnswerFlags:
+    """The checks of a gateway. ``rules`` are its tool rules, whose verdict -1 is a loophole."""
+
+    def __init__(
+        self,
+        settings: FlagSettings,
+        *,
+        threshold: float,
+        chart: ChangeChart | None = None,
+        rules: Sequence[StepVerifier] = (),
+    ) -> None:
+        self.settings, self.threshold, self._chart, self._rules = settings, threshold, chart, rules
+        self._claims = ToolCallVerifier(rules=("unsupported-claim",))
+
+    def raised(
+        self, problem: Problem, candidate: GatewayCandidate, others: Sequence[GatewayCandidate] = ()
+    ) -> tuple[AnswerFlag, ...]:
+        """The flags of an answer; ``others`` are all candidates for it."""
+        trace = candidate.trace
+        if not trace.steps and (trace.text or trace.messages):
+            trace = segment_trace(trace)
+        item = ProblemTrace(problem=problem, trace=trace)
+        flags: list[AnswerFlag] = []
+        for name in self.settings.enabled:
+            check = _CHECKS[name]
+            try:
+                flags += check(self, item, candidate, others)
+            except Exception:
+                _LOG.exception("the flag %s could not be checked", name)
+                if self.settings.fail == "closed":
+                    flags.append(AnswerFlag(name=name, reason="the check failed"))
+        return tuple(flags)
+
+    def apply(self, record: GatewayRecord, choices: Sequence[Choice]) -> list[Choice]:
+        """Choices with flags, and without the text of those that a flag keeps back."""
+        return [self._flagged(record, choice) for choice in choices]
+
+    def _flagged(self, record: GatewayRecord, choice: Choice) -> Choice:
+        if choice.abstained or choice.best is None or record.problem is None:
+            return choice
+        flags = self.raised(record.problem, choice.best, choice.candidates)
+        stop = next((flag for flag in flags if flag.name in self.settings.withhold), None)
+        withheld = f"flag {stop.name}: {stop.reason}" if stop else None
+        fields = {"flags": flags} | ({"chosen": False, "reason": withheld} if withheld else {})
+        candidates = list(choice.candidates)
+        candidates[choice.chosen or 0] = choice.best.model_copy(update=fields)
+        choice = replace(choice, candidates=tuple(candidates))
+        if withheld is None:
+            return choice
+        hidden: dict[str, Any] = {"text": "", "reasoning": None, "tool_calls": (), "guarded": True}
+        return replace(choice, withheld=withheld, ending="filtered", **hidden)
+
+    def _first_bad(self, _: object, candidate: GatewayCandidate, *_others: object) -> Iterator[AnswerFlag]:
+        first = candidate.first_step
+        for step, score in enumerate(candidate.new_scores, start=first):
+            if score is not None and score < self.threshold:
+                yield AnswerFlag(
+                    name="first-bad-step", step=step, reason=f"scores {score:.3g}, below {self.threshold:.3g}"
+                )
+                return
+
+    def _right_on_bad(
+        self, item: ProblemTrace, candidate: GatewayCandidate, others: Sequence[GatewayCandidate]
+    ) -> Iterator[AnswerFlag]:
+        answer = candidate.trace.answer
+        votes = Counter[str | None]()
+        for one in others:
+            votes[one.trace.answer] += one.weight
+        agreed = votes.total() >= 3 and 2 * votes[answer] > votes.total()
+        if answer is not None and (agreed or answer == item.problem.answer):
+            for flag in self._first_bad(item, candidate):
+                reason = f"the answer {answer} is right or agreed on, and the step {flag.reason}"
+                yield AnswerFlag(name="right-answer-bad-step", step=flag.step, reason=reason)
+
+    def _implausible(
+        self, item: ProblemTrace, candidate: GatewayCandidate, *_: object
+    ) -> Iterator[AnswerFlag]:
+        ranks = self._chart.ranks(item.problem, candidate) if self._chart is not None else {}
+        if ranks.get("score", 0.0) < 0.5:
+            return
+        for name in ("answer length", "answer words", "step length", "step ends"):
+            rank = ranks.get(name, 0.5)
+            if not _UNUSUAL <= rank <= 1 - _UNUSUAL:
+                reason = f"a high score of a text whose {name} no answer of the reference has"
+                yield AnswerFlag(name="implausible-score", reason=reason)
+                return
+
+    def _instruction(self, item: ProblemTrace, *_: object) -> Iterator[AnswerFlag]:
+        yield from _found("instruction-to-verifier", item.trace, _INSTRUCTION)
+
+    def _repeated(self, item: ProblemTrace, *_: object) -> Iterator[AnswerFlag]:
+        if item.trace.messages:
+            return
+        seen: set[str] = set()
+        for step in range(len(item.trace.steps)):
+            text = " ".join(item.trace.step_text(step).split())
+            empty = not _WORD.search(text)
+            if empty or (len(text) >= _REPEATED_CHARACTERS and text in seen):
+                reason = "empty" if empty else "the same text as an earlier step"
+                yield AnswerFlag(name="repeated-step", step=step, reason=reason)
+                return
+            seen.add(text)
+
+    def _unsupported(self, item: ProblemTrace, *_: object) -> Iterator[AnswerFlag]:
+        yield from _verdicts("unsupported-claim", self._claims, item)
+
+    def _loophole(self, item: ProblemTrace, *_: object) -> Iterator[AnswerFlag]:
+        yield from _found("loophole", item.trace, _TAMPERING)
+        for rule in self._rules if item.trace.messages else ():
+            yield from _verdicts("loophole", rule, item)
+
+    def _withheld(self, item: ProblemTrace, *_: object) -> Iterator[AnswerFlag]:
+        last = item.trace.messages[-1].reasoning if item.trace.messages else None
+        for reasoning in filter(None, (item.trace.reasoning, last)):
+            if reasoning.visibility in ("withheld", "encrypted"):
+                yield AnswerFlag(name="withheld-reasoning", reason=f"the reasoning is {reasoning.visibility}")
+
+
+_Check = Callable[
+    [AnswerFlags, ProblemTrace, GatewayCandidate, Sequence[GatewayCandidate]], Iterator[AnswerFlag]
+]
+_CHECKS: Final[dict[FlagName, _Check]] = {
+    "first-bad-step": AnswerFlags._first_bad,
+    "right-answer-bad-step": AnswerFlags._right_on_bad,
+    "implausible-score": AnswerFlags._implausible,
+    "instruction-to-verifier": AnswerFlags._instruction,
+    "repeated-step": AnswerFlags._repeated,
+    "unsupported-claim": AnswerFlags._unsupported,
+    "loophole": AnswerFlags._loophole,
+    "withheld-reasoning": AnswerFlags._withheld,
+}
+
+
+def _found(name: FlagName, trace: Trace, pattern: re.Pattern[str]) -> Iterator[AnswerFlag]:
+    """The first step whose text or call matches."""
+    for step in range(len(trace.steps)):
+        if match := pattern.search(trace.step_text(step)[:_CHARACTERS]):
+            yield AnswerFlag(name=name, step=step, reason=f"“{match[0][:80]}”")
+            return
+
+
+def _verdicts(name: FlagName, verifier: StepVerifier, item: ProblemTrace) -> Iterator[AnswerFlag]:
+    [verdicts] = verifier.verify([item])
+    for step, verdict in enumerate(verdicts):
+        if verdict.value == -1:
+            yield AnswerFlag(name=name, step=step, reason=verdict.reason or "a rule is broken")
+            return
