@@ -21,6 +21,7 @@ from surefoot.server.gateway.settings import (
     FlagSettings,
     GatewaySettings,
     MonitorSettings,
+    OutboxSettings,
     ServerSettings,
     ToolGuard,
     is_loopback,
@@ -62,6 +63,7 @@ _GATEWAY = OptionGroup(
         "gather_s",
         "guard",
         *(f"flags.{name}" for name in FlagSettings.model_fields),
+        *(f"outbox.{name}" for name in OutboxSettings.model_fields),
     ),
 )
 _GUARD = OptionGroup(
@@ -191,6 +193,7 @@ class Serve(Command):
             verifiers=verifiers,
             holds=None if self.pages is False else db.held_calls,
             gold=db.gold,
+            incidents=db.incidents,
             continues=continuation.confirmed,
         )
 
@@ -354,15 +357,22 @@ class AddUser(DatabaseCommand):
 class Prune(DatabaseCommand):
     """Delete old answers of the gateway, with all their candidates, and held calls.
 
+    Answers of a project are also deleted after its own `retention_days`.
+
     Example: `surefoot serve prune --older-than 90`
     """
 
     older_than: float = Field(ge=0, description="Age in days; older answers are deleted.")
 
     def run(self) -> None:
-        limit, deleted = datetime.now(UTC) - timedelta(days=self.older_than), 0
+        at, deleted = datetime.now(UTC), 0
+        limit = at - timedelta(days=self.older_than)
         with self.open() as db:
             while count := db.gateway.prune(limit):
                 deleted += count
+            for project in db.projects.list(archived=True):
+                if days := project.protocol.retention_days:
+                    while count := db.gateway.prune(at - timedelta(days=days), project_id=project.id):
+                        deleted += count
             held = db.held_calls.prune(limit)
         note(f"{deleted} requests and {held} held calls deleted")

@@ -424,14 +424,14 @@ def _events(result: TraceResults) -> Iterator[dict[str, Any]]:
         attributes |= {"gen_ai.response.id": responses[span]} if span in responses else {}
         for label in step["labels"]:
             name = f"{label['source']}.{label['kind']}"
-            yield _event(trace_id, span, name, label["value"], label["reason"], attributes)
+            yield evaluation_event(trace_id, span, name, label["value"], label["reason"], attributes)
         for scorer, score in step["scores"].items():
-            yield _event(trace_id, span, f"{scorer}.step", score, None, attributes)
+            yield evaluation_event(trace_id, span, f"{scorer}.step", score, None, attributes)
     last = next((span for span in reversed(spans) if span), None)
-    yield _event(trace_id, last, "surefoot.trace", result.summary, result.explanation, {})
+    yield evaluation_event(trace_id, last, "surefoot.trace", result.summary, result.explanation, {})
 
 
-def _event(
+def evaluation_event(
     trace_id: str,
     span_id: str | None,
     name: str,
@@ -439,6 +439,7 @@ def _event(
     explanation: str | None,
     attributes: Mapping[str, Any],
 ) -> dict[str, Any]:
+    """A ``gen_ai.evaluation.result`` event, as an OTLP log record."""
     attributes = {"gen_ai.evaluation.name": name, **attributes}
     attributes |= {} if value is None else {"gen_ai.evaluation.score.value": float(value)}
     attributes |= {} if explanation is None else {"gen_ai.evaluation.explanation": explanation}
@@ -450,8 +451,13 @@ def _event(
         "severityNumber": 9,
         "traceId": trace_id,
         **({} if span_id is None else {"spanId": span_id}),
-        "attributes": [{"key": key, "value": _as_otlp_value(item)} for key, item in attributes.items()],
+        "attributes": otlp_attributes(attributes),
     }
+
+
+def otlp_attributes(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Attributes in OTLP's form."""
+    return [{"key": key, "value": _as_otlp_value(item)} for key, item in attributes.items()]
 
 
 def _as_otlp_value(value: Any) -> dict[str, Any]:

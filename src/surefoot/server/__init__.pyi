@@ -4,6 +4,7 @@ from .gateway.app import make_server as make_server
 from .gateway.changes import Change as Change
 from .gateway.changes import signals_of as signals_of
 from .gateway.errors import ApiError as ApiError
+from .gateway.flags import AnswerFlags as AnswerFlags
 from .gateway.gateway import Gateway as Gateway
 from .gateway.monitor import Monitor as Monitor
 from .gateway.monitor import resume_monitor as resume_monitor
@@ -24,6 +25,7 @@ from .gateway.sessions import Conversation as Conversation
 from .gateway.sessions import ConversationTurn as ConversationTurn
 from .gateway.sessions import session_conversations as session_conversations
 from .gateway.sessions import turn_reward as turn_reward
+from .gateway.settings import FlagSettings as FlagSettings
 from .gateway.settings import GatewaySettings as GatewaySettings
 from .gateway.settings import MonitorSettings as MonitorSettings
 from .gateway.settings import ServerLimits as ServerLimits

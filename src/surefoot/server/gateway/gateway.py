@@ -34,8 +34,16 @@ from surefoot.server.gateway.flags import AnswerFlags
 from surefoot.server.gateway.generation import Choice, Generator, usage_of
 from surefoot.server.gateway.gold import GoldStream
 from surefoot.server.gateway.monitor import Metrics, Monitor, Observations
+from surefoot.server.gateway.outbox import Outbox, redacted
 from surefoot.server.gateway.plan import DEFAULT, PLAIN, Plan, Planner, UsageMeter
-from surefoot.server.gateway.records import GatewayRecord, GoldStore, HeldCall, HoldStore, RecordStore
+from surefoot.server.gateway.records import (
+    GatewayRecord,
+    GoldStore,
+    HeldCall,
+    HoldStore,
+    IncidentStore,
+    RecordStore,
+)
 from surefoot.server.gateway.request_log import LogEntry, Recorder, log_unavailable
 from surefoot.server.gateway.responses import ResponseWriter
 from surefoot.server.gateway.schemas import StrategyOptions
@@ -61,9 +69,9 @@ class Gateway:
     and stays open; ``monitor`` watches the scores for drift. ``verifiers`` are the guard's rules if
     ``settings.guard`` is enabled, and ``holds``, such as ``Database.held_calls``, stores calls that wait for
     people; without it they are rejected. ``gold``, such as ``Database.gold``, gets a random share of answers
-    for people to label. ``continues`` says whether the policy can continue a text; otherwise
-    strategies step by step are not offered, and asked for they write solutions in one piece. Raises
-    :class:`surefoot.server.gateway.errors.ApiError` if the default strategy is impossible.
+    for people to label, and alarms open ``incidents``. ``continues`` says whether the policy can continue a
+    text; otherwise strategies step by step are not offered, and asked for they write solutions in one piece.
+    Raises :class:`surefoot.server.gateway.errors.ApiError` if the default strategy is impossible.
     """
 
     def __init__(
@@ -78,6 +86,7 @@ class Gateway:
         verifiers: Sequence[StepVerifier] = (),
         holds: HoldStore | None = None,
         gold: GoldStore | None = None,
+        incidents: IncidentStore | None = None,
         continues: bool = True,
     ) -> None:
         self.settings, self.limits = settings or GatewaySettings(), limits or ServerLimits()
@@ -98,6 +107,7 @@ class Gateway:
         )
         share = self.monitor.settings.gold_share
         self.gold = GoldStream(gold, self.monitor.settings, self.monitor.chart) if gold and share else None
+        self.outbox = Outbox(self.settings.outbox, incidents)
         self.metrics = Metrics(self.admission, self.monitor, self.checker.failures)
         self.recorder = Recorder(log, on_loss=self.metrics.log_failures.inc)
         trust = getattr(getattr(scorer, "card", None), "trust", None)
@@ -210,16 +220,25 @@ class Gateway:
             record = entry.success(choices, usage=usage_of(choices))
             await self.record(record)
             self.metrics.add_choices(plan.strategy.family, choices)
-            self._watch(observations, record)
+            self.watch(observations, record)
             return choices
 
         with self.failures_recorded(entry, plan.meter, writer.sent if writer else {}):
             return await self.run_in_slot(slot, generate_and_record)
 
-    def _watch(self, observations: Observations, record: GatewayRecord) -> None:
+    def _stored(self, record: GatewayRecord) -> GatewayRecord:
+        names, patterns = self.settings.redact, self.settings.redact_patterns
+        return redacted(record, names, patterns) if names or patterns else record
+
+    def watch(self, observations: Observations, record: GatewayRecord) -> None:
+        """Add a request to the monitor, offer it to people, and send it and new alarms on."""
         self.monitor.add(observations, record)
+        self.outbox.export(record)
+        alarms, change = self.monitor.alarms, self.monitor.chart.change
+        details = {"cause": change.cause, "signals": dict(change.signals), "request_id": record.request_id}
+        self.outbox.alerts(alarms, details)
         if self.gold is not None:
-            self.gold.offer(record)
+            self.gold.offer(self._stored(record))
 
     async def score(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """Step scores, in a batch with other clients' items. Raises :class:`ApiError` without a scorer."""
@@ -236,7 +255,7 @@ class Gateway:
         Raises :class:`ApiError`: 503 if the log is unavailable, else 500.
         """
         try:
-            await self.recorder.write(record)
+            await self.recorder.write(self._stored(record))
         except UnavailableError as error:
             self.metrics.log_failures.inc()
             _LOG.warning("an answer could not be recorded: %s", error)
@@ -265,8 +284,8 @@ class Gateway:
             elif not isinstance(error, Exception):
                 raise
             record = entry.failure(status, reason, meter.usage, sent)
-            self.recorder.note(record)
-            self.monitor.add(Observations(), record)
+            self.recorder.note(self._stored(record))
+            self.watch(Observations(), record)
             raise
 
     async def open(self) -> None:
@@ -295,6 +314,7 @@ class Gateway:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self.batcher.close()
         await self.recorder.close()
+        await self.outbox.close()
         if self.gold is not None:
             await self.gold.close()
         await self._connections.aclose()

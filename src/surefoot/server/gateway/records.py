@@ -230,6 +230,14 @@ class GoldResult:
     labelled: datetime
 
 
+class IncidentStore(Protocol):
+    """Where alarms open incidents, such as ``Database.incidents``."""
+
+    def open(self, title: str, by: str, *, request_id: str | None = None, alert: str | None = None) -> int:
+        """Open an incident, or add to the open one of the same alarm; its number. Raises ``StoreError``."""
+        ...
+
+
 class GoldStore(Protocol):
     """Queue of random answers for people, such as ``Database.gold``. All block and raise ``StoreError``."""
 

@@ -261,7 +261,7 @@ async def _verify(
     outcome = entry.success(usage=record.usage, candidates=(candidate,), decision=decision)
     await gateway.record(outcome)
     gateway.metrics.verdicts.labels(decision).inc()
-    gateway.monitor.add(observations, outcome)
+    gateway.watch(observations, outcome)
     return VerifyResponse(
         id=entry.record.request_id,
         created=int(entry.record.created.timestamp()),

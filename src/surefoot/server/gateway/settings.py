@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Annotated, Literal, Self, get_args
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Final, Literal, Self, get_args
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
@@ -172,6 +175,41 @@ class FlagSettings(Settings):
     )
 
 
+PRIVATE: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "email": r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,4}",
+        "phone": r"(?<![\w.])(?:\+?\d{1,3}[ .-])?\(?\d{3}\)?[ .-]\d{3}[ .-]\d{4}(?!\w)",
+        "card": r"(?<!\d)(?:\d{4}[ -]?){3}\d{4}(?!\d)",
+        "key": r"\b(?:sk|pk|ghp|xoxb|AKIA)[-_A-Za-z0-9]{16,200}\b",
+        "address": r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.])",
+    }
+)
+"""Patterns of private texts by name; ``address`` is an IP address."""
+Private = Literal["email", "phone", "card", "key", "address"]
+
+
+def _checked_pattern(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{pattern!r} is not a regular expression: {error}") from error
+    return pattern
+
+
+class OutboxSettings(Settings):
+    """Where alerts and requests are sent."""
+
+    webhook: str | None = Field(
+        default=None, pattern="^https?://", description="URL that gets each alert as JSON."
+    )
+    otlp: str | None = Field(
+        default=None,
+        pattern="^https?://",
+        description="OpenTelemetry collector (OTLP over HTTP), such as http://localhost:4318.",
+    )
+    token: str | None = Field(default=None, description="Bearer token for both.")
+
+
 class GatewaySettings(Settings):
     """How a :class:`surefoot.server.Gateway` answers, unless a request says otherwise."""
 
@@ -254,6 +292,13 @@ class GatewaySettings(Settings):
     )
     guard: ToolGuard = ToolGuard()
     flags: FlagSettings = FlagSettings()
+    outbox: OutboxSettings = OutboxSettings()
+    redact: tuple[Private, ...] = Field(
+        default=(), description="Private texts that are masked before a request is stored."
+    )
+    redact_patterns: tuple[Annotated[str, AfterValidator(_checked_pattern)], ...] = Field(
+        default=(), description="Regular expressions of further texts to mask."
+    )
     gather_s: float = Field(
         default=0.002,
         ge=0,

@@ -140,6 +140,7 @@ def change(request: Request, place: AdminPlace, form: CheckedForm) -> Response:
             values=[value for value in (-1, 0, 1) if form.ticked(f"value{value}")],
             screening_pass=form.number("screening_pass") or 0.0,
             lease_seconds=form.whole("lease_minutes") * 60,
+            retention_days=int(form.number("retention_days") or 0) or None,
         ),
         archived=form.ticked("archived"),
     )

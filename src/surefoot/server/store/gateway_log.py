@@ -110,13 +110,16 @@ class RequestLog(Repository):
             if candidates := [candidate for request_id in new for candidate in rows[request_id][1]]:
                 connection.execute(insert(gateway_candidates), candidates)
 
-    def prune(self, before: datetime, *, most: int = 1000) -> int:
+    def prune(self, before: datetime, *, project_id: int | None = None, most: int = 1000) -> int:
         """Delete the oldest requests before a time, at most ``most``, with their candidates; their number.
+
+        ``project_id``: only requests of this project's keys.
 
         Call it until it returns 0, so that others get their turn in between.
         """
         g = gateway_requests.c
-        old = select(g.id).where(g.created < before).order_by(g.created).limit(most)
+        of_project = matching(gateway_requests, project_id=project_id)
+        old = select(g.id).where(g.created < before, *of_project).order_by(g.created).limit(most)
         with self._connections.write() as connection:
             return connection.execute(delete(gateway_requests).where(g.id.in_(old))).rowcount
 
