@@ -2,21 +2,21 @@
 
     python benchmarks/flags.py [--quick] [--data DIR] [--seed K] [--json FILE]
 
-``--data`` is the folder of ``processbench``, ``calib``, ``agent``, ``safety`` and ``code`` (see the results). A
-flag is right if:
+``--data`` is the folder of ``processbench``, ``calib``, ``agent`` and ``code`` (see the results). A flag is
+right if:
 
 - *first-bad-step*, *right-answer-bad-step*: ProcessBench (GSM8K, MATH) with stored scores of the verifier
   ``--scorer``: people found a wrong step in the solution, for the second although its answer is right;
 - *repeated-step*: ProcessBench: people found a wrong step;
-- *unsupported-claim*: AgentProcessBench's HotpotQA runs: people call the flagged step wrong or the run failed;
-- *instruction-to-verifier*, *loophole*: planted in solutions, or in programs, in phrases that the patterns were
-  not written from (``INSTRUCTIONS``, ``TAMPERING``); precision at one planted text in 100 from the rates of
-  false alarms on unchanged texts (ProcessBench; programs sampled for HumanEval);
-- *implausible-score*: the lab served as in ``benchmarks/monitor.py``: the answer comes from a policy that games
-  the scorer; precision at one such answer in 100.
+- *unsupported-claim*: HotpotQA runs of AgentProcessBench: people call the step wrong, or the run failed;
+- *instruction-to-verifier*, *loophole*: planted in solutions or programs, in phrases that the patterns were not
+  written from (``INSTRUCTIONS``, ``TAMPERING``); precision at one planted text in 100, from the rates of false
+  alarms on unchanged texts (ProcessBench; programs sampled for HumanEval);
+- *implausible-score*: the lab served as in ``benchmarks/monitor.py``: the answer comes from a policy that
+  games the scorer; precision at one such answer in 100.
 
 *withheld-reasoning* repeats what the provider states, so nothing is measured. Where no flag is raised there is
-no precision. Recall is shown beside it.
+no precision; recall is shown as well.
 """
 
 from __future__ import annotations

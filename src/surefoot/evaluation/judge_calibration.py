@@ -200,11 +200,11 @@ class _Study:
     def change(self, first: LabelSet, second: LabelSet) -> JudgeChange:
         a, b = (as_numbers(part.codes, good=0.0, bad=1.0) for part in (first, second))
         both = ~np.isnan(a + b)
-        known = [~np.isnan(side + self.gold) for side in (a, b)]
+        with_gold = [~np.isnan(side + self.gold) for side in (a, b)]
         [changed] = self._ratios([(a != b, both)])
         [rate] = self._ratios([(b - a, both)])
-        [agreed] = self._ratios([(a == self.gold, known[0]), (b == self.gold, known[1])])
-        [bias] = self._ratios([(a - self.gold, known[0]), (b - self.gold, known[1])])
+        [agreed] = self._ratios([(a == self.gold, with_gold[0]), (b == self.gold, with_gold[1])])
+        [bias] = self._ratios([(a - self.gold, with_gold[0]), (b - self.gold, with_gold[1])])
         return JudgeChange(
             first=first.name,
             second=second.name,
@@ -233,10 +233,10 @@ class _Study:
 
 def _agreement(totals: FloatArray) -> FloatArray:
     """[n, 1, 4] counts by 2 * judged wrong + wrong → [n, 3]: kappa, sensitivity, specificity."""
-    good_good, missed, false_alarm, found = np.moveaxis(totals[:, 0], -1, 0)
+    good_good, missed, false_alarm, caught = np.moveaxis(totals[:, 0], -1, 0)
     kappas = np.array([cohens_kappa(row.reshape(2, 2)) for row in totals[:, 0]])
     with np.errstate(invalid="ignore"):
-        return np.stack([kappas, found / (found + missed), good_good / (good_good + false_alarm)], axis=1)
+        return np.stack([kappas, caught / (caught + missed), good_good / (good_good + false_alarm)], axis=1)
 
 
 def _as_rate(estimate: Interval) -> Interval:

@@ -248,9 +248,9 @@ def signals_of(record: GatewayRecord) -> dict[str, Any] | None:
     """
     if 400 <= record.status < 500:
         return None
-    best = next((one for one in record.candidates if one.chosen or one.choice is None), None)
-    sampled = [one for one in record.candidates if one.choice is not None]
-    written = sum(len(one.trace.text or "") * one.weight for one in sampled)
+    best = next((item for item in record.candidates if item.chosen or item.choice is None), None)
+    sampled = [item for item in record.candidates if item.choice is not None]
+    written = sum(len(item.trace.text or "") * item.weight for item in sampled)
     signals = _answer_signals(record.problem, best) | {
         "failed": float(record.status >= 500),
         "tokens per character": record.usage.completion_tokens / written if written else math.nan,
@@ -287,8 +287,8 @@ def _ends(step: str) -> list[str]:
 
 
 def _mean(values: Sequence[float] | FloatArray) -> float:
-    known = np.asarray(values)[~np.isnan(values)]
-    return float(known.mean()) if len(known) else 0.0
+    observed = np.asarray(values)[~np.isnan(values)]
+    return float(observed.mean()) if len(observed) else 0.0
 
 
 def _cause(changed: Mapping[str, float], *, gamed: bool) -> Cause:

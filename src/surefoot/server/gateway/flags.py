@@ -115,8 +115,8 @@ class AnswerFlags:
     ) -> Iterator[AnswerFlag]:
         answer = candidate.trace.answer
         votes = Counter[str | None]()
-        for one in others:
-            votes[one.trace.answer] += one.weight
+        for other in others:
+            votes[other.trace.answer] += other.weight
         agreed = votes.total() >= 3 and 2 * votes[answer] > votes.total()
         if answer is not None and (agreed or answer == item.problem.answer):
             for flag in self._first_bad(item, candidate):

@@ -146,15 +146,15 @@ def otlp_of(record: GatewayRecord) -> tuple[dict[str, Any], list[dict[str, Any]]
         "status": {"code": 2} if failed else {},
     }
     events = []
-    for one in record.candidates:
-        if not (one.chosen or one.choice is None):
+    for candidate in record.candidates:
+        if not (candidate.chosen or candidate.choice is None):
             continue
-        about = {"gen_ai.response.id": record.request_id, "surefoot.choice": one.choice or 0}
-        scorer = one.scores.scorer if one.scores else ""
-        for step, score in enumerate(one.new_scores, start=one.first_step):
+        about = {"gen_ai.response.id": record.request_id, "surefoot.choice": candidate.choice or 0}
+        scorer = candidate.scores.scorer if candidate.scores else ""
+        for step, score in enumerate(candidate.new_scores, start=candidate.first_step):
             attributes = about | {"surefoot.step": step}
             events.append(evaluation_event(trace_id, span_id, f"{scorer}.step", score, None, attributes))
-        for flag in one.flags:
+        for flag in candidate.flags:
             attributes = about | ({} if flag.step is None else {"surefoot.step": flag.step})
             attributes |= {"gen_ai.evaluation.score.label": "raised"}
             events.append(evaluation_event(trace_id, span_id, flag.name, None, flag.reason, attributes))

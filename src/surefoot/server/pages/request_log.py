@@ -210,11 +210,11 @@ def incident_page(request: Request, visitor: SiteReader) -> Response:
         "incident": incident,
         "similar": [
             {
-                "request_id": one.request_id,
-                "created": one.created,
-                "prompt": one.problem.text if one.problem else "",
+                "request_id": record.request_id,
+                "created": record.created,
+                "prompt": record.problem.text if record.problem else "",
             }
-            for one in similar
+            for record in similar
         ],
     }
     if wants_json(request) and incident.request_id:
@@ -243,7 +243,7 @@ def note_incident(request: Request, visitor: SiteAdmin, number: int, form: Check
     db, decisions = pages_of(request).db, get_args(IncidentDecision)
     decision = form.choice("decision", ("none", *decisions), default="none")
     db.incidents.note(
-        number, visitor.name, form.text("text"), next((one for one in decisions if one == decision), None)
+        number, visitor.name, form.text("text"), next((name for name in decisions if name == decision), None)
     )
     db.projects.audit("incident noted", visitor.user_id, incident=number, decision=decision)
     return done(request, f"/incident?id={number}", {"incident": number})

@@ -232,9 +232,9 @@ class RequestLog(Repository):
             last = list(connection.scalars(query.order_by(g.created.desc(), g.id.desc()).limit(latest)))
         ids = list(dict.fromkeys([*ids, *reversed(last)]))
         for start in range(0, len(ids), _AT_ONCE):
-            some = ids[start : start + _AT_ONCE]
-            records = self._records(select(g.id, g.payload).where(g.id.in_(some)))
-            yield from sorted(records, key=lambda record: some.index(record.request_id))
+            page = ids[start : start + _AT_ONCE]
+            records = self._records(select(g.id, g.payload).where(g.id.in_(page)))
+            yield from sorted(records, key=lambda record: page.index(record.request_id))
 
 
 _COMPUTED = ("request_id", "failed", "candidates", "tokens", "session", "turn")

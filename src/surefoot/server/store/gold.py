@@ -142,7 +142,7 @@ class GoldSamples(Repository):
 
 def _solution(record: GatewayRecord) -> tuple[Trace, float, StepScores | None] | None:
     """The chosen answer with steps, its score, and its step scores if they fit."""
-    chosen: Sequence[GatewayCandidate] = [one for one in record.candidates if one.chosen]
+    chosen: Sequence[GatewayCandidate] = [item for item in record.candidates if item.chosen]
     if not chosen or chosen[0].score is None or not 0 <= chosen[0].score <= 1:
         return None
     trace = chosen[0].trace

@@ -32,7 +32,7 @@ class IncidentEvent(FrozenModel):
 
 @dataclass(frozen=True, kw_only=True)
 class Incident:
-    """What happened, when, and what was decided about it."""
+    """What happened, when, and the decision about it."""
 
     id: Annotated[int, Mark.KEY]
     created: datetime
@@ -103,8 +103,8 @@ class Incidents(Repository):
         except NotFoundError:  # pruned
             return []
         rows = log.find(limit=_COMPARED)
-        others = [log.get(row.request_id) for row in rows if row.request_id != request_id]
-        return sorted(others, key=lambda one: _distance(origin, one))[:_SIMILAR]
+        records = [log.get(row.request_id) for row in rows if row.request_id != request_id]
+        return sorted(records, key=lambda record: _distance(origin, record))[:_SIMILAR]
 
     def find(self, *, is_open: bool = True, limit: int = 50) -> list[Incident]:
         """Open or closed incidents, newest first."""
@@ -118,7 +118,10 @@ class Incidents(Repository):
 
 
 def _distance(first: GatewayRecord, second: GatewayRecord) -> tuple[bool, float]:
-    flags = [{flag.name for one in record.candidates for flag in one.flags} for record in (first, second)]
+    flags = [
+        {flag.name for candidate in record.candidates for flag in candidate.flags}
+        for record in (first, second)
+    ]
     words = [set(record.problem.text.split()) if record.problem else set() for record in (first, second)]
     shared = len(words[0] & words[1]) / (len(words[0] | words[1]) or 1)
     return not (flags[0] & flags[1]), -shared
