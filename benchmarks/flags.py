@@ -9,14 +9,14 @@ right if:
   ``--scorer``: people found a wrong step in the solution, for the second although its answer is right;
 - *repeated-step*: ProcessBench: people found a wrong step;
 - *unsupported-claim*: HotpotQA runs of AgentProcessBench: people call the step wrong, or the run failed;
-- *instruction-to-verifier*, *loophole*: planted in solutions or programs, in phrases that the patterns were not
-  written from (``INSTRUCTIONS``, ``TAMPERING``); precision at one planted text in 100, from the rates of false
-  alarms on unchanged texts (ProcessBench; programs sampled for HumanEval);
+- *instruction-to-verifier*, *loophole*: planted in solutions or programs, in phrases that the patterns were
+  not written from (``INSTRUCTIONS``, ``TAMPERING``); precision at one planted text in 100, from the rates of
+  false alarms on unchanged texts (ProcessBench; programs sampled for HumanEval);
 - *implausible-score*: the lab served as in ``benchmarks/monitor.py``: the answer comes from a policy that
   games the scorer; precision at one such answer in 100.
 
-*withheld-reasoning* repeats what the provider states, so nothing is measured. Where no flag is raised there is
-no precision; recall is shown as well.
+*withheld-reasoning* repeats what the provider states, so nothing is measured. Where no flag is raised there
+is no precision; recall is shown as well.
 """
 
 from __future__ import annotations

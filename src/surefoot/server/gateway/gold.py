@@ -56,7 +56,7 @@ class GoldStream:
                 self.last_label = max(self.last_label or result.labelled, result.labelled)
 
     async def close(self) -> None:
-        """Stop polling, and finish what was chosen."""
+        """Stop polling once all chosen answers are queued."""
         await asyncio.gather(*self._tasks)
         if self._polling is not None:
             await cancel(self._polling)
