@@ -48,7 +48,7 @@ FORMS = {
     "/sign-out": "csrf",
     "/projects": "name",
     f"{PROJECT}/settings": "version name instructions show_answer annotators value-1 value0 value1 "
-    "screening_pass lease_minutes archived",
+    "screening_pass lease_minutes retention_days archived",
     f"{PROJECT}/members": "name role inactive",
     f"{PROJECT}/queue": "version policy scorer random_share control_share",
     f"{PROJECT}/files": "make",
@@ -62,6 +62,8 @@ FORMS = {
     "/people/{user_id}": "what password role",
     "/requests/import": "which into model strategy policy scorer session project",
     "/held/{number}": "decision comment",
+    "/incidents": "request title",
+    "/incident/{number}": "text decision",
 }
 """Fields of each form of the pages."""
 WORDS = ["1", "0.5", "-1", "NaN", "admin", "flag", "order", "nothing", "chosen", "approve", "password"]

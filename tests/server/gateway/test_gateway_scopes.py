@@ -46,6 +46,7 @@ ROUTES = {
         "GET /request",
         "GET /request-tree",
         "GET /held",
+        "GET /incident",
     },
     "admin": {
         f"GET {PROJECT}/adjudicate",
@@ -63,6 +64,8 @@ ROUTES = {
         "POST /projects",
         "GET /people",
         "POST /held/{number:number}",
+        "POST /incidents",
+        "POST /incident/{number:number}",
         "POST /people",
         "POST /people/{user_id:number}",
     },
