@@ -17,9 +17,9 @@ class Lineage(Command):
     """Trace a checkpoint, or a file that a command wrote, to the data and models it was made from.
 
     Each command records the hashes of its inputs and outputs, in a run's `manifest.json` or in
-    `FILE.manifest.json` beside the output. A file that was edited by hand or is missing is marked with ✗, and
-    the exit status is then 1. A source is a file that no command here has written; its licence is the one of
-    `import --licence`, or of the README or LICENSE beside it.
+    `FILE.manifest.json` next to the output. A file that was edited by hand or is missing is marked with ✗,
+    and the exit status is then 1. A source is a file that no command here has written; its licence is the one of
+    `import --licence`, or of the README or LICENSE next to it.
 
     Example: `surefoot lineage runs/quickstart/prm`
     """

@@ -339,7 +339,7 @@ def _model_directory(value: str, option: str) -> Path | None:
 
 @contextmanager
 def recorded(command: Command) -> Iterator[None]:
-    """Record hashes of the inputs, models and outputs of what the block runs, beside the outputs it wrote.
+    """Record the hashes of inputs, models and outputs of ``command``, which the block runs.
 
     Also if it ends incomplete. Outputs that it did not touch keep their record.
     """

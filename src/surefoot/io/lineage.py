@@ -1,7 +1,7 @@
 """Where a file came from: the records of the commands that made it and its inputs, back to the sources.
 
 A record holds the SHA-256 of a command's inputs, of its models in directories, and of its outputs. It is the
-``manifest.json`` of a run directory; other outputs have ``<first output>.manifest.json`` beside them.
+``manifest.json`` of a run directory; other outputs have ``<first output>.manifest.json`` next to them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NOT_STATED: Final = "not stated"
 
 
 class LineageNode(FrozenModel):
-    """A file or checkpoint, and what it was made from."""
+    """A file or checkpoint, and its inputs."""
 
     name: str
     command: str | None = None
@@ -60,11 +60,11 @@ class LineageNode(FrozenModel):
 
         def of(node: LineageNode, depth: int) -> Iterator[str]:
             parts = [f"surefoot {node.command}" if node.command else "source"]
-            made = ", ".join([*parts, f"licence: {node.licence}"] if node.licence else parts)
-            again = bool(node.inputs) and node.name in seen
-            yield f"{'  ' * depth}{node.name} ({made}{'; see above' if again else ''})"
+            origin = ", ".join([*parts, f"licence: {node.licence}"] if node.licence else parts)
+            repeated = bool(node.inputs) and node.name in seen
+            yield f"{'  ' * depth}{node.name} ({origin}{'; see above' if repeated else ''})"
             yield from (f"{'  ' * depth}  ✗ {fault}" for fault in node.faults)
-            if not again:
+            if not repeated:
                 seen.add(node.name)
                 yield from chain.from_iterable(of(below, depth + 1) for below in node.inputs)
 
@@ -124,35 +124,35 @@ def model_hashes(directory: Path) -> dict[str, str]:
 
 def write_outputs(outputs: Sequence[Path], manifest: Mapping[str, Any]) -> None:
     """Record existing ``outputs`` with ``manifest``, in a run's own manifest if they are its directory."""
-    places: dict[Path, dict[str, str]] = {}
-    beside: dict[Path, Path] = {}
+    records: dict[Path, dict[str, str]] = {}
+    first: dict[Path, Path] = {}
     for path in filter(Path.exists, outputs):
         if (path / MANIFEST).is_file():
-            place, folder = path / MANIFEST, path
+            record, folder = path / MANIFEST, path
         else:
-            place = beside.setdefault(path.parent, path.with_name(f"{path.name}.{MANIFEST}"))
+            record = first.setdefault(path.parent, path.with_name(f"{path.name}.{MANIFEST}"))
             folder = path.parent
         names = {(path / name).relative_to(folder).as_posix(): sha for name, sha in hashes_of(path).items()}
-        places.setdefault(place, {}).update(names)
-    for place, names in places.items():
-        earlier = load_object(place) if place.exists() else {}
+        records.setdefault(record, {}).update(names)
+    for record, names in records.items():
+        earlier = load_object(record) if record.exists() else {}
         if earlier.get("command") not in (None, manifest["command"]):
             earlier = {}
         models = {**manifest["models"], **earlier.get("models", {})}
-        write_json(place, {**manifest, **earlier, "models": models, "outputs": names})
+        write_json(record, {**manifest, **earlier, "models": models, "outputs": names})
 
 
 def record_of(path: Path) -> tuple[CommandRecord, str] | None:
     """The record of the command that made ``path``, and the name of ``path`` in it."""
     path = path.resolve()
     manifests = [path / MANIFEST] if path.is_dir() else []
-    own = path.with_name(f"{path.name}.{MANIFEST}")
-    manifests += [own, *sorted({*path.parent.glob(f"*.{MANIFEST}")} - {own})]
+    sidecar = path.with_name(f"{path.name}.{MANIFEST}")
+    manifests += [sidecar, *sorted({*path.parent.glob(f"*.{MANIFEST}")} - {sidecar})]
     manifests += [folder / MANIFEST for folder in path.parents]
-    for place in manifests:
-        if place.is_file():
-            record = CommandRecord(path=place, manifest=load_object(place))
-            name = path.relative_to(place.parent).as_posix()
+    for at in manifests:
+        if at.is_file():
+            record = CommandRecord(path=at, manifest=load_object(at))
+            name = path.relative_to(at.parent).as_posix()
             if record.below(name):
                 return record, name
     return None
@@ -194,8 +194,8 @@ class _Tracer:
                 name=shown_path(path), sha256=now, licence=licence_of(path), faults=tuple(faults)
             )
         record, name = entry
-        command, made = record.manifest["command"], record.below(name)
-        for part, sha in made.items():
+        command, written = record.manifest["command"], record.below(name)
+        for part, sha in written.items():
             what = part or "it"
             if part not in now:
                 faults.append(f"{what} is missing")
@@ -236,8 +236,8 @@ class _Tracer:
                 continue
             at = _located(record, entry["path"])
             is_model = (at.parent / "surefoot.json").exists() or (at.parent / "config.json").exists()
-            place, part = (at.parent, at.name) if is_model else (at, "")
-            files.setdefault(place, {})[part] = entry["sha256"]
+            source, part = (at.parent, at.name) if is_model else (at, "")
+            files.setdefault(source, {})[part] = entry["sha256"]
         for at, used in files.items():
             node = self.node(at, used, command)
             stated = manifest["config"].get("licence") if node.command is None else None
@@ -266,7 +266,7 @@ def _prefixes(name: str) -> Iterator[str]:
 
 
 def _located(record: CommandRecord, name: str) -> Path:
-    """The path as recorded, or beside the record if the files were moved together."""
+    """The path as recorded, or next to the record if the files were moved together."""
     if name.startswith("surefoot:"):
         return _PACKAGE / name.removeprefix("surefoot:")
     nearby = (Path(name), record.folder / Path(name).name, record.folder.parent / Path(name).name)
@@ -280,12 +280,12 @@ def portable(path: Path) -> str:
 
 def shown_path(path: Path) -> str:
     """:func:`portable`, and relative to the working directory if it is below."""
-    here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else portable(path)
+    folder = Path.cwd()
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else portable(path)
 
 
 def licence_of(path: Path) -> str:
-    """The licence that a source states: the metadata of a README, or a licence file, beside it."""
+    """The licence that a source states: the metadata of a README, or a licence file, next to it."""
     if path.resolve().is_relative_to(_PACKAGE):
         return _own_licence()
     folder = path if path.is_dir() else path.parent

@@ -63,7 +63,7 @@ class MeasuredText(FrozenModel):
         )
 
     def differences(self, item: ProblemTrace | LabelledTrace) -> Iterator[str]:
-        """In what a problem with its trace differs from what was tested: text, language, steps, length."""
+        """What differs from the tested text: words, script, cut into steps, length."""
         text = _text(item)
         share, scripts = _share(text, set(self.words)), set(_scripts([text])) - set(self.scripts)
         if scripts:

@@ -24,7 +24,7 @@ STEPS, CHOICES = "held-out-steps.jsonl", "held-out-choices.jsonl"
 
 
 class HeldOutStep(Record):
-    """A step of a held-out problem: what it was scored, and what it is."""
+    """A step of a held-out problem: its score, and whether it is good."""
 
     problem_id: str
     trace_id: str
