@@ -7,19 +7,9 @@ from pathlib import Path
 
 import pytest
 from command_line import good, refused, run
+from model_chain import make_chain
 
 from surefoot.io.lineage import lineage, record_of
-
-
-def rows(path: Path, first: int) -> None:
-    """Questions with worked solutions, of which every third has a wrong equation."""
-    path.write_text(
-        "".join(
-            json.dumps({"question": f"What is {n} + 2?", "answer": str(n + 2), "solution": text}) + "\n"
-            for n in range(first, first + 6)
-            for text in (f"{n} + 2 = {n + 2 + (n % 3 == 0)}\n\nThe answer is {n + 2}.",)
-        )
-    )
 
 
 @pytest.fixture(scope="module")
@@ -28,14 +18,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory, gpt2_base: Path) -> Path:
     folder = tmp_path_factory.mktemp("chain")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        for number, licence in enumerate(("MIT", "CC-BY-4.0")):
-            rows(folder / f"part{number}.jsonl", 6 * number)
-            good("import", f"part{number}.jsonl", "--licence", licence, "--out", f"data{number}")
-        good("segment", "data*/traces.jsonl", "--segment", "line", "--out", "traces.jsonl")
-        problems = ("--problems", "data*/problems.jsonl")
-        good("label", "verify", "traces.jsonl", *problems, "--verifier", "equations", "--out", "l.jsonl")
-        training = ("--epochs", "1", "--max-length", "100", "--base", gpt2_base, "--out", "prm")
-        good("train", "prm", "traces.jsonl", *problems, "--labels", "l.jsonl", *training)
+        make_chain(gpt2_base)
     return folder
 
 

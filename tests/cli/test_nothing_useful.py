@@ -193,6 +193,11 @@ audit agent e --problems e --traces e --out out
 audit faithfulness e --policy lab --out out
 audit all e --problems e --traces e --labels e --out out
 lineage e
+card build e --name n --out out
+card check e
+card diff e e
+card safety-case e --out s.md
+card incident e --traces e --scores e --request r --out i.md
 guard check e --runs e
 guard fit e --problems e --scores e
 export e --traces e --labels e --out o.jsonl
@@ -202,9 +207,15 @@ serve-config nowhere
 """
 """A command line for each command that reads something; ``e`` is a file without lines."""
 
-WITHOUT_INPUT = {"quickstart", "lab organism", "guard mcp", "serve", "serve prune", "serve users add"} | {
-    f"serve keys {name}" for name in ("add", "list", "set", "revoke")
-}
+WITHOUT_INPUT = {
+    "quickstart",
+    "card schema",
+    "lab organism",
+    "guard mcp",
+    "serve",
+    "serve prune",
+    "serve users add",
+} | {f"serve keys {name}" for name in ("add", "list", "set", "revoke")}
 
 
 def test_every_command_is_tried_on_empty_inputs():

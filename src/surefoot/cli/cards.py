@@ -1,16 +1,21 @@
-"""``surefoot lineage``: where a checkpoint or file comes from."""
+"""``surefoot lineage`` and ``surefoot card``: origin and measured abilities of a model."""
 
 from __future__ import annotations
 
 import json
+from math import isclose
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
-from surefoot.cli.settings import Command, Flag
-from surefoot.cli.terminal import echo
+from surefoot.cli import options as o
+from surefoot.cli.runs import as_table
+from surefoot.cli.settings import Command, Flag, fill
+from surefoot.cli.terminal import echo, note
 from surefoot.errors import RunError
+from surefoot.io.atomic import atomic_file, make_directory
+from surefoot.records import StepScores, Trace
 
 
 class Lineage(Command):
@@ -18,8 +23,8 @@ class Lineage(Command):
 
     Each command records the hashes of its inputs and outputs, in a run's `manifest.json` or in
     `FILE.manifest.json` next to the output. A file that was edited by hand or is missing is marked with ✗,
-    and the exit status is then 1. A source is a file that no command here has written; its licence is the one of
-    `import --licence`, or of the README or LICENSE next to it.
+    and the exit status is then 1. A source is a file that no command here has written; its licence is the
+    one of `import --licence`, or of the README or LICENSE next to it.
 
     Example: `surefoot lineage runs/quickstart/prm`
     """
@@ -45,3 +50,201 @@ class Lineage(Command):
         broken = dict.fromkeys(f"{node.name}: {fault}" for node in tree.walk() for fault in node.faults)
         if broken:
             raise RunError(f"the chain is broken: {'; '.join(list(broken)[:5])}")
+
+
+CardFile = Annotated[Path, Flag(argument=True, metavar="CARD")]
+
+
+class CardBuild(Command):
+    """Build a card of one or several runs: origin, measurements, failures.
+
+    Writes `card.json`, `README.md` for the hub, `card.html` and `card.cdx.json` (a CycloneDX ML-BOM). Every
+    figure is computed from the runs' files. A file that was edited by hand, a run without a figure, and an
+    evaluation or audit of the same models that is left out are errors.
+
+    Example: `surefoot card build runs/quickstart --name lab-prm --license Apache-2.0
+    --intended-use "tests of surefoot" --out runs/card`
+    """
+
+    runs: Annotated[tuple[Path, ...], Flag(argument=True, metavar="RUN")] = Field(min_length=1)
+    """Run directories, folders of reports, or files that a command wrote."""
+    out: o.OutDirectory = Field(description="Directory for the card, such as the checkpoint's.")
+    name: str = Field(description="Name of the model on the card.")
+    intended_use: str = "not stated"
+    """What the model is for."""
+    not_for: str = "not stated"
+    """What it must not be used for."""
+    licence: Annotated[str, Flag(name="--license")] = "not stated"
+    """Licence of the model (SPDX)."""
+    language: str = "en"
+    """Language of the data."""
+    scope: Path | None = None
+    """Folder whose evaluations and audits of these models must be on the card; else the first run's."""
+    sign: Path | None = None
+    """SSH key to sign the card with (`ssh-keygen -Y sign`)."""
+
+    def outputs(self) -> list[Path]:
+        """The files of the card."""
+        return [self.out / name for name in ("README.md", "card.html", "card.cdx.json", "card.json")]
+
+    def run(self) -> None:
+        from surefoot.cards import About, build_card, render_all
+        from surefoot.cards.check import digest_of_card, sign
+
+        about = About(**{name: getattr(self, name) for name in About.model_fields})
+        release = build_card(self.runs, about, self.scope or self.runs[0].parent)
+        make_directory(self.out)
+        for name, text in render_all(release).items():
+            with atomic_file(self.out / name) as stream:
+                stream.write(text.encode())
+        record = self.out / "card.json"
+        echo(f"{about.name}: {release.summary}")
+        echo(f"{record}: {len(release.claims)} figures of {len(release.runs)} runs")
+        if self.sign:
+            echo(f"signed: {sign(record, self.sign)}")
+        echo(
+            f"anchor: sha256:{digest_of_card(record)} (publish it, or commit the card: only an anchor shows "
+            "that data were changed and the card built again)"
+        )
+
+
+class CardCheck(Command):
+    """Compute every figure of a card again, and compare; exit status 1 with reasons if anything differs.
+
+    Found are: another checkpoint, changed data or labels, an edited number, role or sentence, a run or audit
+    that is missing, another version. Changed data with a card that was built again are found by `--anchor`
+    alone.
+
+    Example: `surefoot card check runs/card/card.json --anchor git:v1.0`
+    """
+
+    card: CardFile
+    """The card's `card.json`."""
+    anchor: Annotated[tuple[str, ...], Flag(common=True)] = ()
+    """Published proof of the card: `sha256:HEX`, `git:REVISION`, `hub:OWNER/NAME@COMMIT`, or
+    `ssh:ALLOWED_SIGNERS` for a signature."""
+    rerun: Annotated[bool, Flag(common=True)] = False
+    """Also run the evaluations and audits on the card again, and compare all their numbers."""
+
+    def run(self) -> None:
+        from surefoot.cards import check_anchor, check_card, read_release
+
+        reasons = check_card(self.card)
+        for run in read_release(self.card).runs if self.rerun and not reasons else ():
+            if run.command.split(" ")[0] in ("evaluate", "audit", "calibrate"):
+                reasons += _differences_of_rerun(run.command, Path(run.path.removesuffix(".manifest.json")))
+        reasons += [reason for anchor in self.anchor if (reason := check_anchor(self.card, anchor))]
+        for reason in reasons:
+            echo(reason)
+        if reasons:
+            raise RunError(f"{self.card} does not hold: {len(reasons)} reasons")
+        if not self.anchor:
+            note("no --anchor: data that were changed before the card was built again are not noticed")
+        echo(f"{self.card} holds")
+
+
+def _differences_of_rerun(command: str, result: Path) -> list[str]:
+    """Numbers of a report that another run of its command, with the settings in it, does not give."""
+    from tempfile import TemporaryDirectory
+
+    from surefoot.cards.check import leaves
+    from surefoot.cli import load_settings
+    from surefoot.io.runs import load_object
+
+    stored = load_object(result)
+    with TemporaryDirectory() as folder:
+        load_settings(command).model_validate({**stored["inputs"], "out": folder}).run()
+        repeated = load_object(Path(folder) / result.name)
+    old, new = (dict(leaves({**data, "inputs": None}, "")) for data in (stored, repeated))
+    keys = [key for key in old if not _equal(old[key], new.get(key, "absent"))]
+    return [f"{result} says {key}: {old[key]}; run again: {new.get(key, 'absent')}" for key in keys]
+
+
+def _equal(old: str, new: str) -> bool:
+    """Whether two leaves of JSON are equal, numbers to six digits: threads may add in another order."""
+    try:
+        return isclose(float(old), float(new), rel_tol=1e-6, abs_tol=1e-9)
+    except ValueError:
+        return old == new
+
+
+class CardDiff(Command):
+    """Show every fact in which two cards differ: figures, verdicts, runs, roles, versions.
+
+    Example: `surefoot card diff old/card.json new/card.json`
+    """
+
+    first: Annotated[Path, Flag(argument=True, metavar="A")]
+    """A card's `card.json`."""
+    second: Annotated[Path, Flag(argument=True, metavar="B")]
+    """The other's."""
+
+    def run(self) -> None:
+        from surefoot.cards import diff_cards, read_release
+
+        changes = diff_cards(read_release(self.first), read_release(self.second))
+        for change in changes or ["the cards are equal"]:
+            echo(change)
+
+
+class CardSchema(Command):
+    """Print the JSON schema of `card.json`.
+
+    Example: `surefoot card schema`
+    """
+
+    def run(self) -> None:
+        from surefoot.cards import ReleaseCard
+
+        echo(json.dumps(ReleaseCard.model_json_schema(), indent=1))
+
+
+class SafetyCase(Command):
+    """Write a safety case from a card: claims, arguments, and links to the evidence, which must exist.
+
+    Example: `surefoot card safety-case runs/card/card.json --out runs/card/safety-case.md`
+    """
+
+    card: CardFile
+    out: Annotated[Path, Flag(short="-o", output=True)]
+    """Markdown file."""
+
+    def run(self) -> None:
+        from surefoot.cards import read_release, safety_case
+
+        text = safety_case(read_release(self.card), self.out)
+        with atomic_file(self.out) as stream:
+            stream.write(text.encode())
+
+
+class Incident(Command):
+    """Write the report of an incident: its requests with step scores, their pages, the runs of the card.
+
+    Requests are traces that `surefoot serve sessions` wrote, with their scores.
+
+    Example: `surefoot card incident runs/card/card.json --traces sessions/traces.jsonl
+    --scores sessions/scores.jsonl --request 0123456789abcdef --out incident.md`
+    """
+
+    card: CardFile
+    traces: o.Traces
+    scores: Annotated[str, o.INPUT] = Field(description="File of step scores.")
+    request: Annotated[tuple[str, ...], Flag(common=True)] = Field(min_length=1)
+    """Id of a trace of the incident."""
+    server: str = "http://localhost:8000"
+    """Address of the server's pages."""
+    threshold: float = Field(default=0.5, description="A step below this is pointed out.")
+    out: Annotated[Path, Flag(short="-o", output=True)]
+    """Markdown file."""
+
+    def run(self) -> None:
+        from surefoot.cards import incident_report, read_release
+
+        requested = set(self.request)
+        traces = [trace for trace in as_table(self.traces, Trace) if trace.id in requested]
+        if absent := requested - {trace.id for trace in traces}:
+            raise RunError(f"--request {min(absent)}: no trace of {self.traces} has this id")
+        scores = {row.trace_id: row for row in as_table(self.scores, StepScores) if row.trace_id in requested}
+        text = fill(incident_report, self, self.card, read_release(self.card), traces, scores)
+        with atomic_file(self.out) as stream:
+            stream.write(text.encode())

@@ -78,6 +78,13 @@ audit granularity | audit.commands:AuditGranularity | How many errors are found 
 audit faithfulness | audit.faithfulness:AuditFaithfulness | Do answers follow from the shown reasoning?
 audit all | audit.commands:AuditAll | Gaming, outcome, clean and over-optimisation.
 lineage | cards:Lineage | Trace a checkpoint or file back to its sources and their licences.
+card |  | State what a model is and was measured to do, and check it.
+card build | cards:CardBuild | Build the card of runs, from their files.
+card check | cards:CardCheck | Compute every figure again; fail if the card does not hold.
+card diff | cards:CardDiff | Show what differs between two cards.
+card schema | cards:CardSchema | Print the JSON schema of a card.
+card safety-case | cards:SafetyCase | Write a safety case with links to the evidence.
+card incident | cards:Incident | Write the report of an incident.
 guard |  | Check the tool calls of agents by a tool policy.
 guard check | guard:CheckPolicy | Replay a tool policy over recorded runs.
 guard fit | guard:Fit | Fit the score threshold on your own recorded runs.

@@ -262,7 +262,7 @@ def open_run(command: Any, **config: Any) -> Iterator[Run | None]:
 
 
 def input_files(command: Command) -> dict[str, Path]:
-    """The files that options name, each shard with its own name, and those of the reward model.
+    """The files that options name, each shard with its own name, and the reward model's files.
 
     Standard input, the lab and data sets of the hub are left out. Raises ``OSError`` for a file that does not
     exist.
@@ -348,7 +348,7 @@ def recorded(command: Command) -> Iterator[None]:
     def record() -> None:
         outputs = [path for path in command.outputs() if _newest(path) >= started - _CLOCK_NS]
         if outputs and int(os.environ.get("RANK", "0")) == 0:
-            inputs = input_files(command)
+            inputs = {name: path for name, path in input_files(command).items() if not path.is_fifo()}
             changed = [name for name, path in inputs.items() if path.stat().st_mtime_ns > started]
             facts = {"changed_while_running": changed} if changed else {}
             manifest = make_manifest(command.path(), command.resolved(), inputs)

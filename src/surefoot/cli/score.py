@@ -123,8 +123,6 @@ class Score(Command):
             echo(f"{scorer.card.aggregation} of the steps: {scorer.aggregate(scores):.3f}")
         if view.first_below is None:
             echo(f"no step scores below {threshold:.3g}")
-        if trust:
-            echo(f"{scorer.name}: {trust}")
 
     def _score_file(self) -> None:
         from surefoot.models.loading import identifying_files, is_server

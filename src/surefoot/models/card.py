@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from contextlib import suppress
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -13,6 +17,7 @@ from surefoot.io.files import error_reason
 from surefoot.io.runs import digest_of
 from surefoot.models.encoding import Encoding
 from surefoot.models.measured_text import MeasuredText
+from surefoot.printable import printable
 from surefoot.protocols import Segmenter, TraceChannel
 from surefoot.records import FrozenModel, LabelKind
 from surefoot.scores import Aggregator
@@ -31,6 +36,10 @@ _WEIGHTS = (
 CARD = "surefoot.json"
 CALIBRATION = "calibration.json"
 """Beside the card, where scores were calibrated (:mod:`surefoot.models.kinds.calibrated`)."""
+
+RELEASE = "card.json"
+"""Next to it, where ``surefoot card build`` wrote it."""
+_announced: set[Path] = set()
 
 HEAD, IMPLICIT_SETTINGS, VERIFIER_FORMAT = "head.safetensors", "implicit.json", "verifier.json"
 """What a step classifier, an implicit and a generative checkpoint hold besides the card and the weights."""
@@ -138,6 +147,20 @@ class CheckpointCard(FrozenModel):
     def segmenter(self) -> Segmenter | None:
         """What cuts a text as the data of its training were cut; ``None`` = not known."""
         return {"\n": Line(), "\n\n": BlankLine(), None: None}[self.separator]
+
+
+def announce(directory: Path, card: CheckpointCard) -> None:
+    """Print a checkpoint's summary on standard error: its release card's, if ``card.json`` is there.
+
+    Once per process and checkpoint, and not in worker processes.
+    """
+    if directory.resolve() in _announced or parent_process() is not None:
+        return
+    _announced.add(directory.resolve())
+    summary = card.summary
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        summary = str(json.loads((directory / RELEASE).read_bytes())["summary"])[:2000]
+    print(printable(f"{directory.name}: {summary}"), file=sys.stderr)
 
 
 def write_card(directory: Path, card: CheckpointCard) -> None:

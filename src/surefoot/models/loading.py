@@ -20,6 +20,7 @@ from surefoot.models.card import (
     PROBE,
     PROBE_SETTINGS,
     VERIFIER_FORMAT,
+    announce,
     read_card,
 )
 from surefoot.models.engine.causal import load_causal
@@ -88,6 +89,9 @@ def load_prm(
     Scores are the model's own unless ``calibrated``: then they go through the map in ``calibration.json``
     (:func:`surefoot.models.fit_calibration`), which has to be there. A threshold that was chosen on one is
     none for the other.
+
+    The summary of a checkpoint trained here, or of its release card, is printed once on standard error; a
+    warning is logged for text that differs from what it was tested on.
 
     Raises ``CheckpointError`` if the checkpoint does not exist, it lacks files or weights, no family fits, an
     option is given that its kind does not have, or a server does not answer or is of no known kind.
@@ -263,6 +267,8 @@ def _own(directory: Path, *, name: str, family: str | None, options: Opening) ->
         )
     if base_of(directory) is None:
         options.refuse("base", of=f"whole ({directory})")
+    if directory != LAB:  # its recipe.json says how it was tested
+        announce(directory, card)
     loading, trust = options.loading, options.trust_remote_code
     if card.family == CLASSIFIER:
         options.refuse("reference", "chains", of="a step classifier")

@@ -13,6 +13,10 @@ from surefoot.records import FrozenModel, Trace
 
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
 _MOST_WORDS: Final = 500
+_UNKNOWN: Final = "the data set's rule"
+"""Segmentation of traces that do not name it."""
+_TOLERANCE: Final = 0.1
+"""So much below the tested texts' share of frequent words is a difference."""
 _RARE_SCRIPT: Final = 0.01
 """A smaller share of the letters is a quotation or a symbol."""
 
@@ -47,7 +51,7 @@ class MeasuredText(FrozenModel):
         return cls(
             data=", ".join(sorted({item.problem.source or "data without a name" for item in items})),
             scripts=_scripts(texts),
-            segmentation=tuple(sorted({item.trace.granularity or "unknown" for item in items})),
+            segmentation=tuple(sorted({item.trace.granularity or _UNKNOWN for item in items})),
             steps=max(len(item.trace.steps) for item in items),
             characters=max(_characters(item.trace) for item in items),
             words=tuple(sorted(words)),
@@ -68,10 +72,11 @@ class MeasuredText(FrozenModel):
         share, scripts = _share(text, set(self.words)), set(_scripts([text])) - set(self.scripts)
         if scripts:
             yield f"language: letters of {', '.join(sorted(scripts))}"
-        if share < self.coverage:
-            yield f"text: fewer than {self.coverage:.0%} of its words are frequent in the tested text"
-        if (cut := item.trace.granularity) and cut not in self.segmentation:
-            yield f"segmentation: cut by {cut}, not by {' or '.join(self.segmentation)}"
+        if share < self.coverage - _TOLERANCE:
+            yield f"text: {share:.0%} of its words are frequent in the tested text, there {self.coverage:.0%}"
+        cut, tested = item.trace.granularity, self.segmentation
+        if cut and cut not in tested and _UNKNOWN not in tested:
+            yield f"segmentation: cut by {cut}, not by {' or '.join(tested)}"
         if len(item.trace.steps) > self.steps or _characters(item.trace) > self.characters:
             yield f"length: more than {self.steps} steps or {self.characters:,} characters"
 

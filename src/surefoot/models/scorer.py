@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -19,6 +20,8 @@ from surefoot.protocols import ProblemTrace, Segmenter, TraceChannel
 from surefoot.records import Problem, StepScores, Trace, Usage
 from surefoot.scores import aggregate
 from surefoot.segment import segment_trace
+
+_LOG = logging.getLogger("surefoot.models")
 
 
 class StepModel(Protocol):
@@ -108,6 +111,7 @@ class Scorer(CheckpointScorer):
         self.model, self.name, self.batch_tokens = model, name, batch_tokens
         self.card = model.card
         self.windows = model.card.encoding.windows if windows is None else windows
+        self._warned: set[str] = set()
         model.trunk.eval()
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
@@ -118,6 +122,7 @@ class Scorer(CheckpointScorer):
         where the trunk needs it, is not counted. Steps beyond the model's context get ``None`` and a reason;
         with ``windows`` they are scored, and ``reasons`` says how much before them was not read. Raises
         ``ScoreError`` for a trace without steps."""
+        self._warn_untested(items)
         encoded = self.model.encode(items)
         if not self.windows:
             return self._score(items, encoded)
@@ -129,6 +134,15 @@ class Scorer(CheckpointScorer):
         flat = [window for of_item in windows for window in of_item]
         records = iter(self._score([window.item for window in flat], [window.encoded for window in flat]))
         return [joined([(window, next(records)) for window in of_item], limit) for of_item in windows]
+
+    def _warn_untested(self, items: Sequence[ProblemTrace]) -> None:
+        """Log each way in which a text differs from what the model was tested on, once per model."""
+        for item in items if self.card.tested else ():
+            for difference in self.card.tested.differences(item) if self.card.tested else ():
+                kind = difference.partition(":")[0]
+                if kind not in self._warned:
+                    self._warned.add(kind)
+                    _LOG.warning("%s was not tested on this: %s", self.name, difference)
 
     def _score(self, items: Sequence[ProblemTrace], encoded: Sequence[EncodedTrace]) -> list[StepScores]:
         duplicates: dict[EncodedTrace, list[int]] = {}

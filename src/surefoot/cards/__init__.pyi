@@ -1,0 +1,11 @@
+from .build import build_card as build_card
+from .check import check_anchor as check_anchor
+from .check import check_card as check_card
+from .check import diff_cards as diff_cards
+from .record import About as About
+from .record import Claim as Claim
+from .record import ReleaseCard as ReleaseCard
+from .record import read_release as read_release
+from .render import render_all as render_all
+from .templates import incident_report as incident_report
+from .templates import safety_case as safety_case

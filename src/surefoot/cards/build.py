@@ -1,0 +1,459 @@
+"""Build a card from runs: claims, roles, missing tests and failures are all computed."""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+from surefoot.cards.figures import FIGURES, Figure, is_rows, rows_of
+from surefoot.cards.record import (
+    ROLES,
+    TESTS,
+    About,
+    CardModel,
+    CardRun,
+    CardSource,
+    Claim,
+    EvidenceFile,
+    ReleaseCard,
+    Role,
+    Verdict,
+)
+from surefoot.errors import CheckpointError, RunError
+from surefoot.io.lineage import (
+    MANIFEST,
+    CommandRecord,
+    LineageNode,
+    lineage,
+    model_hashes,
+    record_of,
+    shown_path,
+)
+from surefoot.io.runs import digest_of, load_object
+from surefoot.models.card import CARD, CheckpointCard, read_card
+from surefoot.stats.intervals import Interval, decide
+
+_SMALLEST: Final = 0.05
+_WEIGHTS: Final = ("surefoot.json", "head.safetensors", "model.safetensors", "adapter_model.safetensors")
+"""Files whose hash belongs to one model alone; architectures share their ``config.json``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimPlan:
+    """A claim before its figure is computed; ``text`` takes ``{}``, ``{units}`` and ``{verdict}``."""
+
+    name: str
+    figure: str
+    files: Sequence[str]
+    """Paths relative to the run's folder."""
+    text: str
+    tests: tuple[str, ...] = ()
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    null: float | str | None = None
+    harm: bool = False
+    spec: str = ".3f"
+    verdict: Verdict = "measured"
+    """The result's, where there is no ``null``."""
+
+
+def build_card(runs: Sequence[Path], about: About, scope: Path) -> ReleaseCard:
+    """The card of ``runs``: run directories, folders of reports, or files that a command wrote.
+
+    ``scope`` is the folder whose evaluations and audits of the same models must be on the card.
+
+    Raises ``RunError`` for a run without a record or without a claim, for a file that was edited by hand, and
+    for an evaluation or audit in ``scope`` that is missing here.
+    """
+    records = [record for run in runs for record in records_of(run)]
+    nodes, chain = _chain(records)
+    models = _models(records)
+    _require_all(records, models, scope)
+    claims = [claim for record in records for claim in _claims(record)]
+    tested = {test for claim in claims for test in claim.tests}
+    not_tested = tuple(test for test in TESTS if test not in tested)
+    roles = _roles(chain, models)
+    failures = [claim.text for claim in claims if claim.verdict in ("no", "cannot tell")]
+    failures += [text for record in records for text in _limits(record)]
+    failures += [f"Source not present here: {node.name}" for node in nodes if "missing" in node.faults]
+    return ReleaseCard(
+        about=about,
+        summary=_summary(claims, models, not_tested),
+        process=tuple(text for record in records for text in _process(record, roles)),
+        labels=tuple(dict.fromkeys(_label_sentences(claims, records, models))),
+        tested=tuple(claim.text for claim in claims),
+        not_tested=not_tested,
+        failures=tuple(dict.fromkeys(failures)),
+        roles=roles,
+        models=models,
+        claims=tuple(claims),
+        runs=tuple(
+            CardRun(
+                path=shown_path(record.path),
+                command=record.manifest["command"],
+                version=record.manifest["surefoot"],
+                sha256=digest_of(record.path.name, record.path),
+            )
+            for record in records
+        ),
+        scope=shown_path(scope),
+        sources=tuple(
+            CardSource(name=node.name, licence=node.licence or "not stated")
+            for node in sorted(nodes, key=lambda node: node.name)
+            if not node.command
+        ),
+        versions={"surefoot": version("surefoot")},
+    )
+
+
+def records_of(run: Path) -> list[CommandRecord]:
+    """The records of a run directory, of a folder of reports, or of one output. Raises ``RunError``."""
+    if run.is_file():
+        entry = record_of(run)
+        if entry is None:
+            raise RunError(f"{run}: no command has recorded that it wrote it; name a run or an output")
+        return [entry[0]]
+    paths = [run / MANIFEST] if (run / MANIFEST).is_file() else sorted(run.glob(f"*.{MANIFEST}"))
+    if not paths:
+        raise RunError(f"{run} is without the record of a run; name a run directory or a folder of reports")
+    return [CommandRecord(path=path, manifest=load_object(path)) for path in paths]
+
+
+def _chain(records: Sequence[CommandRecord]) -> tuple[list[LineageNode], list[CommandRecord]]:
+    """Every node behind the outputs, and the records of their commands. Raises ``RunError`` for an edit."""
+    nodes: dict[str, LineageNode] = {}
+    for record in records:
+        of_run = record.path.name == MANIFEST
+        for path in [record.folder] if of_run else [record.folder / name for name in record.outputs]:
+            nodes |= {node.name: node for node in lineage(path).walk()}
+    pairs = ((node.name, fault) for node in nodes.values() for fault in node.faults if fault != "missing")
+    faults = [f"{name}: {fault}" for name, fault in pairs]
+    if faults:
+        raise RunError(f"the runs do not describe these files: {'; '.join(faults)}")
+    entries = (record_of(Path(node.name)) for node in nodes.values() if node.command)
+    chain = {entry[0].path: entry[0] for entry in entries if entry}
+    return list(nodes.values()), list(
+        ({record.path.resolve(): record for record in records} | chain).values()
+    )
+
+
+def _models(records: Sequence[CommandRecord]) -> tuple[CardModel, ...]:
+    """Checkpoints among the outputs of the runs."""
+    folders: dict[Path, None] = {}
+    for record in records:
+        for name in record.outputs:
+            if Path(name).name in ("surefoot.json", "config.json"):
+                folders.setdefault((record.folder / name).parent)
+    return tuple(_model(folder) for folder in folders)
+
+
+def _model(folder: Path) -> CardModel:
+    facts: dict[str, Any] = {}
+    if (folder / CARD).is_file():
+        facts = read_card(folder).model_dump(mode="json", exclude={"tested": {"words"}})
+    weights = {p.name: digest_of(p.name, p) for p in sorted(folder.glob("*.safetensors"))}
+    return CardModel(path=shown_path(folder), sha256={**model_hashes(folder), **weights}, facts=facts)
+
+
+def _require_all(records: Sequence[CommandRecord], models: Sequence[CardModel], scope: Path) -> None:
+    """Raise ``RunError`` for an evaluation or audit of the models, or of their scores, that is left out."""
+    hashes = {sha for model in models for name, sha in model.sha256.items() if name in _WEIGHTS}
+    paths = [*scope.rglob(MANIFEST), *scope.rglob(f"*.{MANIFEST}")]
+    nearby = [CommandRecord(path=path, manifest=load_object(path)) for path in sorted(set(paths))]
+    on_card = {record.path.resolve() for record in records}
+
+    def used(record: CommandRecord) -> set[str]:
+        used_models = record.manifest.get("models") or {}
+        return {entry["sha256"] for entry in record.manifest["inputs"].values()} | {
+            sha for files in used_models.values() if isinstance(files, dict) for sha in files.values()
+        }
+
+    for _ in nearby:  # scores of scores end after as many rounds as there are records
+        scored = (r for r in nearby if r.manifest.get("command") == "score" and used(r) & hashes)
+        more = {sha for record in scored for sha in record.outputs.values()}
+        if more <= hashes:
+            break
+        hashes |= more
+    for record in nearby:
+        command = str(record.manifest.get("command"))
+        is_test = command.split(" ")[0] in ("evaluate", "audit", "calibrate")
+        if is_test and record.path.resolve() not in on_card and used(record) & hashes:
+            raise RunError(
+                f"{shown_path(record.path)} ({command}) is about a model of this card and not on it; add the "
+                "run: results cannot be left out, whichever way they went"
+            )
+
+
+def _claims(record: CommandRecord) -> Iterator[Claim]:
+    """The claims of a run. Raises ``RunError`` if there are none."""
+    count = 0
+    for plan in _plans(record):
+        paths = [record.folder / name for name in plan.files]
+        figure = FIGURES[plan.figure](paths, **plan.arguments)
+        if figure.value is None and plan.figure != "reported":
+            continue
+        count += 1
+        yield _claim(record, plan, paths, figure)
+    if not count:
+        raise RunError(
+            f"{shown_path(record.path)} ({record.manifest['command']}) lacks any figure; leave the run out, "
+            "or run a command whose results are figures"
+        )
+
+
+def _claim(record: CommandRecord, plan: ClaimPlan, paths: Sequence[Path], figure: Figure) -> Claim:
+    verdict, number = plan.verdict, "not measured"
+    if figure.value is not None:
+        number = format(figure.value, plan.spec)
+        low, high = (figure.value if end is None else end for end in (figure.low, figure.high))
+        estimate = Interval(value=figure.value, low=low, high=high)
+        if low < high:
+            number = format(estimate, plan.spec)
+        if plan.null is not None:
+            of = plan.null if isinstance(plan.null, str) else ""
+            null = FIGURES[plan.figure](paths, of=of).value if of else float(plan.null)
+            verdict = decide(estimate, figure.units, smallest=_SMALLEST, null=null or 0.0)
+            if plan.harm and verdict != "cannot tell":
+                verdict = "no" if verdict == "yes" else "yes"
+    words = {"yes": "shown", "no": "excluded", "cannot tell": "not decided", "measured": "measured"}
+    return Claim(
+        id=f"{shown_path(record.path)}#{plan.name}",
+        run=shown_path(record.path),
+        tests=plan.tests,
+        figure=plan.figure,
+        arguments=dict(plan.arguments),
+        evidence=tuple(EvidenceFile(path=shown_path(p), sha256=digest_of(p.name, p)) for p in paths),
+        verdict=verdict,
+        text=plan.text.format(number, units=figure.units, verdict=words[verdict]),
+        **figure.rounded(),
+    )
+
+
+def _plans(record: CommandRecord) -> Iterator[ClaimPlan]:
+    command = str(record.manifest["command"])
+    group = command.split(" ")[0]
+    if group in ("evaluate", "audit", "calibrate"):
+        yield from _plans_of_report(record)
+        return
+    table = tomllib.loads(files("surefoot.cards").joinpath("plans.toml").read_text("utf-8")).get(group, ())
+    for plan in (ClaimPlan(**entry) for entry in table):
+        if all((record.folder / name).is_file() for name in plan.files):
+            yield plan
+    for labels in _inputs(record, "labels"):
+        path, name = str(labels.resolve()), labels.name.translate(_NO_BRACES)
+        yield _counted(f"labels-{name}", "records", path, f"{{}} step labels in {name}.")
+        yield _counted(f"cost-{name}", "tokens", path, f"{{}} tokens were spent on the labels in {name}.")
+        text = "Krippendorff's alpha of the raters on {units} steps is {}."
+        yield ClaimPlan(name=f"agreement-{name}", figure="rater_agreement", files=[path], text=text)
+    for name in () if table else filter(is_rows, record.outputs):
+        text = f"{name.translate(_NO_BRACES)}, by {command}."
+        yield _counted(f"records-{name}", "records", name, f"{{}} records in {text}")
+        yield _counted(f"tokens-{name}", "tokens", name, f"{{}} tokens were spent on {text}")
+
+
+def _counted(name: str, figure: str, path: str, text: str) -> ClaimPlan:
+    return ClaimPlan(name=name, figure=figure, files=[path], text=text, spec=",.0f")
+
+
+def _plans_of_report(record: CommandRecord) -> Iterator[ClaimPlan]:
+    """The sentence of a report's first screen, and its cards."""
+    command = str(record.manifest["command"])
+    tests = tuple(test for test, commands in TESTS.items() if command in commands)
+    for name in (name for name in record.outputs if name.endswith(".json")):
+        data = load_object(record.folder / name)
+        screen = data.get("first_screen") or {}
+        sentence = str(screen.get("sentence") or "").translate(_NO_BRACES)
+        texts: list[tuple[str, str, Verdict]] = [("sentence", sentence, "measured")] if sentence else []
+        for number, entry in enumerate(screen.get("cards") or ()):
+            path = f"cards|{number}|estimate"
+            if (entry.get("estimate") or {}).get("value") is not None:
+                text = f"{{}} {entry['text'].translate(_NO_BRACES)} Verdict: {entry['verdict']}."
+                stated: Verdict = entry["verdict"] if entry["verdict"] in _DECIDED else "measured"
+                texts.append((path, text, stated))
+        texts = [(f"first_screen|{path}", text, stated) for path, text, stated in texts]
+        for title, findings in (data.get("findings") or {}).items():
+            for number, finding in enumerate(findings):
+                texts.append((f"findings|{title}|{number}", str(finding).translate(_NO_BRACES), "measured"))
+        for path, text, verdict in texts:
+            yield ClaimPlan(
+                name=f"{name}/{path}",
+                figure="reported",
+                files=[name],
+                arguments={"at": path},
+                tests=tests if path != "first_screen|sentence" else (),
+                verdict=verdict,
+                text=f"{command}: {text}",
+            )
+
+
+_DECIDED: Final = ("yes", "no", "cannot tell")
+_NO_BRACES: Final = str.maketrans("{}", "()")
+
+
+def _inputs(record: CommandRecord, option: str) -> list[Path]:
+    """Existing input files of an option."""
+    entries = record.manifest["inputs"]
+    paths = [Path(entry["path"]) for name, entry in entries.items() if name.split("/")[0] == option]
+    return [path for path in paths if path.is_file()]
+
+
+def _limits(record: CommandRecord) -> list[str]:
+    """Limits that a result states."""
+    names = [name for name in record.outputs if name.endswith(".json") and "/" not in name]
+    screens = (load_object(record.folder / name).get("first_screen") or {} for name in names)
+    texts = [text for screen in screens for text in screen.get("limits") or ()]
+    if record.manifest["command"] == "quickstart":
+        texts.append(
+            "the domain is arithmetic modulo 10 with small models; nothing was measured on real text"
+        )
+    return [f"Limit of {record.manifest['command']}: {text}" for text in texts]
+
+
+def _process(record: CommandRecord, roles: Sequence[Role]) -> Iterator[str]:
+    """What process was supervised by a training run."""
+    command, config = str(record.manifest["command"]), record.manifest["config"]
+    folder = record.folder
+    inner = command == "quickstart"
+    traces = [folder / "train-traces.jsonl"] if inner else _inputs(record, "traces")
+    labels = [folder / "train-labels.jsonl"] if inner else _inputs(record, "labels")
+    if command == "rl":
+        credit = (config.get("rl") or {}).get("credit") or {}
+        rule = credit.get("rule") or credit.get("name") or "unknown"
+        judge = config.get("judge") or {}
+        judges = ", ".join([*(judge.get("names") or ()), *(judge.get("verifier") or ())]) or "outcomes alone"
+        name = config.get("policy")
+        problems = ", ".join(path.name for path in _inputs(record, "problems")) or "the lab"
+        yield (
+            f"The policy {name} was trained on problems of {problems}; "
+            f"each step of its solutions was rewarded by the credit rule '{rule}' from {judges}."
+        )
+    elif traces and (inner or command.startswith("train")):
+        cut: Counter[str] = Counter()
+        steps = count = 0
+        for row in (row for path in traces for row in rows_of(path)):
+            cut[str(row.get("granularity") or "the data set")] += 1
+            steps, count = steps + len(row.get("steps") or ()), count + 1
+        rows = (row for path in labels for row in rows_of(path))
+        kinds = Counter(f"{row['kind']} labels from {row['source']}" for row in rows)
+        policy = next(role for role in roles if role.name == "policy")
+        writer = ", ".join(policy.filled_by)
+        labelled = ", ".join(kinds) or "outcomes of the final answers"
+        yield (
+            f"The reasoning steps of {count:,} solutions ({steps:,} steps, cut by {' and '.join(cut)}), "
+            f"written by a policy ({writer}), were supervised with {labelled}."
+        )
+
+
+def _label_sentences(
+    claims: Sequence[Claim], records: Sequence[CommandRecord], models: Sequence[CardModel]
+) -> Iterator[str]:
+    """How the labels were produced: sources, numbers, cost, noise, agreement."""
+    for model in models:
+        if model.facts:
+            yield f"{model.path} learned from labels of the source '{model.facts['label_source']}'."
+    for record in records:
+        for judge in _judges(record):
+            if facts := _facts(Path(judge)):
+                yield f"The reward model {judge} learned from labels of the source '{facts.label_source}'."
+    for claim in claims:
+        name = claim.id.rpartition("#")[2]
+        if name.startswith(("label", "cost-", "agreement-")):
+            yield claim.text
+    for record in records:
+        labels = _inputs(record, "labels")
+        raters = {(row.get("evidence") or {}).get("rater") for path in labels for row in rows_of(path)}
+        if labels and len(raters - {None}) < 2:
+            yield f"The labels name {len(raters - {None})} raters, so their agreement is not known."
+    if not any("cost" in claim.id for claim in claims):
+        yield "The cost of the labels is not recorded."
+    if not any(claim.tests == ("label noise",) for claim in claims):
+        yield "The noise of the labels was not measured against a better source."
+
+
+_SAMPLES: Final = ("sample", "label mc", "label tree", "rl", "imitate", "expert-iteration")
+"""Commands that sample from a policy."""
+
+
+def _roles(chain: Sequence[CommandRecord], models: Sequence[CardModel]) -> tuple[Role, ...]:
+    """The eight roles from the commands of the chain and the checkpoints."""
+    filled: dict[str, dict[str, set[str]]] = {role: {} for role in ROLES}
+
+    def add(role: str, name: object, *bases: object) -> None:
+        if name:
+            filled[role].setdefault(str(name), set()).update(str(base) for base in bases if base)
+
+    for model in models:
+        if model.facts:
+            base = model.facts["base"]
+            kind = "outcome reward model" if model.facts["kind"] == "orm" else "process reward model"
+            add(kind, model.path, base)
+            add("base model", base, base)
+    for record in chain:
+        command, config = str(record.manifest["command"]), record.manifest["config"]
+        policy = config.get("policy")
+        name = policy.get("name") if isinstance(policy, dict) else policy
+        group = command.split(" ")[0]
+        if command == "quickstart":
+            add("policy", "surefoot:lab/shipped/policy", "surefoot:lab/shipped/policy")
+        elif command in ("label judge", "label critiques"):
+            add("automated judge", name, name)
+        elif command in _SAMPLES or group == "search":
+            add("policy", name, name)
+        if command == "rl":
+            add("base model", name, name)
+            for judge in _judges(record):
+                facts = _facts(Path(judge))
+                role = "outcome reward model" if facts and facts.kind == "orm" else "process reward model"
+                add(role, judge, facts and facts.base)
+        if config.get("environment"):
+            add("tool scaffold", config["environment"])
+        if command == "guard fit":
+            add("deployment monitor", shown_path(record.path))
+        for path in _inputs(record, "labels"):
+            for source in {str(row.get("source")) for row in rows_of(path)}:
+                if source.startswith("human") or source in ("expert", "prm800k"):
+                    add("human label source", source)
+    if not filled["policy"] and any(_inputs(record, "traces") for record in chain):
+        add("policy", "not recorded in the data")
+    bases = {role: {base for names in entries.values() for base in names} for role, entries in filled.items()}
+    return tuple(
+        Role(
+            name=role,
+            filled_by=tuple(sorted(entries)) or ("not used",),
+            base=tuple(sorted(bases[role])),
+            shares_base_with=tuple(other for other in ROLES if other != role and bases[other] & bases[role]),
+        )
+        for role, entries in filled.items()
+    )
+
+
+def _judges(record: CommandRecord) -> tuple[str, ...]:
+    """Reward models that an RL run learned from."""
+    return tuple((record.manifest["config"].get("judge") or {}).get("names") or ())
+
+
+def _facts(folder: Path) -> CheckpointCard | None:
+    try:
+        return read_card(folder)
+    except CheckpointError:
+        return None
+
+
+def _summary(claims: Sequence[Claim], models: Sequence[CardModel], not_tested: Sequence[str]) -> str:
+    """One line: the main result, missing tests, source of the threshold."""
+    names = ("prm-lead", "step-auc", "gain", "orm-lead")
+    main = next((c for name in names for c in claims if c.id.endswith(f"#{name}")), claims[0])
+    subject = "improves held-out accuracy" if main.id.endswith("#gain") else "detects wrong steps"
+    result = subject if main.verdict == "yes" else f"is not shown to be a model that {subject}"
+    trust = next((m.facts["trust"] for m in models if m.facts.get("trust")), None)
+    data = next(
+        (m.facts["tested"]["data"] for m in models if m.facts.get("tested")), "the problems of its run"
+    )
+    limit = f"{trust['threshold']:.3g} from {trust['problems']} held-out problems" if trust else "none fitted"
+    figure, missing = main.text.rstrip("."), ", ".join(not_tested)
+    return f"{result} on {data} ({figure}); not tested: {missing}; threshold: {limit}"

@@ -1,0 +1,245 @@
+"""Named functions that compute each figure of a card from files; a card holds no code."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+from pydantic_core import from_json
+
+from surefoot.errors import RunError
+from surefoot.io import read_records
+from surefoot.io.files import json_lines, readable, table_rows
+from surefoot.io.limits import FileLimits, open_bounded
+from surefoot.io.sources import ENDINGS
+from surefoot.lab.world import check_steps
+from surefoot.labels import LabelRule
+from surefoot.records import Problem, StepLabel, StepScores, Trace
+from surefoot.search.trust import HeldOutChoice, HeldOutRows, HeldOutStep, trust_of
+from surefoot.stats.bootstrap import bootstrap_mean
+from surefoot.stats.rater_agreement import agreement
+from surefoot.stats.roc import auc_by_problem
+
+_DIGITS: Final = 5
+_TOKENS: Final = ("prompt_tokens", "completion_tokens", "verifier_tokens")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A computed value with its 95 % interval over ``units``; ``None`` if it is undefined."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    units: int = 0
+
+    def rounded(self) -> dict[str, Any]:
+        """The fields of a claim; NaN becomes ``None``."""
+        numbers = {"value": self.value, "low": self.low, "high": self.high}
+        finite = {k: round(v, _DIGITS) for k, v in numbers.items() if v is not None and math.isfinite(v)}
+        return {**dict.fromkeys(numbers), **finite, "units": self.units}
+
+
+def mean_figure(values: Sequence[float] | np.ndarray) -> Figure:
+    """Mean of one value per unit, bootstrapped over the units."""
+    if not len(values):
+        return Figure(value=None)
+    mean = bootstrap_mean(values, draws=1000, rng=np.random.default_rng(0))
+    return Figure(value=mean.value, low=mean.low, high=mean.high, units=len(values))
+
+
+def rows_of(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a file of records as plain objects."""
+    if path.suffix == ".parquet":
+        yield from (row for _, row in table_rows(path))
+        return
+    limits = FileLimits.from_environment()
+    with readable(str(path)), open_bounded(path, limits) as stream:
+        yield from (from_json(line) for _, line in json_lines(stream, limits))
+
+
+def records(files: Sequence[Path]) -> Figure:
+    """Number of records in all files."""
+    total = sum(1 for path in files for _ in rows_of(path))
+    return Figure(value=total, units=total)
+
+
+def tokens(files: Sequence[Path]) -> Figure:
+    """Tokens read and written for the records of all files; unknown if none is recorded."""
+    total = count = 0
+    for path in files:
+        for row in rows_of(path):
+            usage = row.get("usage") or (row.get("evidence") or {}).get("usage") or {}
+            total += sum(int(usage.get(name) or 0) for name in _TOKENS)
+            count += 1
+    return Figure(value=total or None, units=count)
+
+
+def accuracy(files: Sequence[Path]) -> Figure:
+    """Share of graded traces with the correct answer, over problems."""
+    of_problem: dict[str, list[bool]] = {}
+    for path in files:
+        for trace in read_records(path, Trace):
+            if trace.outcome is not None:
+                of_problem.setdefault(trace.problem_id, []).append(trace.outcome)
+    return mean_figure([float(np.mean(outcomes)) for outcomes in of_problem.values()])
+
+
+def _signs(path: Path) -> dict[tuple[str, int], bool]:
+    rule = LabelRule(neutral="good")
+    labels = ((label, rule.good(label)) for label in read_records(path, StepLabel))
+    return {(label.trace_id, label.step): good for label, good in labels if good is not None}
+
+
+def label_accuracy(files: Sequence[Path], of: str = "all") -> Figure:
+    """Share of labels (first file) that agree with the true ones (second), over traces.
+
+    ``of`` is ``all``, or ``wrong`` for the truly wrong steps alone.
+    """
+    labels, truth = map(_signs, files)
+    of_trace: dict[str, list[bool]] = {}
+    for (trace, step), good in truth.items():
+        if (trace, step) in labels and (of == "all" or not good):
+            of_trace.setdefault(trace, []).append(labels[trace, step] == good)
+    flat = [agrees for row in of_trace.values() for agrees in row]
+    weights = [sum(row) * len(of_trace) / max(len(flat), 1) for row in of_trace.values()]
+    figure = mean_figure(weights)
+    high = None if figure.high is None else min(figure.high, 1.0)
+    return Figure(value=figure.value, low=figure.low, high=high, units=len(flat))
+
+
+def rater_agreement(files: Sequence[Path]) -> Figure:
+    """Krippendorff's alpha of the raters of a file of labels; raters stay anonymous."""
+    ratings: dict[str, dict[tuple[str, int], float]] = {}
+    for label in (label for path in files for label in read_records(path, StepLabel)):
+        if label.value is not None and label.evidence.rater:
+            ratings.setdefault(label.evidence.rater, {})[label.trace_id, label.step] = label.value
+    if len(ratings) < 2:
+        return Figure(value=None)
+    units = sorted({unit for row in ratings.values() for unit in row})
+    table = [[row.get(unit, math.nan) for unit in units] for row in ratings.values()]
+    result = agreement(table)
+    return Figure(value=result.alpha, units=result.units)
+
+
+def lab_step_auc(files: Sequence[Path], of: str = "scores") -> Figure:
+    """Step AUC of scores against the lab's exact truth of the prefix, over problems.
+
+    Files: problems, traces, scores. ``of`` = ``lead``: less the AUC of the position, earlier steps first.
+    """
+    problems = {problem.id: problem for problem in read_records(files[0], Problem)}
+    traces = {trace.id: trace for trace in read_records(files[1], Trace)}
+    scores: list[float] = []
+    position: list[float] = []
+    good: list[bool] = []
+    groups: list[str] = []
+    for record in read_records(files[2], StepScores):
+        trace, right = traces[record.trace_id], True
+        for step, verdict in enumerate(check_steps(problems[trace.problem_id], trace)):
+            right = right and verdict.value != -1
+            score = record.scores[step]
+            if score is not None:
+                scores.append(score)
+                position.append(-step)
+                good.append(right)
+                groups.append(trace.problem_id)
+    areas = np.asarray(auc_by_problem(scores, good, groups))
+    if of == "lead":
+        areas = areas - np.asarray(auc_by_problem(position, good, groups))
+    return mean_figure(areas[~np.isnan(areas)])
+
+
+def lab_choice(files: Sequence[Path]) -> Figure:
+    """Accuracy of best-of-N by the lowest step score less majority voting, over the lab's problems.
+
+    Files: traces, scores. A tie in votes counts the first answer.
+    """
+    lowest = {
+        row.trace_id: min((score for score in row.scores if score is not None), default=-1.0)
+        for row in read_records(files[1], StepScores)
+    }
+    groups: dict[str, list[Trace]] = {}
+    for trace in read_records(files[0], Trace):
+        groups.setdefault(trace.problem_id, []).append(trace)
+    leads = []
+    for traces in groups.values():
+        chosen = max(traces, key=lambda trace: lowest.get(trace.id, -1.0))
+        votes = Counter(trace.answer for trace in traces if trace.answer is not None)
+        answer = votes.most_common(1)[0][0] if votes else None
+        voted = next((trace for trace in traces if trace.answer == answer), traces[0])
+        leads.append(float(bool(chosen.outcome)) - float(bool(voted.outcome)))
+    return mean_figure(leads)
+
+
+def held_out_auc(files: Sequence[Path], of: str = "scores") -> Figure:
+    """Step AUC on held-out problems (``held-out-steps.jsonl``).
+
+    ``of``: ``scores``, or ``baseline`` for the better of length and position.
+    """
+    steps = list(read_records(files[0], HeldOutStep))
+    trust = trust_of(HeldOutRows(steps=steps, choices=()))
+    if trust is None:
+        return Figure(value=None)
+    if of == "baseline":
+        return Figure(value=max(trust.length_auc, trust.position_auc), units=trust.problems)
+    return Figure(value=trust.auc[0], low=trust.auc[1], high=trust.auc[2], units=trust.problems)
+
+
+def held_out_lead(files: Sequence[Path]) -> Figure:
+    """Accuracy of best-of-N by the scorer less majority voting (``held-out-choices.jsonl``)."""
+    choices = list(read_records(files[0], HeldOutChoice))
+    return mean_figure([float(row.best_of_n) - float(row.majority) for row in choices])
+
+
+def rl_change(files: Sequence[Path], of: str = "gain") -> Figure:
+    """Held-out accuracy at the end less the start (``gain``), or the best less the end (``fall``).
+
+    From ``curves.jsonl``; the interval treats evaluations as independent (Newcombe 1998, method 10).
+    """
+    rows = [row for row in rows_of(files[0]) if row["kind"] == "evaluation"]
+    if len(rows) < 2:
+        return Figure(value=None)
+    ends = rows[-1], rows[0]
+    if of == "fall":
+        ends = max(rows, key=lambda row: float(row["accuracy_value"])), rows[-1]
+    (x, x_low, x_high), (y, y_low, y_high) = (
+        [float(row[f"accuracy_{part}"]) for part in ("value", "low", "high")] for row in ends
+    )
+    low, high = x - y - math.hypot(x - x_low, y_high - y), x - y + math.hypot(x_high - x, y - y_low)
+    return Figure(value=x - y, low=low, high=high, units=int(rows[-1]["problems"]))
+
+
+def reported(files: Sequence[Path], at: str = "") -> Figure:
+    """The estimate at a path (``first_screen|cards|0|estimate``) of a result's JSON file."""
+    data: Any = json.loads(files[0].read_bytes())
+    for key in filter(None, at.split("|")):
+        try:
+            data = data[int(key) if isinstance(data, list) else key]
+        except (KeyError, IndexError, ValueError) as error:
+            raise RunError(f"{files[0]} has no {at}; run the command again") from error
+    if not isinstance(data, Mapping):
+        return Figure(value=data if isinstance(data, int | float) else None)
+    return Figure(value=data.get("value"), low=data.get("low"), high=data.get("high"))
+
+
+FIGURES: Final[Mapping[str, Callable[..., Figure]]] = MappingProxyType(
+    {
+        function.__name__: function
+        for function in (
+            *(records, tokens, accuracy, label_accuracy, rater_agreement, lab_step_auc, lab_choice),
+            *(held_out_auc, held_out_lead, rl_change, reported),
+        )
+    }
+)
+
+
+def is_rows(name: str) -> bool:
+    """Whether a file holds records."""
+    return name.endswith(ENDINGS)

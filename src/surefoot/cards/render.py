@@ -1,0 +1,205 @@
+"""A card as Markdown for the hub, as a page in the frame of all reports, and as a CycloneDX ML-BOM."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from surefoot.cards.record import Claim, ReleaseCard
+from surefoot.evaluation.frame import Card, FirstScreen, Origin, Question, card
+from surefoot.evaluation.report import Report, Section
+from surefoot.records import content_id
+
+MARKDOWN, PAGE, BOM, RECORD = "README.md", "card.html", "card.cdx.json", "card.json"
+
+MAPPINGS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {
+        "EU AI Act, Annex IV": {
+            "1. General description of the AI system": "Intended use and limits; Roles; Versions",
+            "2. Elements and process of development": "What process was supervised; How labels were produced",
+            "3. Monitoring, functioning and control": "What failures remain; Not tested; Roles",
+            "4. Appropriateness of the performance metrics": "Where the method was tested",
+            "5. Risk management system": "",
+            "6. Changes through the lifecycle": "Runs (`surefoot card diff`)",
+            "7. Harmonised standards applied": "",
+            "8. EU declaration of conformity": "",
+            "9. Post-market monitoring": "",
+        },
+        "NIST AI RMF 1.0": {
+            "GOVERN": "Roles; Runs",
+            "MAP": "Intended use and limits; What process was supervised; Sources",
+            "MEASURE": "Where the method was tested; Not tested; How labels were produced",
+            "MANAGE": "What failures remain",
+        },
+    }
+)
+"""Headings of each framework, and the sections of the card with material for them; empty: not covered."""
+
+
+def sections_of(release: ReleaseCard) -> Iterator[tuple[str, list[str]]]:
+    """Title and sentences of each section."""
+    about = release.about
+    yield (
+        "What process was supervised",
+        list(release.process) or ["No run on this card trained a model on steps."],
+    )
+    yield "How labels were produced", list(release.labels)
+    yield "Where the method was tested", list(release.tested)
+    yield "Not tested", [f"Not tested: {name}." for name in release.not_tested]
+    yield "What failures remain", list(release.failures) or ["No test on this card failed or was undecided."]
+    yield (
+        "Intended use and limits",
+        [f"Intended use: {about.intended_use}.", f"Not for: {about.not_for}.", f"Licence: {about.licence}."],
+    )
+    roles = []
+    for role in release.roles:
+        shared = ", ".join(role.shares_base_with)
+        flag = f" — shares its base model with: {shared}" if shared else ""
+        roles.append(f"{role.name}: {', '.join(role.filled_by)}{flag}")
+    yield "Roles", roles
+    yield "Sources", [f"{source.name}: licence {source.licence}" for source in release.sources]
+    yield "Runs", [f"`{run.command}` {run.path}: sha256 {run.sha256}" for run in release.runs]
+    yield "Versions", [f"{name} {number}" for name, number in release.versions.items()]
+    for framework, headings in MAPPINGS.items():
+        yield (
+            framework,
+            [f"{heading}: {where or 'not covered by this card'}" for heading, where in headings.items()],
+        )
+
+
+def markdown_of(release: ReleaseCard) -> str:
+    """The hub's README with its metadata: licence, language, base model, results."""
+    from huggingface_hub import EvalResult, ModelCard, ModelCardData
+
+    about, bases = release.about, next(role for role in release.roles if role.name == "base model")
+    hub_names = [name for name in bases.filled_by if name.count("/") == 1 and not name.startswith((".", "/"))]
+    results = [
+        EvalResult(
+            task_type="process-supervision",
+            dataset_type="surefoot",
+            dataset_name=test,
+            metric_type=claim.figure,
+            metric_name=claim.id.rpartition("#")[2],
+            metric_value=claim.value,
+        )
+        for claim in release.claims
+        for test in claim.tests
+        if claim.value is not None
+    ]
+    data = ModelCardData(
+        license=None if about.licence == "not stated" else about.licence.lower(),
+        language=about.language,
+        library_name="surefoot",
+        tags=["process-supervision", "process-reward-model"],
+        base_model=[name.partition("@")[0] for name in hub_names] or None,
+        model_name=about.name if results else None,
+        eval_results=results or None,
+    )
+    parts = [f"# {about.name}", release.summary[:1].upper() + release.summary[1:] + "."]
+    for title, sentences in sections_of(release):
+        parts += [f"## {title}", "\n".join(f"- {sentence}" for sentence in sentences) or "- none"]
+    return str(ModelCard(f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(parts) + "\n"))
+
+
+def page_of(release: ReleaseCard) -> str:
+    """The page: summary, the three questions, claims as a table, then the sections."""
+    cards: dict[Question, Card] = {}
+    named: tuple[tuple[Question, str], ...] = (
+        ("reads", "wrong steps on held-out problems"),
+        ("selects", "choosing among samples"),
+        ("trust", "other domains"),
+    )
+    for question, test in named:
+        claim = next((c for c in release.claims if test in c.tests and c.verdict != "measured"), None)
+        if claim is not None:
+            words: Any = {claim.verdict: claim.verdict}
+            answer = card(question, claim.estimate, claim.text, claim.units, chips=words)
+            cards[question] = Card(**{**vars(answer), "verdict": claim.verdict, "chip": claim.verdict})
+    first = FirstScreen(
+        sentence=f"{release.about.name}: {release.summary}.",
+        cards=list(cards.values()),
+        limits=[*release.failures, f"Not tested: {', '.join(release.not_tested)}."],
+        origin=Origin(model=release.about.name, json=RECORD),
+    )
+    rows = {claim.id: _row(claim) for claim in release.claims}
+    about = "Every figure is recomputed by `surefoot card check`."
+    report = Report(release.about.name, first)
+    report.section(Section(title="Claims", about=about, results={"claims": rows}))
+    for title, sentences in sections_of(release):
+        report.heading(title)
+        for sentence in sentences:
+            report.text(sentence)
+    return report.html()
+
+
+def _row(claim: Claim) -> dict[str, Any]:
+    return {"verdict": claim.verdict, "value": claim.estimate, "units": claim.units, "figure": claim.figure}
+
+
+def bom_of(release: ReleaseCard) -> dict[str, Any]:
+    """CycloneDX 1.6 with a model card for the models, and their sources as components."""
+    metrics = [
+        {"type": claim.id, "value": str(claim.value)}
+        | (
+            {"confidenceInterval": {"lowerBound": str(claim.low), "upperBound": str(claim.high)}}
+            if claim.low
+            else {}
+        )
+        for claim in release.claims
+        if claim.value is not None
+    ]
+    model_card = {
+        "modelParameters": {"approach": {"type": "supervised"}, "task": "process supervision"},
+        "quantitativeAnalysis": {"performanceMetrics": metrics},
+        "considerations": {
+            "useCases": [release.about.intended_use],
+            "technicalLimitations": [
+                *release.failures,
+                *(f"not tested: {name}" for name in release.not_tested),
+            ],
+        },
+    }
+    models = [
+        {
+            "type": "machine-learning-model",
+            "bom-ref": f"model-{content_id(model.path)}",
+            "name": model.path,
+            "version": release.versions["surefoot"],
+            "properties": [{"name": f"sha256:{name}", "value": sha} for name, sha in model.sha256.items()],
+        }
+        for model in release.models
+    ]
+    sources = [
+        {"type": "data", "bom-ref": f"source-{content_id(source.name)}", "name": source.name}
+        | ({"licenses": [{"license": {"name": source.licence}}]} if source.licence != "not stated" else {})
+        for source in release.sources
+    ]
+    digest = content_id(release.model_dump_json())
+    return {
+        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "serialNumber": f"urn:uuid:{digest[:8]}-{digest[8:12]}-4{digest[12:15]}-8{digest[:3]}-{digest[3:15]}",
+        "version": 1,
+        "metadata": {
+            "component": {
+                "type": "machine-learning-model",
+                "bom-ref": "card",
+                "name": release.about.name,
+                "modelCard": model_card,
+            }
+        },
+        "components": [*models, *sources],
+    }
+
+
+def render_all(release: ReleaseCard) -> dict[str, str]:
+    """Content of each file by its name; the record is the last."""
+    return {
+        MARKDOWN: markdown_of(release),
+        PAGE: page_of(release),
+        BOM: json.dumps(bom_of(release), indent=1, ensure_ascii=False) + "\n",
+        RECORD: release.model_dump_json(indent=1) + "\n",
+    }
