@@ -3,7 +3,7 @@ from .check import check_anchor as check_anchor
 from .check import check_card as check_card
 from .check import diff_cards as diff_cards
 from .record import About as About
-from .record import Claim as Claim
+from .record import CardClaim as CardClaim
 from .record import ReleaseCard as ReleaseCard
 from .record import read_release as read_release
 from .render import render_all as render_all

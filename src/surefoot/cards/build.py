@@ -16,10 +16,10 @@ from surefoot.cards.record import (
     ROLES,
     TESTS,
     About,
+    CardClaim,
     CardModel,
     CardRun,
     CardSource,
-    Claim,
     EvidenceFile,
     ReleaseCard,
     Role,
@@ -189,7 +189,7 @@ def _require_all(records: Sequence[CommandRecord], models: Sequence[CardModel], 
             )
 
 
-def _claims(record: CommandRecord) -> Iterator[Claim]:
+def _claims(record: CommandRecord) -> Iterator[CardClaim]:
     """The claims of a run. Raises ``RunError`` if there are none."""
     count = 0
     for plan in _plans(record):
@@ -206,7 +206,7 @@ def _claims(record: CommandRecord) -> Iterator[Claim]:
         )
 
 
-def _claim(record: CommandRecord, plan: ClaimPlan, paths: Sequence[Path], figure: Figure) -> Claim:
+def _claim(record: CommandRecord, plan: ClaimPlan, paths: Sequence[Path], figure: Figure) -> CardClaim:
     verdict, number = plan.verdict, "not measured"
     if figure.value is not None:
         number = format(figure.value, plan.spec)
@@ -221,7 +221,7 @@ def _claim(record: CommandRecord, plan: ClaimPlan, paths: Sequence[Path], figure
             if plan.harm and verdict != "cannot tell":
                 verdict = "no" if verdict == "yes" else "yes"
     words = {"yes": "shown", "no": "excluded", "cannot tell": "not decided", "measured": "measured"}
-    return Claim(
+    return CardClaim(
         id=f"{shown_path(record.path)}#{plan.name}",
         run=shown_path(record.path),
         tests=plan.tests,
@@ -350,7 +350,7 @@ def _process(record: CommandRecord, roles: Sequence[Role]) -> Iterator[str]:
 
 
 def _label_sentences(
-    claims: Sequence[Claim], records: Sequence[CommandRecord], models: Sequence[CardModel]
+    claims: Sequence[CardClaim], records: Sequence[CommandRecord], models: Sequence[CardModel]
 ) -> Iterator[str]:
     """How the labels were produced: sources, numbers, cost, noise, agreement."""
     for model in models:
@@ -444,7 +444,7 @@ def _facts(folder: Path) -> CheckpointCard | None:
         return None
 
 
-def _summary(claims: Sequence[Claim], models: Sequence[CardModel], not_tested: Sequence[str]) -> str:
+def _summary(claims: Sequence[CardClaim], models: Sequence[CardModel], not_tested: Sequence[str]) -> str:
     """One line: the main result, missing tests, source of the threshold."""
     names = ("prm-lead", "step-auc", "gain", "orm-lead")
     main = next((c for name in names for c in claims if c.id.endswith(f"#{name}")), claims[0])

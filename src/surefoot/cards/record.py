@@ -56,7 +56,7 @@ class EvidenceFile(FrozenModel):
     sha256: str
 
 
-class Claim(FrozenModel):
+class CardClaim(FrozenModel):
     """One figure: a named function over files, its value, and the sentence that states it."""
 
     id: str
@@ -152,7 +152,7 @@ class ReleaseCard(FrozenModel):
     """What failed or could not be decided, and the limits that the runs state."""
     roles: tuple[Role, ...]
     models: tuple[CardModel, ...]
-    claims: tuple[Claim, ...]
+    claims: tuple[CardClaim, ...]
     runs: tuple[CardRun, ...]
     scope: str
     """Folder whose evaluations and audits of these models must all be on the card."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from surefoot.cards.record import Claim, ReleaseCard
+from surefoot.cards.record import CardClaim, ReleaseCard
 from surefoot.evaluation.frame import Card, FirstScreen, Origin, Question, card
 from surefoot.evaluation.report import Report, Section
 from surefoot.records import content_id
@@ -134,7 +134,7 @@ def page_of(release: ReleaseCard) -> str:
     return report.html()
 
 
-def _row(claim: Claim) -> dict[str, Any]:
+def _row(claim: CardClaim) -> dict[str, Any]:
     return {"verdict": claim.verdict, "value": claim.estimate, "units": claim.units, "figure": claim.figure}
 
 

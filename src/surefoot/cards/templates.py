@@ -7,7 +7,7 @@ from os.path import relpath
 from pathlib import Path
 
 from surefoot.cards.check import digest_of_card
-from surefoot.cards.record import Claim, ReleaseCard
+from surefoot.cards.record import CardClaim, ReleaseCard
 from surefoot.errors import RunError
 from surefoot.io.runs import digest_of
 from surefoot.records import StepScores, Trace
@@ -50,7 +50,7 @@ def safety_case(release: ReleaseCard, out: Path) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _status(claims: Sequence[Claim], missing: Sequence[str]) -> str:
+def _status(claims: Sequence[CardClaim], missing: Sequence[str]) -> str:
     verdicts = {claim.verdict for claim in claims} - {"measured"}
     if "no" in verdicts:
         return "contradicted by a result"
@@ -59,7 +59,7 @@ def _status(claims: Sequence[Claim], missing: Sequence[str]) -> str:
     return "supported in part: tests are missing" if missing else "supported"
 
 
-def _links(claim: Claim, out: Path) -> Iterator[str]:
+def _links(claim: CardClaim, out: Path) -> Iterator[str]:
     for entry in claim.evidence:
         path = Path(entry.path)
         if not path.is_file():
