@@ -22,7 +22,7 @@ from surefoot.io.sources import ENDINGS
 from surefoot.lab.world import check_steps
 from surefoot.labels import LabelRule
 from surefoot.records import Problem, StepLabel, StepScores, Trace
-from surefoot.search.trust import HeldOutChoice, HeldOutRows, HeldOutStep, trust_of
+from surefoot.search.trust import HeldOutChoice, HeldOutScores, HeldOutStep, trust_of
 from surefoot.stats.bootstrap import bootstrap_mean
 from surefoot.stats.rater_agreement import agreement
 from surefoot.stats.roc import auc_by_problem
@@ -184,7 +184,7 @@ def held_out_auc(files: Sequence[Path], of: str = "scores") -> Figure:
     ``of``: ``scores``, or ``baseline`` for the better of length and position.
     """
     steps = list(read_records(files[0], HeldOutStep))
-    trust = trust_of(HeldOutRows(steps=steps, choices=()))
+    trust = trust_of(HeldOutScores(steps=steps, choices=()))
     if trust is None:
         return Figure(value=None)
     if of == "baseline":
