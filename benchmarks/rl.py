@@ -574,7 +574,8 @@ def start_policy(runs: Path, problems: Sequence[Problem], grader: Grader) -> Pat
     if not (directory / "recipe.json").exists():
         print("training the start policy", flush=True)
         training = runs / "start-training"
-        train_start(RECIPES["policy"], training, save_every=START_EVERY)
+        if not (training / "recipe.json").exists():
+            train_start(RECIPES["policy"], training, save_every=START_EVERY)
         distances = {}
         for policy in sorted(training.glob("update-*"), key=lambda path: int(path.name.rpartition("-")[2])):
             accuracy = greedy_accuracy(policy, problems, grader)
@@ -587,7 +588,8 @@ def start_policy(runs: Path, problems: Sequence[Problem], grader: Grader) -> Pat
 
 def greedy_accuracy(policy: Path, problems: Sequence[Problem], grader: Grader) -> float:
     """Share of ``problems`` that ``policy`` solves greedily."""
-    task = Task(problems=problems, held_out=problems, segmenter=Line(), grader=grader)
+    unused = generate_problems(1, seed=1, exclude=problems)
+    task = Task(problems=unused, held_out=problems, segmenter=Line(), grader=grader)
     audit = asyncio.run(
         audit_policy(
             TransformersPolicy.from_pretrained(policy),
