@@ -189,7 +189,7 @@ class Serve(Command):
             settings=settings,
             limits=self.server.limits,
             log=db.gateway if self.record else None,
-            monitor=resume_monitor(self.monitor, db.gateway, policy=policy.name),
+            monitor=resume_monitor(self.monitor, db.gateway, policy=policy.name, gold=db.gold),
             verifiers=verifiers,
             holds=None if self.pages is False else db.held_calls,
             gold=db.gold,

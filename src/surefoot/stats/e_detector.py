@@ -36,6 +36,13 @@ class EDetector:
         self.sums: FloatArray = np.zeros((2, len(low), len(_BETS)))
         """[up or down, signals, bets]: the M's."""
 
+    def restart(self, signal: int, lowest: float, highest: float) -> None:
+        """Chart a signal from now on, with bounds from values before now; its M's begin at 0."""
+        low, high = np.clip([lowest, highest], 1e-4, 1 - 1e-4)
+        self._means[:, signal] = high, low
+        self._sizes[:, signal] = high, 1 - low
+        self.sums[:, signal] = 0.0
+
     def add(self, values: FloatArray) -> float:
         """Evidence of a change after ``values`` [signals], NaN where not observed."""
         self.sums = np.minimum((self.sums + 1) * self.e_values(values[None])[0], _LARGEST)

@@ -219,3 +219,30 @@ def test_random_answers_go_to_people_and_their_labels_to_the_chart():
 def test_a_share_for_people_needs_their_project():
     with pytest.raises(ValueError, match="'gold_share' and 'gold_project' need each other"):
         MonitorSettings(gold_share=0.1)
+
+
+def test_labels_that_come_late_are_charted_against_the_first_ones(tmp_path):
+    """No label arrives before the reference is complete; the first fifty become theirs."""
+    chart = Monitor(MonitorSettings(reference=200)).chart
+    for number in range(400):
+        chart.add(record_of(number % 35))
+    for number in range(60):
+        chart.add_result(result_of(number, right=number % 5 > 0))
+        chart.add(record_of(number % 35))
+    assert not chart.alarm
+    for number in range(60, 160):
+        chart.add_result(result_of(number, right=number % 5 == 0))
+        chart.add(record_of(number % 35))
+    assert chart.change.cause == "gamed scorer"
+    assert not chart.add_result(result_of(3, right=True))
+
+
+def result_of(number, *, right):
+    return GoldResult(
+        sample=number,
+        request_id=f"r{number}",
+        proxy=0.8,
+        right=right,
+        weight=4.0,
+        labelled=datetime.now(UTC),
+    )

@@ -24,7 +24,7 @@ import numpy as np
 
 from surefoot.records import Problem
 from surefoot.scores import is_scored
-from surefoot.server.gateway.records import GatewayCandidate, GatewayRecord
+from surefoot.server.gateway.records import GatewayCandidate, GatewayRecord, GoldResult
 from surefoot.server.gateway.settings import MonitorSettings
 from surefoot.stats.e_detector import EDetector, FloatArray
 
@@ -82,7 +82,8 @@ class ChangeChart:
     def __init__(self, settings: MonitorSettings) -> None:
         self.settings = settings
         self._waiting: list[dict[str, Any]] = []
-        self._gold: list[tuple[float, float]] = []
+        self._gold: list[tuple[float, float]] | None = []
+        self._results: set[int] = set()
         self._fitted: _Reference | None = None
         self._rows: deque[FloatArray] = deque(maxlen=_KEPT)
         self._scores: deque[float] = deque(maxlen=_KEPT)
@@ -96,8 +97,9 @@ class ChangeChart:
         if self._fitted is None:
             self._waiting.append(seen)
             if len(self._waiting) >= self.settings.reference:
-                self._fitted = _Reference(self._waiting, self._gold, self.settings.run_length)
+                self._fitted = _Reference(self._waiting, self.settings.run_length)
                 self._waiting = []
+                self._fit_gold()
             return
         row = self._fitted.row(seen)
         if self._new_gold:
@@ -117,7 +119,26 @@ class ChangeChart:
         """
         if not (0 <= proxy <= 1 and math.isfinite(weight) and weight >= 1):
             raise ValueError(f"a proxy lies in [0, 1] and a weight is at least 1, not {proxy} and {weight}")
-        (self._gold if self._fitted is None else self._new_gold).append(((proxy - right + 1) / 2, weight))
+        value = (proxy - right + 1) / 2, weight
+        if self._gold is None:
+            self._new_gold.append(value)
+        else:
+            self._gold.append(value)
+            self._fit_gold()
+
+    def add_result(self, result: GoldResult) -> bool:
+        """:meth:`add_gold`, once for each sample; whether it is new."""
+        if result.sample in self._results:
+            return False
+        self._results.add(result.sample)
+        self.add_gold(result.proxy, result.right, result.weight)
+        return True
+
+    def _fit_gold(self) -> None:
+        """Labels arrive late, so their reference is the first labels, not those of the first requests."""
+        if self._fitted is not None and self._gold and len(self._gold) >= self.settings.gold_reference:
+            self._fitted.fit_gold(self._gold)
+            self._gold = None
 
     def ranks(self, problem: Problem, candidate: GatewayCandidate) -> dict[str, float]:
         """Ranks of an answer's signals among the reference, in [0, 1]; empty before it is complete."""
@@ -158,9 +179,7 @@ class ChangeChart:
 class _Reference:
     """Distribution of each signal before any change, and the chart that compares with it."""
 
-    def __init__(
-        self, seen: Sequence[Mapping[str, Any]], gold: Sequence[tuple[float, float]], run_length: float
-    ) -> None:
+    def __init__(self, seen: Sequence[Mapping[str, Any]], run_length: float) -> None:
         # words are counted in the first half, as a text's own words are never surprising
         first, second = seen[: len(seen) // 2], seen[len(seen) // 2 :]
         self._counts: dict[str, Counter[str]] = {
@@ -169,7 +188,8 @@ class _Reference:
         for counts in self._counts.values():
             for word, _ in counts.most_common()[_VOCABULARY:]:
                 del counts[word]
-        self._largest_weight = max((weight for _, weight in gold), default=1.0)
+        self._totals = {part: counts.total() + len(counts) + 1 for part, counts in self._counts.items()}
+        self._largest_weight = 1.0
         raw = [self._raw(row) for row in second]
         self._sorted = {
             name: sorted(row[name] for row in raw if not math.isnan(row[name]))
@@ -184,17 +204,23 @@ class _Reference:
         n = np.maximum(self.counts, 1)
         self.means = np.where(self.counts > 0, filled.sum(axis=0) / n, 0.5)
         spread = np.where(observed, (table - self.means) ** 2, 0.0).sum(axis=0) / n
-        if gold:
-            values, weights = np.array(gold).T
-            self.means[-1] = np.average(values, weights=weights)
-            spread[-1] = np.average((values - self.means[-1]) ** 2, weights=weights)
-            self.counts[-1] = round(weights.sum() ** 2 / (weights**2).sum())
         self.variances = np.maximum(spread, 1 / np.maximum(self.counts, 4))
         errors = _STANDARD_ERRORS * np.sqrt(self.variances / np.maximum(self.counts, 1))
         absent = self.counts < 20  # such as scores without a reward model
         low = np.where(absent, 0.0, self.means - errors)
         high = np.where(absent, 1.0, self.means + errors)
         self.chart = EDetector(low.tolist(), high.tolist(), run_length=run_length)
+
+    def fit_gold(self, gold: Sequence[tuple[float, float]]) -> None:
+        """Add proxy minus gold to the chart, from signals of reference labels and their weights."""
+        values, weights = np.array(gold).T
+        mean = float(np.average(values, weights=weights))
+        count = round(weights.sum() ** 2 / (weights**2).sum())
+        variance = max(float(np.average((values - mean) ** 2, weights=weights)), 1 / count)
+        self._largest_weight = float(weights.max())
+        self.means[-1], self.counts[-1], self.variances[-1] = mean, count, variance
+        error = _STANDARD_ERRORS * math.sqrt(variance / count)
+        self.chart.restart(len(_NAMES) - 1, mean - error, mean + error)
 
     def row(self, seen: Mapping[str, Any]) -> FloatArray:
         """The signals of a request, [signals] in [0, 1]."""
@@ -217,7 +243,10 @@ class _Reference:
         }
 
     def _raw(self, seen: Mapping[str, Any]) -> dict[str, float]:
-        surprise = {name: _surprise(seen[part], self._counts[part]) for name, part in _WORDS.items()}
+        surprise = {
+            name: _surprise(seen[part], self._counts[part], self._totals[part])
+            for name, part in _WORDS.items()
+        }
         return {**seen, **surprise}
 
     def _placed(self, raw: Mapping[str, float]) -> list[float]:
@@ -233,11 +262,10 @@ def _rank(value: float, ordered: Sequence[float]) -> float:
     return (bisect_left(ordered, value) + bisect_right(ordered, value)) / 2 / len(ordered)
 
 
-def _surprise(words: Sequence[str], counts: Counter[str]) -> float:
+def _surprise(words: Sequence[str], counts: Counter[str], total: int) -> float:
     """Mean of -log2 of the words' shares in the reference."""
     if not words:
         return math.nan
-    total = counts.total() + len(counts) + 1
     return sum(-math.log2((counts[word] + 1) / total) for word in words) / len(words)
 
 

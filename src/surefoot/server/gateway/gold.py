@@ -33,7 +33,6 @@ class GoldStream:
         self._rng = rng or random.SystemRandom()
         self._tasks: set[asyncio.Task[None]] = set()
         self._polling: asyncio.Task[None] | None = None
-        self._seen: set[int] = set()
         self.queued = self.lost = 0
         self.last_label: datetime | None = None
 
@@ -50,9 +49,7 @@ class GoldStream:
         """Give new labels to the chart."""
         project = self._settings.gold_project or 0
         for result in await asyncio.to_thread(self._store.results, project):
-            if result.sample not in self._seen:
-                self._seen.add(result.sample)
-                self._chart.add_gold(result.proxy, result.right, result.weight)
+            if self._chart.add_result(result):
                 self.last_label = max(self.last_label or result.labelled, result.labelled)
 
     async def close(self) -> None:

@@ -23,7 +23,7 @@ from surefoot.server.gateway.connections import ConnectionTable
 from surefoot.server.gateway.generation import Choice
 from surefoot.server.gateway.gold import GoldStream
 from surefoot.server.gateway.plan import Plan
-from surefoot.server.gateway.records import GatewayRecord, RecordHistory
+from surefoot.server.gateway.records import GatewayRecord, GoldStore, RecordHistory
 from surefoot.server.gateway.request_log import Recorder
 from surefoot.server.gateway.settings import MonitorSettings
 
@@ -106,13 +106,20 @@ class Monitor:
         return value > limit
 
 
-def resume_monitor(settings: MonitorSettings, log: RecordHistory, *, policy: str) -> Monitor:
+def resume_monitor(
+    settings: MonitorSettings, log: RecordHistory, *, policy: str, gold: GoldStore | None = None
+) -> Monitor:
     """A monitor that resumes from a log, so that a change does not become the reference after a restart.
 
     The shares start empty. Raises ``StoreError``.
     """
     monitor = Monitor(settings)
+    project = settings.gold_project
+    results = gold.results(project) if gold is not None and project is not None else ()
+    of_request = {result.request_id: result for result in results}
     for record in log.history(policy=policy, since=settings.since, first=settings.reference):
+        if (result := of_request.get(record.request_id)) is not None:
+            monitor.chart.add_result(result)
         monitor.chart.add(record)
     return monitor
 

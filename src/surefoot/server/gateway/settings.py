@@ -332,6 +332,9 @@ class MonitorSettings(Settings):
     gold_project: int | None = Field(
         default=None, ge=1, description="Number of the project in whose annotation queue they appear."
     )
+    gold_reference: int = Field(
+        default=50, ge=20, description="Labels that proxy minus gold is compared with: the first ones."
+    )
     gold_poll_s: float = Field(default=30.0, gt=0, description="Seconds between looks for people's labels.")
     window: int = Field(default=1000, ge=20, description="Latest events of a share.")
     least: int = Field(default=200, ge=1, description="Events below which a share gives no alarm.")

@@ -83,7 +83,7 @@ class GoldSamples(Repository):
             connection.execute(insert(gold_samples).values(row))
         return True
 
-    def results(self, project_id: int, limit: int = 2000) -> list[GoldResult]:
+    def results(self, project_id: int, limit: int = 10_000) -> list[GoldResult]:
         """The latest samples whose first error people found, or all of whose steps they labelled."""
         s = gold_samples.c
         query = select(gold_samples).where(s.project_id == project_id).order_by(s.id.desc()).limit(limit)
