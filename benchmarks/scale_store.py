@@ -74,7 +74,7 @@ def fill(db: Database, engine: Engine, labels: int, rng: random.Random) -> list[
             for _ in range(batch):
                 item += 1
                 submission = _add_item(rows, rng, project, item, submission, users)
-            for name in ("problems", "traces", "step_scores", "items", "assignments"):
+            for name in ("problems", "traces", "trace_search", "step_scores", "items", "assignments"):
                 _put(engine, tables.tables[name], rows[name])
             for name in ("submissions", "labels"):
                 _put(engine, tables.tables[name], rows.get(name, []))
@@ -116,7 +116,8 @@ def _add_item(
     at = {"project_id": project, "created": AT}
     add("problems", id=problem.id, text=problem.text, payload=problem.model_dump_json(), **at)
     payload = trace.model_dump_json()
-    add("traces", id=trace.id, problem_id=problem.id, policy="p", outcome=trace.outcome, steps=STEPS, payload=payload, **at)  # fmt: skip # noqa: E501
+    add("traces", id=trace.id, problem_id=problem.id, policy="p", outcome=trace.outcome, steps=STEPS, payload=payload, title=problem.text, kind="solution", **at)  # fmt: skip # noqa: E501
+    add("trace_search", project_id=project, trace_id=trace.id, words=f"{problem.text} {trace.text}")
     for scorer in ("prm", "orm"):
         scores = tuple(round(rng.random() ** (1 / STEPS), 4) for _ in range(STEPS))
         record = StepScores(trace_id=trace.id, scorer=scorer, scores=scores)
@@ -184,6 +185,8 @@ def routes(project: int, trace: str) -> list[str]:
         f"{base}/runs.json",
         f"{base}/runs.json?" + urlencode({"scorer": "prm", "high": 0.5}),
         f"{base}/runs.json?" + urlencode({"scorer": "prm", "low": 0.5}),
+        f"{base}/runs.json?" + urlencode({"wrong": "yes", "outcome": "wrong"}),
+        f"{base}/runs.json?" + urlencode({"order": "longest", "page": 400}),
         f"{base}/runs.json?" + urlencode({"text": "999 + 999"}),
         f"{base}/run.json?" + urlencode({"id": trace}),
         f"{base}/queue.json",
@@ -245,7 +248,7 @@ def measure(
     """Each route of the largest project."""
     app = create_pages_app(db, rng=random.Random(0))
     key, _ = db.keys.create("bench", role="admin")
-    trace = db.traces.find(projects[0], limit=1)[0].trace
+    trace = db.traces.find(projects[0], limit=1)[0]
     for path in routes(projects[0], trace.id):
         if only in path:
             yield _figure(db.backend, path, statements, times, lambda path=path: ask(app, key, path))

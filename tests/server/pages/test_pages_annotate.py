@@ -173,11 +173,11 @@ def test_agent_runs_show_tools_folded_and_results_late(room: Room) -> None:
         ann.send(item, f"{item}/label", value="-1")
     item = first_item(ann)
     page = ann.get(item).text
-    assert '<details class="call"><summary>Tool call: <code>search</code>' in page
+    assert "<b>→ <code>search</code></b>" in page
     assert "Paris is the capital" not in page
     ann.send(item, f"{item}/label", value="1")
     page = ann.get(item).text
-    assert "Tool result" in page
+    assert "↳ result" in page
     assert "Paris is the capital" in page
 
 

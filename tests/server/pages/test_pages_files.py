@@ -16,6 +16,7 @@ from inspection_site import Inspection, add_labels, open_inspection
 from surefoot.formats import write_labelled
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, StepLabel, StepScores, Trace
+from surefoot.server.store.traces import RunFilter
 
 
 @pytest.fixture
@@ -81,10 +82,10 @@ def test_prm800k_comes_in(found: Inspection, admin: Browser) -> None:
     assert "<h1>Imported in part</h1>" in answer.text
     assert "1 rows read, 1 skipped" in answer.text
     (problem,) = problems_with(found, "q?")
-    (trace,) = found.db.traces.find(found.room.project, problem_id=problem.id)
-    page = found.viewer.get(f"{found.base}/run?id={trace.trace.id}").text
+    (trace,) = found.db.traces.find(found.room.project, RunFilter(problem_id=problem.id))
+    page = found.viewer.get(f"{found.base}/run?id={trace.id}").text
     assert SCRIPT not in page
-    assert "First error: step 2" in page
+    assert 'Goes wrong at <a data-keys="e" href="#step-2">' in page
 
 
 @pytest.mark.parametrize(

@@ -34,15 +34,16 @@ def page(found: Inspection) -> str:
 
 def test_the_first_difference_of_a_run_is_marked(found: Inspection, page: str) -> None:
     program = found.viewer.json(page.replace("/run?", "/run.json?"))["program"]
-    call = program["call"]
-    row = call["rows"][call["first"]]
-    assert (row["own"]["text"], row["reference"]["text"]) == ("result -= number", "result += number")
-    assert row["own"]["changed"] == [{"name": "result", "value": "-2", "differs": True}]
-    assert not any(one["differs"] for before in call["rows"][:5] for one in before["own"]["changed"])
+    (line,) = [line for line in program["lines"] if line["first"]]
+    assert (line["text"].strip(), line["reference"]["code"]) == ("result -= number", "result += number")
+    assert line["own"]["changed"] == [{"name": "result", "value": "-2", "differs": True}]
+    assert (line["step"], line["times"]) == (3, 2)
     html = found.viewer.get(page).text
     assert html.count("✗ first difference") == 1
     assert "returned -5" in html
     assert "result = 2" in html
+    assert html.count('<span class="bp">') + html.count('<span class="k">') >= 2  # highlighted, and once
+    assert html.count("</code> <b class") == 1
 
 
 def test_another_call_is_chosen_in_the_address_and_what_it_says_is_escaped(
@@ -83,8 +84,8 @@ def test_a_run_that_somebody_made_up_has_a_page(tmp_path: Path, execution: dict[
     evidence = labels[3].evidence.model_copy(update={"execution": Execution.model_validate(execution)})
     made.db.labels.import_labels(made.room.project, [labels[3].model_copy(update={"evidence": evidence})])
     html = made.viewer.get(f"{made.base}/run?id={trace.id}").text
-    assert "\u202e" not in html.split('aria-label="Execution"')[1].split('id="step-1"')[0]
-    assert ("\\u202e" in html) == ("raised" in execution)
+    assert "\u202e" not in html.split('aria-label="Program"')[1].split('id="step-1"')[0]
+    assert "\\u202e" in html
     made.db.close()
 
 

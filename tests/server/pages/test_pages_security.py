@@ -59,6 +59,7 @@ def forms(room: Room) -> list[tuple[str, str, str]]:
         ("ann", item, f"{item}/skip"),
         ("admin", "/projects", "/projects"),
         ("admin", empty, f"{empty}/sample"),
+        ("admin", "/projects/1/runs", "/projects/1/runs"),
         ("admin", "/people", "/people"),
         ("admin", "/people", f"/people/{room.ids['eve']}"),
         ("admin", "/projects/1/settings", "/projects/1/settings"),

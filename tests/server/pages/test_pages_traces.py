@@ -9,13 +9,13 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from annotation_site import SCRIPT
+from annotation_site import SCRIPT, text_trace
 from inspection_site import Inspection, add_labels, open_inspection
 
 from surefoot.records import Message, Problem, ToolCall, Trace
 from surefoot.segment import segment_trace
 from surefoot.server.pages.render import call_arguments
-from surefoot.server.pages.traces import strip
+from surefoot.server.pages.run import gold_view, result_summary, strip, verdict
 
 
 @pytest.fixture(scope="module")
@@ -36,21 +36,20 @@ def shown(found: Inspection, path: str) -> str:
 def ids(found: Inspection, query: str) -> list[str]:
     answer = found.viewer.get(f"{found.base}/runs.json{query}")
     assert answer.status_code == 200, answer.text
-    return sorted(row["id"] for row in answer.json()["traces"])
+    return sorted(row["id"] for row in answer.json()["runs"])
 
 
 def test_text_of_a_model_is_shown_as_text(found: Inspection) -> None:
     page = shown(found, f"{found.base}/run?id={found.traces[1].id}")
     assert SCRIPT not in page
-    assert page.count("&lt;script&gt;") == 2  # the step's, and the judge's
+    assert page.count("&lt;script&gt;") == 3  # the step's, and the judge's in its note and in the verdict
     assert "default-src &#39;none&#39;" not in page
 
 
 def test_every_cell_has_its_number_beside_the_colour(found: Inspection) -> None:
     page = shown(found, f"{found.base}/run?id={found.traces[1].id}")
-    cells = re.findall(
-        r'<li class="cell b(\d|x)(?: first-error)?"><span class="at">(\d)</span><b>([^<]+)</b>', page
-    )
+    cell = r'<li class="cell b(\d|x)(?: first-error)?"><a href="#step-\d"><span class="at">(\d)</span>'
+    cells = re.findall(cell + "<b>([^<]+)</b>", page)
     assert cells == [
         ("7", "1", "0.70"), ("9", "2", "0.90"), ("8", "3", "0.80"),
         ("1", "1", "0.10"), ("9", "2", "0.90"), ("2", "3", "0.20"),
@@ -60,7 +59,8 @@ def test_every_cell_has_its_number_beside_the_colour(found: Inspection) -> None:
 def test_the_first_error_is_marked_in_words_in_strips_and_steps(found: Inspection) -> None:
     page = shown(found, f"{found.base}/run?id={found.traces[1].id}")
     strips = re.findall(
-        r'<li class="cell b9 first-error"><span class="at">2</span>.*?first error</span>', page
+        r'<li class="cell b9 first-error"><a href="#step-2"><span class="at">2</span>.*?first error</span>',
+        page,
     )
     assert len(strips) == 2
     assert 'id="step-2"' in page.split("✗ First error")[0].rpartition("<li")[2]
@@ -100,8 +100,10 @@ def test_a_decision_stands_for_the_labels_of_its_step(tmp_path: Path) -> None:
 def test_an_agents_run_folds_its_tool_calls(found: Inspection) -> None:
     agent = next(trace for trace in found.traces if trace.messages)
     page = shown(found, f"{found.base}/run?id={agent.id}")
-    assert "<summary>Tool call: <code>search</code></summary>" in page
-    assert page.count('class="step"') == 2
+    assert "<b>→ <code>search</code></b>" in page
+    assert "<dt>query</dt><dd>capital of France</dd>" in page
+    assert "<summary>↳ result · Paris is the capital of France.</summary>" in page
+    assert page.count('<li class="step"') == 2
 
 
 def test_a_program_in_a_call_is_shown_as_text(tmp_path: Path) -> None:
@@ -111,12 +113,11 @@ def test_a_program_in_a_call_is_shown_as_text(tmp_path: Path) -> None:
     trace = segment_trace(Trace(id="shell", problem_id=found.traces[0].problem_id, messages=messages))
     found.db.traces.add_traces(found.room.project, [trace])
     page = shown(found, f"{found.base}/run?id=shell")
-    assert "<pre>cat &lt;&lt;E\n&lt;b&gt;&#34;x&#34;&lt;/b&gt;\nE</pre>" in page
-    assert '<span class="role">n</span><pre>[1]</pre>' in page
+    assert "<dd>cat &lt;&lt;E\n&lt;b&gt;&#34;x&#34;&lt;/b&gt;\nE</dd><dt>n</dt><dd>[1]</dd>" in page
     assert "· command" in page
     twin = found.viewer.json(f"{found.base}/run.json?id=shell")
     assert twin["trace"]["messages"][1]["tool_calls"][0]["arguments"] == call.arguments
-    assert all(call_arguments(text) == [("", text)] for text in ('{"x": 1}', "[", '["a\\n"]', "[" * 99_999))
+    assert all(call_arguments(text) == [("", text)] for text in ("[", '["a\\n"]', "[" * 99_999))
     found.db.close()
 
 
@@ -124,13 +125,13 @@ def test_a_program_in_a_call_is_shown_as_text(tmp_path: Path) -> None:
     ("query", "which"),
     [
         ("", [0, 1, 2]),
-        ("?policy=two", [1]),
+        ("?model=two", [1]),
         ("?outcome=wrong", [1]),
         ("?outcome=correct", [0, 2]),
         ("?scorer=second&low=0.5", [0, 2]),
         ("?scorer=second&high=0.2", [1]),
         ("?text=FRANCE", [2]),
-        ("?text=FRANCE&policy=one", []),
+        ("?text=FRANCE&model=one", []),
         ("?problem=none", []),
         ("?text=%25", []),
     ],
@@ -142,7 +143,7 @@ def test_filters(found: Inspection, query: str, which: list[int]) -> None:
 @pytest.mark.parametrize(
     "query",
     ["?outcome=maybe", "?low=x&scorer=first", "?low=0.5", "?low=nan&scorer=first",
-     "?text=" + "a" * 501, "?policy=%00"],
+     "?text=" + "a" * 501, "?model=%00"],
 )  # fmt: skip
 def test_filters_that_make_no_sense_are_refused(found: Inspection, query: str) -> None:
     answer = found.viewer.get(f"{found.base}/runs{query}")
@@ -153,12 +154,13 @@ def test_filters_that_make_no_sense_are_refused(found: Inspection, query: str) -
 def test_a_list_goes_on_where_it_ended_with_its_filters(tmp_path: Path) -> None:
     made = open_inspection(tmp_path, rows=1)
     seen: list[str] = []
-    query = "?text=is"
-    while query:
-        twin = made.viewer.json(f"{made.base}/runs.json{query}")
-        seen += [row["id"] for row in twin["traces"]]
-        query = twin["next"] or ""
-        assert not query or "text=is" in query
+    for page in (1, 2, 3):
+        twin = made.viewer.json(f"{made.base}/runs.json?text=is&order=oldest&page={page}")
+        assert (twin["total"], twin["pages"]) == (3, 3)
+        (row,) = twin["runs"]
+        seen.append(row["id"])
+        shown_page = made.viewer.get(row["link"]).text
+        assert ("‹ previous" in shown_page, "next <kbd>" in shown_page) == (page > 1, page < 3)
     assert sorted(seen) == sorted(trace.id for trace in made.traces)
     made.db.close()
 
@@ -170,7 +172,7 @@ def test_any_id_has_a_link_that_works(tmp_path: Path) -> None:
     made.db.traces.add_problems(made.room.project, [problem])
     made.db.traces.add_traces(made.room.project, [Trace(id=odd, problem_id=odd, text="")])
     for query in ("text=odd", f"problem={quote(odd)}"):
-        (row,) = made.viewer.json(f"{made.base}/runs.json?{query}")["traces"]
+        (row,) = made.viewer.json(f"{made.base}/runs.json?{query}")["runs"]
         answer = made.viewer.get(row["link"])
         assert answer.status_code == 200
         assert "<b>%2F" not in answer.text
@@ -199,12 +201,81 @@ def test_annotators_are_blind_to_each_other(found: Inspection, page: str) -> Non
 def test_a_project_without_traces_says_so(found: Inspection) -> None:
     empty = found.db.projects.create("Empty").id
     admin = found.room.browser("admin")
-    assert "does not have traces yet" in admin.get(f"/projects/{empty}/runs").text
-    assert admin.json(f"/projects/{empty}/runs.json")["traces"] == []
-    assert "No trace matches" in shown(found, f"{found.base}/runs?policy=nobody")
+    assert "does not have runs yet" in admin.get(f"/projects/{empty}/runs").text
+    assert admin.json(f"/projects/{empty}/runs.json")["runs"] == []
+    assert "No run matches" in shown(found, f"{found.base}/runs?model=nobody")
 
 
 def test_colours_rise_with_the_score_and_margins_are_signed() -> None:
     assert [cell["bucket"] for cell in strip((0.0, 0.05, 0.55, 1.0, None))] == [0, 0, 5, 9, None]
     assert [cell["bucket"] for cell in strip((-1.0, 0.0, 1.0, 7.0))] == [0, 5, 9, 9]
     assert [cell["first_error"] for cell in strip((0.1, 0.2), 1)] == [False, True]
+
+
+def test_the_verdict_names_its_sources(found: Inspection) -> None:
+    page = shown(found, f"{found.base}/run?id={found.traces[1].id}")
+    assert 'Goes wrong at <a data-keys="e" href="#step-2">step 2</a>' in page
+    twin = found.viewer.json(f"{found.base}/run.json?id={found.traces[1].id}")
+    assert twin["verdict"]["sources"] == [
+        "human (1 of 2): step 2",
+        "human (1 of 2): no error",
+        "judge: step 2",
+        "monte-carlo: step 3",
+        "first: below 0.5 never",
+        "second: below 0.5 first at step 1 (0.10)",
+    ]
+    assert (twin["verdict"]["kind"], twin["verdict"]["agreed"]) == ("wrong", False)
+    other = found.viewer.json(f"{found.base}/run.json?id={found.traces[0].id}")["verdict"]
+    assert other["kind"] == "good"
+    assert "No source sees an error" in shown(found, f"{found.base}/run?id={found.traces[0].id}")
+    assert verdict([], {}, [], None)["kind"] == "unknown"
+
+
+def test_gold_calls_and_whether_they_are_made() -> None:
+    gold = [{"name": "cancel", "arguments": {"id": "A"}}, {"name": "book", "arguments": {"to": "SEA"}}]
+    problem = Problem(text="?", meta={"gold_actions": gold})
+    calls = (ToolCall(id="1", name="book", arguments='{"to": "SEA"}'),)
+    messages = (
+        Message(role="user", content="Go."),
+        Message(role="assistant", tool_calls=calls),
+        Message(role="tool", content='{"status": "ok"}', tool_call_id="1"),
+        Message(role="assistant", content="Done."),
+    )
+    trace = segment_trace(Trace(problem_id=problem.id, messages=messages))
+    assert [(one["call"].name, one["made"]) for one in gold_view(problem, trace)] == [
+        ("cancel", False),
+        ("book", True),
+    ]
+    assert gold_view(Problem(text="?"), trace) == []
+    assert gold_view(Problem(text="?", meta={"gold_actions": "all"}), trace) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "summary"),
+    [
+        ("[1, 2]", "2 results"),
+        ('[{"a": 1}]', "1 result"),
+        ('{"status": "delivered", "lines": [], "cost": 3}', "status: delivered, cost: 3"),
+        ('{"lines": []}', "1 fields"),
+        ("first\nsecond", "first"),
+        ("[" * 99_999, "[" * 99_999),
+    ],
+)
+def test_results_are_summarised(text: str, summary: str) -> None:
+    assert result_summary(text) == summary
+
+
+def test_a_selection_goes_to_the_annotators_or_into_a_file(tmp_path: Path) -> None:
+    made = open_inspection(tmp_path)
+    admin, extra = made.room.browser("admin"), text_trace(Problem(text="More?"), "yes", "no")
+    made.db.traces.add_problems(made.room.project, [Problem(text="More?")])
+    made.db.traces.add_traces(made.room.project, [extra])
+    page = f"{made.base}/runs"
+    assert admin.send(page, id=[extra.id, made.traces[0].id]).headers["location"] == f"{made.base}/label"
+    assert [item.trace_id for item in made.db.items.list(made.room.project)].count(extra.id) == 1
+    assert "nothing is selected" in admin.send(page).text
+    lines = admin.get(f"{made.base}/export/traces.jsonl?id={extra.id}").text.splitlines()
+    assert [Trace.model_validate_json(line).id for line in lines] == [extra.id]
+    assert len(admin.get(f"{made.base}/export/scores.jsonl?id={made.traces[0].id}").text.splitlines()) == 2
+    assert admin.get(f"{made.base}/export/labels.jsonl?id={extra.id}").text == ""
+    made.db.close()

@@ -43,9 +43,16 @@ def test_tables_are_those_of_the_migrations(url: str) -> None:
 
     engine = engine_of(url)
     with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        context = MigrationContext.configure(
+            connection, opts={"compare_type": True, "include_name": not_of_search}
+        )
         assert compare_metadata(context, METADATA) == []
     engine.dispose()
+
+
+def not_of_search(name: str | None, *_: object) -> bool:
+    """Each database has its own kind of index of words."""
+    return "trace_search" not in (name or "")
 
 
 def test_other_versions_are_refused(url: str) -> None:

@@ -13,7 +13,9 @@ from test_database import HOSTILE
 from surefoot.errors import ConflictError, ForbiddenError, NotFoundError, StoreError
 from surefoot.io import write_records
 from surefoot.records import Message, Problem, Step, StepLabel, StepScores, Trace
+from surefoot.segment import segment_trace
 from surefoot.server import Database, KnownAnswer, LabelInput, NewItem, import_files, kind_of
+from surefoot.server.store.traces import RunFilter
 from surefoot.stats.rater_agreement import agreement
 
 
@@ -265,8 +267,9 @@ def test_every_field_of_a_record_comes_back(lab: Lab) -> None:
     assert add.trace(lab.id, HOSTILE) == trace
     assert add.scores(lab.id, HOSTILE) == [scores]
     assert [stored.record for stored in lab.db.labels.of_trace(lab.id, HOSTILE)] == [label]
-    assert [row.trace for row in add.find(lab.id, text="DROP TABLE users; --", policy=HOSTILE)] == [trace]
-    assert add.find(lab.id, text="DROP_TABLE") == []
+    hostile = RunFilter(text="DROP TABLE users; --", facets={"model": HOSTILE})
+    assert [row.id for row in add.find(lab.id, hostile)] == [trace.id]
+    assert add.find(lab.id, RunFilter(text="DROPTABLE")) == []
     assert problem in list(lab.db.export.problems(lab.id))
     assert trace in list(lab.db.export.traces(lab.id))
     assert list(lab.db.export.scores(lab.id)) == [scores]
@@ -289,12 +292,12 @@ def test_finding_traces_by_score_and_outcome(lab: Lab) -> None:
         lab.id, [*scores[:2], scores[2].model_copy(update={"scores": (1.0, 0.6, 1.0)})]
     )
     assert (changed.same, changed.replaced) == (2, 1)
-    found = lab.db.traces.find(lab.id, scorer="s", min_score=0.3, max_score=0.65)
-    assert {row.trace.id for row in found} == {lab.traces[1].id, lab.traces[2].id}
-    assert lab.db.traces.find(lab.id, outcome=True) == []
-    assert len(lab.db.traces.find(lab.id, outcome=False, limit=2)) == 2
+    found = lab.db.traces.find(lab.id, RunFilter(scorer="s", min_score=0.3, max_score=0.65))
+    assert {row.id for row in found} == {lab.traces[1].id, lab.traces[2].id}
+    assert lab.db.traces.find(lab.id, RunFilter(facets={"outcome": "correct"})) == []
+    assert len(lab.db.traces.find(lab.id, RunFilter(facets={"outcome": "wrong"}), limit=2)) == 2
     with pytest.raises(StoreError, match="scorer"):
-        lab.db.traces.find(lab.id, min_score=0.5)
+        lab.db.traces.find(lab.id, RunFilter(min_score=0.5))
     refused = lab.db.traces.add_scores(
         lab.id, [StepScores(trace_id=lab.traces[0].id, scorer="t", scores=(0.5,))]
     )
@@ -324,3 +327,52 @@ def test_files_are_imported_once_and_faults_counted(lab: Lab, tmp_path: Path) ->
     assert lab.db.traces.add_problems(lab.id, [changed]).reasons == (
         (problem.id, "the project has a record with this id and other content; use another id"),
     )
+
+
+def test_lists_are_searched_counted_and_sorted(lab: Lab) -> None:
+    agent = segment_trace(
+        Trace(
+            problem_id=lab.problems[0].id,
+            messages=(
+                Message(role="user", content="Cancel my flight, please.\nThanks."),
+                Message(role="assistant", content='Done: "reservation" <H9ZU1C>.'),
+            ),
+            outcome=True,
+        )
+    )
+    traces = lab.db.traces
+    assert traces.add_traces(lab.id, [agent]).new == 1
+    total, facets = traces.facets(lab.id, RunFilter())
+    assert total == 4
+    assert facets == {
+        "outcome": {"wrong": 3, "correct": 1},
+        "kind": {"solution": 3, "agent": 1},
+        "model": {"p": 3, "unknown": 1},
+    }
+    # a facet counts what the other conditions leave
+    total, facets = traces.facets(lab.id, RunFilter(facets={"kind": "agent", "outcome": "wrong"}))
+    assert (total, facets["kind"], facets["outcome"]) == (0, {"solution": 3}, {"correct": 1})
+    for words, expected in (
+        ("h9zu1c flight", [agent.id]),
+        ("flight nowhere", []),
+        ('"', []),
+        ("AND OR NOT", []),
+        ("thr*", []),
+        ("two three", [trace.id for trace in lab.traces]),
+        ("2", [lab.traces[2].id]),
+    ):
+        assert {row.id for row in traces.find(lab.id, RunFilter(text=words))} == {*expected}, words
+    (row,) = traces.find(lab.id, RunFilter(facets={"model": "unknown"}))
+    assert (row.title, row.kind) == ("Cancel my flight, please.", "agent")
+    rate(lab, 0, lab.next(0), [1, -1], "k")
+    wrong = traces.find(lab.id, RunFilter(wrong=True))
+    assert [row.id for row in wrong] == [lab.traces[0].id]
+    assert traces.wrong_steps(lab.id, [row.id for row in wrong]) == {lab.traces[0].id: 1}
+    assert len(traces.find(lab.id, RunFilter(wrong=False))) == 3
+    scores = [
+        StepScores(trace_id=one.id, scorer="s", scores=(0.9, low, 0.8))
+        for one, low in zip(lab.traces, (0.4, 0.1, 0.7), strict=True)
+    ]
+    traces.add_scores(lab.id, scores)
+    lowest = traces.find(lab.id, RunFilter(scorer="s"), order="lowest score", offset=1)
+    assert [row.id for row in lowest] == [lab.traces[0].id, lab.traces[2].id, agent.id]

@@ -18,6 +18,7 @@ from test_database_labels import rate
 from surefoot.errors import ConflictError
 from surefoot.records import Evidence, StepLabel, StepScores, Trace
 from surefoot.server import Database, NewItem, StoredLabel, create_pages_app
+from surefoot.server.store.traces import RunFilter
 
 
 @contextmanager
@@ -83,8 +84,7 @@ def test_the_labels_that_count_are_those_of_brute_force(db: Database) -> None:
         expected = by_brute_force(db.export.stored(lab.id))
         assert {label.id for label in db.labels.of_trace(lab.id, lab.traces[0].id)} == expected
         assert len(list(db.export.labels(lab.id))) == len(expected)
-        (row,) = [one for one in db.traces.find(lab.id) if one.trace.id == lab.traces[0].id]
-        assert row.labels == len(expected)
+        assert db.traces.label_counts(lab.id, [lab.traces[0].id]).get(lab.traces[0].id, 0) == len(expected)
         counted = sum(one.labels for one in db.assignments.progress(lab.id).annotators)
         assert counted == len(expected) - 1
     assert len(list(db.export.labels(other.id))) == 3
@@ -95,17 +95,26 @@ def test_traces_are_found_by_score_from_the_index(lab: Lab) -> None:
     high = [StepScores(trace_id=one.id, scorer="prm", scores=(0.9, 0.9, 0.8)) for one in lab.traces[2:]]
     lab.db.traces.add_scores(lab.id, [*low, *high])
     with statements(lab.db) as seen:
-        rows = lab.db.traces.find(lab.id, scorer="prm", max_score=0.2)
-    assert {row.trace.id for row in rows} == {one.trace_id for one in low}
+        rows = lab.db.traces.find(lab.id, RunFilter(scorer="prm", max_score=0.2))
+    assert {row.id for row in rows} == {one.trace_id for one in low}
     (query,) = [one for one in seen if "step_scores" in one[0]]
     how = plan(lab.db, *query)
     if lab.db.backend == "sqlite":
         assert "COVERING INDEX ix_step_scores_project_id_scorer_lowest_trace_id" in how
-        assert "CORRELATED LIST" not in how
-        assert "labels USING INDEX ix_labels_project_id_trace_id_step" in how
+        assert "CORRELATED" not in how
     else:  # which index depends on the sizes
         assert "Seq Scan" not in how
-        assert how.count("SubPlan") == 1  # the count of labels; scores are joined
+
+
+def test_facets_and_wrong_steps_come_from_indices(lab: Lab) -> None:
+    rate(lab, 0, lab.next(0), [1, -1], "k")
+    with statements(lab.db) as seen:
+        lab.db.traces.facets(lab.id, RunFilter(wrong=True))
+    how = plan(lab.db, *seen[-1])
+    assert ("COVERING INDEX ix_labels_wrong" if lab.db.backend == "sqlite" else "ix_labels_wrong") in how
+    if lab.db.backend == "sqlite":  # PostgreSQL's choice depends on the sizes
+        assert "CORRELATED" not in how
+        assert "COVERING INDEX ix_traces_project_id_kind" in how
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -165,7 +174,7 @@ class Client:
         assert answer.status_code in (200, 303), answer.text
 
 
-PAGES = ("agreement", "adjudicate", "traces", "traces?scorer=prm&high=0.5", "queue", "")
+PAGES = ("agreement", "adjudicate", "runs", "runs?scorer=prm&high=0.5", "queue", "")
 
 
 def test_pages_send_as_many_statements_for_more_labels(db: Database) -> None:
@@ -176,7 +185,7 @@ def test_pages_send_as_many_statements_for_more_labels(db: Database) -> None:
     browser.get("/projects")  # the first request of a key notes that it is used
     for more in (2, 12):
         enlarge(lab, more)
-        problem = f"traces?problem={lab.problems[0].id}"
+        problem = f"runs?problem={lab.problems[0].id}"
         form = {"policy": "uncertainty", "random_share": "0", "control_share": "0"}
         counts.append({})
         with statements(db) as seen:

@@ -19,13 +19,12 @@ from surefoot.server.gateway.app import create_app
 from surefoot.server.gateway.settings import ServerSettings
 
 WITHOUT_DATABASE = (
-    "GET /",
     "GET /health",
     "GET /openapi.json",
     "GET /sign-in",
     "POST /sign-in",  # its form's secret comes first
-    "GET /sign-in/callback",
-    "GET /sign-out/provider",
+    "GET /join",
+    "POST /join",
     "* /v1/{path:path}",
 )
 VALUES = {"kind": "labels", "name": "prm800k", "model": "scripted"}

@@ -5,7 +5,7 @@ The annotators' labels stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import groupby, islice
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -14,11 +14,14 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from surefoot.errors import NotFoundError, StoreError
+from surefoot.records import Trace
 from surefoot.server.pages.access import AdminPlace
 from surefoot.server.pages.forms import CheckedForm, Form, query_of
 from surefoot.server.pages.render import done, next_page, show, twin
+from surefoot.server.pages.run import sources, timeline
 from surefoot.server.store.database import Database
 from surefoot.server.store.labelling import Comment, Disagreement, Item
+from surefoot.server.store.traces import title_of
 
 router = APIRouter()
 
@@ -57,20 +60,36 @@ def disagreement(request: Request, place: AdminPlace, item_id: int) -> Response:
     problem = db.traces.problem(place.id, item.problem_id)
     names = {member.user_id: member.pseudonym for member in db.projects.members(place.id)}
     still_open = (dispute.item_id for dispute in db.reviews.disagreements(place.id))
+    trace = db.traces.trace(place.id, item.trace_id)
+    steps = _steps(db, item, trace, {dispute.step: dispute for dispute in disputes})
     data = {
         "item": item_id,
         "problem": problem.text,
         "answer": problem.answer,
         "values": list(place.project.protocol.values),
         "trace": item.trace_id,
-        "steps": _steps(db, item, {dispute.step: dispute for dispute in disputes}),
+        "steps": steps,
         "comments": [
             {**vars(comment), "by": names.get(comment.user_id, "?")}
             for comment in db.comments.list(place.id, item_id=item_id)
         ],
         "next": next((other for other in still_open if other != item_id), None),
     }
-    return show(request, place, "adjudicate.html", data)
+    undecided = (step["step"] for step in steps if step["dispute"] and not step["dispute"]["decided"])
+    extra = {
+        "mode": "decide",
+        "title": title_of(problem, trace),
+        "disputed": next(undecided, None),
+        "blocks": [
+            {
+                **block,
+                **(steps[block["step"]] if block["step"] is not None else {}),
+                "decided": _decided(steps, block["step"]),
+            }
+            for block in timeline(trace)
+        ],
+    }
+    return show(request, place, "run.html", data, extra=extra)
 
 
 @router.post("/projects/{project_id:number}/adjudicate/{item_id:number}")
@@ -86,24 +105,29 @@ def decide(request: Request, place: AdminPlace, item_id: int, form: CheckedForm)
     return done(request, f"/projects/{place.id}/adjudicate/{item_id}", {"adjudication": adjudication})
 
 
-def _steps(db: Database, item: Item, disputes: dict[int, Disagreement]) -> list[dict[str, Any]]:
+def _steps(
+    db: Database, item: Item, trace: Trace, disputes: Mapping[int, Disagreement]
+) -> list[dict[str, Any]]:
     """The item's steps with the annotators' labels and the disputes between them."""
-    labels: dict[int, list[dict[str, Any]]] = {}
-    for label in db.labels.of_trace(item.project_id, item.trace_id):
-        if label.item_id == item.id:
-            evidence = label.record.evidence
-            row = {"rater": evidence.rater, "value": label.record.value, "comment": evidence.message}
-            labels.setdefault(label.record.step, []).append(row)
-    trace = db.traces.trace(item.project_id, item.trace_id)
+    stored = [label for label in db.labels.of_trace(item.project_id, trace.id) if label.item_id == item.id]
+    labels = [label for group in sources(stored) for label in _of_rater(group)]
     return [
         {
             "step": index,
             "text": trace.step_text(index),
-            "labels": labels.get(index, []),
+            "labels": [label for label in labels if label["step"] == index],
             "dispute": _dispute(disputes[index]) if index in disputes else None,
         }
         for index in range(len(trace.steps))
     ]
+
+
+def _decided(steps: Sequence[Mapping[str, Any]], step: int | None) -> Mapping[str, Any] | None:
+    return steps[step]["dispute"]["decided"] if step is not None and steps[step]["dispute"] else None
+
+
+def _of_rater(group: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{"source": group["source"], "rater": group["rater"], **label} for label in group["labels"]]
 
 
 def _dispute(dispute: Disagreement) -> dict[str, Any]:

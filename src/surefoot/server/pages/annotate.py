@@ -14,10 +14,10 @@ from fastapi.responses import Response
 
 from surefoot.errors import ForbiddenError, NotFoundError, StoreError
 from surefoot.records import Trace
-from surefoot.segment import trace_blocks
 from surefoot.server.pages.access import AnnotatorPlace, MemberPlace, Place, pages_of
 from surefoot.server.pages.forms import CheckedForm, Form, new_key
 from surefoot.server.pages.render import done, show, twin
+from surefoot.server.pages.run import timeline
 from surefoot.server.store.accounts import Protocol
 from surefoot.server.store.labelling import (
     AnnotatorItem,
@@ -25,6 +25,7 @@ from surefoot.server.store.labelling import (
     LabelInput,
     StoredLabel,
 )
+from surefoot.server.store.traces import title_of
 
 router = APIRouter()
 
@@ -76,14 +77,22 @@ def item_page(request: Request, place: AnnotatorPlace, item_id: int) -> Response
     """The item as far as it is labelled, and the current step."""
     db = place.db
     item = _own(place, item_id)
+    view = item_view(item, place.project.protocol)
     data = {
-        **item_view(item, place.project.protocol),
+        **view,
         "comments": db.comments.list(place.id, item_id=item_id, user_id=place.user_id),
         "previous": _previous(place, item_id),
         "own_progress": _own_progress(place),
     }
-    extra = {"key": new_key(), "skip_reasons": SKIP_REASONS}
-    return show(request, place, "annotate.html", data, extra=extra)
+    extra = {
+        "mode": "label",
+        "title": title_of(item.problem, item.trace),
+        "blocks": view["blocks"],
+        "disputed": None,
+        "key": new_key(),
+        "skip_reasons": SKIP_REASONS,
+    }
+    return show(request, place, "run.html", data, extra=extra)
 
 
 @router.post("/projects/{project_id:number}/items/{item_id:number}/label")
@@ -199,23 +208,9 @@ def next_step(item: AnnotatorItem, protocol: Protocol) -> int | None:
 
 
 def _blocks(trace: Trace, visible: int, labels: Mapping[int, StoredLabel]) -> Iterator[dict[str, Any]]:
-    """What the page shows up to step ``visible``, in order: steps, and the text between them."""
-    for block in trace_blocks(trace):
-        if visible < 0 and block.step is not None:
-            return
-        content = {"role": block.role, "kind": block.kind, "calls": block.calls}
-        if block.step is None:
-            yield {"type": "message", "text": block.text, **content}
-        else:
-            label = labels.get(block.step)
-            yield {
-                "type": "step",
-                **content,
-                "step": block.step,
-                "text": block.text,
-                "labelled": label is not None,
-                "value": None if label is None or label.record.value is None else int(label.record.value),
-                "comment": None if label is None else label.record.evidence.message,
-            }
-            if block.step == visible:
-                return
+    """What the page shows up to step ``visible``, in order, with the annotator's own labels."""
+    for block in timeline(trace, visible):
+        label = labels.get(block["step"])
+        value = None if label is None or label.record.value is None else int(label.record.value)
+        comment = None if label is None else label.record.evidence.message
+        yield {**block, "labelled": label is not None, "value": value, "comment": comment}

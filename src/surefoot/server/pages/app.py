@@ -34,8 +34,9 @@ from surefoot.server.pages import (
     files,
     projects,
     request_log,
+    run,
+    runs,
     session,
-    traces,
 )
 from surefoot.server.pages.access import Pages, SignInNeeded, bearer_key, proxied_user, visitor_of
 from surefoot.server.pages.render import FOLDER, HEADERS, show, wants_json
@@ -44,7 +45,7 @@ from surefoot.server.store.database import Database
 
 _MODULES = (
     *(session, projects, annotate, agreement, adjudicate, files),
-    *(traces, request_log),
+    *(runs, run, request_log),
 )
 _LOG = logging.getLogger("surefoot.server")
 _STATUS: dict[type[Exception], int] = {

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Final, Literal, get_args
 
@@ -78,14 +78,21 @@ def upload(request: Request, place: AdminPlace, form: UploadForm) -> Response:
 def export(request: Request, place: ReaderPlace, name: str) -> Response:
     """One kind of record as JSON Lines, ``labels.jsonl``. For labels: ``?settled=1`` (one label per step,
     decisions applied), ``?controls=1`` (include control and screening items), ``?imported=0`` (only
-    annotators' labels)."""
+    annotators' labels). ``?id=`` (several): those of some runs alone."""
     db, query, kind = place.db, request.query_params, name.removesuffix(".jsonl")
     if kind == name or kind not in RECORDS:
         raise NotFoundError(
             f"the export '{name}' does not exist; choose from {', '.join(RECORDS)} with .jsonl"
         )
-    records = db.export.records(place.id, kind)
-    if kind == "labels":
+    records: Iterable[Record] = db.export.records(place.id, kind)
+    if (ids := query.getlist("id")) and kind == "traces":
+        records = db.traces.traces_of(place.id, ids).values()
+    elif ids and kind == "scores":
+        records = chain.from_iterable(db.traces.scores_of(place.id, ids).values())
+    elif ids:
+        labels = db.labels.of_traces(place.id, ids).values()
+        records = (label.record for group in labels for label in group)
+    elif kind == "labels":
         records = db.export.labels(
             place.id,
             controls=query.get("controls") == "1",

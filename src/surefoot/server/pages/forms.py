@@ -64,6 +64,13 @@ class Form:
             raise StoreError(f"'{name}' is longer than 500 characters or contains NUL")
         return value or None
 
+    def ids(self, name: str) -> list[str]:
+        """Ids that are sent one by one. Raises ``StoreError`` if there are none."""
+        values = [value for value in self.data.getlist(name) if isinstance(value, str) and "\0" not in value]
+        if not values:
+            raise StoreError("nothing is selected; tick at least one row")
+        return values
+
     def required_id(self, name: str) -> str:
         """An id that must be there. Raises ``NotFoundError``."""
         value = self.id(name)

@@ -28,6 +28,7 @@ from surefoot.server.pages.forms import CheckedForm, protocol_with
 from surefoot.server.pages.render import HEADERS, done, last_place, show, twin
 from surefoot.server.store.accounts import Project, QueuePolicy, Role
 from surefoot.server.store.database import Database
+from surefoot.server.store.traces import RunFilter
 
 router = APIRouter()
 
@@ -84,7 +85,7 @@ def home(request: Request, place: MemberPlace) -> Response:
         "role": place.role,
         "progress": progress,
         "left": progress.needed - progress.done,
-        "runs": place.db.traces.count(place.id),
+        "runs": place.db.traces.facets(place.id, RunFilter())[0],
     }
     return show(request, place, "home.html", data)
 

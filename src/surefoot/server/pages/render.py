@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -16,18 +18,24 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 from pydantic_core import from_json, to_json
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers.python import PythonLexer
 from starlette.convertors import Convertor, register_url_convertor
 
 from surefoot.errors import NotFoundError
 from surefoot.records import as_json
 from surefoot.server.pages.access import PROJECT, Place, Visitor, enter, pages_of, visible_projects
-from surefoot.server.pages.mathematics import mathematics, page_budget
+from surefoot.server.pages.mathematics import claim_markdown, mathematics, page_budget
 
 FOLDER = Path(__file__).parent
 
 H = TypeVar("H", bound=Callable[..., Any])
 _TOKEN = Markup('<input type="hidden" name="csrf" value="{}">')
 """The field of every form that carries the session's secret."""
+_MARKDOWN_CHARACTERS = 4_000
+_JSON_CHARACTERS = 100_000
+_MATHEMATICS = re.compile(r"\$.{1,200}\$|\\\(|\\\[")
 _YEAR_SECONDS = 365 * 24 * 3600.0
 
 HEADERS = {
@@ -206,11 +214,15 @@ def _markdown() -> MarkdownIt:
 
 def instructions_html(text: str) -> Markup:
     """Markdown without HTML or images, and with harmless links only. Headings go below the page's own."""
+    return _rendered(text, lambda tag: f"h{min(6, int(tag[1]) + 1)}")
+
+
+def _rendered(text: str, heading: Callable[[str], str]) -> Markup:
     reader = _markdown()
     tokens = reader.parse(text)
     for token in tokens:
         if token.type in ("heading_open", "heading_close"):
-            token.tag = f"h{min(6, int(token.tag[1]) + 1)}"
+            token.tag = heading(token.tag)
     return Markup(reader.renderer.render(tokens, reader.options, {}))  # noqa: S704 - html=False escapes tags
 
 
@@ -220,28 +232,48 @@ def figure(value: float | None, digits: int = 2) -> str:
 
 
 def bounded(text: str | None, most: int = 20_000) -> str:
-    """``text`` cut after ``most`` characters, saying so."""
-    if text is None:
-        return ""
-    return text if len(text) <= most else f"{text[:most]} … ({len(text) - most} characters more)"
+    """``text`` cut between words after ``most`` characters, saying so."""
+    if text is None or len(text) <= most:
+        return text or ""
+    shown = text[: most + 1]
+    shown = shown[: max(shown.rfind(" "), shown.rfind("\n"), most // 2)]
+    return f"{shown} … ({len(text) - len(shown)} characters more)"
+
+
+def rich(text: str) -> Markup:
+    """A message's Markdown or its mathematics; a long one as plain text, since Markdown takes long."""
+    if len(text) > _MARKDOWN_CHARACTERS or not claim_markdown(len(text)) or _MATHEMATICS.search(text):
+        return mathematics(bounded(text))
+    return _rendered(text, lambda _: "p")
+
+
+def pretty(text: str) -> str:
+    """JSON with indents; anything else as it is. Both are bounded."""
+    try:
+        value = from_json(text) if len(text) <= _JSON_CHARACTERS else None
+    except ValueError:
+        value = None
+    if isinstance(value, dict | list):
+        text = json.dumps(value, indent=2, ensure_ascii=False)
+    return bounded(text)
+
+
+def highlighted(lines: list[str]) -> list[Markup]:
+    """The lines of a Python program, with classes for colours."""
+    text = "\n".join(lines)
+    coloured = highlight(text, PythonLexer(stripnl=False, ensurenl=False), HtmlFormatter(nowrap=True))
+    return [Markup(line) for line in coloured.split("\n")[: len(lines)]]  # noqa: S704 - it escapes
 
 
 def call_arguments(text: str) -> list[tuple[str, str]]:
-    """Names and values of a call's arguments where a value is a text that JSON escapes, such as a program.
-
-    Otherwise, and where ``text`` is no JSON object, the whole under an empty name.
-    """
+    """Names and values of a call's arguments; the whole under an empty name if it is no JSON object."""
     try:
         arguments = from_json(text)
     except ValueError:
         arguments = None
-    if not isinstance(arguments, dict) or not any(map(_is_escaped, arguments.values())):
+    if not isinstance(arguments, dict):
         return [("", text)]
     return [(name, value if isinstance(value, str) else as_json(value)) for name, value in arguments.items()]
-
-
-def _is_escaped(value: object) -> bool:
-    return isinstance(value, str) and any(mark in value for mark in '\n"\\')
 
 
 @cache
@@ -263,6 +295,8 @@ def _templates() -> Environment:
         sign_name=sign_name,
         figure=figure,
         bounded=bounded,
+        rich=rich,
+        pretty=pretty,
         arguments=call_arguments,
     )
     environment.globals["parts"] = environment.get_template("_parts.html").module

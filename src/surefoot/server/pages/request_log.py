@@ -17,9 +17,10 @@ from surefoot.server.gateway.records import GatewayCandidate, HeldCall
 from surefoot.server.pages.access import SiteAdmin, SiteReader, enter, pages_of
 from surefoot.server.pages.forms import CheckedForm, query_of
 from surefoot.server.pages.render import done, next_page, show, twin, wants_json
-from surefoot.server.pages.traces import strip, whole_text
+from surefoot.server.pages.run import strip
 from surefoot.server.store.held_calls import HeldRow, HeldState
 from surefoot.server.store.incidents import IncidentDecision
+from surefoot.server.store.traces import whole_text
 
 router = APIRouter()
 _NAMES = ("model", "strategy", "policy", "scorer", "session")

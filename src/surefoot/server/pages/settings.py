@@ -47,7 +47,7 @@ class PageSettings(Settings):
     account_attempts: int = Field(default=100, ge=1)
     """Sign-ins by a name from all addresses within ``account_seconds``; except from such browsers."""
     account_seconds: float = Field(default=3600.0, gt=0)
-    rows: int = Field(default=50, ge=1, le=500)
+    rows: int = Field(default=25, ge=1, le=500)
     """Rows per page of a list."""
 
     @model_validator(mode="after")

@@ -24,7 +24,7 @@ from surefoot.server.store.labels import Labels
 from surefoot.server.store.projects import Projects
 from surefoot.server.store.reviews import Comments, Reviews
 from surefoot.server.store.schema import METADATA
-from surefoot.server.store.traces import Traces
+from surefoot.server.store.traces import Traces, create_search
 from surefoot.server.store.transfer import ExportRepository
 from surefoot.server.store.users import DEFAULT_COST, SignIns, Users
 
@@ -119,6 +119,7 @@ def _run_migrations(connections: Connections) -> None:
         config.attributes["connection"] = connection
         if revision is None:
             METADATA.create_all(connection, checkfirst=False)
+            create_search(connection)
             command.stamp(config, "head")
         else:
             command.upgrade(config, "head")

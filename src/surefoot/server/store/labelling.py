@@ -23,8 +23,12 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    and_,
+    column,
+    literal_column,
     true,
 )
+from sqlalchemy import table as light_table
 
 from surefoot.records import Problem, StepLabel, Trace
 from surefoot.server.store.schema import (
@@ -59,14 +63,24 @@ traces = Table(
     Column("project_id", BIG, ForeignKey("projects.id"), primary_key=True),
     Column("id", Text, primary_key=True),
     Column("problem_id", Text, nullable=False),
+    Column("title", Text, nullable=False),
+    Column("kind", String(16), nullable=False),
     Column("policy", Text),
     Column("outcome", Boolean),
     Column("steps", Integer, nullable=False),
-    Column("payload", Text, nullable=False),
     Column("created", Moment, nullable=False),
+    Column("payload", Text, nullable=False),
     of_project("problem_id", "problems"),
     Index(None, "project_id", "problem_id"),
+    # lists are counted and sorted without reading payloads
+    Index(None, "project_id", "kind", "outcome", "policy", "steps", "created", "id"),
 )
+
+RunKind = Literal["solution", "agent", "program"]
+"""A text, a run of messages, or a text that is a program with tests."""
+
+# The words of traces, for full-text search; ``create_search`` makes it, as each database has its own kind.
+trace_search = light_table("trace_search", column("project_id"), column("trace_id"), column("words"))
 
 step_scores = Table(
     "step_scores",
@@ -266,6 +280,20 @@ labels = table(
     Index(None, "project_id", "user_id", "is_current"),
     Index(None, "item_id", "user_id"),
     sqlite_autoincrement=True,
+)
+
+
+# a label that calls its step wrong, in constants, as the index of such labels needs it
+IS_WRONG = and_(
+    labels.c.kind == literal_column("'correctness'"),
+    labels.c.value == literal_column("-1"),
+    labels.c.is_current,
+)
+Index(
+    "ix_labels_wrong",
+    *(labels.c[name] for name in ("project_id", "trace_id", "step", "kind", "value", "is_current")),
+    sqlite_where=IS_WRONG,
+    postgresql_where=IS_WRONG,
 )
 
 

@@ -214,12 +214,6 @@ def digest_of(*parts: Any) -> str:
     return hashlib.blake2b(json_text(parts).encode(), digest_size=16).hexdigest()
 
 
-def like(text: str) -> str:
-    """Pattern that finds ``text`` literally, anywhere in a column; use it with ``escape="\\\\"``."""
-    escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-    return f"%{escaped}%"
-
-
 @cache
 def _names(kind: Any) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind))

@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import datetime
 from itertools import islice
-from typing import Any, Final, TypeVar
+from textwrap import shorten
+from typing import Any, Final, Literal, TypeVar, get_args
 
-from sqlalchemy import ColumnElement, Connection, Table, delete, func, insert, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    Table,
+    and_,
+    delete,
+    func,
+    insert,
+    literal_column,
+    select,
+)
 
 from surefoot.errors import NotFoundError, StoreError
 from surefoot.records import Problem, Record, StepScores, Trace
+from surefoot.segment import trace_blocks
 from surefoot.server.store import labelling as t
 from surefoot.server.store.engine import Connections, Repository
 from surefoot.server.store.projects import locked_project, project_in
 from surefoot.server.store.schema import (
     checked_name,
     checked_text,
-    like,
     matching,
     payload_of,
+    rows_of,
 )
 
 R = TypeVar("R", bound=Record)
@@ -56,12 +72,43 @@ class Added:
 
 @dataclass(frozen=True, kw_only=True)
 class TraceRow:
-    """A trace in a list: its record, and how many labels count on it."""
+    """A trace in a list; ``Traces.trace`` returns all of it."""
 
-    trace: Trace
-    problem: str
-    """Text of its problem."""
-    labels: int
+    id: str
+    problem_id: str
+    title: str
+    """First line of the user's message or of the problem."""
+    kind: t.RunKind
+    policy: str | None
+    outcome: bool | None
+    steps: int
+    created: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFilter:
+    """Conditions on the traces of a list; ``None`` sets none. ``facets`` are those that the list counts."""
+
+    problem_id: str | None = None
+    text: str | None = None
+    """Words that all occur in the problem or the trace."""
+    wrong: bool | None = None
+    """Whether a label that counts calls a step wrong."""
+    scorer: str | None = None
+    min_score: float | None = None
+    """Bounds of the lowest step score of ``scorer``, which they need."""
+    max_score: float | None = None
+    facets: Mapping[Facet, str] = field(default_factory=dict)
+    """Values as ``facets`` of the repository names them."""
+
+
+Facet = Literal["outcome", "kind", "model"]
+RunOrder = Literal["newest", "oldest", "shortest", "longest", "lowest score"]
+"""Order of a list; lowest score: of the filter's scorer, unscored traces last."""
+_NO_MODEL: Final = "unknown"
+_LONGEST_TITLE: Final = 300
+_SEARCHED: Final = 100_000
+"""Characters of a trace that are searched; PostgreSQL keeps at most a megabyte of words."""
 
 
 class Traces(Repository):
@@ -92,62 +139,104 @@ class Traces(Repository):
         with self._connections.read() as connection:
             return record_in(connection, t.traces, Trace, project_id, trace_id)
 
-    def count(self, project_id: int) -> int:
-        """Number of traces of the project."""
-        query = select(func.count()).select_from(t.traces).where(t.traces.c.project_id == project_id)
-        with self._connections.read() as connection:
-            return connection.scalar(query) or 0
-
     def find(
         self,
         project_id: int,
+        where: RunFilter | None = None,
         *,
-        problem_id: str | None = None,
-        policy: str | None = None,
-        outcome: bool | None = None,
-        scorer: str | None = None,
-        min_score: float | None = None,
-        max_score: float | None = None,
-        text: str | None = None,
-        after: str = "",
+        order: RunOrder = "newest",
+        offset: int = 0,
         limit: int = 100,
     ) -> list[TraceRow]:
-        """Traces in order of id, starting after ``after``.
-
-        ``min_score`` and ``max_score`` bound the lowest step score of ``scorer`` and need it; ``text`` must
-        occur in the problem. Raises ``StoreError`` for a bound without a scorer.
-        """
-        conditions = [t.traces.c.project_id == project_id, t.traces.c.id > after]
-        conditions += matching(t.traces, problem_id=problem_id, policy=policy, outcome=outcome)
-        if text is not None:
-            conditions.append(_contains(text))
-        if scorer is not None:
-            conditions.append(_scored(project_id, scorer, min_score, max_score))
-        elif min_score is not None or max_score is not None:
-            raise StoreError("'min_score' and 'max_score' need a 'scorer'")
-        label_count = (
-            select(func.count())
-            .where(t.labels.c.project_id == project_id, t.labels.c.trace_id == t.traces.c.id)
-            .where(t.labels.c.is_current)
-            .scalar_subquery()
-        )
-        query = (
-            select(t.traces.c.payload, t.problems.c.payload.label("problem"), label_count.label("labels"))
-            .join_from(t.traces, t.problems)
-            .where(*conditions)
-            .order_by(t.traces.c.id)
-            .limit(limit)
-        )
+        """Traces of a list. Raises ``StoreError`` for a bound or an order that lacks its scorer."""
+        where, trace = where or RunFilter(), t.traces.c
+        query = select(*(t.traces.c[name.name] for name in fields(TraceRow)))
+        columns: dict[RunOrder, Any] = {
+            "newest": trace.created.desc(), "oldest": trace.created,
+            "longest": trace.steps.desc(), "shortest": trace.steps,
+        }  # fmt: skip
+        if order == "lowest score":
+            score = t.step_scores.c
+            scored = and_(
+                score.project_id == trace.project_id, score.trace_id == trace.id, score.scorer == where.scorer
+            )
+            query = query.outerjoin(t.step_scores, scored)
+            columns[order] = score.lowest.nulls_last()
+        query = query.where(*self._conditions(project_id, where), *_of_facets(where.facets))
         with self._connections.read() as connection:
             project_in(connection, project_id)
-            return [
-                TraceRow(
-                    trace=Trace.model_validate_json(row.payload),
-                    problem=Problem.model_validate_json(row.problem).text,
-                    labels=row.labels,
-                )
-                for row in connection.execute(query)
-            ]
+            return rows_of(
+                connection, TraceRow, query.order_by(columns[order], trace.id).offset(offset).limit(limit)
+            )
+
+    def facets(self, project_id: int, where: RunFilter) -> tuple[int, dict[Facet, dict[str, int]]]:
+        """How many traces match, and by facet how many have each value and match all other conditions."""
+        trace = t.traces.c
+        groups = (trace.outcome, trace.kind, trace.policy)
+        query = (
+            select(*groups, func.count().label("number"))
+            .where(*self._conditions(project_id, where))
+            .group_by(*groups)
+        )
+        counts: dict[Facet, Counter[str]] = {name: Counter() for name in get_args(Facet)}
+        total = 0
+        with self._connections.read() as connection:
+            for row in connection.execute(query):
+                values: dict[Facet, str] = {
+                    "outcome": _OUTCOMES[row.outcome],
+                    "kind": row.kind,
+                    "model": row.policy or _NO_MODEL,
+                }
+                misses = [name for name, value in where.facets.items() if values[name] != value]
+                total += 0 if misses else row.number
+                for name, value in values.items():
+                    if misses in ([], [name]):
+                        counts[name][value] += row.number
+        return total, {name: dict(of.most_common()) for name, of in counts.items()}
+
+    def _conditions(self, project_id: int, where: RunFilter) -> list[ColumnElement[bool]]:
+        """All conditions of a list but its facets."""
+        trace, label = t.traces.c, t.labels.c
+        conditions = matching(t.traces, project_id=project_id, problem_id=where.problem_id)
+        if where.text is not None:
+            conditions.append(trace.id.in_(self._containing(project_id, _words(where.text))))
+        if where.wrong is not None:
+            # the project by its number: a reference to the outer row would run the query for every trace
+            wrong = trace.id.in_(select(label.trace_id).where(label.project_id == project_id, t.IS_WRONG))
+            conditions.append(wrong if where.wrong else ~wrong)
+        if where.scorer is not None and (where.min_score, where.max_score) != (None, None):
+            conditions.append(_scored(project_id, where.scorer, where.min_score, where.max_score))
+        elif where.min_score is not None or where.max_score is not None:
+            raise StoreError("'min_score' and 'max_score' need a 'scorer'")
+        return conditions
+
+    def _containing(self, project_id: int, words: str) -> Select[Any]:
+        """Ids of traces with all the words."""
+        search = t.trace_search.c
+        if self._connections.sqlite:
+            # each word in quotes, so that none is an operator of FTS5
+            matches = search.words.op("MATCH")(" ".join(f'"{word}"' for word in words.split()) or '""')
+        else:
+            matches = search.words.op("@@")(func.plainto_tsquery(_DICTIONARY, words))
+        return select(search.trace_id).where(search.project_id == project_id, matches)
+
+    def wrong_steps(self, project_id: int, ids: Collection[str]) -> dict[str, int]:
+        """The first step that a label calls wrong, by trace; decisions are not applied."""
+        label = t.labels.c
+        query = select(label.trace_id, func.min(label.step)).where(
+            label.project_id == project_id, label.trace_id.in_(ids), t.IS_WRONG
+        )
+        with self._connections.read() as connection:
+            return {row[0]: row[1] for row in connection.execute(query.group_by(label.trace_id))}
+
+    def label_counts(self, project_id: int, ids: Collection[str]) -> dict[str, int]:
+        """How many labels count on each trace that has any."""
+        label = t.labels.c
+        query = select(label.trace_id, func.count()).where(
+            label.project_id == project_id, label.trace_id.in_(ids), label.is_current
+        )
+        with self._connections.read() as connection:
+            return {row[0]: row[1] for row in connection.execute(query.group_by(label.trace_id))}
 
     def problems_of(self, project_id: int, ids: Collection[str]) -> dict[str, Problem]:
         """Problems by id, without those that the project lacks."""
@@ -204,17 +293,27 @@ class Traces(Repository):
         return self._put(connection, t.problems, project_id, problem, text=searchable)
 
     def _add_trace(self, connection: Connection, project_id: int, trace: Trace) -> Added:
-        record_in(connection, t.problems, Problem, project_id, checked_name("problem_id", trace.problem_id))
-        return self._put(
+        name = checked_name("problem_id", trace.problem_id)
+        problem = record_in(connection, t.problems, Problem, project_id, name)
+        added = self._put(
             connection,
             t.traces,
             project_id,
             trace,
             problem_id=trace.problem_id,
+            title=title_of(problem, trace),
+            kind="agent" if trace.messages else "program" if "code" in problem.meta else "solution",
             policy=None if trace.policy is None else checked_text("policy", trace.policy),
             outcome=trace.outcome,
             steps=len(trace.steps),
         )
+        if added.new:
+            words: Any = _words(f"{problem.text}\n{whole_text(trace)}"[:_SEARCHED])
+            if not self._connections.sqlite:
+                words = func.to_tsvector(_DICTIONARY, words)
+            row = {"project_id": project_id, "trace_id": trace.id, "words": words}
+            connection.execute(insert(t.trace_search).values(row))
+        return added
 
     def _add_scores(self, connection: Connection, project_id: int, scores: StepScores) -> Added:
         checked_name("trace_id", scores.trace_id)
@@ -273,13 +372,57 @@ class Traces(Repository):
         return add_chunks(self._connections, project_id, records, add_part)
 
 
-def _contains(text: str) -> ColumnElement[bool]:
-    return t.problems.c.text.ilike(like(checked_text("text", text)), escape="\\")
+_DICTIONARY: Final[Any] = literal_column("'simple'::regconfig")
+_OUTCOMES: Final[dict[bool | None, str]] = {True: "correct", False: "wrong", None: "not judged"}
+
+
+def create_search(connection: Connection) -> None:
+    """The index of words: FTS5 in SQLite, a column of lexemes in PostgreSQL."""
+    if connection.dialect.name == "sqlite":
+        columns = "project_id UNINDEXED, trace_id UNINDEXED, words"
+        connection.exec_driver_sql(f"CREATE VIRTUAL TABLE trace_search USING fts5({columns})")
+        return
+    columns = "project_id bigint, trace_id text, words tsvector NOT NULL, PRIMARY KEY (project_id, trace_id)"
+    connection.exec_driver_sql(f"CREATE TABLE trace_search ({columns})")
+    connection.exec_driver_sql("CREATE INDEX ix_trace_search_words ON trace_search USING gin (words)")
+
+
+def title_of(problem: Problem, trace: Trace) -> str:
+    """The first line of what the user said, or of the problem."""
+    said = [message.content for message in trace.messages if message.role == "user" and message.content]
+    lines = _storable((said or [problem.text])[0]).strip().splitlines()
+    return shorten(lines[0], _LONGEST_TITLE, placeholder=" …") if lines else ""
+
+
+def whole_text(trace: Trace) -> str:
+    """The text of a trace, or all that its messages say: reasoning, contents and calls."""
+    return trace.text if trace.text is not None else "\n".join(map(str, trace_blocks(trace)))
+
+
+def _words(text: str) -> str:
+    """The words of a text, as both databases then find them: PostgreSQL alone would leave out tags."""
+    return " ".join(re.findall(r"[^\W_]+", _storable(text)))
+
+
+def _storable(text: str) -> str:
+    return text.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")
+
+
+def _of_facets(facets: Mapping[Facet, str]) -> Iterator[ColumnElement[bool]]:
+    trace = t.traces.c
+    for name, value in facets.items():
+        if name == "outcome":
+            (outcome,) = (known for known, word in _OUTCOMES.items() if word == value)
+            yield trace.outcome.is_(outcome)
+        elif name == "kind":
+            yield trace.kind == value
+        else:
+            yield trace.policy.is_(None) if value == _NO_MODEL else trace.policy == value
 
 
 def _scored(project_id: int, scorer: str, low: float | None, high: float | None) -> ColumnElement[bool]:
     s = t.step_scores
-    # the project by its number: a reference to the outer row would run the query again for every trace
+    # the project by its number, as for wrong steps
     query = select(s.c.trace_id).where(s.c.project_id == project_id, s.c.scorer == scorer)
     if low is not None:
         query = query.where(s.c.lowest >= low)

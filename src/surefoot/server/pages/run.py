@@ -1,0 +1,456 @@
+"""One run: the task, the verdict and its sources, the steps with their scores and labels, and gold calls.
+
+Nothing is run here: the execution of a program is the evidence of a label
+(:class:`surefoot.records.Execution`). It holds calls of hidden tests, and the reference's values, so it is
+for those who may see the reference answer: administrators and viewers of the project.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, get_args
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from pydantic_core import from_json
+
+from surefoot.errors import LabelError, StoreError
+from surefoot.labelling.verifiers.gold_calls import compare_gold_calls
+from surefoot.labelling.verifiers.programs import TraceProgram, reference_program
+from surefoot.labelling.verifiers.state_replay import gold_calls
+from surefoot.labelling.verifiers.tool_calls import call_arguments
+from surefoot.labels import LabelRule
+from surefoot.printable import printable
+from surefoot.protocols import ProblemTrace
+from surefoot.records import (
+    CodeTask,
+    ComparedCall,
+    ExecutedLine,
+    Execution,
+    Problem,
+    StepLabel,
+    StepScores,
+    ToolCall,
+    Trace,
+)
+from surefoot.scores import AGGREGATORS
+from surefoot.segment import reports_error, trace_blocks
+from surefoot.server.gateway.score import value_of
+from surefoot.server.pages.access import Place, ReaderPlace
+from surefoot.server.pages.forms import Form, query_of
+from surefoot.server.pages.render import highlighted, show, twin
+from surefoot.server.store.database import Database
+from surefoot.server.store.labelling import Adjudication, StoredLabel
+from surefoot.server.store.traces import Facet, RunFilter, RunOrder, title_of
+
+router = APIRouter()
+
+BUCKETS: Final = 10
+"""Colours of scores: they also differ in brightness, and the number is always there."""
+THRESHOLD: Final = 0.5
+"""A probability below it counts as a scorer's objection."""
+_FACETS: tuple[Facet, ...] = get_args(Facet)
+ORDERS: tuple[RunOrder, ...] = get_args(RunOrder)
+_CHARACTERS = 100_000
+"""Longest program whose run is shown."""
+
+
+@twin(router, "/projects/{project_id:number}/run")
+def run_page(request: Request, place: ReaderPlace) -> Response:
+    """One run; ``?id=`` takes any id of a data set, ``&call=`` the number of a call of a program.
+
+    ``&at=`` is its place in the list whose filters follow it.
+    """
+    db, fields = place.db, query_of(request)
+    trace = db.traces.trace(place.id, fields.required_id("id"))
+    problem = db.traces.problem(place.id, trace.problem_id)
+    labels = db.labels.of_trace(place.id, trace.id)
+    decisions = _decisions(db, place.id, trace.id)
+    error = marked_error(labels, decisions)
+    groups = sources(labels)
+    strips = scorer_strips(db.traces.scores(place.id, trace.id), error)
+    data: dict[str, Any] = {
+        "problem": problem,
+        "trace": trace,
+        "first_error": error,
+        "verdict": verdict(groups, decisions, strips, error),
+        "strips": strips,
+        "sources": groups,
+        "decisions": {
+            step: {"value": decision.value, "note": decision.note, "created": decision.created}
+            for step, decision in decisions.items()
+        },
+        "attempts": db.traces.facets(place.id, RunFilter(problem_id=problem.id))[1]["outcome"],
+        "gold_calls": gold_view(problem, trace),
+        "program": program_view(problem, trace, labels, fields.natural("call")),
+    }
+    program = data["program"]
+    blocks = list(timeline(trace))
+    for block in blocks:
+        if (step := block["step"]) is not None:
+            block["labels"] = _of_step(groups, step)
+            block["scores"] = [{"scorer": one["scorer"], **one["cells"][step]} for one in strips]
+            block["decided"] = decisions.get(step)
+    extra = {
+        "mode": "read",
+        "code": highlighted([line["text"] for line in program["lines"]]) if program else [],
+        "blocks": blocks,
+        "query": urlencode({"id": trace.id}),
+        "title": title_of(problem, trace) or trace.id,
+        "disputed": None,
+        "neighbours": _neighbours(request, place),
+    }
+    return show(request, place, "run.html", data, extra=extra)
+
+
+def _neighbours(request: Request, place: Place) -> dict[str, str]:
+    """Addresses of the previous and the next run of the list that the visitor came from, and of the list."""
+    where, order, filters = run_filter(query_of(request))
+    at = query_of(request).optional("at", most=9)
+    found = {"list": f"/projects/{place.id}/runs?{urlencode(filters)}"}
+    if at is not None and at.isdigit():
+        for name, offset in (("previous", int(at) - 1), ("next", int(at) + 1)):
+            rows = (
+                place.db.traces.find(place.id, where, order=order, offset=offset, limit=1)
+                if offset >= 0
+                else []
+            )
+            for row in rows:
+                address = urlencode({"id": row.id, **filters, "at": offset})
+                found[name] = f"/projects/{place.id}/run?{address}"
+    return found
+
+
+def run_filter(fields: Form) -> tuple[RunFilter, RunOrder, dict[str, str]]:
+    """Filter and order of a list from its address, and the fields that the address needs for them."""
+    facets: dict[Facet, str] = {name: value for name in _FACETS if (value := fields.optional(name, most=500))}
+    if facets.get("outcome", "wrong") not in ("correct", "wrong", "not judged"):
+        raise StoreError("'outcome' must be correct, wrong or not judged")
+    wrong = fields.optional("wrong") and fields.choice("wrong", ("yes", "no"))
+    where = RunFilter(
+        problem_id=fields.id("problem"),
+        text=fields.optional("text", most=500),
+        wrong=None if wrong is None else wrong == "yes",
+        scorer=fields.optional("scorer", most=500),
+        min_score=fields.number("low"),
+        max_score=fields.number("high"),
+        facets=facets,
+    )
+    order = fields.choice("order", ORDERS, default="newest")
+    names = ("problem", "text", "wrong", "scorer", "low", "high", *_FACETS, "order")
+    sent = {name: value for name in names if (value := fields.id(name))}
+    return where, order, {name: value for name, value in sent.items() if (name, value) != ("order", "newest")}
+
+
+def timeline(trace: Trace, last: int | None = None) -> Iterator[dict[str, Any]]:
+    """The trace in reading order, up to step ``last``: steps, messages between them, and results of tools."""
+    for block in trace_blocks(trace):
+        if last is not None and last < 0 and block.step is not None:
+            return
+        message = trace.messages[block.message] if block.message is not None else None
+        yield {
+            "step": block.step,
+            "kind": block.kind,
+            "role": block.role,
+            "text": block.text,
+            "calls": block.calls,
+            "summary": result_summary(block.text) if block.role == "tool" else None,
+            "failed": message is not None and reports_error(message),
+        }
+        if last is not None and block.step == last:
+            return
+
+
+def result_summary(text: str) -> str:
+    """A tool's result in a few words: the number of its entries, its first fields, or its first line."""
+    try:
+        value = from_json(text)
+    except ValueError:
+        value = None
+    if isinstance(value, list):
+        return f"{len(value)} result{'s' if len(value) != 1 else ''}"
+    if isinstance(value, dict):
+        plain = {name: one for name, one in value.items() if isinstance(one, str | int | float)}
+        return ", ".join(f"{name}: {one}" for name, one in list(plain.items())[:3]) or f"{len(value)} fields"
+    return text.strip().partition("\n")[0]
+
+
+def verdict(
+    groups: Sequence[Mapping[str, Any]],
+    decisions: Mapping[int, Adjudication],
+    strips: Sequence[Mapping[str, Any]],
+    error: int | None,
+) -> dict[str, Any]:
+    """Where the run goes wrong, and what each source says: ``kind`` is wrong, unclear, good or unknown."""
+    by_source = defaultdict[str, list[int | None]](list)
+    for group in groups:
+        if any(label["value"] is not None for label in group["labels"]):
+            by_source[group["source"]].append(group["first_error"])
+    says, named = [], {step for step, decision in decisions.items() if decision.value == -1}
+    says += [f"decision: step {step + 1}" for step in sorted(named)]
+    for source, steps in by_source.items():
+        for step, count in Counter(steps).most_common():
+            share = f" ({count} of {len(steps)})" if len(steps) > 1 else ""
+            says.append(f"{source}{share}: {'no error' if step is None else f'step {step + 1}'}")
+        named |= {step for step in steps if step is not None}
+    for one in strips:
+        scores = [cell["score"] for cell in one["cells"]]
+        known = [score for score in scores if score is not None]
+        if known and min(known) >= 0 and max(known) <= 1:
+            low = next(
+                (step for step, score in enumerate(scores) if score is not None and score < THRESHOLD), None
+            )
+            named |= set() if low is None else {low}
+            where = "never" if low is None else f"first at step {low + 1} ({scores[low]:.2f})"
+            says.append(f"{one['scorer']}: below {THRESHOLD} {where}")
+    kind = "wrong" if error is not None else "unclear" if named else "good" if says else "unknown"
+    reason = next(
+        (
+            label["message"]
+            for group in groups
+            for label in group["labels"]
+            if label["step"] == error and label["message"] and label["value"] == -1
+        ),
+        None,
+    )
+    return {"kind": kind, "step": error, "reason": reason, "sources": says, "agreed": len(named) < 2}
+
+
+def gold_view(problem: Problem, trace: Trace) -> list[dict[str, Any]]:
+    """The calls that the task needs, and whether the run makes them; empty where they are not known."""
+    item = ProblemTrace(problem=problem, trace=trace)
+    try:
+        needed, compared = gold_calls(item), compare_gold_calls(item)
+    except LabelError:
+        return []  # the task states them in another form
+    if needed is None or compared is None:
+        return []
+    right = [
+        trace.messages[message].tool_calls[number or 0]
+        for (message, number), one in compared.verdicts.items()
+        if one.value == 1
+    ]
+    return [{"call": call, "made": any(_equal(call, one) for one in right)} for call in needed]
+
+
+def _equal(call: ToolCall, other: ToolCall) -> bool:
+    return (
+        call.name == other.name
+        and (call_arguments(call) or {}).items() <= (call_arguments(other) or {}).items()
+    )
+
+
+def _of_step(groups: Sequence[Mapping[str, Any]], step: int) -> list[dict[str, Any]]:
+    return [
+        {"source": group["source"], "rater": group["rater"], **label}
+        for group in groups
+        for label in group["labels"]
+        if label["step"] == step
+    ]
+
+
+def _decisions(db: Database, project_id: int, trace_id: str) -> dict[int, Adjudication]:
+    """Decisions on disagreements about a trace, by step."""
+    return {one.step: one for one in db.reviews.adjudications(project_id) if one.trace_id == trace_id}
+
+
+def marked_step(db: Database, project_id: int, trace_id: str) -> int | None:
+    """The first error of a trace, with its decisions."""
+    return marked_error(db.labels.of_trace(project_id, trace_id), _decisions(db, project_id, trace_id))
+
+
+def sources(labels: Sequence[StoredLabel]) -> list[dict[str, Any]]:
+    """One entry per source and rater, sorted by name: its labels by step, and its first error."""
+    groups: dict[tuple[str, str], list[StoredLabel]] = {}
+    for label in labels:
+        groups.setdefault((label.record.source, label.record.evidence.rater or ""), []).append(label)
+    return [
+        {
+            "source": source,
+            "rater": rater or None,
+            "first_error": first_error(label.record for label in group),
+            "labels": [
+                _label_row(label) for label in sorted(group, key=lambda label: (label.record.step, label.id))
+            ],
+        }
+        for (source, rater), group in sorted(groups.items())
+    ]
+
+
+def first_error(labels: Iterable[StepLabel]) -> int | None:
+    """The earliest step that a label calls wrong: correctness −1, or no success in any trial.
+
+    The second is the hard estimate of Math-Shepherd (Wang et al., arXiv 2312.08935).
+    """
+    return min((label.step for label in labels if _wrong(label)), default=None)
+
+
+def marked_error(labels: Sequence[StoredLabel], decisions: Mapping[int, Adjudication]) -> int | None:
+    """The step to mark: the earliest with a correctness label of "wrong"; decisions replace labels."""
+    steps = {
+        label.record.step
+        for label in labels
+        if label.record.kind == "correctness" and _wrong(label.record) and label.record.step not in decisions
+    }
+    steps |= {step for step, decision in decisions.items() if decision.value == -1}
+    return min(steps, default=None)
+
+
+def _wrong(label: StepLabel) -> bool:
+    return LabelRule(neutral="good").good(label) is False
+
+
+def _label_row(label: StoredLabel) -> dict[str, Any]:
+    record = label.record
+    return {
+        "id": label.id,
+        **record.model_dump(include={"step", "kind", "value", "reason", "created"}),
+        **record.evidence.model_dump(include={"successes", "trials", "interval", "message"}),
+        "chosen_by": label.chosen_by,
+        "milliseconds": label.milliseconds,
+    }
+
+
+def strip(scores: Sequence[float | None], first_error: int | None = None) -> list[dict[str, Any]]:
+    """Cells of a strip, one per step: score, colour class 0 (low) to 9 (high), whether the first error.
+
+    Scores that are not probabilities (one is below 0 or above 1) are coloured over [-1, 1].
+    """
+    numbers = [score for score in scores if score is not None]
+    signed = any(score < 0 or score > 1 for score in numbers)
+    return [
+        {
+            "step": step,
+            "score": score,
+            "bucket": None if score is None else _bucket((score + 1) / 2 if signed else score),
+            "first_error": step == first_error,
+        }
+        for step, score in enumerate(scores)
+    ]
+
+
+def aggregates(scores: Sequence[float | None]) -> dict[str, float | None]:
+    """The step scores aggregated by every rule; ``None`` where a rule does not apply."""
+    return {how: value_of(scores, how) for how in AGGREGATORS}
+
+
+def scorer_strips(scores: Sequence[StepScores], first_error: int | None) -> list[dict[str, Any]]:
+    """One strip per scorer, with its aggregated scores."""
+    return [
+        {
+            "scorer": record.scorer,
+            "cells": strip(record.scores, first_error),
+            "aggregates": aggregates(record.scores),
+            "unscored_reason": record.unscored_reason,
+        }
+        for record in scores
+    ]
+
+
+def _bucket(share: float) -> int:
+    if share != share:
+        return 0
+    return min(BUCKETS - 1, max(0, int(share * BUCKETS)))
+
+
+def program_view(
+    problem: Problem, trace: Trace, labels: Sequence[StoredLabel], number: int
+) -> dict[str, Any] | None:
+    """The program, line by line, with the values of one call; ``number``: the call chosen, from 1.
+
+    0 chooses the first call that differs from the reference. ``None`` if the trace is not a program, or is
+    too long.
+    """
+    try:
+        task = CodeTask.of(problem)
+    except ValueError:
+        return None  # without a valid task it is shown as an ordinary trace
+    if task is None or trace.text is None or len(trace.text) + len(task.prompt) > _CHARACTERS:
+        return None
+    program = TraceProgram.of(trace, task)
+    label = next((label for label in reversed(labels) if label.record.evidence.execution), None)
+    execution = label.record.evidence.execution if label else None
+    call = _chosen(execution, number)
+    reference = (execution and execution.reference) or reference_program(task) or ""
+    expected = [line.strip() for line in reference.split("\n")]
+    return {
+        "source": label.record.source if label else None,
+        "raised": printable(execution.raised) if execution and execution.raised else None,
+        "calls": [_summary(one, at) for at, one in enumerate(execution.calls, start=1)] if execution else [],
+        "call": call and _summary(call, execution.calls.index(call) + 1 if execution else 0),
+        "lines": _program_lines(program, call, expected),
+    }
+
+
+def _program_lines(
+    program: TraceProgram, call: ComparedCall | None, expected: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Each line once, with its step and the values after it: at the first difference, or the last time."""
+    runs = defaultdict[int, list[tuple[int, ExecutedLine, ExecutedLine | None]]](list)
+    for at, (own, other) in enumerate(call.rows if call else ()):
+        if own is not None:
+            runs[own.line].append((at, own, other))
+    first = call.first if call else None
+    lines, seen = [], set[int]()
+    for number, text in enumerate(program.text.removesuffix("\n").split("\n"), start=1):
+        step = program.step(number)
+        times = runs[number]
+        shown = next((one for one in times if one[0] == first), times[-1] if times else None)
+        own, other = shown[1:] if shown else (None, None)
+        lines.append(
+            {
+                "number": number,
+                "text": printable(text),
+                "step": step,
+                "begins": step is not None and step not in seen,
+                "times": len(times),
+                "first": shown is not None and shown[0] == first,
+                "own": own and _side(own, other),
+                "reference": other
+                and {
+                    **_side(other, own),
+                    "code": expected[other.line - 1] if other.line <= len(expected) else "",
+                },
+            }
+        )
+        seen |= set() if step is None else {step}
+    return lines
+
+
+def _side(one: ExecutedLine, opposite: ExecutedLine | None) -> dict[str, Any]:
+    others = dict(opposite.changed) if opposite else dict(one.changed)
+    return {
+        "event": one.event,
+        "value": printable(one.said),
+        "changed": [
+            {"name": printable(name), "value": printable(value), "differs": others.get(name) != value}
+            for name, value in one.changed
+        ],
+    }
+
+
+def _chosen(execution: Execution | None, number: int) -> ComparedCall | None:
+    if execution is None or not execution.calls:
+        return None
+    if 0 < number <= len(execution.calls):
+        return execution.calls[number - 1]
+    return next((call for call in execution.calls if call.first is not None), execution.calls[0])
+
+
+def _summary(call: ComparedCall, number: int) -> dict[str, Any]:
+    return {
+        "number": number,
+        "test": printable(call.test),
+        "visibility": call.visibility,
+        "call": printable(call.call),
+        "result": _said(call.result, call.raised),
+        "reference": _said(call.reference_result, call.reference_raised),
+    }
+
+
+def _said(result: str | None, raised: str | None) -> str:
+    if raised is not None:
+        return f"raised {printable(raised)}"
+    return "cut off" if result is None else f"returned {printable(result)}"

@@ -1,0 +1,78 @@
+"""The list of runs: solutions, agent runs and programs, with facets, search, and actions on a selection."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from surefoot.errors import StoreError
+from surefoot.server.pages.access import AdminPlace, ReaderPlace, pages_of
+from surefoot.server.pages.forms import CheckedForm, query_of
+from surefoot.server.pages.render import done, show, twin
+from surefoot.server.pages.run import ORDERS, marked_step, run_filter, strip
+
+router = APIRouter()
+
+
+@twin(router, "/projects/{project_id:number}/runs")
+def run_list(request: Request, place: ReaderPlace) -> Response:
+    """25 runs of a page; filters, order and page are in the address, so that a list can be shared."""
+    db, fields, size = place.db, query_of(request), pages_of(request).settings.rows
+    where, order, filters = run_filter(fields)
+    scorers = db.traces.scorers(place.id)
+    scorer = where.scorer or next(iter(scorers), None)
+    if order == "lowest score" and where.scorer is None:
+        raise StoreError("'order' lowest score needs a 'scorer'")
+    total, facets = db.traces.facets(place.id, where)
+    page = max(1, fields.natural("page", default=1))
+    rows = db.traces.find(place.id, where, order=order, offset=(page - 1) * size, limit=size)
+    ids = [row.id for row in rows]
+    wrong, labels = db.traces.wrong_steps(place.id, ids), db.traces.label_counts(place.id, ids)
+    decided = {one.trace_id for one in db.reviews.adjudications(place.id)} & {*ids}
+    scores = db.traces.scores_of(place.id, ids, scorer=scorer) if scorer else {}
+    listed: list[dict[str, Any]] = []
+    for number, row in enumerate(rows, start=(page - 1) * size):
+        error = marked_step(db, place.id, row.id) if row.id in decided else wrong.get(row.id)
+        own = scores.get(row.id)
+        cells = strip(own[0].scores, error) if own else []
+        known = [cell["score"] for cell in cells if cell["score"] is not None]
+        address = urlencode({"id": row.id, **filters, "at": number})
+        listed.append(
+            {
+                **vars(row),
+                "link": f"/projects/{place.id}/run?{address}",
+                "labels": labels.get(row.id, 0),
+                "first_error": error,
+                "strip": cells,
+                "lowest": min(known, default=None),
+            }
+        )
+    data = {
+        "filters": filters,
+        "scorers": scorers,
+        "scorer": scorer,
+        "total": total,
+        "facets": facets,
+        "page": page,
+        "pages": -(-total // size),
+        "runs": listed,
+    }
+
+    def without(*names: str, **changes: Any) -> str:
+        """The address with some fields changed and others left out."""
+        kept = {name: value for name, value in filters.items() if name not in names}
+        return "?" + urlencode({**kept, **changes})
+
+    extra = {"query": urlencode(filters), "address": without, "orders": ORDERS}
+    return show(request, place, "runs.html", data, extra=extra)
+
+
+@router.post("/projects/{project_id:number}/runs")
+def label_selection(request: Request, place: AdminPlace, form: CheckedForm) -> Response:
+    """An item for each selected run that has none, so that annotators get it."""
+    items = place.db.items.add_solutions(place.id, form.ids("id"))
+    place.db.projects.audit("runs to label", place.visitor.user_id, place.id, items=len(items))
+    return done(request, f"/projects/{place.id}/label", {"items": len(items)})
