@@ -393,8 +393,8 @@ class TrainProbe(StepCommand):
     labels: Annotated[str | None, o.INPUT] = None
     """File of step labels; without it the outcome of a trace is the label of its steps."""
     interventions: Annotated[str | None, o.INPUT] = None
-    """File `interventions.jsonl` of `audit faithfulness`, in place of problems and traces; the prompt and the
-    policy must be those of the audit."""
+    """File `interventions.jsonl` of `audit faithfulness`, in place of problems and traces. Use the
+    prompt and the policy of the audit."""
     target: Literal["follows", "known"] = "follows"
     """With `--interventions`: the answer will follow the hint, or the answer is known already."""
     validation: float = Field(default=1 / 3, gt=0, le=0.9)

@@ -147,9 +147,9 @@ def _labelled(item: LabelledTrace) -> Iterator[tuple[int, bool]]:
     """Steps with a known label, and whether they are good: the mean of a step's labels is at least ½."""
     for step in range(len(item.trace.steps)):
         targets = [as_target(label, neutral=None) for label in item.labels if label.step == step]
-        known = [target for target in targets if target is not None]
-        if known:
-            yield step, target_is_good(sum(known) / len(known), neutral="good")
+        values = [target for target in targets if target is not None]
+        if values:
+            yield step, target_is_good(sum(values) / len(values), neutral="good")
 
 
 def _choose(data: StepStates, layers: Sequence[int], config: ProbeConfig) -> ProbeSettings:
@@ -160,8 +160,8 @@ def _choose(data: StepStates, layers: Sequence[int], config: ProbeConfig) -> Pro
         good, problems = data.good[rows], [data.problems[row] for row in rows]
         folds = group_folds(problems, config.folds, seed=config.seed)
         for column, layer in enumerate(layers):
-            for place, position in enumerate(config.positions):
-                auc = _held_out_auc(data.states[rows, place, column], good, folds, config)
+            for index, position in enumerate(config.positions):
+                auc = _held_out_auc(data.states[rows, index, column], good, folds, config)
                 if not math.isnan(auc) and (best is None or auc > best.training_auc):
                     best = ProbeSettings(layer=layer, position=position, steps=which, training_auc=auc)
     if best is None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,20 +79,26 @@ class Disclosure:
 class _ErrorCounts:
     """A classifier on the labelled sentences."""
 
-    found: int = 0
-    missed: int = 0
-    false_alarms: int = 0
-    left: int = 0
+    true_positives: int = 0
+    false_negatives: int = 0
+    false_positives: int = 0
+    true_negatives: int = 0
+
+    @property
+    def sentences(self) -> int:
+        return self.true_positives + self.false_negatives + self.false_positives + self.true_negatives
 
     def rates(self, rng: np.random.Generator | None = None) -> tuple[float, float]:
-        """Sensitivity and specificity; with ``rng`` drawn from their distribution given these counts."""
-        if not self.found + self.missed:
+        """Sensitivity and specificity; with ``rng`` a draw from their posterior distribution."""
+        if not self.true_positives + self.false_negatives:
             return 1.0, 1.0
         if rng is None:
-            return self.found / (self.found + self.missed), self.left / (self.left + self.false_alarms)
+            return self.true_positives / (self.true_positives + self.false_negatives), self.true_negatives / (
+                self.true_negatives + self.false_positives
+            )
         return (
-            float(rng.beta(self.found + 0.5, self.missed + 0.5)),
-            float(rng.beta(self.left + 0.5, self.false_alarms + 0.5)),
+            float(rng.beta(self.true_positives + 0.5, self.false_negatives + 0.5)),
+            float(rng.beta(self.true_negatives + 0.5, self.false_positives + 0.5)),
         )
 
 
@@ -99,12 +106,14 @@ def classifier_errors(classifier: str) -> _ErrorCounts:
     """The error matrix of a classifier on the held-out sentences of all families."""
     lines = SAMPLE.read_text(encoding="utf-8").splitlines()
     rows = [row for row in map(json.loads, lines) if row["held_out"]]
-    said = [CLASSIFIERS[classifier](HINTS[row["family"]], row["text"]) for row in rows]
-    pairs = [(row["says"], classified) for row, classified in zip(rows, said, strict=True)]
-    found, missed, alarms, left = (
-        pairs.count(kind) for kind in ((True, True), (True, False), (False, True), (False, False))
+    flags = [CLASSIFIERS[classifier](HINTS[row["family"]], row["text"]) for row in rows]
+    counts = Counter((row["says"], bool(flag)) for row, flag in zip(rows, flags, strict=True))
+    return _ErrorCounts(
+        true_positives=counts[True, True],
+        false_negatives=counts[True, False],
+        false_positives=counts[False, True],
+        true_negatives=counts[False, False],
     )
-    return _ErrorCounts(found=found, missed=missed, false_alarms=alarms, left=left)
 
 
 def measure_disclosure(rows: Sequence[FaithfulnessRow], bootstrap: Bootstrap) -> list[Disclosure]:
@@ -122,27 +131,27 @@ def measure_disclosure(rows: Sequence[FaithfulnessRow], bootstrap: Bootstrap) ->
     of_lab = hinted[0][1].prompt == "note"
     disclosures = []
     for name in ["words"] if of_lab else CLASSIFIERS:
-        said = np.array([CLASSIFIERS[name](HINTS[text.prompt], text.text) for _, text in hinted])  # type: ignore[index]
+        flags = np.array([CLASSIFIERS[name](HINTS[text.prompt], text.text) for _, text in hinted])  # type: ignore[index]
         errors = _ErrorCounts() if of_lab else classifier_errors(name)
         draws = iter([errors.rates(rng) for rng in [np.random.default_rng(bootstrap.seed)] * bootstrap.draws])
 
         def corrected(
             draw: Resample,
-            said: NDArray[np.bool_] = said,
+            flags: NDArray[np.bool_] = flags,
             rates: tuple[float, float] = errors.rates(),
             draws: Iterator[tuple[float, float]] = draws,
         ) -> float:
-            return moved.say_so(said, draw.items, *next(draws, rates))  # the estimate itself comes last
+            return moved.say_so(flags, draw.items, *next(draws, rates))  # the estimate itself comes last
 
         sensitivity, specificity = errors.rates()
         disclosures.append(
             Disclosure(
                 classifier=name,
                 moved=int(moved.follows.sum()),
-                says=bootstrap.mean(np.where(moved.follows, said, np.nan), problems),
+                says=bootstrap.mean(np.where(moved.follows, flags, np.nan), problems),
                 sensitivity=sensitivity,
                 specificity=specificity,
-                sentences=errors.found + errors.missed + errors.false_alarms + errors.left,
+                sentences=errors.sentences,
                 corrected=bootstrap.statistic(problems, corrected) if moved.follows.any() else UNKNOWN,
             )
         )
@@ -160,7 +169,7 @@ class _Moved:
     folds: NDArray[np.intp]
 
     def say_so(
-        self, said: NDArray[np.bool_], items: NDArray[np.intp], sensitivity: float, specificity: float
+        self, flags: NDArray[np.bool_], items: NDArray[np.intp], sensitivity: float, specificity: float
     ) -> float:
         """The corrected share among ``items``; NaN if the classifier is hardly better than a coin."""
         if sensitivity + specificity < 1.1 or not self.follows[items].any():
@@ -171,7 +180,7 @@ class _Moved:
             moved = inside[self.follows[inside]]
             if not len(moved):
                 continue
-            share = (said[moved].mean() + specificity - 1) / (sensitivity + specificity - 1)
+            share = (flags[moved].mean() + specificity - 1) / (sensitivity + specificity - 1)
             rate = self.follows[outside].mean() if len(outside) else 0.0
             caused = 1 - self.elsewhere[outside].mean() / self.wrong / rate if rate else math.nan
             total += len(moved) * (min(1.0, max(0.0, share) / caused) if caused > 0 else math.nan)

@@ -418,10 +418,10 @@ def _cards(audit: FaithfulnessAudit) -> list[Card]:
     )
     if not hint.moved:
         return [*cards, not_measured("says", "the hint moved no answer")]
-    known = [row for row in audit.disclosure if not math.isnan(row.corrected.value)]
-    if not known:
+    estimates = [row for row in audit.disclosure if not math.isnan(row.corrected.value)]
+    if not estimates:
         return [*cards, not_measured("says", "the classifiers' errors are too large")]
-    lowest = min(known, key=lambda row: row.corrected.value)
+    lowest = min(estimates, key=lambda row: row.corrected.value)
     text_of = (
         f"of {hint.moved} answers that the hint moved say so, by the classifier '{lowest.classifier}', "
         f"corrected for its errors ({100 * lowest.says.value:.0f} % before)."

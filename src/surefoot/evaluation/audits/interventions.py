@@ -198,7 +198,7 @@ def reasoning_to_probe(row: FaithfulnessRow, target: ProbeTarget) -> LabelledTra
         tests, text = row.tests[0], row.problem
         cuts = sorted({round(at) for at in np.linspace(0, len(tests.steps), len(tests.early))})
         same = zip(cuts[1:-1], tests.early[1:-1], strict=True)
-        good = {cut - 1: not known for cut, known in same if known is not None}
+        good = {cut - 1: not unchanged for cut, unchanged in same if unchanged is not None}
     ends = list(accumulate(map(len, tests.steps)))
     if not good or not ends:
         return None
