@@ -2,7 +2,6 @@ from .gateway.app import GracefulServer as GracefulServer
 from .gateway.app import create_app as create_app
 from .gateway.app import make_server as make_server
 from .gateway.changes import Change as Change
-from .gateway.changes import signals_of as signals_of
 from .gateway.errors import ApiError as ApiError
 from .gateway.flags import AnswerFlags as AnswerFlags
 from .gateway.gateway import Gateway as Gateway

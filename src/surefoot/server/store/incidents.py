@@ -31,7 +31,7 @@ class IncidentEvent(FrozenModel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Incident:
+class IncidentRow:
     """What happened, when, and the decision about it."""
 
     id: Annotated[int, Mark.KEY]
@@ -46,7 +46,7 @@ class Incident:
     """``None`` while it is open."""
 
 
-incidents = table("incidents", Incident, Index(None, "decision", "id"))
+incidents = table("incidents", IncidentRow, Index(None, "decision", "id"))
 
 
 class Incidents(Repository):
@@ -61,7 +61,7 @@ class Incidents(Repository):
         with self._connections.write() as connection:
             if alert is not None:
                 query = select(incidents).where(i.alert == alert, i.decision.is_(None))
-                if same := rows_of(connection, Incident, query):
+                if same := rows_of(connection, IncidentRow, query):
                     timeline = (*same[0].timeline, event)
                     connection.execute(update(incidents).where(i.id == same[0].id).values(timeline=timeline))
                     return same[0].id
@@ -82,18 +82,18 @@ class Incidents(Repository):
         """
         with self._connections.write() as connection:
             query = select(incidents).where(incidents.c.id == number)
-            incident = one_of(connection, Incident, query, f"incident {number} does not exist")
+            incident = one_of(connection, IncidentRow, query, f"incident {number} does not exist")
             if incident.decision is not None:
                 raise ConflictError(f"incident {number} is closed; open another one")
             timeline = (*incident.timeline, self._event(by, f"{decision}: {text}" if decision else text))
             changed = update(incidents).where(incidents.c.id == number)
             connection.execute(changed.values(timeline=timeline, decision=decision))
 
-    def get(self, number: int) -> Incident:
+    def get(self, number: int) -> IncidentRow:
         """Raises ``NotFoundError``."""
         with self._connections.read() as connection:
             query = select(incidents).where(incidents.c.id == number)
-            return one_of(connection, Incident, query, f"incident {number} does not exist")
+            return one_of(connection, IncidentRow, query, f"incident {number} does not exist")
 
     def similar(self, request_id: str) -> list[GatewayRecord]:
         """Latest requests that share most words of the prompt, those with the same flags first."""
@@ -106,12 +106,12 @@ class Incidents(Repository):
         records = [log.get(row.request_id) for row in rows if row.request_id != request_id]
         return sorted(records, key=lambda record: _distance(origin, record))[:_SIMILAR]
 
-    def find(self, *, is_open: bool = True, limit: int = 50) -> list[Incident]:
+    def find(self, *, is_open: bool = True, limit: int = 50) -> list[IncidentRow]:
         """Open or closed incidents, newest first."""
         i = incidents.c
         query = select(incidents).where(i.decision.is_(None) if is_open else i.decision.is_not(None))
         with self._connections.read() as connection:
-            return rows_of(connection, Incident, query.order_by(i.id.desc()).limit(limit))
+            return rows_of(connection, IncidentRow, query.order_by(i.id.desc()).limit(limit))
 
     def _event(self, by: str, text: str) -> IncidentEvent:
         return IncidentEvent(at=self._connections.clock(), by=by, text=checked_text("text", text))
