@@ -135,7 +135,7 @@ class ChangeChart:
         return True
 
     def _fit_gold(self) -> None:
-        """Labels arrive late, so their reference is the first labels, not the labels of the first requests."""
+        """Labels arrive late, so their reference is the first labels to arrive."""
         if self._fitted is not None and self._gold and len(self._gold) >= self.settings.gold_reference:
             self._fitted.fit_gold(self._gold)
             self._gold = None
