@@ -73,6 +73,7 @@ def inspected(found: Inspection) -> Views:
         "trace": ("admin", f"{base}/run?id={traces[1].id}"),
         "trace-agent": ("admin", f"{base}/run?id={traces[6].id}"),
         "trace-program": ("admin", f"{base}/run?id={program.id}"),
+        "reports": ("admin", "/reports"),
         "requests": ("admin", "/requests?model=policy-7b/best-of-4"),
         "request": ("admin", "/request?id=chatcmpl-shown-0"),
         "tree": ("admin", "/request-tree?id=chatcmpl-shown-0&choice=0"),

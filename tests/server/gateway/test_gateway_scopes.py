@@ -43,6 +43,8 @@ ROUTES = {
         f"POST {PROJECT}/items/{{item_id:number}}/undo",
         f"POST {PROJECT}/items/{{item_id:number}}/skip",
         f"POST {PROJECT}/items/{{item_id:number}}/comment",
+        "GET /reports",
+        "GET /report",
         "GET /requests",
         "GET /request",
         "GET /request-tree",

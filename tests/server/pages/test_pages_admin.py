@@ -18,7 +18,7 @@ from surefoot.server.pages.access import Signer
 from surefoot.stats.rater_agreement import agreement
 
 RAIL = [
-    *("Home", "Runs", "Label", "Requests", "Held calls"),
+    *("Home", "Runs", "Label", "Reports", "Requests", "Held calls"),
     *("Data in / out", "People &amp; keys", "Settings"),
 ]
 

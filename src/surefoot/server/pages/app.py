@@ -33,6 +33,7 @@ from surefoot.server.pages import (
     annotate,
     files,
     projects,
+    reports,
     request_log,
     run,
     runs,
@@ -45,7 +46,7 @@ from surefoot.server.store.database import Database
 
 _MODULES = (
     *(session, projects, annotate, agreement, adjudicate, files),
-    *(runs, run, request_log),
+    *(runs, run, reports, request_log),
 )
 _LOG = logging.getLogger("surefoot.server")
 _STATUS: dict[type[Exception], int] = {

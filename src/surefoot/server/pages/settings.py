@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -36,6 +37,9 @@ class PageSettings(Settings):
         default=None,
         description="Role of the accounts that are created for unknown users of the sign-in proxy; "
         "if not given, unknown users are refused.",
+    )
+    reports: tuple[Path, ...] = Field(
+        default=(), description="Folder of finished runs, whose reports the pages list."
     )
     max_form_bytes: int = Field(default=1_000_000, ge=1_000)
     max_upload_bytes: int = Field(default=64_000_000, ge=1_000)

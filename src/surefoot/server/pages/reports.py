@@ -1,0 +1,94 @@
+"""Reports of finished runs: those in the folders given to the server, listed side by side and opened."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from html import unescape
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse, Response
+
+from surefoot.errors import NotFoundError
+from surefoot.server.pages.access import SiteReader, pages_of
+from surefoot.server.pages.forms import query_of
+from surefoot.server.pages.render import HEADERS, show, twin
+
+router = APIRouter()
+
+_MOST: Final = 500
+"""Reports that are listed."""
+_HEAD: Final = 200_000
+"""Characters in which a report's first screen is."""
+_SENTENCE = re.compile(r"<h1>([^<]{1,2000})</h1>")
+_CARD = re.compile(
+    r'<section class="card"><h2>([^<]{1,200})</h2>'
+    r'<p><span class="chip ([a-z]{1,20})">([^<]{1,200})</span></p>'
+    r'(?:<p class="big">([^<]{1,60})</p>)?'
+)
+# a report brings its own styles and drawings, and may do nothing else
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox; frame-ancestors 'none'"
+
+
+@twin(router, "/reports")
+def report_list(request: Request, visitor: SiteReader) -> Response:
+    """Reports, newest first, with their sentence and cards; ``?id=`` (several): those alone, to compare."""
+    files = _files(request)
+    ids = request.query_params.getlist("id")
+    reports = [_first_screen(name, files[name]) for name in files if not ids or name in ids]
+    questions = dict.fromkeys(card["question"] for report in reports for card in report["cards"])
+    data = {
+        "folders": [str(folder) for folder in pages_of(request).settings.reports],
+        "questions": list(questions),
+        "compared": bool(ids),
+        "reports": reports,
+    }
+    return show(request, visitor, "reports.html", data, extra={"query": urlencode({"id": ids}, doseq=True)})
+
+
+@router.get("/report")
+def report_page(request: Request, visitor: SiteReader) -> Response:  # noqa: ARG001 - only readers get it
+    """One report, as it was written, without scripts."""
+    name = query_of(request).required_id("id")
+    path = _files(request).get(name)
+    if path is None:
+        raise NotFoundError(f"there is no report '{name}'")
+    headers = {**HEADERS, "Content-Security-Policy": _POLICY}
+    return HTMLResponse(path.read_text("utf-8", "replace"), headers=headers)
+
+
+def _files(request: Request) -> dict[str, Path]:
+    """The pages in the folders by name, newest first; links out of a folder are left out."""
+    found: dict[str, Path] = {}
+    for folder in pages_of(request).settings.reports:
+        root = folder.resolve()
+        for path in islice(root.rglob("*.html"), _MOST):
+            if path.is_file() and path.resolve().is_relative_to(root):
+                found[f"{root.name}/{path.relative_to(root)}"] = path
+    return dict(sorted(found.items(), key=lambda item: -item[1].stat().st_mtime))
+
+
+def _first_screen(name: str, path: Path) -> dict[str, Any]:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        head = file.read(_HEAD)
+    sentence = _SENTENCE.search(head)
+    cards = [
+        {
+            "question": unescape(question),
+            "kind": kind,
+            "chip": unescape(chip),
+            "number": unescape(number or ""),
+        }
+        for question, kind, chip, number in _CARD.findall(head)
+    ]
+    return {
+        "id": name,
+        "link": f"/report?{urlencode({'id': name})}",
+        "sentence": unescape(sentence[1]) if sentence else name,
+        "cards": cards,
+        "finished": datetime.fromtimestamp(path.stat().st_mtime, UTC),
+    }
