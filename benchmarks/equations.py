@@ -83,16 +83,28 @@ class Row:
         return states <= _RIGHT and "follows" in states
 
 
-def checked(verifier: EquationVerifier, item: ProblemTrace, seconds: list[float]) -> list[Row]:
-    """The steps of one trace; the time of each step that the verifier has not read before."""
-    rows = []
-    for length in range(1, len(item.trace.steps) + 1):
-        prefix = replace(item, trace=item.trace.model_copy(update={"steps": item.trace.steps[:length]}))
-        begin = time.process_time()
-        checks = verifier.check(prefix)[-1]
-        seconds.append(time.process_time() - begin)
-        rows.append(Row(item.problem.text, item.trace.step_text(length - 1), checks))
-    return rows
+class Checker:
+    """A verifier whose time per step is measured."""
+
+    def __init__(self) -> None:
+        self.verifier = EquationVerifier()
+        self.seconds: list[float] = []
+        self._seen: set[tuple[str, ...]] = set()
+
+    def rows(self, item: ProblemTrace) -> list[Row]:
+        """The steps of one trace; a step after a prefix that was read before takes no time of its own."""
+        rows = []
+        texts = [item.trace.step_text(index) for index in range(len(item.trace.steps))]
+        for length, text in enumerate(texts, start=1):
+            prefix = replace(item, trace=item.trace.model_copy(update={"steps": item.trace.steps[:length]}))
+            begin = time.process_time()
+            checks = self.verifier.check(prefix)[-1]
+            key = (item.problem.text, *texts[:length])
+            if key not in self._seen:
+                self._seen.add(key)
+                self.seconds.append(time.process_time() - begin)
+            rows.append(Row(item.problem.text, text, checks))
+        return rows
 
 
 def held_out(problems: Iterable[str], *, quick: bool) -> set[str]:
@@ -106,12 +118,12 @@ def on_prm800k(path: Path, quick: bool, shown: int) -> list[Figure]:
     """Rated rows of the held-out problems, each text once for a prefix."""
     items = list(read_prm800k_steps(path))
     problems = held_out((item.problem.text for item in items), quick=quick)
-    verifier, seconds, rows = EquationVerifier(), list[float](), list[Row]()
+    checker, rows = Checker(), list[Row]()
     seen: set[Hashable] = set()
     for item in items:
         if item.problem.text not in problems:
             continue
-        steps = checked(verifier, ProblemTrace(problem=item.problem, trace=item.trace), seconds)
+        steps = checker.rows(ProblemTrace(problem=item.problem, trace=item.trace))
         for label in item.labels:
             key = (item.problem.id, tuple(step.text for step in steps[: label.step + 1]))
             if label.value is not None and key not in seen:
@@ -144,7 +156,7 @@ def on_prm800k(path: Path, quick: bool, shown: int) -> list[Figure]:
             "base_bad": (2, 6),
         },
     )
-    spent = 1e3 * np.array([second for second in seconds if second > 2e-5])
+    spent = 1e3 * np.array(checker.seconds)
     figures += [
         _figure("mean_ms", float(spent.mean()), "ms per step"),
         _figure("p95_ms", float(np.quantile(spent, 0.95)), "ms"),
@@ -154,11 +166,11 @@ def on_prm800k(path: Path, quick: bool, shown: int) -> list[Figure]:
 
 def on_processbench(name: str, path: Path, quick: bool, shown: int) -> list[Figure]:
     """First errors."""
-    verifier, seconds = EquationVerifier(), list[float]()
+    checker = Checker()
     counts: dict[str, list[tuple[float, ...]]] = defaultdict(list)
     alarms: list[Row] = []
     for item in islice(read_processbench(path), 100 if quick else None):
-        steps = checked(verifier, ProblemTrace(problem=item.problem, trace=item.trace), seconds)
+        steps = checker.rows(ProblemTrace(problem=item.problem, trace=item.trace))
         first_flag = next((index for index, step in enumerate(steps) if step.flagged), None)
         first_error = next((label.step for label in item.labels if label.value == -1), None)
         right = first_flag == first_error
@@ -180,13 +192,13 @@ def on_processbench(name: str, path: Path, quick: bool, shown: int) -> list[Figu
         _figure(f"processbench_{name}_{part}", cell.value, "share", cell.low, cell.high)
         for part, cell in zip(names, intervals, strict=True)
     ]
-    spent = 1e3 * np.array(seconds)
+    spent = 1e3 * np.array(checker.seconds)
     return [*figures, _figure(f"processbench_{name}_mean_ms", float(spent.mean()), "ms per step")]
 
 
 def on_pool(path: Path, quick: bool, shown: int) -> list[Figure]:
     """Four solutions a problem: those with a right answer, and the others."""
-    verifier, seconds, alarms = EquationVerifier(), list[float](), list[Row]()
+    checker, alarms = Checker(), list[Row]()
     counts: dict[str, list[tuple[float, ...]]] = defaultdict(list)
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         for line in islice(lines, 20 if quick else None):
@@ -195,7 +207,7 @@ def on_pool(path: Path, quick: bool, shown: int) -> list[Figure]:
             for number, candidate in enumerate(record["candidates"][::8][:4]):
                 trace = Trace(problem_id=problem.id, text=candidate["text"], sample=number)
                 item = ProblemTrace(problem=problem, trace=segment_trace(trace, BlankLine()))
-                flags = [step for step in checked(verifier, item, seconds) if step.flagged]
+                flags = [step for step in checker.rows(item) if step.flagged]
                 correct = bool(candidate["correct"])
                 counts[problem.text].append(
                     (correct, correct and flags != [], not correct, not correct and flags != [])
@@ -221,9 +233,9 @@ def on_gsm8k(path: Path, quick: bool, shown: int) -> list[Figure]:
         _figure("gsm8k_annotations_unchecked", states.count("unchecked"), f"of {len(equations)}"),
         _figure("gsm8k_annotations_false_alarms", false, f"of {len(equations)}"),
     ]
-    seconds, rows = list[float](), list[Row]()
+    checker, rows = Checker(), list[Row]()
     for item in islice(read_gsm8k_solutions(path), 200 if quick else 2000):
-        rows += checked(verifier, item, seconds)[:-1]  # the last is the answer line
+        rows += checker.rows(item)[:-1]  # the last is the answer line
     show("GSM8K: flags on reference solutions", [row for row in rows if row.flagged], shown)
     counts = per_problem(rows, lambda row: (row.flagged, row.judged, 1))
     return [*figures, *ratios(counts, {"gsm8k_solutions_flagged": (0, 2), "gsm8k_solutions_judged": (1, 2)})]
