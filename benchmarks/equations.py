@@ -169,7 +169,7 @@ def on_processbench(name: str, path: Path, quick: bool, shown: int) -> list[Figu
     checker = Checker()
     counts: dict[str, list[tuple[float, ...]]] = defaultdict(list)
     alarms: list[Row] = []
-    for item in islice(read_processbench(path), 100 if quick else None):
+    for item in islice(read_processbench(path), 0, None, 8 if quick else 1):
         steps = checker.rows(ProblemTrace(problem=item.problem, trace=item.trace))
         first_flag = next((index for index, step in enumerate(steps) if step.flagged), None)
         first_error = next((label.step for label in item.labels if label.value == -1), None)
