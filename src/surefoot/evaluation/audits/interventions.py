@@ -362,7 +362,7 @@ class Interventions:
             choices=claimed.choices,
             follows=follows,
             flips=_both(follows, self._is(second, second_claim)),
-            elsewhere=None if follows is None or moved is None else not follows and not moved,
+            elsewhere=False if follows else None if follows is None or moved is None else not moved,
             mentions=first is not None and hint.is_mentioned(first.text),
         )
         if not self.continues or first is None:
