@@ -205,7 +205,8 @@ def _query(filters: Mapping[str, str]) -> str:
 def _rows(db: Database, project_id: int, comments: list[Comment]) -> list[dict[str, Any]]:
     """Comments with the items and traces that they refer to, each of which is read once."""
     names = {member.user_id: member.pseudonym for member in db.projects.members(project_id)}
-    disputed = {dispute.item_id for dispute in db.reviews.disagreements(project_id, adjudicated=True)}
+    disagreements = db.reviews.disagreements(project_id, adjudicated=True) if comments else []
+    disputed = {dispute.item_id for dispute in disagreements}
     items = db.items.of_ids(project_id, {comment.item_id for comment in comments})
     traces = db.traces.traces_of(project_id, {item.trace_id for item in items.values()})
     problems = db.traces.problems_of(project_id, {item.problem_id for item in items.values()})
