@@ -217,7 +217,7 @@ class SafetyCase(Command):
             stream.write(text.encode())
 
 
-class Incident(Command):
+class IncidentReport(Command):
     """Write the report of an incident: its requests with step scores, their pages, the runs of the card.
 
     Requests are traces that `surefoot serve sessions` wrote, with their scores.
