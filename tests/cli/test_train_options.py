@@ -88,7 +88,11 @@ def test_classes_with_a_marker_an_adapter_and_held_out_problems(lab_base, lab_it
         "7 + 3 = 0\nAnswer: 0",
     ]
     ended = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert str(trust) in " ".join(ended.output.split())
+    assert f"first score below {trust.threshold:.6g}" in ended.output
+    assert (
+        f"threshold {trust.threshold:.3g} from {trust.problems} held-out problems"
+        in load_prm(out).card.summary
+    )
 
 
 def held_out_of(items, share: float) -> list[Problem]:

@@ -39,7 +39,7 @@ CALIBRATION = "calibration.json"
 
 RELEASE = "card.json"
 """Next to it, where ``surefoot card build`` wrote it."""
-_announced: set[Path] = set()
+_announced: set[tuple[Path, str]] = set()
 
 HEAD, IMPLICIT_SETTINGS, VERIFIER_FORMAT = "head.safetensors", "implicit.json", "verifier.json"
 """What a step classifier, an implicit and a generative checkpoint hold besides the card and the weights."""
@@ -152,15 +152,17 @@ class CheckpointCard(FrozenModel):
 def announce(directory: Path, card: CheckpointCard) -> None:
     """Print a checkpoint's summary on standard error: its release card's, if ``card.json`` is there.
 
-    Once per process and checkpoint, and not in worker processes.
+    Once per process, not in worker processes, and not while the checkpoint's own training run tests it.
     """
-    if directory.resolve() in _announced or parent_process() is not None:
+    in_training = (directory / "manifest.json").exists() and not (directory / "done").exists()
+    if in_training or parent_process() is not None:
         return
-    _announced.add(directory.resolve())
     summary = card.summary
     with suppress(OSError, ValueError, KeyError, TypeError):
         summary = str(json.loads((directory / RELEASE).read_bytes())["summary"])[:2000]
-    print(printable(f"{directory.name}: {summary}"), file=sys.stderr)
+    if (directory.resolve(), summary) not in _announced:
+        _announced.add((directory.resolve(), summary))
+        print(printable(f"{directory.name}: {summary}"), file=sys.stderr)
 
 
 def write_card(directory: Path, card: CheckpointCard) -> None:
