@@ -327,6 +327,7 @@ def test_equations_against_their_context(verifier, problem, steps, state, source
         ("Find $v$ for the vector $v = 2$.", ["So $v = 3$."]),
         ("Find $h$.", ["$h(r+6) = 12$ so we solve it.", "Then $h = 3$ and $r = -2$."]),
         ("Find $n$.", ["We need $n = n + 1$."]),
+        ("Find it.", ["The ratio of the areas is $2^2: 1^2$ = $4: 1$."]),
         ("Find $x$.", ["$x = 1.33$.", "So $3x = 4$."]),
         (SYSTEM, ["So $z = 4$."]),
         (SYSTEM, ["We can substitute $x = 3$."]),

@@ -194,6 +194,9 @@ def _scan(text: str) -> Iterator[Token]:
                 in_number |= raw == "." and text.startswith(
                     ("\\overline", "\\bar"), end
                 )  # a period of digits
+                in_number |= (
+                    inside and raw == ":" and (after_number or text[end : end + 2].strip().isdigit())
+                )  # a ratio
                 # "3 + . 84"
                 cut_off = raw == "." and text[max(0, start - 4) : start].rstrip().endswith(tuple("+-*/"))
                 kind = "opaque" if in_number or cut_off else "bound"

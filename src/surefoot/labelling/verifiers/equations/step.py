@@ -251,7 +251,8 @@ class _StepChecker:
         name = str(sides[0])
         exact = has_common_root([(sides[0], value), sides], name) is False
         numerical = "" if exact else " (numerical)"
-        reason = f"contradicts {fact}: there {name} is {reason}{numerical}"
+        side = equation.text.partition("=")[0].strip()
+        reason = f"contradicts {fact}: there {side} is {reason}{numerical}"
         return _check(equation, "contradicts", reason, (fact,), exact=exact)
 
     def _check_against_facts(
