@@ -14,7 +14,6 @@ import pytest
 from surefoot.answers import AnswerChecker
 from surefoot.errors import LabelError
 from surefoot.io.workers import BoundedWorker, RequestBudget, WorkerPool
-from surefoot.labelling.verifiers.expressions import load_algebra
 
 
 def load_echo():
@@ -67,25 +66,6 @@ def test_a_task_that_cannot_load_is_an_error_of_the_given_class():
     worker = WorkerPool(load_nothing, timeout_s=2, memory_mb=512, error=LabelError)
     with pytest.raises(LabelError, match="no such library"):
         worker.ask(1)
-
-
-@pytest.mark.parametrize(
-    ("left", "right", "relation"),
-    [
-        (
-            ["^", ["+", ["s", "x"], ["n", "1"]], ["n", "2"]],
-            ["+", ["*", ["s", "x"], ["+", ["s", "x"], ["n", "2"]]], ["n", "1"]],
-            "identity",
-        ),
-        (["s", "x"], ["+", ["s", "x"], ["n", "1"]], "never"),
-        (["s", "x"], ["n", "1/2"], "open"),
-        (["sqrt", ["n", "8"], ["n", "2"]], ["*", ["n", "2"], ["sqrt", ["n", "2"], ["n", "2"]]], "identity"),
-        (["s", "pi"], ["n", "22/7"], "never"),
-        (["/", ["n", "1"], ["-", ["s", "x"], ["s", "x"]]], ["s", "x"], "open"),
-    ],
-)
-def test_algebra(left, right, relation):
-    assert load_algebra()({"left": left, "right": right})["relation"] == relation
 
 
 def test_the_process_gets_no_secrets_of_the_environment(monkeypatch):

@@ -9,8 +9,7 @@ from command_line import refused
 
 from surefoot.io import write_records
 from surefoot.lab import TRUNK
-from surefoot.models import CheckpointCard, RewardModel, load_prm
-from surefoot.protocols import ProblemTrace
+from surefoot.models import CheckpointCard, RewardModel
 from surefoot.records import Problem, StepLabel, Trace
 from surefoot.segment import segment_trace, segmenter
 
@@ -57,16 +56,5 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_it_is_refused(folder, words):
     says = refused(*words)
-    assert "of the text is unknown to the tokenizer of " in says
+    assert "of the tokens are unknown to the tokenizer of " in says
     assert "which has 27 tokens (limit 15%); choose a model that was trained on such text" in says
-
-
-def test_one_token_for_a_whole_sentence_does_not_hide_it(folder):
-    sums = "Start with 3 + 4 = 7. " * 9
-    for row, text in enumerate(
-        [sums, f"{sums}{'Natalia sold clips to her friends and then to a few others' * 5}"]
-    ):
-        problem = Problem(id=f"q{row}", text="Start with 3.")
-        trace = segment_trace(Trace(problem_id=problem.id, text=text), segmenter("line"))
-        [scores] = load_prm(folder / "prm").score_traces([ProblemTrace(problem=problem, trace=trace)])
-        assert ("of the text is unknown" in (scores.unscored_reason or "")) == bool(row)

@@ -146,7 +146,7 @@ def encode_traces(
         batch = tokenizer(texts, add_special_tokens=not rendered, return_offsets_mapping=True)
         for number, ids, offsets in zip(group, batch["input_ids"], batch["offset_mapping"], strict=True):
             where = located[number]
-            if unreadable := unknown_tokens(tokenizer, ids, len(where.text)):
+            if unreadable := unknown_tokens(tokenizer, ids):
                 encoded[number] = EncodedTrace.unreadable(items[number], unreadable)
                 continue
             read = token_positions(where.text, offsets, where.spans, whole=True)

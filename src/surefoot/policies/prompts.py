@@ -186,29 +186,25 @@ def encode_prompt(
 
 
 MAX_UNKNOWN = 0.15
-"""Largest share of unknown tokens, and of characters in them, in a text that a model may be given."""
+"""Largest share of unknown tokens in a text that a model may be given."""
 
 
-def unknown_tokens(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], characters: int) -> str | None:
+def unknown_tokens(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str | None:
     """Why a model with ``tokenizer`` cannot read the text of ``ids``; ``None`` if it can.
 
     A tokenizer of few words turns all others into one token, so that the model reads nothing of them. That
-    token may replace a word or a whole sentence, so the share of the text's ``characters`` is limited, too.
+    token may replace a word or a whole sentence, so one long sentence counts as little as one word.
     """
     unknown = tokenizer.unk_token_id
     if unknown is None or unknown in (tokenizer.eos_token_id, tokenizer.bos_token_id) or not ids:
         return None
     share = ids.count(unknown) / len(ids)
-    if 0 < share <= MAX_UNKNOWN and characters:
-        share = max(
-            share, 1 - len(tokenizer.decode([token for token in ids if token != unknown])) / characters
-        )
     if share <= MAX_UNKNOWN:
         return None
     name = tokenizer.name_or_path or "the model"
     return (
-        f"{share:.0%} of the text is unknown to the tokenizer of {name}, which has {len(tokenizer)} tokens "
-        f"(limit {MAX_UNKNOWN:.0%}); choose a model that was trained on such text"
+        f"{share:.0%} of the tokens are unknown to the tokenizer of {name}, which has {len(tokenizer)} "
+        f"tokens (limit {MAX_UNKNOWN:.0%}); choose a model that was trained on such text"
     )
 
 

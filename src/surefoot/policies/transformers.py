@@ -114,9 +114,7 @@ class TransformersPolicy:
         unreadable: list[str] = []
         for number, request in enumerate(requests):
             ids = encode_prompt(self.tokenizer, request.prompt, request.prefix)
-            prompt = request.prompt
-            texts = [prompt] if isinstance(prompt, str) else [message.content or "" for message in prompt]
-            if reason := unknown_tokens(self.tokenizer, ids, sum(map(len, [*texts, request.prefix]))):
+            if reason := unknown_tokens(self.tokenizer, ids):
                 unreadable.append(reason)
                 errors[number] = f"policy: {reason}"
                 continue

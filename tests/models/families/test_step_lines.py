@@ -145,4 +145,4 @@ def test_a_text_of_unknown_tokens_is_refused(scorers, family):
         tokenizer.unk_token = own
     assert None not in read.scores
     assert refused.scores == (None,) * 9
-    assert "of the text is unknown to the tokenizer" in refused.unscored_reason
+    assert "of the tokens are unknown to the tokenizer" in refused.unscored_reason

@@ -168,9 +168,8 @@ def encode_texts(
         if reason is not None:
             encoded.append(EncodedTrace.unreadable(item, reason))
             continue
-        question, solution, spans = plain_solution(item, reserved, separators)
-        written = write(question, solution, spans)
-        if reason := unknown_tokens(tokenizer, written.ids, len(question) + len(solution)):
+        written = write(*plain_solution(item, reserved, separators))
+        if reason := unknown_tokens(tokenizer, written.ids):
             encoded.append(EncodedTrace.unreadable(item, reason))
             continue
         reads = tuple(at if at is not None and at < limit else None for at in written.positions)
