@@ -202,8 +202,8 @@ def _next(inspection: Inspection, formats: Mapping[str, str]) -> Iterator[str]:
         source = " ".join(formats) if RECORDS not in formats.values() else paths[Problem]
         yield f"surefoot sample {source} --policy MODEL --n 4 --out traces.jsonl"
         return
-    if others := [file for file, name in formats.items() if name != RECORDS]:
-        yield f"surefoot import {' '.join(others)} --out runs"
+    if unread := [file for file, name in formats.items() if name != RECORDS]:
+        yield f"surefoot import {' '.join(unread)} --out runs"
     problems = f"--problems {paths[Problem]}"
     verify = f"surefoot label verify {paths[Trace]} {problems} --verifier"
     if contents.get("with gold calls"):

@@ -257,8 +257,8 @@ class PolicySettings(SettingsGroup):
 
             return ShopAgent()
         name = self.name if self.base_url else lab_policy(self.name)
-        others: Any = {"extra_body": extra_body, "loading": loading, "timeout_s": self.timeout}
-        return fill(load_policy, self, name, chat=chat, **others)
+        options: Any = {"extra_body": extra_body, "loading": loading, "timeout_s": self.timeout}
+        return fill(load_policy, self, name, chat=chat, **options)
 
     def check(
         self, policy: Policy, needs: CapabilityName, instead: str, *, accept_unknown: bool = False

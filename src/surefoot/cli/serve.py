@@ -199,8 +199,8 @@ class Serve(Command):
 
     def _note(self, db: Database) -> None:
         if self.pages is not False and self.site.passwords and (link := first_link(db)):
-            here = f"http://{self.server.host}:{self.server.port}" if self.server.port else ""
-            note(f"no account yet; sign in as 'admin', once: {here}{link}")
+            address = f"http://{self.server.host}:{self.server.port}" if self.server.port else ""
+            note(f"no account yet; sign in as 'admin', once: {address}{link}")
         if self.server.needs_key and not any(key.revoked is None for key in db.keys.list()):
             note("there is no API key yet; create one with 'surefoot serve keys add NAME'")
         if self.pages is not False and not self.site.secure and not is_loopback(self.server.host):

@@ -81,16 +81,16 @@ class Estimate(FrozenModel):
 
     def more(self, successes: int, trials: int, sampled: int) -> int:
         """Rollouts to sample next, 0 = decided. ``sampled`` also counts rollouts that could not be graded."""
-        left = max(self.rollouts - sampled, 0)
+        remaining = max(self.rollouts - sampled, 0)
         if self.kind == "soft":
-            return left
+            return remaining
         if self.kind == "hard":
-            return 0 if successes else min(max(sampled, self.first), left)
+            return 0 if successes else min(max(sampled, self.first), remaining)
         ratio, (success, failure) = self._ratio(successes, trials), self._gains
         bound = math.log((1 - self.error_rate) / self.error_rate)
         if not -bound < ratio < bound:
             return 0
-        return min(math.ceil((bound - ratio) / success), math.ceil((-bound - ratio) / failure), left)
+        return min(math.ceil((bound - ratio) / success), math.ceil((-bound - ratio) / failure), remaining)
 
     def value(self, successes: int, trials: int) -> float:
         """The label, in [0, 1], from at least one trial."""

@@ -107,9 +107,9 @@ class _Stages:
         """The models of the lab that the run uses, and what each file and checkpoint is made from."""
         policy, trunk = portable(POLICY), portable(TRUNK)
         made_from = {
-            f"{part}-{what}.jsonl": [f"{part}-problems.jsonl", *others]
+            f"{part}-{what}.jsonl": [f"{part}-problems.jsonl", *inputs]
             for part in ("train", "test")
-            for what, others in (("problems", []), ("traces", [policy]))
+            for what, inputs in (("problems", []), ("traces", [policy]))
         }
         made_from |= {"train-problems.jsonl": [], "test-problems.jsonl": []}
         traces = ["train-problems.jsonl", "train-traces.jsonl"]

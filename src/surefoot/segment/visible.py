@@ -52,8 +52,8 @@ def visible_part(trace: Trace, *, opened: bool = False) -> VisibleTrace:
         for number, step in enumerate(trace.steps)
         if not _is_hidden(step, hidden.get(step.message, ()))
     }
-    shown = trace.model_copy(update=update | {"steps": tuple(steps.values())})
-    return VisibleTrace(trace=shown, steps=tuple(steps))
+    visible = trace.model_copy(update=update | {"steps": tuple(steps.values())})
+    return VisibleTrace(trace=visible, steps=tuple(steps))
 
 
 def _hidden_spans(text: str, opened: bool) -> list[Span]:

@@ -169,7 +169,7 @@ def test_a_judge_that_adds_to_its_own_runs_is_found(runs):
     cases, scorers = two_models(runs)
     found = audit_self_preference(scorers, cases, {"fond": "a", "fair": "b"}, draws=200)
     assert [one.difference.value for one in found] == [pytest.approx(0.2), pytest.approx(0.2)]
-    assert (found[0].own, found[0].others) == (6, 6)
+    assert (found[0].own_runs, found[0].other_runs) == (6, 6)
     section = agent_section([], found)
     assert section.cards["fond"][0].number == "+0.20"
 

@@ -87,9 +87,9 @@ class SelfPreference:
 
     scorer: str
     policy: str
-    own: int
+    own_runs: int
     """Runs of the scorer's model."""
-    others: int
+    other_runs: int
     difference: Interval
     """Score less truth, less the other scorers' mean of it, on own runs less on others'; over problems."""
 
@@ -262,8 +262,8 @@ def audit_self_preference(
             SelfPreference(
                 scorer=name,
                 policy=policy,
-                own=int(counts[:, 0].sum()),
-                others=int(counts[:, 2].sum()),
+                own_runs=int(counts[:, 0].sum()),
+                other_runs=int(counts[:, 2].sum()),
                 difference=difference,
             )
         )
@@ -327,7 +327,7 @@ def _cards(audit: AgentAudit) -> list[Card]:
 
 def _preference_card(preference: SelfPreference) -> Card:
     text = f"is how much more than the other scorers it overrates runs of {preference.policy}."
-    runs = min(preference.own, preference.others)
+    runs = min(preference.own_runs, preference.other_runs)
     no = {"no": f"prefers runs of {preference.policy}"}
     return card("trust", preference.difference, text, runs, "runs of each", spec="+.2f", harm=True, claims=no)
 

@@ -318,8 +318,10 @@ def log_ratios(
     ours, cost = read_logprobs(policy, [ids for ids, _ in read], [first for _, first in read])
     theirs, more = reference.logprobs(read)
     rows = iter(
-        LogRatios(own.double() - other.double(), first, tokens + again)
-        for own, other, (_, first), tokens, again in zip(ours, theirs, read, cost, more, strict=True)
+        LogRatios(policy_row.double() - reference_row.double(), first, tokens + more_tokens)
+        for policy_row, reference_row, (_, first), tokens, more_tokens in zip(
+            ours, theirs, read, cost, more, strict=True
+        )
     )
     return [LogRatios(torch.zeros(0), 0, 0) if response is None else next(rows) for response in responses]
 

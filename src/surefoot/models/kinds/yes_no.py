@@ -220,9 +220,9 @@ class OpenAIYesNo:
 
 def single_token(tokenizer: PreTrainedTokenizerBase, question: str, spelling: str) -> int | None:
     """The one known token that ``spelling`` is after ``question``, whose own tokens stay; else ``None``."""
-    before = tokenizer(question, add_special_tokens=False)["input_ids"]
+    question_ids = tokenizer(question, add_special_tokens=False)["input_ids"]
     ids = tokenizer(question + spelling, add_special_tokens=False)["input_ids"]
-    return int(ids[-1]) if ids[:-1] == before and ids[-1] != tokenizer.unk_token_id else None
+    return int(ids[-1]) if ids[:-1] == question_ids and ids[-1] != tokenizer.unk_token_id else None
 
 
 def _single_tokens(

@@ -388,14 +388,14 @@ def create_search(connection: Connection) -> None:
 
 
 def title_of(problem: Problem, trace: Trace) -> str:
-    """The first line of what the user said, or of the problem."""
-    said = [message.content for message in trace.messages if message.role == "user" and message.content]
-    lines = _storable((said or [problem.text])[0]).strip().splitlines()
+    """The first line of the user's first message, or of the problem."""
+    requests = [message.content for message in trace.messages if message.role == "user" and message.content]
+    lines = _storable((requests or [problem.text])[0]).strip().splitlines()
     return shorten(lines[0], _LONGEST_TITLE, placeholder=" …") if lines else ""
 
 
 def whole_text(trace: Trace) -> str:
-    """The text of a trace, or all that its messages say: reasoning, contents and calls."""
+    """The text of a trace, or of all its messages: reasoning, contents and calls."""
     return trace.text if trace.text is not None else "\n".join(map(str, trace_blocks(trace)))
 
 
@@ -412,7 +412,7 @@ def _of_facets(facets: Mapping[Facet, str]) -> Iterator[ColumnElement[bool]]:
     trace = t.traces.c
     for name, value in facets.items():
         if name == "outcome":
-            (outcome,) = (known for known, word in _OUTCOMES.items() if word == value)
+            (outcome,) = (outcome for outcome, word in _OUTCOMES.items() if word == value)
             yield trace.outcome.is_(outcome)
         elif name == "kind":
             yield trace.kind == value

@@ -112,8 +112,8 @@ class Context:
 
     def expand(self, node: Expression) -> Expression:
         """``node`` with calls replaced by the functions' definitions."""
-        known = {name: body for name, body in self.definitions.items() if body is not None}
-        return substitute(node, {}, known) if known and any(leaves(node, "call")) else node
+        bodies = {name: body for name, body in self.definitions.items() if body is not None}
+        return substitute(node, {}, bodies) if bodies and any(leaves(node, "call")) else node
 
     @cached_property
     def _is_geometry(self) -> bool:
