@@ -46,7 +46,10 @@ PROJECT, ITEM = "/projects/{project_id}", "/projects/{project_id}/items/{item_id
 FORMS = {
     "/sign-in": "name password next csrf",
     "/sign-out": "csrf",
+    "/join": "token password csrf",
     "/projects": "name",
+    f"{PROJECT}/sample": "csrf",
+    f"{PROJECT}/runs": "id",
     f"{PROJECT}/settings": "version name instructions show_answer annotators value-1 value0 value1 "
     "screening_pass lease_minutes retention_days archived",
     f"{PROJECT}/members": "name role inactive",

@@ -235,9 +235,9 @@ def bounded(text: str | None, most: int = 20_000) -> str:
     """``text`` cut between words after ``most`` characters, saying so."""
     if text is None or len(text) <= most:
         return text or ""
-    shown = text[: most + 1]
-    shown = shown[: max(shown.rfind(" "), shown.rfind("\n"), most // 2)]
-    return f"{shown} … ({len(text) - len(shown)} characters more)"
+    start = text[: most + 1]
+    start = start[: max(start.rfind(" "), start.rfind("\n"), most // 2)]
+    return f"{start} … ({len(text) - len(start)} characters more)"
 
 
 def rich(text: str) -> Markup:

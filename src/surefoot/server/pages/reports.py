@@ -63,13 +63,13 @@ def report_page(request: Request, visitor: SiteReader) -> Response:  # noqa: ARG
 
 def _files(request: Request) -> dict[str, Path]:
     """The pages in the folders by name, newest first; links out of a folder are left out."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for folder in pages_of(request).settings.reports:
         root = folder.resolve()
         for path in islice(root.rglob("*.html"), _MOST):
             if path.is_file() and path.resolve().is_relative_to(root):
-                found[f"{root.name}/{path.relative_to(root)}"] = path
-    return dict(sorted(found.items(), key=lambda item: -item[1].stat().st_mtime))
+                files[f"{root.name}/{path.relative_to(root)}"] = path
+    return dict(sorted(files.items(), key=lambda item: -item[1].stat().st_mtime))
 
 
 def _first_screen(name: str, path: Path) -> dict[str, Any]:

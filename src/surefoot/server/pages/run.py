@@ -91,7 +91,7 @@ def run_page(request: Request, place: ReaderPlace) -> Response:
     for block in blocks:
         if (step := block["step"]) is not None:
             block["labels"] = _of_step(groups, step)
-            block["scores"] = [{"scorer": one["scorer"], **one["cells"][step]} for one in strips]
+            block["scores"] = [{"scorer": strip["scorer"], **strip["cells"][step]} for strip in strips]
             block["decided"] = decisions.get(step)
     extra = {
         "mode": "read",
@@ -109,7 +109,7 @@ def _neighbours(request: Request, place: Place) -> dict[str, str]:
     """Addresses of the previous and the next run of the list that the visitor came from, and of the list."""
     where, order, filters = run_filter(query_of(request))
     at = query_of(request).optional("at", most=9)
-    found = {"list": f"/projects/{place.id}/runs?{urlencode(filters)}"}
+    links = {"list": f"/projects/{place.id}/runs?{urlencode(filters)}"}
     if at is not None and at.isdigit():
         for name, offset in (("previous", int(at) - 1), ("next", int(at) + 1)):
             rows = (
@@ -119,8 +119,8 @@ def _neighbours(request: Request, place: Place) -> dict[str, str]:
             )
             for row in rows:
                 address = urlencode({"id": row.id, **filters, "at": offset})
-                found[name] = f"/projects/{place.id}/run?{address}"
-    return found
+                links[name] = f"/projects/{place.id}/run?{address}"
+    return links
 
 
 def run_filter(fields: Form) -> tuple[RunFilter, RunOrder, dict[str, str]]:
@@ -172,8 +172,10 @@ def result_summary(text: str) -> str:
     if isinstance(value, list):
         return f"{len(value)} result{'s' if len(value) != 1 else ''}"
     if isinstance(value, dict):
-        plain = {name: one for name, one in value.items() if isinstance(one, str | int | float)}
-        return ", ".join(f"{name}: {one}" for name, one in list(plain.items())[:3]) or f"{len(value)} fields"
+        plain = {name: field for name, field in value.items() if isinstance(field, str | int | float)}
+        return (
+            ", ".join(f"{name}: {field}" for name, field in list(plain.items())[:3]) or f"{len(value)} fields"
+        )
     return text.strip().partition("\n")[0]
 
 
@@ -195,16 +197,16 @@ def verdict(
             share = f" ({count} of {len(steps)})" if len(steps) > 1 else ""
             says.append(f"{source}{share}: {'no error' if step is None else f'step {step + 1}'}")
         named |= {step for step in steps if step is not None}
-    for one in strips:
-        scores = [cell["score"] for cell in one["cells"]]
-        known = [score for score in scores if score is not None]
-        if known and min(known) >= 0 and max(known) <= 1:
+    for strip in strips:
+        scores = [cell["score"] for cell in strip["cells"]]
+        scored = [score for score in scores if score is not None]
+        if scored and min(scored) >= 0 and max(scored) <= 1:
             low = next(
                 (step for step, score in enumerate(scores) if score is not None and score < THRESHOLD), None
             )
             named |= set() if low is None else {low}
             where = "never" if low is None else f"first at step {low + 1} ({scores[low]:.2f})"
-            says.append(f"{one['scorer']}: below {THRESHOLD} {where}")
+            says.append(f"{strip['scorer']}: below {THRESHOLD} {where}")
     kind = "wrong" if error is not None else "unclear" if named else "good" if says else "unknown"
     reason = next(
         (
@@ -229,10 +231,10 @@ def gold_view(problem: Problem, trace: Trace) -> list[dict[str, Any]]:
         return []
     right = [
         trace.messages[message].tool_calls[number or 0]
-        for (message, number), one in compared.verdicts.items()
-        if one.value == 1
+        for (message, number), verdict_of_call in compared.verdicts.items()
+        if verdict_of_call.value == 1
     ]
-    return [{"call": call, "made": any(_equal(call, one) for one in right)} for call in needed]
+    return [{"call": call, "made": any(_equal(call, made) for made in right)} for call in needed]
 
 
 def _equal(call: ToolCall, other: ToolCall) -> bool:
@@ -253,7 +255,7 @@ def _of_step(groups: Sequence[Mapping[str, Any]], step: int) -> list[dict[str, A
 
 def _decisions(db: Database, project_id: int, trace_id: str) -> dict[int, Adjudication]:
     """Decisions on disagreements about a trace, by step."""
-    return {one.step: one for one in db.reviews.adjudications(project_id) if one.trace_id == trace_id}
+    return {item.step: item for item in db.reviews.adjudications(project_id) if item.trace_id == trace_id}
 
 
 def marked_step(db: Database, project_id: int, trace_id: str) -> int | None:
@@ -378,7 +380,9 @@ def program_view(
     return {
         "source": label.record.source if label else None,
         "raised": printable(execution.raised) if execution and execution.raised else None,
-        "calls": [_summary(one, at) for at, one in enumerate(execution.calls, start=1)] if execution else [],
+        "calls": [_summary(item, at) for at, item in enumerate(execution.calls, start=1)]
+        if execution
+        else [],
         "call": call and _summary(call, execution.calls.index(call) + 1 if execution else 0),
         "lines": _program_lines(program, call, expected),
     }
@@ -389,16 +393,16 @@ def _program_lines(
 ) -> list[dict[str, Any]]:
     """Each line once, with its step and the values after it: at the first difference, or the last time."""
     runs = defaultdict[int, list[tuple[int, ExecutedLine, ExecutedLine | None]]](list)
-    for at, (own, other) in enumerate(call.rows if call else ()):
-        if own is not None:
-            runs[own.line].append((at, own, other))
+    for at, (line, opposite) in enumerate(call.rows if call else ()):
+        if line is not None:
+            runs[line.line].append((at, line, opposite))
     first = call.first if call else None
     lines, seen = [], set[int]()
     for number, text in enumerate(program.text.removesuffix("\n").split("\n"), start=1):
         step = program.step(number)
         times = runs[number]
-        shown = next((one for one in times if one[0] == first), times[-1] if times else None)
-        own, other = shown[1:] if shown else (None, None)
+        time = next((item for item in times if item[0] == first), times[-1] if times else None)
+        line, opposite = time[1:] if time else (None, None)
         lines.append(
             {
                 "number": number,
@@ -406,12 +410,12 @@ def _program_lines(
                 "step": step,
                 "begins": step is not None and step not in seen,
                 "times": len(times),
-                "first": shown is not None and shown[0] == first,
-                "own": own and _side(own, other),
-                "reference": other
+                "first": time is not None and time[0] == first,
+                "own": line and _side(line, opposite),
+                "reference": opposite
                 and {
-                    **_side(other, own),
-                    "code": expected[other.line - 1] if other.line <= len(expected) else "",
+                    **_side(opposite, line),
+                    "code": expected[opposite.line - 1] if opposite.line <= len(expected) else "",
                 },
             }
         )
@@ -419,14 +423,18 @@ def _program_lines(
     return lines
 
 
-def _side(one: ExecutedLine, opposite: ExecutedLine | None) -> dict[str, Any]:
-    others = dict(opposite.changed) if opposite else dict(one.changed)
+def _side(line: ExecutedLine, opposite: ExecutedLine | None) -> dict[str, Any]:
+    opposite_values = dict((opposite or line).changed)
     return {
-        "event": one.event,
-        "value": printable(one.said),
+        "event": line.event,
+        "value": printable(line.said),
         "changed": [
-            {"name": printable(name), "value": printable(value), "differs": others.get(name) != value}
-            for name, value in one.changed
+            {
+                "name": printable(name),
+                "value": printable(value),
+                "differs": opposite_values.get(name) != value,
+            }
+            for name, value in line.changed
         ],
     }
 

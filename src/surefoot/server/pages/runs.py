@@ -31,14 +31,14 @@ def run_list(request: Request, place: ReaderPlace) -> Response:
     rows = db.traces.find(place.id, where, order=order, offset=(page - 1) * size, limit=size)
     ids = [row.id for row in rows]
     wrong, labels = db.traces.wrong_steps(place.id, ids), db.traces.label_counts(place.id, ids)
-    decided = {one.trace_id for one in db.reviews.adjudications(place.id)} & {*ids}
+    decided = {item.trace_id for item in db.reviews.adjudications(place.id)} & {*ids}
     scores = db.traces.scores_of(place.id, ids, scorer=scorer) if scorer else {}
     listed: list[dict[str, Any]] = []
     for number, row in enumerate(rows, start=(page - 1) * size):
         error = marked_step(db, place.id, row.id) if row.id in decided else wrong.get(row.id)
-        own = scores.get(row.id)
-        cells = strip(own[0].scores, error) if own else []
-        known = [cell["score"] for cell in cells if cell["score"] is not None]
+        scored = scores.get(row.id)
+        cells = strip(scored[0].scores, error) if scored else []
+        values = [cell["score"] for cell in cells if cell["score"] is not None]
         address = urlencode({"id": row.id, **filters, "at": number})
         listed.append(
             {
@@ -47,7 +47,7 @@ def run_list(request: Request, place: ReaderPlace) -> Response:
                 "labels": labels.get(row.id, 0),
                 "first_error": error,
                 "strip": cells,
-                "lowest": min(known, default=None),
+                "lowest": min(values, default=None),
             }
         )
     data = {
@@ -63,8 +63,8 @@ def run_list(request: Request, place: ReaderPlace) -> Response:
 
     def without(*names: str, **changes: Any) -> str:
         """The address with some fields changed and others left out."""
-        kept = {name: value for name, value in filters.items() if name not in names}
-        return "?" + urlencode({**kept, **changes})
+        remaining = {name: value for name, value in filters.items() if name not in names}
+        return "?" + urlencode({**remaining, **changes})
 
     extra = {"query": urlencode(filters), "address": without, "orders": ORDERS}
     return show(request, place, "runs.html", data, extra=extra)
