@@ -24,7 +24,7 @@ CONTENTS = {
     "how-to/curves-and-calibration how-to/gpu how-to/scale",
     "Agents and serving": "how-to/agents how-to/guard how-to/serve",
     "Training policies": "how-to/reinforcement-learning how-to/rl-servers-and-trainers how-to/imitate",
-    "Trust": "how-to/read-a-report how-to/* security",
+    "Trust": "how-to/read-a-report how-to/* security cards/*/README",
     "Reference": "reference/* reference/commands/README reference/commands/* api/index",
     "Measured results": "results/* log/README",
     "Project": "CHANGELOG CONTRIBUTING SECURITY",
