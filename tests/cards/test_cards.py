@@ -282,6 +282,20 @@ def test_an_audit_is_run_again_and_compared(here: Path):
     assert re.search(r"audit/outcome.json says outcome.*around_error.right answer.traces: ", ended.out)
 
 
+def test_the_calibration_of_a_judge_is_on_the_card(here: Path):
+    shutil.copy("l.jsonl", "gold.jsonl")
+    good("calibrate", "judge", "gold.jsonl", "l.jsonl", "--traces", "traces.jsonl", "--out", "calibration")
+    good(*BUILD[:5], "calibration", *BUILD[5:])
+    claims = {claim["id"].rpartition("/")[2]: claim for claim in json.loads(CARD.read_text())["claims"]}
+    assert claims["quality|0|kappa"]["value"] == 1.0
+    assert "corrected by gold labels" in claims["rates|0|corrected"]["text"]
+    assert "corrected by gold labels" in Path("card/README.md").read_text()
+    good("card", "check", CARD)
+    stored = Path("l.jsonl.calibration.json")
+    stored.write_text(stored.read_text().replace('"labels": "', '"labels": "0', 1))
+    assert "is about other labels" in refused(*BUILD[:5], "calibration", *BUILD[5:])
+
+
 def test_a_negative_audit_cannot_be_left_out(here: Path):
     words = [word for word in BUILD if word != "audit"]
     assert "results cannot be left out" in refused(*words)

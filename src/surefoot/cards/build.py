@@ -250,10 +250,40 @@ def _plans(record: CommandRecord) -> Iterator[ClaimPlan]:
         yield _counted(f"cost-{name}", "tokens", path, f"{{}} tokens were spent on the labels in {name}.")
         text = "Krippendorff's alpha of the raters on {units} steps is {}."
         yield ClaimPlan(name=f"agreement-{name}", figure="rater_agreement", files=[path], text=text)
+        yield from _plans_of_calibration(labels)
     for name in () if table else filter(is_rows, record.outputs):
         text = f"{name.translate(_NO_BRACES)}, by {command}."
         yield _counted(f"records-{name}", "records", name, f"{{}} records in {text}")
         yield _counted(f"tokens-{name}", "tokens", name, f"{{}} tokens were spent on {text}")
+
+
+_CALIBRATED: Final = {
+    "rates|0|corrected": "Share of wrong steps by the labels in {name}, corrected by gold labels: {{}}.",
+    "quality|0|kappa": "Cohen's kappa of {name} with gold labels, {rate:.0%} of the steps wrong: {{}}.",
+    "quality|0|sensitivity": "Wrong steps that {name} calls wrong: {{}}.",
+    "quality|0|specificity": "Good steps that {name} calls good: {{}}.",
+}
+"""Paths in what `calibrate judge` stores next to a file of labels, and how they read."""
+
+
+def _plans_of_calibration(labels: Path) -> Iterator[ClaimPlan]:
+    """What gold labels say of a judge's labels. Raises ``RunError`` if they were changed since."""
+    stored = labels.with_name(f"{labels.name}.calibration.json")
+    if not stored.is_file():
+        return
+    data = load_object(stored)
+    if (data.get("sha256") or {}).get("labels") != digest_of(labels.name, labels):
+        raise RunError(f"{shown_path(stored)} is about other labels; run `surefoot calibrate judge` again")
+    rate = float(data["quality"][0]["base_rate"])
+    for path, text in _CALIBRATED.items():
+        yield ClaimPlan(
+            name=f"label-judge-{labels.name.translate(_NO_BRACES)}/{path}",
+            figure="reported",
+            files=[str(stored.resolve())],
+            arguments={"at": path},
+            tests=("label noise",),
+            text=text.format(name=labels.name.translate(_NO_BRACES), rate=rate),
+        )
 
 
 def _counted(name: str, figure: str, path: str, text: str) -> ClaimPlan:
@@ -371,7 +401,7 @@ def _label_sentences(
             yield f"The labels name {len(raters - {None})} raters, so their agreement is not known."
     if not any("cost" in claim.id for claim in claims):
         yield "The cost of the labels is not recorded."
-    if not any(claim.tests == ("label noise",) for claim in claims):
+    if not any("label noise" in claim.tests for claim in claims):
         yield "The noise of the labels was not measured against a better source."
 
 
