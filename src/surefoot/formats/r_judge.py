@@ -52,7 +52,7 @@ def _run(row: _RunRow) -> LabelledTrace:
         messages.insert(0, Message(role="system", content=row.profile))
     request = next((m.content for m in messages if m.role == "user" and m.content), row.profile)
     if not request:
-        raise RecordError("'contents' lacks a message of the user, and 'profile' is empty")
+        raise RecordError("'contents' has no message of a user, and 'profile' is empty")
     problem = Problem(id=f"{_NAME}-{row.id}", text=request, source=_NAME)
     trace = Trace(
         id=f"{_NAME}-{row.id}",

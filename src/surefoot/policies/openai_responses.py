@@ -152,7 +152,7 @@ class ResponseBody(_Chunk):
 def read(answer: ResponseBody, request: SampleRequest, mode: Mode, usage: Usage) -> SampleResult:
     """An answer as a result; raises :class:`ResponseError` if nothing of it can be kept."""
     if not answer.choices:
-        raise ResponseError("the answer lacks choices")
+        raise ResponseError("the answer has no choices")
     if len(answer.choices) > request.n:
         raise ResponseError(f"{len(answer.choices)} choices came, {request.n} were asked for")
     choices = sorted(answer.choices, key=lambda choice: choice.index)
@@ -188,7 +188,7 @@ def _completion(
     # A reply of tool calls alone has null content; null content without calls is an empty reply.
     text = choice.text if mode == "completions" else None if message is None else message.content or ""
     if text is None:
-        raise ResponseError(f"malformed answer: choice {choice.index} lacks text; is mode={mode!r} right?")
+        raise ResponseError(f"malformed answer: choice {choice.index} has no text; is mode={mode!r} right?")
     text, reason = _restore_stop(choice, text, stop)
     return Completion(
         text=text,

@@ -64,7 +64,7 @@ def test_a_failure_is_told_by_its_kind_and_logged_whole(error, told, caplog):
         "server: status 413: too large",
         "server: status 422: temperature: at most 1 (1 of 2 samples are missing)",
         "server: 2 of 3 choices are missing",
-        "server: the answer lacks choices",
+        "server: the answer has no choices",
         "server: the stream ended within choice 0",
         "server: no answer in time",
         "server: not sent: the prompt holds '\\ud800', which is not a character",
