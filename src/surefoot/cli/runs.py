@@ -344,9 +344,11 @@ def recorded(command: Command) -> Iterator[None]:
     Also if it ends incomplete. Outputs that it did not touch keep their record.
     """
     started = time.time_ns()
+    # compared with itself, not with the clock, behind which a file's time may lag by a tick of the kernel
+    earlier = {path: _newest(path) for path in command.outputs()}
 
     def record() -> None:
-        outputs = [path for path in command.outputs() if _newest(path) >= started - _CLOCK_NS]
+        outputs = [path for path in command.outputs() if _newest(path) > earlier.get(path, 0)]
         if outputs and int(os.environ.get("RANK", "0")) == 0:
             inputs = {name: path for name, path in input_files(command).items() if not path.is_fifo()}
             changed = [name for name, path in inputs.items() if path.stat().st_mtime_ns > started]
@@ -361,10 +363,6 @@ def recorded(command: Command) -> Iterator[None]:
         record()
         raise
     record()
-
-
-_CLOCK_NS = 20_000_000
-"""A file's time may lag behind the clock by a tick of the kernel."""
 
 
 def _newest(path: Path) -> int:

@@ -126,12 +126,15 @@ def write_outputs(outputs: Sequence[Path], manifest: Mapping[str, Any]) -> None:
     """Record existing ``outputs`` with ``manifest``, in a run's own manifest if they are its directory."""
     records: dict[Path, dict[str, str]] = {}
     first: dict[Path, Path] = {}
-    for path in filter(Path.exists, outputs):
+    for path in outputs:
         if (path / MANIFEST).is_file():
             record, folder = path / MANIFEST, path
-        else:
+        elif path.exists() or path.suffix:
+            # also a file that a stopped command has not written yet: its next start uses the same name
             record = first.setdefault(path.parent, path.with_name(f"{path.name}.{MANIFEST}"))
             folder = path.parent
+        if not path.exists():
+            continue
         names = {(path / name).relative_to(folder).as_posix(): sha for name, sha in hashes_of(path).items()}
         records.setdefault(record, {}).update(names)
     for record, names in records.items():
