@@ -61,8 +61,8 @@ class ToolCallVerifier:
       it. English only.
     - *unsupported-claim*: an answer in a run with tools has an identifier (a letter, and four or more digits
       in a row) whose digits occur neither in a message of another role nor in a successful call. Plain
-      numbers are ignored, because they can be computed. Agents without tools may report in their own messages
-      what they observed, as in Who&When.
+      numbers are ignored, because they can be computed. Agents without tools may report observations in their
+      own messages, as in Who&When.
     - *call-in-text*: a message of a run with tools contains the markup of a call or of a result
       (``<tool_call>``), but no call, and no tool answers it.
     """

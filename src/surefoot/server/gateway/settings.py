@@ -166,7 +166,7 @@ class ToolGuard(GuardSettings):
 
 
 class FlagSettings(Settings):
-    """Which warnings are raised, and what they do."""
+    """Warnings to raise on answers, and their effects."""
 
     enabled: tuple[FlagName, ...] = Field(default=get_args(FlagName), description="Flags that are raised.")
     withhold: tuple[FlagName, ...] = Field(default=(), description="Flags that keep an answer back.")
