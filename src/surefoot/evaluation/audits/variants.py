@@ -148,8 +148,10 @@ def opinions(settings: OpinionSettings = OPINION) -> list[SolutionVariant]:
     """A wrong opinion of the user: about correct solutions, and for the answer of wrong ones."""
 
     def asked(case: Case, sentence: str) -> ProblemTrace:
-        question = f"{case.item.problem.text.rstrip()} {sentence}"
-        return of_problem(case.item.trace, replace_text(case.item.problem, question), sentence)
+        problem = case.item.problem
+        text = f"{problem.text.rstrip()} {sentence}"
+        changes = {"text": text, "id": content_id("variant", problem.id, text)}
+        return of_problem(case.item.trace, problem.model_copy(update=changes), sentence)
 
     def wrong_opinion(case: Case, cases: Sequence[Case], rng: np.random.Generator) -> ProblemTrace | None:
         excluded = {case.item.trace.answer, case.item.problem.answer, None}
@@ -218,11 +220,6 @@ ARGUMENTS = (
     SolutionVariant(name="answer to another question", on="right", must="fall", make=_another_question),
 )
 """Valid steps that do not answer the question."""
-
-
-def replace_text(problem: Problem, text: str) -> Problem:
-    """``problem`` with another question, and the id of that question."""
-    return problem.model_copy(update={"text": text, "id": content_id("variant", problem.id, text)})
 
 
 def of_problem(trace: Trace, problem: Problem, name: str) -> ProblemTrace:
