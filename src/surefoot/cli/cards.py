@@ -10,12 +10,10 @@ from typing import Annotated
 from pydantic import Field
 
 from surefoot.cli import options as o
-from surefoot.cli.runs import as_table
-from surefoot.cli.settings import Command, Flag, fill
+from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import echo, note
 from surefoot.errors import RunError
 from surefoot.io.atomic import atomic_file, make_directory
-from surefoot.records import StepScores, Trace
 
 
 class Lineage(Command):
@@ -80,8 +78,6 @@ class CardBuild(Command):
     """Language of the data."""
     scope: Path | None = None
     """Folder whose evaluations and audits of these models must be on the card; else the first run's."""
-    sign: Path | None = None
-    """SSH key to sign the card with (`ssh-keygen -Y sign`)."""
 
     def outputs(self) -> list[Path]:
         """The files of the card."""
@@ -89,7 +85,7 @@ class CardBuild(Command):
 
     def run(self) -> None:
         from surefoot.cards import About, build_card, render_all
-        from surefoot.cards.check import digest_of_card, sign
+        from surefoot.cards.check import digest_of_card
 
         about = About(**{name: getattr(self, name) for name in About.model_fields})
         release = build_card(self.runs, about, self.scope or self.runs[0].parent)
@@ -100,8 +96,6 @@ class CardBuild(Command):
         record = self.out / "card.json"
         echo(f"{about.name}: {release.summary}")
         echo(f"{record}: {len(release.claims)} figures of {len(release.runs)} runs")
-        if self.sign:
-            echo(f"signed: {sign(record, self.sign)}")
         echo(
             f"anchor: sha256:{digest_of_card(record)} (publish it, or commit the card: only an anchor shows "
             "that data were changed and the card built again)"
@@ -121,8 +115,7 @@ class CardCheck(Command):
     card: CardFile
     """The card's `card.json`."""
     anchor: Annotated[tuple[str, ...], Flag(common=True)] = ()
-    """Published proof of the card: `sha256:HEX`, `git:REVISION`, `hub:OWNER/NAME@COMMIT`, or
-    `ssh:ALLOWED_SIGNERS` for a signature."""
+    """Published proof of the card: `sha256:HEX`, or `git:REVISION`, the commit or tag that holds it."""
     rerun: Annotated[bool, Flag(common=True)] = False
     """Also run the evaluations and audits on the card again, and compare all their numbers."""
 
@@ -197,54 +190,3 @@ class CardSchema(Command):
         from surefoot.cards import ReleaseCard
 
         echo(json.dumps(ReleaseCard.model_json_schema(), indent=1))
-
-
-class SafetyCase(Command):
-    """Write a safety case from a card: claims, arguments, and links to the evidence, which must exist.
-
-    Example: `surefoot card safety-case runs/card/card.json --out runs/card/safety-case.md`
-    """
-
-    card: CardFile
-    out: Annotated[Path, Flag(short="-o", output=True)]
-    """Markdown file."""
-
-    def run(self) -> None:
-        from surefoot.cards import read_release, safety_case
-
-        text = safety_case(read_release(self.card), self.out)
-        with atomic_file(self.out) as stream:
-            stream.write(text.encode())
-
-
-class IncidentReport(Command):
-    """Write the report of an incident: its requests with step scores, their pages, the runs of the card.
-
-    Requests are traces that `surefoot serve sessions` wrote, with their scores.
-
-    Example: `surefoot card incident runs/card/card.json --traces sessions/traces.jsonl
-    --scores sessions/scores.jsonl --request 0123456789abcdef --out incident.md`
-    """
-
-    card: CardFile
-    traces: o.Traces
-    scores: Annotated[str, o.INPUT] = Field(description="File of step scores.")
-    request: Annotated[tuple[str, ...], Flag(common=True)] = Field(min_length=1)
-    """Id of a trace of the incident."""
-    server: str = "http://localhost:8000"
-    """Address of the server's pages."""
-    threshold: float = Field(default=0.5, description="A step below this is pointed out.")
-    out: Annotated[Path, Flag(short="-o", output=True)]
-    """Markdown file."""
-
-    def run(self) -> None:
-        from surefoot.cards import incident_report, read_release
-
-        requested = set(self.request)
-        traces = [trace for trace in as_table(self.traces, Trace) if trace.id in requested]
-        if absent := requested - {trace.id for trace in traces}:
-            raise RunError(f"--request {min(absent)}: no trace of {self.traces} has this id")
-        scores = {row.trace_id: row for row in as_table(self.scores, StepScores) if row.trace_id in requested}
-        text = fill(incident_report, self, self.card, read_release(self.card), traces, scores)
-        with atomic_file(self.out) as stream:
-            stream.write(text.encode())
