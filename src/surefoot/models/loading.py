@@ -57,7 +57,6 @@ def load_prm(
     *,
     family: str | None = None,
     loading: Loading = LOADING,
-    trust_remote_code: bool = False,
     reference: str | Path | None = None,
     base: str | Path | None = None,
     chains: int = 1,
@@ -82,9 +81,8 @@ def load_prm(
     it. ``loading`` has device, type of weights, attention and the tokens of a forward pass. ``reference`` is
     the second model of an implicit reward, ``base`` the model that an adapter is for, each where it is not
     the one that the checkpoint names. ``chains`` critiques of a generative verifier are averaged. Code that
-    comes with a checkpoint is run only with ``trust_remote_code``. ``windows`` reads traces that are longer
-    than the context in several windows (:class:`surefoot.models.Scorer`), or does not, whatever the
-    checkpoint was trained with.
+    comes with a checkpoint is never run. ``windows`` reads traces that are longer than the context in several
+    windows (:class:`surefoot.models.Scorer`), or does not, whatever the checkpoint was trained with.
 
     Scores are the model's own unless ``calibrated``: then they go through the map in ``calibration.json``
     (:func:`surefoot.models.fit_calibration`), which has to be there. A threshold that was chosen on one is
@@ -98,7 +96,6 @@ def load_prm(
     """
     options = Opening(
         loading=loading,
-        trust_remote_code=trust_remote_code,
         reference=reference,
         base=base,
         chains=chains,
@@ -120,7 +117,6 @@ class Opening:
     """How a checkpoint is to be opened; for the fields see :func:`load_prm`."""
 
     loading: Loading
-    trust_remote_code: bool
     reference: str | Path | None
     base: str | Path | None
     chains: int
@@ -225,9 +221,7 @@ def _confidence(
     options.refuse("reference", "base", "chains", "windows", of=of)
     if is_server(model):
         raise CheckpointError(f"{measure}:{model}: a training-free score is of a model in this process")
-    policy, tokenizer = load_causal(
-        locate(model), options.loading, trust_remote_code=options.trust_remote_code
-    )
+    policy, tokenizer = load_causal(locate(model), options.loading)
     return ConfidenceScorer(
         policy,
         tokenizer,
@@ -241,7 +235,6 @@ def _published(directory: Path, *, name: str, family: str | None, options: Openi
     checkpoint = Checkpoint(
         directory,
         loading=options.loading,
-        trust_remote_code=options.trust_remote_code,
         reference=options.reference,
     )
     if family not in (None, *FAMILIES):
@@ -269,25 +262,21 @@ def _own(directory: Path, *, name: str, family: str | None, options: Opening) ->
         options.refuse("base", of=f"whole ({directory})")
     if directory != LAB:  # its recipe.json says how it was tested
         announce(directory, card)
-    loading, trust = options.loading, options.trust_remote_code
+    loading = options.loading
     if card.family == CLASSIFIER:
         options.refuse("reference", "chains", of="a step classifier")
-        model = RewardModel.load(directory, base=options.base, loading=loading, trust_remote_code=trust)
+        model = RewardModel.load(directory, base=options.base, loading=loading)
         return Scorer(model, name=name, batch_tokens=loading.batch_tokens)
     if card.family == PROBE:
         options.refuse("reference", "chains", of="a probe")
-        probe = LinearProbe.load(directory, base=options.base, loading=loading, trust_remote_code=trust)
+        probe = LinearProbe.load(directory, base=options.base, loading=loading)
         return ProbeScorer(probe, name=name, batch_tokens=loading.batch_tokens)
     if card.family == IMPLICIT:
         options.refuse("chains", of="an implicit reward model")
-        implicit = ImplicitPRM.load(
-            directory, reference=options.reference, loading=loading, trust_remote_code=trust
-        )
+        implicit = ImplicitPRM.load(directory, reference=options.reference, loading=loading)
         implicit.name = name
         return implicit
     options.refuse("reference", of="a generative verifier")
     from surefoot.models.kinds.generative import load_verifier  # generation: slow to load
 
-    return load_verifier(
-        directory, base=options.base, loading=loading, trust_remote_code=trust, chains=options.chains
-    )
+    return load_verifier(directory, base=options.base, loading=loading, chains=options.chains)

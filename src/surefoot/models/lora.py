@@ -109,7 +109,6 @@ def load_adapted(
     loading: Loading,
     *,
     base: str | Path | None = None,
-    trust_remote_code: bool = False,
     marker: str | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model and tokenizer of a directory; of an adapter's, its base with the adapter.
@@ -123,12 +122,10 @@ def load_adapted(
 
     stated = base_of(directory)
     if stated is None:
-        return load_pretrained(auto, directory, loading, trust_remote_code=trust_remote_code)
+        return load_pretrained(auto, directory, loading)
     need("peft", "an adapter")
     try:
-        model, tokenizer = load_pretrained(
-            auto, base or stated, loading, tokenizer=directory, trust_remote_code=trust_remote_code
-        )
+        model, tokenizer = load_pretrained(auto, base or stated, loading, tokenizer=directory)
     except CheckpointError as error:
         raise CheckpointError(
             f"{directory} holds an adapter alone, and its base {error}; say where that is with base="

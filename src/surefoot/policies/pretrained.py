@@ -21,7 +21,6 @@ def load_pretrained(
     path: str | Path,
     loading: Loading,
     *,
-    trust_remote_code: bool = False,
     tokenizer: str | Path | None = None,
     complete: bool = True,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -38,10 +37,10 @@ def load_pretrained(
     directory, file = pretrained_source(path)
     words_from, words_file = (directory, file) if tokenizer is None else pretrained_source(tokenizer)
     try:
-        words = AutoTokenizer.from_pretrained(words_from, trust_remote_code=trust_remote_code, **words_file)
+        words = AutoTokenizer.from_pretrained(words_from, trust_remote_code=False, **words_file)
         model, info = auto.from_pretrained(
             directory,
-            trust_remote_code=trust_remote_code,
+            trust_remote_code=False,
             use_safetensors=True,
             output_loading_info=True,
             **file,

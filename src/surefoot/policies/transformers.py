@@ -75,7 +75,6 @@ class TransformersPolicy:
         *,
         batch_size: int = 256,
         loading: Loading = LOADING,
-        trust_remote_code: bool = False,
         remember: int = 0,
     ) -> TransformersPolicy:
         """Load model and tokenizer from a directory, a GGUF file or a hub name (``owner/name@revision``).
@@ -83,9 +82,7 @@ class TransformersPolicy:
         Raises ``PolicyError`` if they cannot be loaded.
         """
         try:
-            model, tokenizer = load_pretrained(
-                AutoModelForCausalLM, path, loading, trust_remote_code=trust_remote_code
-            )
+            model, tokenizer = load_pretrained(AutoModelForCausalLM, path, loading)
         except CheckpointError as error:
             raise PolicyError(f"policy {error}") from error
         return cls(model, tokenizer, name=Path(path).name, batch_size=batch_size, remember=remember)

@@ -31,11 +31,11 @@ _LOGITS = 16_777_216
 
 
 def load_causal(
-    path: str | Path, loading: Loading = LOADING, *, trust_remote_code: bool = False
+    path: str | Path, loading: Loading = LOADING
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model with its head, and tokenizer. Raises ``CheckpointError`` naming the missing or unreadable
     part."""
-    return load_pretrained(AutoModelForCausalLM, path, loading, trust_remote_code=trust_remote_code)
+    return load_pretrained(AutoModelForCausalLM, path, loading)
 
 
 def save_causal(

@@ -11,7 +11,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from safetensors import SafetensorError, safe_open
 from torch import nn
-from transformers import CONFIG_MAPPING, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from surefoot.errors import CheckpointError
@@ -45,9 +45,8 @@ _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 class Checkpoint:
     """Facts are read at once, tokenizer and tensors when asked for. Raises ``CheckpointError``.
 
-    ``loading`` is for the trunk; ``reference`` is the second model of an implicit
-    reward. Code that comes with a checkpoint is run only with
-    ``trust_remote_code``, and only if transformers lacks a class for the trunk.
+    ``loading`` is for the trunk; ``reference`` is the second model of an implicit reward. Code that comes
+    with a checkpoint is never run.
     """
 
     def __init__(
@@ -55,14 +54,10 @@ class Checkpoint:
         directory: Path,
         *,
         loading: Loading = LOADING,
-        trust_remote_code: bool = False,
         reference: str | Path | None = None,
     ) -> None:
         self.directory, self.loading, self.reference = directory, loading, reference
         self._facts = read_json(directory / "config.json", _Facts)
-        self._trust = trust_remote_code
-        supported = self._facts.model_type in CONFIG_MAPPING
-        self.remote = trust_remote_code and not supported
         self._head: set[str] = set()
         self._outside_trunk: set[str] = set()
 
@@ -84,7 +79,7 @@ class Checkpoint:
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         try:
-            return AutoTokenizer.from_pretrained(self.directory, trust_remote_code=self._trust)
+            return AutoTokenizer.from_pretrained(self.directory, trust_remote_code=False)
         except (OSError, ValueError, ImportError) as error:
             raise CheckpointError(f"{self.directory}: the tokenizer could not be loaded: {error}") from error
 
@@ -156,7 +151,7 @@ class Checkpoint:
         try:
             trunk, info = AutoModel.from_pretrained(
                 self.directory,
-                trust_remote_code=self.remote,
+                trust_remote_code=False,
                 output_loading_info=True,
                 **self.loading.options(),
             )

@@ -78,10 +78,8 @@ class ImplicitModel(CheckpointScorer):
 
     @classmethod
     def load(cls, checkpoint: Checkpoint) -> Self:
-        loading, remote = checkpoint.loading, checkpoint.remote
-        policy, tokenizer = load_causal(checkpoint.directory, loading, trust_remote_code=remote)
-        other = checkpoint.reference or REFERENCE
-        reference, _ = load_causal(other, loading, trust_remote_code=remote)
+        policy, tokenizer = load_causal(checkpoint.directory, checkpoint.loading)
+        reference, _ = load_causal(checkpoint.reference or REFERENCE, checkpoint.loading)
         return cls(policy, reference, tokenizer)
 
     def scorer(self, *, name: str, batch_tokens: int) -> Self:  # noqa: ARG002

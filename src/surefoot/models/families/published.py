@@ -256,9 +256,7 @@ class WritingModel(ABC):
     @classmethod
     def load(cls, checkpoint: Checkpoint) -> Self:
         """Raises ``CheckpointError``."""
-        return cls(
-            *load_causal(checkpoint.directory, checkpoint.loading, trust_remote_code=checkpoint.remote)
-        )
+        return cls(*load_causal(checkpoint.directory, checkpoint.loading))
 
     @abstractmethod
     def scorer(self, *, name: str, batch_tokens: int, chains: int) -> CheckpointScorer:

@@ -51,7 +51,6 @@ class RewardModel(nn.Module):
         card: CheckpointCard,
         *,
         loading: Loading = FLOAT32,
-        trust_remote_code: bool = False,
     ) -> Self:
         """A new reward model on the trunk of any transformers checkpoint, with a zero head (score ½).
 
@@ -59,9 +58,7 @@ class RewardModel(nn.Module):
         encoding that is not a single token becomes a new special token, whose embedding starts as the
         mean of the others.
         """
-        trunk, tokenizer = load_pretrained(
-            AutoModel, base, loading, trust_remote_code=trust_remote_code, complete=False
-        )
+        trunk, tokenizer = load_pretrained(AutoModel, base, loading, complete=False)
         if is_hub_name(base):
             card = card.model_copy(update={"base": pinned(base)})
         if card.encoding.marker:
@@ -76,7 +73,6 @@ class RewardModel(nn.Module):
         *,
         base: str | Path | None = None,
         loading: Loading = LOADING,
-        trust_remote_code: bool = False,
     ) -> Self:
         """Load what :meth:`save` wrote, from a directory or hub name (``owner/name@revision``).
 
@@ -97,7 +93,6 @@ class RewardModel(nn.Module):
             directory,
             loading,
             base=base,
-            trust_remote_code=trust_remote_code,
             marker=card.encoding.marker,
         )
         model = cls(trunk, tokenizer, card)

@@ -239,7 +239,6 @@ def load_verifier(
     *,
     base: str | Path | None = None,
     loading: Loading = LOADING,
-    trust_remote_code: bool = False,
     batch_size: int = 64,
     chains: int = 1,
     sampling: Sampling | None = None,
@@ -254,9 +253,7 @@ def load_verifier(
     card = verified_card(directory, family=GENERATIVE)
     missing = f"{directory} is not a generative checkpoint: {VERIFIER_FORMAT} is missing"
     form = read_json(directory / VERIFIER_FORMAT, VerifierFormat, missing)
-    model, tokenizer = load_adapted(
-        AutoModelForCausalLM, directory, loading, base=base, trust_remote_code=trust_remote_code
-    )
+    model, tokenizer = load_adapted(AutoModelForCausalLM, directory, loading, base=base)
     return GenerativeVerifier.of_model(
         model,
         tokenizer,

@@ -129,7 +129,6 @@ class ImplicitPRM(CheckpointScorer):
         encoding: Encoding | None = None,
         cache: Path | None = None,
         loading: Loading = FLOAT32,
-        trust_remote_code: bool = False,
     ) -> ImplicitPRM:
         """A new model that starts as ``base``; every reward is 0 if that is the ``reference`` too.
 
@@ -137,11 +136,11 @@ class ImplicitPRM(CheckpointScorer):
         Raises
         ``CheckpointError`` for a checkpoint that cannot be loaded or does not fit.
         """
-        policy, tokenizer = load_causal(base, loading, trust_remote_code=trust_remote_code)
+        policy, tokenizer = load_causal(base, loading)
         named = base if reference == "base" else reference
         other = None
         if named is not None:
-            other, _ = load_causal(named, loading, trust_remote_code=trust_remote_code)
+            other, _ = load_causal(named, loading)
         settings = ImplicitSettings(beta=beta, read=read, reference=None if named is None else pinned(named))
         return cls.assemble(
             policy, tokenizer, settings, reference=other, base=pinned(base), encoding=encoding, cache=cache
@@ -180,7 +179,6 @@ class ImplicitPRM(CheckpointScorer):
         reference: str | Path | None = None,
         cache: Path | None = None,
         loading: Loading = LOADING,
-        trust_remote_code: bool = False,
     ) -> ImplicitPRM:
         """Load what :meth:`save` wrote; ``reference`` is where the reference is now, if it has moved.
 
@@ -192,16 +190,14 @@ class ImplicitPRM(CheckpointScorer):
         missing = f"{directory} is not an implicit reward model: {IMPLICIT_SETTINGS} is missing"
         settings = read_json(directory / IMPLICIT_SETTINGS, ImplicitSettings, missing)
         as_saved = loading.as_saved()  # the reference is known by its weights as they were
-        policy, tokenizer = load_causal(directory, as_saved, trust_remote_code=trust_remote_code)
+        policy, tokenizer = load_causal(directory, as_saved)
         reference_path = directory / _OWN_COPY if settings.reference == _OWN_COPY else settings.reference
         if reference_path is None and reference is not None:
             raise CheckpointError(f"{directory} was trained without a reference, so it can be given none")
         other = None
         if reference_path is not None:
             try:
-                other, _ = load_causal(
-                    reference or reference_path, as_saved, trust_remote_code=trust_remote_code
-                )
+                other, _ = load_causal(reference or reference_path, as_saved)
             except CheckpointError as error:
                 raise CheckpointError(
                     f"{directory}: the reference that it was trained against is missing or broken: {error}; "

@@ -64,12 +64,11 @@ class LinearProbe(RewardModel):
         *,
         base: str | Path | None = None,
         loading: Loading = LOADING,
-        trust_remote_code: bool = False,
     ) -> Self:
         """Load what :meth:`save` wrote; see :meth:`RewardModel.load`."""
         directory = checkpoint_directory(directory) if is_hub_name(directory) else Path(directory)
         settings = read_json(directory / PROBE_SETTINGS, ProbeSettings)
-        probe = super().load(directory, base=base, loading=loading, trust_remote_code=trust_remote_code)
+        probe = super().load(directory, base=base, loading=loading)
         if settings.layer > probe.layers:
             raise CheckpointError(
                 f"{directory / PROBE_SETTINGS}: 'layer' is {settings.layer}; the model has {probe.layers}"
