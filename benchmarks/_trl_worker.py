@@ -70,6 +70,7 @@ def main() -> None:
         args=PRMConfig(
             output_dir=given["out"],
             per_device_train_batch_size=given["batch_size"],
+            gradient_accumulation_steps=given["accumulation"],
             num_train_epochs=1,
             learning_rate=rate,
             lr_scheduler_type="linear",

@@ -378,6 +378,21 @@ def training_set(sizes: Sizes, vocabulary: int) -> list[Example]:
     return examples
 
 
+def tree_set(sizes: Sizes, vocabulary: int) -> list[Example]:
+    """Random traces of ``trained`` tokens; eight in a row share all but their last eighth, as rated
+    alternatives of one prefix do."""
+    generator = torch.Generator().manual_seed(3)
+    examples = []
+    own = max(1, sizes.trained // 8)
+    for number in range(sizes.traces):
+        if number % 8 == 0:
+            stem = torch.randint(2, vocabulary, (sizes.trained - own,), generator=generator).tolist()
+        ids = (*stem, *torch.randint(2, vocabulary, (own,), generator=generator).tolist())
+        target = (float(number % 2),)
+        examples.append(Example(trace_id=str(number), ids=ids, positions=(len(ids) - 1,), targets=target))
+    return examples
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trained:
     """A short training; its first update does not count for tokens and seconds."""
@@ -388,15 +403,15 @@ class Trained:
     weights: int
 
 
-def trained(shape: str, sizes: Sizes, device: torch.device, layout: str) -> Trained:
-    """Train a PRM with a random head."""
+def trained(shape: str, sizes: Sizes, device: torch.device, layout: str, *, trees: bool = False) -> Trained:
+    """Train a PRM with a random head; with ``trees`` on all traces of :func:`tree_set` in each update."""
     trunk = random_model(AutoModel, shape, torch.float32, device)
     card = CheckpointCard(kind="prm", encoding=Encoding(), label_source="none", base="random")
     model = RewardModel(trunk, AutoTokenizer.from_pretrained(POLICY), card)
     torch.nn.init.normal_(model.head.weight, std=0.02)
     config = TrainingConfig(
-        epochs=1,
-        batch_size=max(1, sizes.traces // 4),
+        epochs=4 if trees else 1,
+        batch_size=sizes.traces if trees else max(1, sizes.traces // 4),
         microbatch_tokens=sizes.batch_tokens,
         head_epochs=0,
         layout=layout,
@@ -404,7 +419,8 @@ def trained(shape: str, sizes: Sizes, device: torch.device, layout: str) -> Trai
         gradient_checkpointing=device.type == "cuda",
         learning_rate=1e-5,
     )
-    examples, weights = training_set(sizes, trunk.config.vocab_size), linear_weights(trunk)
+    examples = (tree_set if trees else training_set)(sizes, trunk.config.vocab_size)
+    weights = linear_weights(trunk)
     times: list[float] = []
 
     def note(_done: int, _total: int, _loss: float) -> None:
@@ -424,7 +440,8 @@ def trained(shape: str, sizes: Sizes, device: torch.device, layout: str) -> Trai
 def measure_training(
     shape: str, sizes: Sizes, speed: float, device: torch.device, report: Report
 ) -> list[float]:
-    """Packed rows against padded ones; returns the losses of the packed."""
+    """Packed rows against padded ones, then token trees (FlexAttention on CUDA) against packed rows of the
+    same traces; returns the losses of the packed."""
     found = {}
     for layout in ("packed", "padded"):
         memory_of(device)
@@ -437,6 +454,10 @@ def measure_training(
     ratio = found["padded"].seconds / found["packed"].seconds
     report.add(f"training_vs_padded_{shape}", [ratio], "times", ratio=ratio)
     report.add(f"training_layouts_apart_{shape}", [apart(*(one.losses for one in found.values()))], "nats")
+    trees = {layout: trained(shape, sizes, device, layout, trees=True) for layout in ("tree", "packed")}
+    ratio = trees["packed"].seconds / trees["tree"].seconds
+    report.add(f"training_tree_vs_rows_{shape}", [ratio], "times", ratio=ratio)
+    report.add(f"training_tree_apart_{shape}", [apart(*(one.losses for one in trees.values()))], "nats")
     return found["packed"].losses
 
 
@@ -459,7 +480,7 @@ def ddp_gap(shape: str, sizes: Sizes, device: torch.device) -> float:
     gradients = []
     for module in (model, torch.nn.parallel.DistributedDataParallel(model)):
         model.zero_grad()
-        module(ids, None, torch.zeros_like(at), at, positions, lengths).sum().backward()
+        module(ids, None, torch.zeros_like(at), at, position_ids=positions).sum().backward()
         gradients.append(torch.cat([one.grad.flatten() for one in model.parameters()]))
     return float((gradients[0] - gradients[1]).norm() / gradients[0].norm())
 

@@ -1,6 +1,7 @@
 """Training speed against TRL's PRM trainer: useful tokens a second on the same model and traces.
 
-    python benchmarks/training.py [--trl-python PATH] [--model DIR ...] [--quick] [--json FILE]
+    python benchmarks/training.py [--trl-python PATH] [--model DIR ...] [--data DIR] [--layers N] [--quick]
+        [--json FILE]
 
 ``PATH`` is the interpreter of an environment with ``trl==1.13.0`` (the last release that has the trainer),
 torch and transformers: by default this one. Without it only our rate is measured. ``--model`` is a
@@ -10,7 +11,12 @@ with equal batches, optimiser and schedule.
 Useful tokens are those of the traces, padding left out. Each repeat runs both, one after the other; ``ratio``
 is the median over the repeats, ``low`` and ``high`` its extremes. ``vs_trl`` lets each order the traces as it
 does by itself: TRL at random, we with similar lengths together. ``vs_trl_same_batches`` gives TRL our very
-batches, whose losses are then compared update by update.
+batches, whose losses are then compared update by update: the fair figure for ordinary training.
+
+``token_tree_vs_rows`` and ``token_tree_vs_trl`` train on traces that share prefixes: with ``--data`` (which
+holds ``prm800k/phase1_train_plus.jsonl.gz``) and ``--model`` the rated alternatives of a few PRM800K problems
+on the model's first ``--layers`` layers, otherwise lab problems with three alternatives at every step. Every
+update has all traces; rows and TRL get them sorted by length and accumulate over microbatches of 16.
 """
 
 from __future__ import annotations
@@ -29,14 +35,24 @@ from statistics import median
 
 import numpy as np
 import torch
+from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from surefoot import __version__
+from surefoot.formats import read_prm800k_steps
 from surefoot.lab import TRUNK, Difficulty, generate_problems, parse_problem, worked_solution
 from surefoot.models import CheckpointCard, Encoding, RewardModel
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Trace
 from surefoot.segment import Line, segment_trace
-from surefoot.training import Example, TrainingConfig, batch_order, train
+from surefoot.training import (
+    Example,
+    StepTargets,
+    TrainingConfig,
+    batch_order,
+    build_examples,
+    tokens_read,
+    train,
+)
 
 WARM = 2
 """Updates at the start that are not timed."""
@@ -65,12 +81,16 @@ def main() -> None:
     figures: list[dict[str, object]] = []
     settings: dict[str, object] = {}
     plans = [("lab trunk", TRUNK, 50, 3e-4)]
-    plans += [(path.name, path, 6 if options.quick else 20, 1e-5) for path in options.model]
+    if not options.data:
+        plans += [(path.name, path, 6 if options.quick else 20, 1e-5) for path in options.model]
     for name, path, updates, rate in plans:
         # full batches only, because TRL cuts the rows itself
         made, setting = measure(name, path, updates * options.batch_size, rate, options, rival=rival)
         figures += made
         settings[name] = setting
+    with tempfile.TemporaryDirectory() as folder:
+        made, settings["token trees"] = measure_trees(Path(folder), options, rival=rival)
+    figures += made
     setting = {
         "version": __version__,
         "torch": torch.__version__,
@@ -145,6 +165,93 @@ def measure(
     return figures, setting
 
 
+TRL_ROWS = 16
+"""Traces of one forward pass of rows and of TRL where traces share prefixes."""
+PRM800K = "prm800k/phase1_train_plus.jsonl.gz"
+
+
+def measure_trees(
+    folder: Path, options: argparse.Namespace, *, rival: bool
+) -> tuple[list[dict[str, object]], dict[str, object]]:
+    """Token trees, rows and TRL on traces that share prefixes; every update has all of them, and the second
+    one is timed."""
+    if options.data:
+        path, examples = prm800k_examples(folder, options)
+    else:
+        path, examples = TRUNK, lab_alternatives(TRUNK, 8 if options.quick else 24)
+    examples = sorted(examples, key=lambda one: len(one.ids))[: len(examples) // TRL_ROWS * TRL_ROWS]
+    steps, count = len(examples) // TRL_ROWS, len(examples)
+    common = {"epochs": 2, "learning_rate": 1e-5, "weight_decay": 0.0, "warmup": 0.0, "head_epochs": 0}
+    rows = TrainingConfig(**common, batch_size=count, gradient_accumulation_steps=steps)
+    tree = TrainingConfig(**common, batch_size=count, layout="tree")
+    runs: dict[str, Callable[[], Timing]] = {
+        "tree": lambda: run_ours(path, examples, tree, CLOCKS[options.clock]),
+        "rows": lambda: run_ours(path, examples, rows, CLOCKS[options.clock]),
+    }
+    if rival:
+        updates = [list(range(count))] * 2
+        runs["trl"] = lambda: run_trl(path, examples, updates, rows, options)
+    tokens = sum(len(one.ids) for one in examples)
+    rates: dict[str, list[float]] = {who: [] for who in runs}
+    losses: dict[str, list[float]] = {}
+    for _ in range(options.repeats):
+        for who, run in runs.items():
+            timing = run()
+            losses[who] = timing.losses
+            rates[who].append(tokens / (timing.times[1] - timing.times[0]))
+            print(f"token trees: {who} {rates[who][-1]:.0f} useful tokens/s", flush=True)
+    setting: dict[str, object] = {
+        "data": PRM800K if options.data else "lab",
+        "model": options.model[0].name if options.data else "lab trunk",
+        "layers": options.layers if options.data else None,
+        "traces": count,
+        "tokens": tokens,
+        "distinct_tokens": tokens_read(examples, "tree"),
+        "losses": losses,
+        "tokens_per_second": rates,
+    }
+    figures = [_figure("token_tree_vs_rows", rates["tree"], rates["rows"])]
+    if rival:
+        figures.append(_figure("token_tree_vs_trl", rates["tree"], rates["trl"]))
+    return figures, setting
+
+
+def prm800k_examples(folder: Path, options: argparse.Namespace) -> tuple[Path, list[Example]]:
+    """The rated traces of ``--problems`` problems, and a checkpoint of the model's first layers."""
+    if not options.model:
+        raise SystemExit("--data needs --model, e.g. a converted SmolLM2 (benchmarks/convert_smollm2.py)")
+    config = AutoConfig.from_pretrained(options.model[0])
+    config.num_hidden_layers = min(options.layers, config.num_hidden_layers)
+    AutoModel.from_pretrained(options.model[0], config=config, dtype=torch.float32).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(options.model[0]).save_pretrained(folder)
+    traces = list(read_prm800k_steps(options.data / PRM800K))
+    problems = list(dict.fromkeys(one.problem.id for one in traces))
+    chosen = set(np.random.default_rng(1).choice(problems, options.problems, replace=False).tolist())
+    items = [one for one in traces if one.problem.id in chosen]
+    model = _model(folder, 4096)
+    return folder, list(build_examples(model.tokenizer, model.card.encoding, items, StepTargets()).examples)
+
+
+def lab_alternatives(path: Path, count: int) -> list[Example]:
+    """Worked solutions of lab problems, and before each of their lines three wrong ones."""
+    rng = np.random.default_rng(0)
+    items, labels = [], []
+    for problem in generate_problems(
+        count, seed=11, difficulty=Difficulty(min_operations=8, max_operations=12)
+    ):
+        lines = worked_solution(parse_problem(problem.text)).splitlines(keepends=True)
+        texts = [(len(lines), "".join(lines))]
+        for at, line in enumerate(lines):
+            for wrong in rng.permutation(9)[:3]:
+                digit = (int(line[-2]) + 1 + int(wrong)) % 10
+                texts.append((at, "".join(lines[:at]) + f"{line[:-2]}{digit}\n"))
+        for first, text in texts:
+            trace = segment_trace(Trace(problem_id=problem.id, text=text), Line())
+            items.append(ProblemTrace(problem=problem, trace=trace))
+            labels.append(first)
+    return _as_examples(path, items, labels)
+
+
 def lab_examples(path: Path, count: int) -> list[Example]:
     """Worked solutions of lab problems of 2 to 12 operations; half of them have a wrong digit somewhere.
 
@@ -163,6 +270,11 @@ def lab_examples(path: Path, count: int) -> list[Example]:
         trace = Trace(problem_id=problem.id, text="".join(lines))
         items.append(ProblemTrace(problem=problem, trace=segment_trace(trace, Line())))
         firsts.append(first)
+    return _as_examples(path, items, firsts)
+
+
+def _as_examples(path: Path, items: list[ProblemTrace], firsts: list[int]) -> list[Example]:
+    """Steps are good before the first wrong one of their trace."""
     encoded = _model(path).encode(items)
     return [
         Example(
@@ -209,7 +321,8 @@ def run_trl(
             "model": str(path),
             "examples": rows,
             "out": out,
-            "batch_size": config.batch_size,
+            "batch_size": config.batch_size // config.gradient_accumulation_steps,
+            "accumulation": config.gradient_accumulation_steps,
             "learning_rate": config.learning_rate,
             "threads": options.threads,
             "clock": options.clock,
@@ -226,8 +339,9 @@ def run_trl(
     return Timing(times=found["times"], losses=found["losses"])
 
 
-def _model(path: Path) -> RewardModel:
-    card = CheckpointCard(kind="prm", label_source="lab", base=path.name, encoding=Encoding(max_length=512))
+def _model(path: Path, longest: int = 512) -> RewardModel:
+    encoding = Encoding(max_length=longest)
+    card = CheckpointCard(kind="prm", label_source="lab", base=path.name, encoding=encoding)
     return RewardModel.initialise(path, card)
 
 
@@ -266,6 +380,9 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--trl-python", default=sys.executable, help="interpreter that has trl 1.13")
     parser.add_argument("--model", type=Path, action="append", default=[], help="a transformers checkpoint")
+    parser.add_argument("--data", type=Path, help="directory with prm800k/, for the token trees")
+    parser.add_argument("--problems", type=int, default=2, help="of PRM800K")
+    parser.add_argument("--layers", type=int, help="of the model on PRM800K: 4 with --quick, else 12")
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--microbatch-tokens", type=int, help="ours: most padded tokens of one forward pass")
     parser.add_argument("--repeats", type=int, default=3)
@@ -280,6 +397,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
+    options.layers = options.layers or (4 if options.quick else 12)
     options.clock = options.clock or ("cpu" if options.quick else "wall")
     return options
 

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from surefoot.errors import TrainingError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.kinds.classifier import RewardModel
-from surefoot.training.batches import batch_order, can_pack, cut_microbatches, lay_out
+from surefoot.training.batches import (
+    batch_order,
+    cut_microbatches,
+    lay_out,
+    require_layout,
+    sharing_rows,
+)
 from surefoot.training.config import TrainingConfig
 from surefoot.training.examples import Example
 
@@ -35,8 +41,8 @@ def example(name: int, length: int, target: float = 1.0) -> Example:
 )
 def test_the_microbatches_of_a_batch_are_its_traces_once(lengths, world_size, steps, tokens, layout):
     batch = [example(number, length) for number, length in enumerate(lengths)]
-    config = TrainingConfig(gradient_accumulation_steps=steps, microbatch_tokens=tokens)
-    microbatches = cut_microbatches(batch, config, layout=layout, world_size=world_size)
+    config = TrainingConfig(gradient_accumulation_steps=steps, microbatch_tokens=tokens, layout=layout)
+    microbatches = cut_microbatches(batch, config, world_size=world_size)
     counted = Counter(item.trace_id for microbatch in microbatches for item in microbatch)
     assert counted == Counter(item.trace_id for item in batch)
     for microbatch in microbatches:
@@ -69,12 +75,13 @@ def test_packed_traces_do_not_see_each_other(base, request):
     for layout, groups in (("packed", [parts]), ("padded", [parts]), ("padded", [[part] for part in parts])):
         made = []
         for group in groups:
-            given = lay_out(group, layout, torch.device("cpu"))
-            made.append(model(given.ids_bt, given.mask_bt, given.rows_s, given.at_s, given.position_ids_bt))
+            given = lay_out(group, layout, torch.device("cpu"), trunk=model.trunk)
+            with sharing_rows(model.trunk, layout):
+                made.append(model(given.ids_bt, given.mask_bt, given.rows_s, given.at_s, **given.shared_rows))
         outputs.append(torch.cat(made))
     for found in outputs[:2]:
         torch.testing.assert_close(found, outputs[2], atol=2e-5, rtol=1e-4)
-    assert can_pack(model.trunk)
+    require_layout(model.trunk, "packed")
 
 
 def test_a_trunk_that_mixes_packed_traces_is_found_out(lab_base):
@@ -89,7 +96,9 @@ def test_a_trunk_that_mixes_packed_traces_is_found_out(lab_base):
             self.inner, self.config, self.device, self.dtype = trunk, trunk.config, trunk.device, trunk.dtype
             self.set_attn_implementation = lambda _: None
 
-        def forward(self, input_ids, use_cache, position_ids=None):
+        def forward(self, input_ids, use_cache, position_ids=None, **_):
             return self.inner(input_ids=input_ids, use_cache=use_cache)
 
-    assert not can_pack(Blind(model.trunk))
+    for layout in ("packed", "tree"):
+        with pytest.raises(TrainingError, match=f"layout '{layout}'"):
+            require_layout(Blind(model.trunk), layout)

@@ -167,7 +167,7 @@ def test_what_cannot_be_learned_is_counted(lab_items) -> None:
         built(tokenizer, [item], [demonstrate(item.trace)])
 
 
-@pytest.mark.parametrize("layout", ["padded", "packed"])
+@pytest.mark.parametrize("layout", ["padded", "packed", "tree"])
 def test_the_gradient_is_that_of_the_chosen_tokens_alone(lab_base, lab_items, layout) -> None:
     """Against finite differences of a sum over tokens that is written out here."""
     tokenizer = build_tokenizer()

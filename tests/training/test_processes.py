@@ -38,7 +38,7 @@ examples = [
             targets=(float(n % 2),))
     for n in range(21)
 ]
-config = TrainingConfig(epochs=3, batch_size=5, checkpoint_every=2, head_epochs=1, learning_rate=0.01)
+plain = TrainingConfig(epochs=3, batch_size=5, checkpoint_every=2, head_epochs=1, learning_rate=0.01)
 settings = dict(epochs=3, batch_size=5, learning_rate=0.01)
 tokens = [  # what is learned of each: its last tokens
     Example(trace_id=one.trace_id, ids=one.ids, positions=tuple(range(1, len(one.ids))), targets=one.targets)
@@ -58,6 +58,7 @@ for name, stop_at, environment in runs:
         AcceleratorState._reset_state(reset_partial_state=True)
         continue
     model = RewardModel.initialise(base, CheckpointCard(kind="prm", label_source="test", base="tiny"))
+    config = plain.model_copy(update={"layout": "tree"}) if name.endswith("tree") else plain
     def stop(done, total, loss):
         if done == stop_at:
             raise KeyboardInterrupt
@@ -81,11 +82,13 @@ RUNS = [
     ("ddp", None, {}),
     ("ddp-tokens", None, {}),
     ("ddp-implicit", None, {}),
+    ("ddp-tree", None, {}),
     ("fsdp", None, FSDP),
     ("cut", 5, FSDP),
     ("cut", None, FSDP),
     ("fsdp-tokens", None, FSDP),
     ("fsdp-implicit", None, FSDP),
+    ("fsdp-tree", None, FSDP),
 ]
 """Folder, step at which the run is stopped, environment."""
 
@@ -98,7 +101,7 @@ def outcome(directory: Path) -> dict:
 def folders(lab_base, tmp_path_factory) -> tuple[Path, Path]:
     """Runs of one process, and of two."""
     one, two = tmp_path_factory.mktemp("one"), tmp_path_factory.mktemp("two")
-    plain = [(name, None, {}) for name in ("plain", "plain-tokens", "plain-implicit")]
+    plain = [(name, None, {}) for name in ("plain", "plain-tokens", "plain-implicit", "plain-tree")]
     jobs = {1: (lab_base, one, json.dumps(plain)), 2: (lab_base, two, json.dumps(RUNS))}
     run_ranks(IMPORTS, PROGRAM, jobs)
     return one, two
@@ -106,7 +109,7 @@ def folders(lab_base, tmp_path_factory) -> tuple[Path, Path]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["ddp", "fsdp"])
-@pytest.mark.parametrize("kind", ["", "-tokens", "-implicit"])
+@pytest.mark.parametrize("kind", ["", "-tokens", "-implicit", "-tree"])
 def test_two_processes_give_the_losses_of_one(folders, way, kind):
     single, double = folders[0] / f"plain{kind}", folders[1] / f"{way}{kind}"
     one, two = outcome(single), outcome(double)

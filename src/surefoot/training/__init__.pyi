@@ -1,4 +1,5 @@
 from .batches import batch_order as batch_order
+from .batches import tokens_read as tokens_read
 from .classifier import train as train
 from .config import ImplicitConfig as ImplicitConfig
 from .config import LoopConfig as LoopConfig

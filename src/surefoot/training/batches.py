@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate, chain, islice, pairwise
-from typing import TypeVar
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, chain, groupby, islice, pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -14,9 +16,15 @@ from transformers import PreTrainedModel
 from surefoot.errors import CheckpointError, TrainingError
 from surefoot.models.engine.causal import Entropy, require_plain_head, token_statistics
 from surefoot.models.engine.packed_attention import attending_to_each, packed_inputs
-from surefoot.models.engine.packing import pad_batch
-from surefoot.training.config import LoopConfig
+from surefoot.models.engine.packing import pad_batch, tree_limit
+from surefoot.models.engine.tree_attention import attending_to_trees, branch_tokens, tree_pass
+from surefoot.models.engine.tree_plan import Slots, TokenBranch
+from surefoot.training.config import Layout, LoopConfig
 from surefoot.training.examples import Example, ExampleFile
+from surefoot.tree import TokenIndex, shared_length
+
+_TREE_TOKENS = 2048
+"""Most tokens of a tree in one pass, unless the settings say; activations of a 135M model need some 3 GB."""
 
 T = TypeVar("T")
 
@@ -29,13 +37,16 @@ class Inputs:
     mask_bt: torch.Tensor | None
     rows_s: torch.Tensor
     at_s: torch.Tensor
-    position_ids_bt: torch.Tensor | None
-    lengths: tuple[int, ...]
-    """Tokens of each trace."""
+    before_s: torch.Tensor
+    """Where the token before that lies."""
+    read_s: torch.Tensor
+    """Ids of the tokens at the positions."""
+    shared_rows: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the trunk that keep traces in one row apart."""
 
     def predicting(self) -> Inputs:
         """The positions at which the tokens at the positions are predicted: those before them."""
-        return replace(self, at_s=self.at_s - 1)
+        return replace(self, at_s=self.before_s)
 
 
 def batch_order(
@@ -45,21 +56,48 @@ def batch_order(
 
     Within a window of 16 batches similar lengths are put together, which saves padding, and the batches
     are then shuffled again. With ``balance`` an epoch draws as many items with a target below that as
-    others.
+    others. In the layout ``tree``, neighbours in the data that begin alike stay together instead.
     """
     rng = np.random.default_rng(config.seed)
     batches: list[list[int]] = []
     lengths = items.lengths.tolist() if isinstance(items, ExampleFile) else [item.length for item in items]
     size = config.batch_size
     buckets = None if balance is None else _buckets(items, balance)
+    trees = _tree_numbers(items) if config.layout == "tree" else []
     for _ in range(config.epochs):
         order = _balanced(buckets, rng) if buckets else rng.permutation(len(items)).tolist()
         epoch = []
+        if trees:
+            order = _trees_together(order, trees, size, rng)
+            batches += [order[at : at + size] for at in range(0, len(order), size)]
+            continue
         for start in range(0, len(order), 16 * size):
             window = sorted(order[start : start + 16 * size], key=lengths.__getitem__)
             epoch += [window[at : at + size] for at in range(0, len(window), size)]
         batches += [epoch[index] for index in rng.permutation(len(epoch))]
     return batches
+
+
+def _tree_numbers(items: Iterable[Example]) -> list[int]:
+    """Number of the tree of each item: neighbours share a quarter of the shorter one's tokens, or more."""
+    numbers: list[int] = []
+    previous: tuple[int, ...] = ()
+    for item in items:
+        alike = 4 * shared_length(previous, item.ids) >= min(len(previous), len(item.ids))
+        numbers.append(numbers[-1] + (not alike) if numbers else 0)
+        previous = item.ids
+    return numbers
+
+
+def _trees_together(
+    order: Sequence[int], trees: Sequence[int], size: int, rng: np.random.Generator
+) -> list[int]:
+    """Trees in a new order; of one with more than ``size`` items, that many at a time."""
+    runs = []
+    for _, group in groupby(sorted(order), key=trees.__getitem__):
+        members = list(group)
+        runs += [members[at : at + size] for at in range(0, len(members), size)]
+    return [number for run in rng.permutation(len(runs)) for number in runs[run]]
 
 
 def _buckets(items: Sequence[Example], threshold: float) -> tuple[list[int], list[int]]:
@@ -86,14 +124,18 @@ def _balanced(buckets: tuple[list[int], list[int]], rng: np.random.Generator) ->
 
 
 def cut_microbatches(
-    batch: Sequence[Example], config: LoopConfig, *, layout: str = "padded", world_size: int = 1
+    batch: Sequence[Example], config: LoopConfig, *, world_size: int = 1
 ) -> list[list[Example]]:
-    """A batch as microbatches, none empty, for all processes together; similar lengths together.
+    """A batch as microbatches, none empty, for all processes together; similar lengths (or trees) together.
 
     There are ``gradient_accumulation_steps`` for each process, more where ``microbatch_tokens`` asks for it,
     fewer where the batch has too few items. Microbatch number n belongs to process n mod ``world_size``.
     """
     count = config.gradient_accumulation_steps * world_size
+    if config.layout == "tree":
+        together = sorted(batch, key=lambda item: item.ids)
+        most = config.microbatch_tokens or _TREE_TOKENS
+        return [tree for share in _even(together, min(count, len(batch))) for tree in _cut_trees(share, most)]
     if count == 1 and config.microbatch_tokens is None:
         return [list(batch)]
     # longest first: if memory does not suffice, that shows in the first microbatch
@@ -105,8 +147,41 @@ def cut_microbatches(
     return [
         piece
         for share in shares
-        for piece in cut_by_tokens(share, lambda item: [len(part.ids) for part in item.parts], most, layout)
+        for piece in cut_by_tokens(
+            share, lambda item: [len(part.ids) for part in item.parts], most, config.layout
+        )
     ]
+
+
+def _cut_trees(ordered: Sequence[Example], most: int) -> list[list[Example]]:
+    """Pieces that are trees of at most ``most`` tokens; both sides of a cut have the path to it."""
+    pieces: list[list[Example]] = []
+    size, tree = 0, TokenIndex[None]()
+    for item in ordered:
+        size += _grow(tree, item.parts)
+        if not pieces or size > most:
+            tree = TokenIndex()
+            size = _grow(tree, item.parts)
+            pieces.append([])
+        pieces[-1].append(item)
+    return pieces
+
+
+def _grow(tree: TokenIndex[None], parts: Iterable[Example]) -> int:
+    """Add ``parts`` to ``tree``; the number of tokens that are new in it."""
+    new = 0
+    for part in parts:
+        new += len(part.ids) - tree.nearest(part.ids)[1]
+        if not tree.covers(part.ids):
+            tree.add(part.ids, None)
+    return new
+
+
+def tokens_read(items: Iterable[Example], layout: Layout) -> int:
+    """Tokens of a microbatch without padding; in the layout ``tree`` each distinct one counts once."""
+    if layout == "tree":
+        return _grow(TokenIndex(), (part for item in items for part in item.parts))
+    return sum(len(part.ids) for item in items for part in item.parts)
 
 
 def cut_by_tokens(
@@ -140,27 +215,56 @@ def _even(ordered: list[Example], count: int) -> list[list[Example]]:
     return [ordered[start:end] for start, end in pairwise(cuts)]
 
 
-def lay_out(parts: Sequence[Example], layout: str, device: torch.device) -> Inputs:
-    """The tensors of one microbatch; outputs come in the order of the parts and of their positions."""
-    at = [position for part in parts for position in part.positions]
-    rows = [row for row, part in enumerate(parts) for _ in part.positions]
-    if layout == "packed":
-        starts = list(accumulate((len(part.ids) for part in parts), initial=0))
-        at = [starts[row] + position for row, position in zip(rows, at, strict=True)]
-        ids = torch.tensor([[token for part in parts for token in part.ids]])
-        position_ids = torch.tensor([[offset for part in parts for offset in range(len(part.ids))]])
-        mask, rows = None, [0] * len(at)
-    else:
+def lay_out(
+    parts: Sequence[Example], layout: Layout, device: torch.device, *, trunk: PreTrainedModel | None = None
+) -> Inputs:
+    """The tensors of one microbatch; outputs come in the order of the parts and of their positions.
+
+    ``trunk`` reads them; only the layout ``padded`` does without. Inside :func:`sharing_rows`.
+    """
+    lengths = [len(part.ids) for part in parts]
+    mask: torch.Tensor | None = None
+    shared_rows: dict[str, Any] = {}
+    if layout == "padded" or trunk is None:
         ids, mask = pad_batch([part.ids for part in parts])
-        position_ids = None
+        paths: list[Slots] = [np.arange(length) for length in lengths]
+        rows = [row for row, part in enumerate(parts) for _ in part.positions]
+    elif layout == "packed":
+        ids = torch.tensor([[token for part in parts for token in part.ids]])
+        starts = accumulate(lengths, initial=0)
+        paths = [start + np.arange(length) for start, length in zip(starts, lengths, strict=False)]
+        position_ids = torch.tensor([[offset for length in lengths for offset in range(length)]])
+        shared_rows = packed_inputs(trunk, position_ids.to(device), lengths)
+    else:
+        branches, paths = _tree_branches(parts)
+        ids, position_ids = branch_tokens(branches, device)
+        shared_rows = {"position_ids": position_ids, "tree": tree_pass(trunk, branches)}
+    places = [(path, part.ids, at) for path, part in zip(paths, parts, strict=True) for at in part.positions]
     return Inputs(
         ids_bt=ids.to(device),
         mask_bt=None if mask is None else mask.to(device),
-        rows_s=torch.tensor(rows, device=device),
-        at_s=torch.tensor(at, device=device),
-        position_ids_bt=None if position_ids is None else position_ids.to(device),
-        lengths=tuple(len(part.ids) for part in parts),
+        rows_s=torch.tensor(rows if mask is not None else [0] * len(places), device=device),
+        at_s=torch.tensor([int(path[at]) for path, _, at in places], device=device),
+        before_s=torch.tensor([int(path[at - 1]) for path, _, at in places], device=device),
+        read_s=torch.tensor([ids[at] for _, ids, at in places], device=device),
+        shared_rows=shared_rows,
     )
+
+
+def _tree_branches(parts: Sequence[Example]) -> tuple[list[TokenBranch], list[Slots]]:
+    """The tree of ``parts``, depth first, and the row of every token of each part."""
+    branches: list[TokenBranch] = []
+    paths: list[Slots] = [np.zeros(0, dtype=np.int64)] * len(parts)
+    rows, path = 0, paths[0]
+    ids: tuple[int, ...] = ()
+    for number in sorted(range(len(parts)), key=lambda number: parts[number].ids):
+        previous, ids = ids, parts[number].ids
+        start, stop = shared_length(previous, ids), len(ids)
+        path = paths[number] = np.concatenate([path[:start], np.arange(rows, rows + stop - start)])
+        if stop > start:
+            branches.append(TokenBranch(ids=ids, path=path, start=start, stop=stop, jump=False))
+        rows += stop - start
+    return branches, paths
 
 
 class TokenReader(torch.nn.Module):
@@ -180,12 +284,12 @@ class TokenReader(torch.nn.Module):
 
     def forward(self, batch: Inputs, entropy: Entropy = "none") -> torch.Tensor:
         """Log-probabilities of the tokens after ``at_s`` and, if wanted, entropies: [1, S] or [2, S]."""
-        targets_s = batch.ids_bt[batch.rows_s, batch.at_s + 1]
+        targets_s = batch.read_s
         output = (self.model.base_model if self.plain else self.model)(
             input_ids=batch.ids_bt,
             attention_mask=batch.mask_bt,
             use_cache=False,
-            **packed_inputs(self.model, batch.position_ids_bt, batch.lengths),
+            **batch.shared_rows,
         )
         if self.plain:
             states_sh = output.last_hidden_state[batch.rows_s, batch.at_s]
@@ -201,24 +305,54 @@ class TokenReader(torch.nn.Module):
         return torch.stack(statistics)
 
 
+def require_layout(trunk: PreTrainedModel, layout: Layout) -> None:
+    """Raise ``TrainingError`` if ``trunk`` does not read traces that share a row as if each were alone."""
+    if layout == "padded":
+        return
+    was_training = trunk.training
+    trunk.eval()
+    try:
+        fits = (layout == "packed" or tree_limit(trunk) == sys.maxsize) and _keeps_apart(trunk, layout)
+    finally:
+        trunk.train(was_training)
+    if not fits:
+        raise TrainingError(
+            f"traces that share a row (layout '{layout}') would see each other in this trunk; use the layout "
+            "'padded'"
+        )
+
+
 @torch.no_grad()
-def can_pack(trunk: PreTrainedModel) -> bool:
-    """Whether traces packed into one row are read as if each were alone, tried on three short ones."""
+def _keeps_apart(trunk: PreTrainedModel, layout: Layout) -> bool:
+    """Tried on three short traces that begin alike."""
     size = int(trunk.config.get_text_config().vocab_size)
     parts = [
         Example(
-            trace_id="", ids=tuple(number * step % size for number in range(1, 6)), positions=(), targets=()
+            trace_id="",
+            ids=(2 % size, 3 % size, *(number * step % size for number in range(1, 6))),
+            positions=tuple(range(7)),
+            targets=(),
         )
         for step in (1, 3, 7)
     ]
-    inputs = lay_out(parts, "packed", trunk.device)
-    was_training = trunk.training
-    trunk.eval()
-    with attending_to_each(trunk):
-        packed = packed_inputs(trunk, inputs.position_ids_bt, inputs.lengths)
-        together = trunk(input_ids=inputs.ids_bt, use_cache=False, **packed)
-    alone = trunk(input_ids=inputs.ids_bt.view(len(parts), -1), use_cache=False)
-    trunk.train(was_training)
-    expected = alone.last_hidden_state.flatten(0, 1).float()
-    difference = (together.last_hidden_state[0].float() - expected).norm() / expected.norm()
-    return bool(difference < (1e-4 if trunk.dtype == torch.float32 else 0.05))
+    try:
+        with sharing_rows(trunk, layout):
+            inputs = lay_out(parts, layout, trunk.device, trunk=trunk)
+            together = trunk(input_ids=inputs.ids_bt, use_cache=False, **inputs.shared_rows)
+    except (TypeError, ValueError, LookupError):
+        return False
+    ids = torch.tensor([part.ids for part in parts], device=trunk.device)
+    expected = trunk(input_ids=ids, use_cache=False).last_hidden_state.flatten(0, 1).float()
+    states = together.last_hidden_state[inputs.rows_s, inputs.at_s].float()
+    difference = (states - expected).norm() / expected.norm()
+    return bool(difference < (1e-4 if trunk.dtype in (torch.float32, torch.float64) else 0.05))
+
+
+@contextmanager
+def sharing_rows(trunk: PreTrainedModel, layout: Layout) -> Iterator[None]:
+    """Inside, ``trunk`` reads what :func:`lay_out` makes; what reads with a mask has to be outside."""
+    if layout == "padded":
+        yield
+    else:
+        with (attending_to_each if layout == "packed" else attending_to_trees)(trunk):
+            yield

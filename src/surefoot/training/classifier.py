@@ -15,13 +15,12 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 from surefoot.errors import TrainingError
 from surefoot.labels import target_is_good
 from surefoot.models.card import Head
-from surefoot.models.engine.packed_attention import attending_to_each
 from surefoot.models.engine.packing import read_states
 from surefoot.models.engine.tensor_shards import TensorShards, content_key, fingerprint
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.lora import add_adapter, has_adapter
 from surefoot.stats.roc import roc_auc
-from surefoot.training.batches import can_pack, lay_out
+from surefoot.training.batches import lay_out, require_layout, sharing_rows
 from surefoot.training.config import Loss, TrainingConfig, TrainingLog
 from surefoot.training.examples import Example
 from surefoot.training.loop import BETAS, CHECKPOINT, Progress, Validation, finish, run_updates
@@ -126,10 +125,10 @@ def _fit(
         if features:
             return features.logits(parts)
         device = next(model.parameters()).device
-        batch = lay_out(parts, config.layout, device)
+        batch = lay_out(parts, config.layout, device, trunk=model.trunk)
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=config.bf16):
             logits: torch.Tensor = optimiser.called(
-                batch.ids_bt, batch.mask_bt, batch.rows_s, batch.at_s, batch.position_ids_bt, batch.lengths
+                batch.ids_bt, batch.mask_bt, batch.rows_s, batch.at_s, **batch.shared_rows
             )
         return logits
 
@@ -148,8 +147,7 @@ def _fit(
         validation = Validation(
             auc=lambda: held_out.auc(model, outputs), every=config.evaluate_every, patience=config.patience
         )
-    alone = config.layout == "packed" and not config.freeze_trunk
-    with attending_to_each(model.trunk) if alone else nullcontext():
+    with nullcontext() if config.freeze_trunk else sharing_rows(model.trunk, config.layout):
         log = run_updates(
             optimiser,
             examples,
@@ -159,7 +157,6 @@ def _fit(
             processes=processes,
             terms=(lambda _: 1) if config.loss == "pqm" else (lambda item: len(item.targets)),
             balance=config.balance,
-            layout=config.layout,
             validation=validation,
             progress=progress,
             keep_state=keep_state,
@@ -289,10 +286,8 @@ def _check_device(model: RewardModel, config: TrainingConfig) -> None:
     device = next(model.parameters()).device
     if config.bf16 and device.type == "cuda" and not torch.cuda.is_bf16_supported():
         raise TrainingError(f"'bf16' is on, but {torch.cuda.get_device_name(device)} lacks bfloat16")
-    if config.layout == "packed" and not config.freeze_trunk and not can_pack(model.trunk):
-        raise TrainingError(
-            "traces packed into one row would see each other in this trunk; use the layout 'padded'"
-        )
+    if not config.freeze_trunk:
+        require_layout(model.trunk, config.layout)
 
 
 _HEADS: dict[Loss, tuple[Head, ...]] = {

@@ -20,6 +20,10 @@ Loss = Literal["bce", "mse", "classes", "pairwise", "pqm"]
 """See :mod:`surefoot.training.classifier`."""
 
 
+Layout = Literal["padded", "packed", "tree"]
+"""How the traces of a microbatch lie in its rows."""
+
+
 class LoopConfig(FrozenModel):
     """What every kind of training has. Defaults suit the lab's models; large ones want a smaller rate."""
 
@@ -50,7 +54,14 @@ class LoopConfig(FrozenModel):
     microbatch_tokens: int | None = Field(
         default=None,
         ge=1,
-        description="Most tokens of one microbatch, padding included; adds microbatches where needed.",
+        description="Most tokens of one microbatch, padding included; adds microbatches where needed. In the "
+        "layout tree 2,048 if not given.",
+    )
+    layout: Layout = Field(
+        default="padded",
+        description="padded: one trace per row; packed: the traces of a microbatch in one row without seeing "
+        "each other, which saves padding and a mask; tree: in one row, with what several traces begin with "
+        "read once, for data whose traces share prefixes.",
     )
     gradient_checkpointing: bool = Field(
         default=False,
@@ -63,15 +74,10 @@ class LoopConfig(FrozenModel):
 
 
 class TrunkConfig(LoopConfig):
-    """Kinds that can train an adapter, in bfloat16 and on packed rows."""
+    """Kinds that can train an adapter, and in bfloat16."""
 
     lora: Lora | None = Field(
         default=None, description="Train a low-rank adapter (peft) instead of the whole model."
-    )
-    layout: Literal["padded", "packed"] = Field(
-        default="padded",
-        description="padded: one trace per row; packed: the traces of a microbatch in one row without seeing "
-        "each other, which saves padding and a mask.",
     )
     bf16: bool = Field(
         default=False, description="Run the trunk in bfloat16; weights and optimiser keep their type."
@@ -225,6 +231,8 @@ class TrainingLog(BaseModel):
     """Norm of the gradient before clipping."""
     tokens: int = 0
     """Tokens of the traces without padding."""
+    read_tokens: int = 0
+    """Those that went through the model: in the layout ``tree``, shared prefixes count once a microbatch."""
     validation: list[Evaluation] = Field(default_factory=list)
     stopped: str | None = None
     """Why training ended early; ``None`` if it did not."""

@@ -16,8 +16,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from surefoot.errors import TrainingError
 from surefoot.models.kinds.implicit import ImplicitPRM, counted_tokens, response_of
 from surefoot.protocols import LabelledTrace, ProblemTrace
-from surefoot.training.batches import TokenReader, lay_out
-from surefoot.training.config import ImplicitConfig, TrainingLog
+from surefoot.training.batches import TokenReader, lay_out, require_layout, sharing_rows
+from surefoot.training.config import ImplicitConfig, Layout, TrainingLog
 from surefoot.training.examples import DropCounter, Example, ExampleSet
 from surefoot.training.loop import BETAS, Progress, finish, run_updates
 from surefoot.training.optimisation import ModelOptimiser, full_state, open_distributed, recompute_activations
@@ -67,9 +67,9 @@ class OutcomeLoss(torch.nn.Module):
     Log π_ref(y) of all ``examples`` is computed here, once; with the model's cache, once for all runs.
     """
 
-    def __init__(self, model: ImplicitPRM, examples: Sequence[Example]) -> None:
+    def __init__(self, model: ImplicitPRM, examples: Sequence[Example], layout: Layout = "padded") -> None:
         super().__init__()
-        self.reader, self._beta = TokenReader(model.policy), model.settings.beta
+        self.reader, self._beta, self._layout = TokenReader(model.policy), model.settings.beta, layout
         distinct = list(dict.fromkeys(examples))
         first = [min(example.positions) for example in distinct]
         logprobs_of, _ = model.reference.logprobs(
@@ -88,10 +88,11 @@ class OutcomeLoss(torch.nn.Module):
 
     def rewards(self, parts: Sequence[Example]) -> torch.Tensor:
         """r(y) of each, shape [B], in log odds, with gradient."""
-        device = self.reader.model.device
-        batch = lay_out(parts, "padded", device)
+        model, device = self.reader.model, self.reader.model.device
+        batch = lay_out(parts, self._layout, device, trunk=model.base_model)
         logprobs = self.reader(batch.predicting())[0]
-        sums = logprobs.new_zeros(len(parts)).index_add(0, batch.rows_s, logprobs)
+        of_part = [number for number, part in enumerate(parts) for _ in part.positions]
+        sums = logprobs.new_zeros(len(parts)).index_add(0, torch.tensor(of_part, device=device), logprobs)
         return self._beta * (sums - torch.tensor([self._reference[part] for part in parts], device=device))
 
 
@@ -117,7 +118,8 @@ def train_implicit(
     processes = open_distributed(config.report_to, config, directory)
     if processes.rank > 0:
         processes.barrier()  # what the first process computes of the reference, the others find in its cache
-    summed = OutcomeLoss(model, examples)  # reads the reference, without dropout
+    require_layout(model.policy.base_model, config.layout)
+    summed = OutcomeLoss(model, examples, config.layout)  # reads the reference, without dropout
     if processes.rank == 0:
         processes.barrier()
     policy = model.policy.train()
@@ -126,16 +128,17 @@ def train_implicit(
     optimiser = ModelOptimiser(
         policy, config, name="the implicit reward model", betas=BETAS, processes=processes, reader=summed
     )
-    log = run_updates(
-        optimiser,
-        examples,
-        lambda microbatch, traces: optimiser.called(microbatch) / traces,
-        config,
-        directory,
-        processes=processes,
-        balance=config.balance,
-        progress=progress,
-    )
+    with sharing_rows(policy.base_model, config.layout):
+        log = run_updates(
+            optimiser,
+            examples,
+            lambda microbatch, traces: optimiser.called(microbatch) / traces,
+            config,
+            directory,
+            processes=processes,
+            balance=config.balance,
+            progress=progress,
+        )
     policy.eval()
     save = partial(model.save, directory, with_reference=with_reference, state=full_state(policy))
     finish(directory, config, log, processes, save)

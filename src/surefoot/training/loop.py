@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 
 from surefoot.io import write_json
 from surefoot.io.atomic import atomic_path, sync_tree
-from surefoot.training.batches import batch_order, cut_microbatches
+from surefoot.training.batches import batch_order, cut_microbatches, tokens_read
 from surefoot.training.config import Evaluation, LoopConfig, TrainingLog, rate_share, write_rows
 from surefoot.training.examples import Example
 from surefoot.training.optimisation import Distributed, ModelOptimiser, full_tensor, shard_like
@@ -57,7 +57,6 @@ def run_updates(
     processes: Distributed,
     terms: Callable[[Example], int] = lambda item: len(item.targets),
     balance: float | None = None,
-    layout: str = "padded",
     validation: Validation | None = None,
     progress: Progress | None = None,
     keep_state: bool = True,
@@ -93,7 +92,7 @@ def run_updates(
         batch = [items[number] for number in batches[update]]
         optimiser.set_rate(rates[update])
         torch.manual_seed(config.seed + update)  # so that dropout is the same after a restart
-        _step(optimiser, batch, loss, config, log, terms=terms, layout=layout)
+        _step(optimiser, batch, loss, config, log, terms=terms)
         done = update + 1
         if validation and (done % interval == 0 or done == len(batches)):
             log.validation.append(Evaluation(update=done, auc=validation.auc()))
@@ -143,11 +142,10 @@ def _step(
     log: TrainingLog,
     *,
     terms: Callable[[Example], int],
-    layout: str,
 ) -> None:
     """One step of the optimiser on the mean loss of ``batch``; appended to ``log``."""
     world_size, rank = optimiser.processes.world_size, optimiser.processes.rank
-    microbatches = cut_microbatches(batch, config, layout=layout, world_size=world_size)
+    microbatches = cut_microbatches(batch, config, world_size=world_size)
     total = sum(map(terms, batch))
 
     def describe(culprits: list[list[Example]]) -> str:
@@ -164,7 +162,8 @@ def _step(
     )
     log.losses.append(value)
     log.norms.append(norm)
-    log.tokens += sum(len(part.ids) for item in batch for part in item.parts)
+    log.tokens += tokens_read(batch, "padded")
+    log.read_tokens += sum(tokens_read(microbatch, config.layout) for microbatch in microbatches)
 
 
 Parameters = Mapping[str, torch.nn.Parameter]

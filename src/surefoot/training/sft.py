@@ -12,7 +12,6 @@ checkpoint of transformers, or an adapter of peft.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -26,14 +25,13 @@ from surefoot.labels import LabelRule, improves
 from surefoot.models.card import GENERATIVE, VERIFIER_FORMAT, CheckpointCard, write_card
 from surefoot.models.encoding import EncodedTrace, Encoding, encode_traces
 from surefoot.models.engine.causal import save_causal
-from surefoot.models.engine.packed_attention import attending_to_each
 from surefoot.models.kinds.verifier_format import VerifierFormat
 from surefoot.models.lora import add_adapter, has_adapter
 from surefoot.policies.pretrained import context_length
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Problem, Record, Trace
-from surefoot.training.batches import TokenReader, can_pack, lay_out
+from surefoot.training.batches import TokenReader, lay_out, require_layout, sharing_rows
 from surefoot.training.config import SFTConfig, TrainingLog, VerifierConfig
 from surefoot.training.examples import DropCounter, Example, ExampleSet
 from surefoot.training.loop import BETAS, Progress, finish, run_updates
@@ -105,10 +103,7 @@ def fit_tokens(
     not be found again, or a loss or gradient that is not finite, naming the traces.
     """
     _check_examples(model, examples)
-    if config.layout == "packed" and not can_pack(model.base_model):
-        raise TrainingError(
-            "traces packed into one row would see each other in this model; use the layout 'padded'"
-        )
+    require_layout(model.base_model, config.layout)
     if config.lora and not has_adapter(model):
         _check_base(model)
         add_adapter(model, config.lora, seed=config.seed)
@@ -119,7 +114,7 @@ def fit_tokens(
     optimiser = ModelOptimiser(
         model, config, name=name, betas=BETAS, processes=processes, reader=TokenLoss(model, config)
     )
-    with attending_to_each(model.base_model) if config.layout == "packed" else nullcontext():
+    with sharing_rows(model.base_model, config.layout):
         log = run_updates(
             optimiser,
             examples,
@@ -128,7 +123,6 @@ def fit_tokens(
             directory,
             processes=processes,
             terms=lambda example: len(example.positions),
-            layout=config.layout,
             progress=progress,
         )
     model.eval()
@@ -145,9 +139,10 @@ class TokenLoss(torch.nn.Module):
 
     def forward(self, parts: Sequence[Example]) -> torch.Tensor:
         """Of some examples, with gradient."""
-        device = self.reader.model.device
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self._config.bf16):
-            logprobs: torch.Tensor = self.reader(lay_out(parts, self._config.layout, device).predicting())[0]
+        model = self.reader.model
+        batch = lay_out(parts, self._config.layout, model.device, trunk=model.base_model).predicting()
+        with torch.autocast(model.device.type, dtype=torch.bfloat16, enabled=self._config.bf16):
+            logprobs: torch.Tensor = self.reader(batch)[0]
         return -logprobs.sum()
 
 

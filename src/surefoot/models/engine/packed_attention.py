@@ -37,14 +37,9 @@ def attending_to_each(trunk: PreTrainedModel) -> Iterator[None]:
 
 
 def packed_inputs(
-    trunk: PreTrainedModel, position_ids_bt: torch.Tensor | None, lengths: Sequence[int]
+    trunk: PreTrainedModel, position_ids_bt: torch.Tensor, lengths: Sequence[int]
 ) -> dict[str, Any]:
-    """Arguments of a trunk's forward pass over traces of ``lengths`` tokens in one row.
-
-    None without positions: those traces have rows of their own.
-    """
-    if position_ids_bt is None:
-        return {}
+    """Arguments of a trunk's forward pass over traces of ``lengths`` tokens in one row."""
     inputs: dict[str, Any] = {"position_ids": position_ids_bt}
     if trunk.config._attn_implementation == _NAME:
         inputs["packed_lengths"] = tuple(lengths)

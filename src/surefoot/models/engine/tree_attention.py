@@ -7,7 +7,7 @@ lie in a pool by slot, which lets a pass attend to tokens of earlier passes (Rad
 
 A mask over the whole row would cost the square of its tokens. So attention is computed block by block: the
 queries of a few branches against the keys of their common ancestors and their own, with a dense mask for each
-block.
+block. In training, where all tokens are new and need gradients, FlexAttention does the same on a GPU.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 
@@ -29,7 +32,7 @@ _BLOCK = {"cpu": 128}
 """Queries of one call of attention, by device: tried on a CPU (neighbours did as well), a guess elsewhere."""
 _CALL = {"cpu": 4e6}
 """What a further call of attention costs, in floating-point operations left undone meanwhile."""
-_HARMLESS = {"dropout", "is_causal", "sliding_window", "position_ids", "cache_position", "use_cache"}
+_HARMLESS = {"is_causal", "sliding_window", "position_ids", "cache_position", "use_cache"}
 """Arguments that change nothing here: windows are kept out by ``engine.packing.tree_limit``."""
 
 
@@ -125,13 +128,18 @@ class _AttentionBlock:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Pass:
-    pool: TokenPool
+class TreePass:
+    """Which tokens of one pass see which; in training the argument ``tree`` of a trunk's forward pass."""
+
     slots: torch.Tensor
     blocks: list[_AttentionBlock]
+    pool: TokenPool | None = None
+    """Keys and values of earlier passes; ``None`` if all tokens are new, and a slot is a row."""
+    block_mask: BlockMask | None = None
+    """For FlexAttention, in place of the blocks."""
 
 
-_RUNNING: ContextVar[_Pass] = ContextVar("tree pass")
+_RUNNING: ContextVar[TreePass] = ContextVar("tree pass")
 
 
 @contextmanager
@@ -154,25 +162,55 @@ def read_branches(trunk: PreTrainedModel, pool: TokenPool, branches: Sequence[To
     Call it inside :func:`attending_to_trees`. ``branches`` come depth first: unless it is a jump, the
     ancestors of a branch lie on the path of the branch before it.
     """
-    device = trunk.device
-    ids = [token for branch in branches for token in branch.ids[branch.start : branch.stop]]
-    depths = np.concatenate([np.arange(branch.start, branch.stop) for branch in branches])
-    slots = np.concatenate([branch.path[branch.start : branch.stop] for branch in branches])
-    intervals = key_intervals(branches)
-    free = _CALL.get(device.type, 5e9) / (4 * trunk.config.get_text_config().hidden_size)
-    rows = row_blocks(branches, size=_BLOCK.get(device.type, 512), free=free)
-    blocks = [_block(intervals, *block, device, trunk.dtype) for block in rows]
-    running = _Pass(pool=pool, slots=torch.from_numpy(slots).to(device), blocks=blocks)
+    ids, position_ids = branch_tokens(branches, trunk.device)
+    running = tree_pass(trunk, branches, pool)
     token = _RUNNING.set(running)
     try:
-        output = trunk(
-            input_ids=torch.tensor([ids], device=device),
-            position_ids=torch.from_numpy(depths)[None].to(device),
-            use_cache=False,
-        )
+        output = trunk(input_ids=ids, position_ids=position_ids, use_cache=False)
     finally:
         _RUNNING.reset(token)
     pool.write(-1, "hidden", running.slots, output.last_hidden_state[0])
+
+
+def branch_tokens(branches: Sequence[TokenBranch], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and positions ``[1, N]`` of the new tokens of a pass."""
+    ids = [token for branch in branches for token in branch.ids[branch.start : branch.stop]]
+    depths = np.concatenate([np.arange(branch.start, branch.stop) for branch in branches])
+    return torch.tensor([ids], device=device), torch.from_numpy(depths)[None].to(device)
+
+
+def tree_pass(
+    trunk: PreTrainedModel, branches: Sequence[TokenBranch], pool: TokenPool | None = None
+) -> TreePass:
+    """What the tokens of ``branches``, which come depth first, see.
+
+    Without ``pool`` the branches hold whole trees, and the slots of their paths are the rows of the pass.
+    """
+    device = trunk.device
+    at = np.concatenate([branch.path[branch.start : branch.stop] for branch in branches])
+    slots = torch.from_numpy(at).to(device)
+    intervals = key_intervals(branches)
+    if pool is None and device.type == "cuda":
+        return TreePass(slots=slots, blocks=[], block_mask=flex_mask(intervals, device))
+    free = _CALL.get(device.type, 5e9) / (4 * trunk.config.get_text_config().hidden_size)
+    rows = row_blocks(branches, size=_BLOCK.get(device.type, 512), free=free)
+    blocks = [_block(intervals, *block, device, trunk.dtype) for block in rows]
+    return TreePass(slots=slots, blocks=blocks, pool=pool)
+
+
+def flex_mask(keys: KeyIntervals, device: torch.device) -> BlockMask:
+    """FlexAttention's mask of a pass whose keys are its own tokens in order."""
+    end = torch.from_numpy(keys.end).to(device)
+
+    def sees(_batch: torch.Tensor, _head: torch.Tensor, row: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        return (key <= row) & (row < end[key])
+
+    return create_block_mask(sees, B=None, H=None, Q_LEN=keys.rows, KV_LEN=keys.rows, device=str(device))
+
+
+@cache
+def _compiled_flex_attention() -> Any:
+    return torch.compile(flex_attention, dynamic=True)
 
 
 def _block(
@@ -198,6 +236,8 @@ def _attend(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
+    dropout: float = 0.0,
+    tree: TreePass | None = None,
     **settings: object,
 ) -> tuple[torch.Tensor, None]:
     """Attention of one layer, in the form transformers' AttentionInterface asks for.
@@ -207,13 +247,22 @@ def _attend(
     strange = [name for name, value in settings.items() if value is not None and name not in _HARMLESS]
     if strange or attention_mask is not None or query.shape[2] != key.shape[2]:
         raise ValueError(f"no tree attention with {', '.join(strange) or 'a mask'}")
-    running = _RUNNING.get()
-    layer = int(module.layer_idx)  # type: ignore[arg-type]
-    slots = running.slots.to(key.device)  # a trunk may be spread over devices
+    running = tree or _RUNNING.get()
+    if running.block_mask is not None:
+        if dropout:
+            raise ValueError("FlexAttention has no dropout: set the model's attention_dropout to 0")
+        attend = _compiled_flex_attention() if query.is_cuda else flex_attention
+        grouped = query.shape[1] != key.shape[1]
+        output = attend(query, key, value, block_mask=running.block_mask, scale=scaling, enable_gqa=grouped)
+        return output.transpose(1, 2).contiguous(), None
     # [1, heads, N, D] -> [N, heads, D]: a token's heads together, which makes gathering a copy of rows
-    keys = running.pool.write(layer, "key", slots, key[0].transpose(0, 1))
-    values = running.pool.write(layer, "value", slots, value[0].transpose(0, 1))
-    output = query.new_empty((1, query.shape[2], query.shape[1], value.shape[-1]))
+    keys, values = key[0].transpose(0, 1), value[0].transpose(0, 1)
+    if running.pool is not None:
+        layer = int(module.layer_idx)  # type: ignore[arg-type]
+        slots = running.slots.to(key.device)  # a trunk may be spread over devices
+        keys = running.pool.write(layer, "key", slots, keys)
+        values = running.pool.write(layer, "value", slots, values)
+    outputs = []
     for block in running.blocks:
         mask = None
         if block.slots is None:
@@ -227,10 +276,10 @@ def _attend(
         q = query[0, :, block.first : block.last].unflatten(0, (shared, each))
         k, v = (tensor[0][:, None].expand(-1, each, -1, -1) for tensor in (k, v))
         attended = scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=mask is None, scale=scaling
+            q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=mask is None, scale=scaling
         )
-        output[:, block.first : block.last] = attended.flatten(0, 1).transpose(0, 1)
-    return output, None
+        outputs.append(attended.flatten(0, 1).transpose(0, 1))
+    return torch.cat(outputs)[None], None
 
 
 AttentionInterface.register(_NAME, _attend)

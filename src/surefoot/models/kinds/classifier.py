@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from safetensors import SafetensorError
@@ -22,7 +22,6 @@ from surefoot.io.hub import checkpoint_directory, is_hub_name, pinned
 from surefoot.models.card import CARD, CLASSIFIER, HEAD, CheckpointCard, read_card, verified_card, write_card
 from surefoot.models.encoding import EncodedTrace, encode_traces
 from surefoot.models.engine.causal import save_causal
-from surefoot.models.engine.packed_attention import packed_inputs
 from surefoot.models.lora import add_marker, load_adapted
 from surefoot.policies.devices import FLOAT32, LOADING, Loading
 from surefoot.policies.pretrained import context_length, load_pretrained, require_finite
@@ -141,18 +140,15 @@ class RewardModel(nn.Module):
         mask_bt: torch.Tensor | None,
         rows_s: torch.Tensor,
         at_s: torch.Tensor,
-        position_ids_bt: torch.Tensor | None = None,
-        lengths: tuple[int, ...] = (),
+        **shared_rows: Any,
     ) -> torch.Tensor:
         """Outputs ``[S, C]`` of the head for S steps of B traces of at most T tokens.
 
         ``ids_bt`` and ``mask_bt`` are ``[B, T]``, right-padded (mask 0 on padding); step s is read in row
-        ``rows_s[s]`` at token ``at_s[s]``. For traces packed one after another into a row, ``mask_bt`` is
-        ``None`` and ``position_ids_bt`` ``[B, T]`` counts from 0 in each trace, which keeps them apart;
-        ``lengths`` are their tokens.
+        ``rows_s[s]`` at token ``at_s[s]``. Traces may also share one row: ``mask_bt`` is ``None`` then, and
+        ``shared_rows`` are the trunk's arguments that keep them apart.
         """
-        packed = packed_inputs(self.trunk, position_ids_bt, lengths)
-        hidden = self.trunk(input_ids=ids_bt, attention_mask=mask_bt, use_cache=False, **packed)
+        hidden = self.trunk(input_ids=ids_bt, attention_mask=mask_bt, use_cache=False, **shared_rows)
         read = hidden.last_hidden_state[rows_s, at_s].float()
         with torch.autocast(read.device.type, enabled=False):  # the head is small: keep its precision
             return self.head(read)
