@@ -160,7 +160,7 @@ class Serve(Command):
             pages = None
             if self.pages is not False:
                 # over plain HTTP, as on loopback, a browser would not return a secure cookie
-                pages = create_pages_app(db, self.site)
+                pages = create_pages_app(db, self.site, gateway_monitor=gateway.monitor if gateway else None)
             self._note(db)
             app = create_app(self.server, gateway=gateway, pages=pages, keys=db.keys)
             make_server(app, self.server, log_level="info").run()

@@ -50,6 +50,7 @@ FORMS = {
     "/projects": "name",
     f"{PROJECT}/sample": "csrf",
     f"{PROJECT}/runs": "id",
+    f"{PROJECT}/run": "step value note after",
     f"{PROJECT}/settings": "version name instructions show_answer annotators value-1 value0 value1 "
     "screening_pass lease_minutes retention_days archived",
     f"{PROJECT}/members": "name role inactive",

@@ -37,6 +37,7 @@ ROUTES = {
         f"GET {PROJECT}/export/{{name}}",
         f"GET {PROJECT}/runs",
         f"GET {PROJECT}/run",
+        f"GET {PROJECT}/compare",
         f"GET {PROJECT}/annotate",
         f"GET {PROJECT}/items/{{item_id:number}}",
         f"POST {PROJECT}/items/{{item_id:number}}/label",
@@ -50,6 +51,7 @@ ROUTES = {
         "GET /request-tree",
         "GET /held",
         "GET /incident",
+        "GET /monitor",
     },
     "admin": {
         f"GET {PROJECT}/adjudicate",
@@ -62,6 +64,7 @@ ROUTES = {
         f"POST {PROJECT}/members",
         f"POST {PROJECT}/sample",
         f"POST {PROJECT}/runs",
+        f"POST {PROJECT}/run",
         f"GET {PROJECT}/queue",
         f"POST {PROJECT}/queue",
         f"POST {PROJECT}/files",

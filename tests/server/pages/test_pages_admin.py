@@ -121,7 +121,7 @@ def test_adjudication_stands_in_the_settled_export(room: Room) -> None:
     assert admin.client.post(page, data=form).status_code == 303
     assert admin.client.post(page, data=form).status_code == 409  # a second tab
     data = admin.json(page)
-    assert data["steps"][1]["dispute"]["decided"] == {"value": -1, "note": "0.5 + 0.25"}
+    assert data["disputes"][0]["decided"] == {"value": -1, "note": "0.5 + 0.25"}
     assert admin.json("/projects/1/adjudicate")["open"] == []
     rows = [
         json.loads(line) for line in admin.get("/projects/1/export/labels.jsonl?settled=1").text.splitlines()

@@ -76,6 +76,31 @@ def test_every_step_gets_a_label_if_the_protocol_says_so(tmp_path: Path) -> None
     room.db.close()
 
 
+@pytest.mark.parametrize(
+    ("form", "labels"),
+    [
+        ({"value": "-1", "step": "1"}, [(0, 1.0), (1, -1.0)]),
+        ({"value": "-1", "step": "0"}, [(0, -1.0)]),
+        ({"value": "1"}, [(0, 1.0), (1, 1.0), (2, 1.0)]),
+    ],
+)
+def test_the_whole_solution_is_labelled_at_once(
+    tmp_path: Path, form: dict[str, str], labels: list[tuple[int, float]]
+) -> None:
+    room = open_room(tmp_path, protocol=Protocol(until="whole-solution"))
+    ann = room.browser("ann")
+    item = first_item(ann)
+    assert len(ann.json(item)["blocks"]) == 3
+    assert "boxed" in ann.get(item).text
+    for wrong in ({"value": "-1"}, {"value": "0", "step": "1"}, {"value": "-1", "step": "3"}):
+        assert ann.send(item, f"{item}/label", **wrong).status_code == 400
+    ann.send(item, f"{item}/label", milliseconds="900", **form)
+    assert (ann.json(item)["state"], standing(room, "ann")) == ("done", labels)
+    assert room.db.assignments.of_user(1, room.ids["ann"])[0].milliseconds == 900
+    ann.send(item, f"{item}/undo")
+    assert (ann.json(item)["current"], standing(room, "ann")) == (0, [])
+
+
 def test_time_is_unknown_without_a_script(room: Room) -> None:
     ann = room.browser("ann")
     item = first_item(ann)

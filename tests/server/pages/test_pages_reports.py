@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from annotation_site import Room, open_room
+from annotation_site import Room, open_room, solutions
 
-from surefoot.evaluation.frame import FirstScreen, card
+from surefoot.evaluation.frame import FirstScreen, WorkedExample, card
 from surefoot.evaluation.report import Report
 from surefoot.server import PageSettings
 from surefoot.stats.intervals import Interval
@@ -21,8 +22,14 @@ def room(tmp_path: Path) -> Iterator[Room]:
     for folder, name, value in (("one", "report", 0.3), ("two", "prm", -0.3)):
         (tmp_path / "runs" / folder).mkdir(parents=True)
         estimate = Interval(value=value, low=value - 0.1, high=value + 0.1)
+        examples = [
+            WorkedExample(caught=True, trace_id=trace, problem="What?", steps=[], note="Found.")
+            for trace in (solutions()[1][0].id, "<absent>")
+        ]
         screen = FirstScreen(
-            sentence=f"<b>{folder}</b> & more", cards=[card("selects", estimate, "text", 300)]
+            sentence=f"<b>{folder}</b> & more",
+            cards=[card("selects", estimate, "text", 300)],
+            examples=examples,
         )
         Report(folder, screen).write(tmp_path / "runs" / folder / f"{name}.html")
     (tmp_path / "secret.html").write_text("<h1>secret</h1>")
@@ -52,6 +59,9 @@ def test_a_report_is_opened_without_scripts(room: Room) -> None:
     admin = room.browser("admin")
     answer = admin.get(LINKS[0])
     assert "&lt;b&gt;one" in answer.text
+    run = f"/projects/1/run?id={solutions()[1][0].id}&report=runs%2Fone%2Freport.html"
+    assert re.findall(r'<a href="([^"]*)">Open this run', answer.text) == [run.replace("&", "&amp;")]
+    assert f'href="{LINKS[0]}"' in admin.get(run).text
     policy = answer.headers["content-security-policy"]
     assert "sandbox" in policy
     assert "script-src" not in policy

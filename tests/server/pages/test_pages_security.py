@@ -88,7 +88,7 @@ def test_every_form_wants_its_secret(room: Room) -> None:
 
 def test_every_post_of_the_app_is_in_the_list_of_forms(room: Room) -> None:
     known = {re.sub(r"\d+", "N", action) for _, _, action in forms(room)}
-    known |= {"/sign-in", "/join", "/projects/N/adjudicate/N"}
+    known |= {"/sign-in", "/join", "/projects/N/adjudicate/N", "/projects/N/run"}
     posts = set(_posts(room.app.routes))
     assert {re.sub(r"\{[^}]*\}", "N", path) for path in posts} == known
 
@@ -330,6 +330,7 @@ def test_keys_do_what_their_scopes_say(room: Room) -> None:
         ("POST", "/requests/import", reader, "admin"),
         ("POST", f"{base}/settings", reader, "admin"),
         ("POST", f"{base}/adjudicate/1", reader, "admin"),
+        ("POST", f"{base}/run?id=x", reader, "admin"),
         ("GET", "/requests", manager, "pages"),
         ("GET", f"{base}/items/1", manager, "pages"),
         ("GET", f"{base}/runs", manager, "pages"),

@@ -97,6 +97,21 @@ def test_a_decision_stands_for_the_labels_of_its_step(tmp_path: Path) -> None:
     made.db.close()
 
 
+def test_a_step_is_decided_on_the_page_of_its_run(tmp_path: Path) -> None:
+    made = open_inspection(tmp_path)
+    page, admin = f"{made.base}/run?id={made.traces[1].id}&model=two&at=0", made.room.browser("admin")
+    form = {**admin.fields(page, "at=0"), "step": "1", "value": "-1", "note": "2 + 4 of what?"}
+    answer = admin.client.post(page, data=form)
+    assert (answer.status_code, answer.headers["location"]) == (303, page)
+    twin = admin.json(page.replace("run?", "run.json?"))
+    assert twin["decisions"]["1"]["note"] == "2 + 4 of what?"
+    assert twin["first_error"] == 1
+    assert admin.client.post(page, data=form).status_code == 409  # a second tab
+    assert admin.client.post(page, data={**form, "step": "9"}).status_code == 400
+    assert 'name="value"' not in made.viewer.get(page).text
+    made.db.close()
+
+
 def test_an_agents_run_folds_its_tool_calls(found: Inspection) -> None:
     agent = next(trace for trace in found.traces if trace.messages)
     page = shown(found, f"{found.base}/run?id={agent.id}")
@@ -279,3 +294,14 @@ def test_a_selection_goes_to_the_annotators_or_into_a_file(tmp_path: Path) -> No
     assert len(admin.get(f"{made.base}/export/scores.jsonl?id={made.traces[0].id}").text.splitlines()) == 2
     assert admin.get(f"{made.base}/export/labels.jsonl?id={extra.id}").text == ""
     made.db.close()
+
+
+def test_two_runs_are_compared(found: Inspection) -> None:
+    one, two = found.traces[0].id, found.traces[1].id
+    twin = found.viewer.json(f"{found.base}/compare.json?id={one}&id={two}")
+    assert (twin["differ"], len(twin["steps"])) == (0, 3)
+    assert [run["outcome"] for run in twin["runs"]] == [True, False]
+    assert "They differ from" in found.viewer.get(f"{found.base}/compare?id={one}&id={two}").text
+    assert found.viewer.json(f"{found.base}/compare.json?id={one}&id={one}")["differ"] is None
+    assert found.viewer.get(f"{found.base}/compare?id={one}").status_code == 400
+    assert found.viewer.get(f"{found.base}/compare?id={one}&id=none").status_code == 404

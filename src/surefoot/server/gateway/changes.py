@@ -18,6 +18,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -27,6 +28,7 @@ from surefoot.scores import is_scored
 from surefoot.server.gateway.records import GatewayCandidate, GatewayRecord, GoldResult
 from surefoot.server.gateway.settings import MonitorSettings
 from surefoot.stats.e_detector import EDetector, FloatArray
+from surefoot.stats.intervals import Interval
 
 Cause = Literal["new questions", "changed upstream", "broken parser", "gamed scorer", "new policy", "unknown"]
 
@@ -60,6 +62,7 @@ _STANDARD_ERRORS = 2.0
 _CLEAR = 3.5
 """Standard errors from which a signal counts as changed when the cause is looked for."""
 _KEPT = 500
+_LATEST = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,9 +89,11 @@ class ChangeChart:
         self._results: set[int] = set()
         self._fitted: _Reference | None = None
         self._rows: deque[FloatArray] = deque(maxlen=_KEPT)
-        self._scores: deque[float] = deque(maxlen=_KEPT)
+        self.scores: deque[float] = deque(maxlen=_KEPT)
         self._new_gold: deque[tuple[float, float]] = deque(maxlen=_KEPT)
         self._since: int | None = None
+        self.evidence: deque[float] = deque(maxlen=_KEPT)
+        """Of a change, after each of the latest requests; ``scores`` are theirs, NaN without one."""
 
     def add(self, record: GatewayRecord) -> None:
         """Add an answered or failed request; requests that clients got wrong are passed over."""
@@ -105,8 +110,8 @@ class ChangeChart:
         if self._new_gold:
             row[-1] = self._fitted.weighted(*self._new_gold.popleft())
         self._rows.append(row)
-        self._scores.append(seen["score"])
-        self._fitted.chart.add(row)
+        self.scores.append(seen["score"])
+        self.evidence.append(self._fitted.chart.add(row))
         if self._since is not None:
             self._since += 1
         elif self._fitted.chart.evidence >= self.settings.run_length:
@@ -147,6 +152,12 @@ class ChangeChart:
         row = self._fitted.row(_answer_signals(problem, candidate))
         return {name: float(rank) for name, rank in zip(_NAMES, row, strict=True) if not math.isnan(rank)}
 
+    def compared(self) -> dict[str, tuple[Interval, Interval]]:
+        """Mean of each signal in the reference and in the requests since a change, else the latest; 95 %."""
+        if self._fitted is None or not self._rows:
+            return {}
+        return self._fitted.compared(np.array(self._rows)[-(self._since or _LATEST) :])
+
     @property
     def fitted(self) -> bool:
         """Whether the reference is complete."""
@@ -165,7 +176,7 @@ class ChangeChart:
             return Change(evidence=evidence, alarm=False, requests=0, cause=None, signals={})
         rows = np.array(self._rows)[-self._since :]
         changed = self._fitted.changed(rows)
-        fall = self._fitted.mean_score - _mean(list(self._scores)[-self._since :])
+        fall = self._fitted.mean_score - _mean(list(self.scores)[-self._since :])
         rise = 2 * (_mean(rows[:, -1]) - self._fitted.means[-1])
         return Change(
             evidence=self._fitted.chart.evidence,
@@ -240,6 +251,22 @@ class _Reference:
             name: float(z)
             for name, z, use in zip(_NAMES, (means - self.means) / error, usable, strict=True)
             if use
+        }
+
+    def compared(self, rows: FloatArray) -> dict[str, tuple[Interval, Interval]]:
+        """Means of the reference and of ``rows`` [T, signals], of the signals that both have."""
+        counts = (~np.isnan(rows)).sum(axis=0)
+        means = np.nansum(rows, axis=0) / np.maximum(counts, 1)
+
+        def interval(mean: float, variance: float, count: int) -> Interval:
+            error = NormalDist().inv_cdf(0.975) * math.sqrt(variance / count)
+            return Interval(value=mean, low=max(0.0, mean - error), high=min(1.0, mean + error))
+
+        columns = zip(_NAMES, self.means, self.variances, self.counts, means, counts, strict=True)
+        return {
+            name: (interval(mean, variance, count), interval(latest, variance, number))
+            for name, mean, variance, count, latest, number in columns
+            if count >= 20 and number
         }
 
     def _raw(self, seen: Mapping[str, Any]) -> dict[str, float]:

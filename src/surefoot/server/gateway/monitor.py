@@ -26,6 +26,7 @@ from surefoot.server.gateway.plan import Plan
 from surefoot.server.gateway.records import GatewayRecord, GoldStore, RecordHistory
 from surefoot.server.gateway.request_log import Recorder
 from surefoot.server.gateway.settings import MonitorSettings
+from surefoot.stats.intervals import Interval, wilson_interval
 
 Share = Literal["accepted", "abstained", "unparsed", "unscored"]
 """accepted: accepted steps, or accepted solutions of clients; abstained: answers withheld or missing;
@@ -88,6 +89,11 @@ class Monitor:
         """Share of the latest events; ``None`` without events."""
         events = self._events[share]
         return sum(events) / len(events) if events else None
+
+    def interval(self, share: Share) -> Interval | None:
+        """The share with its 95 % interval, as if the events were independent; ``None`` without events."""
+        events = self._events[share]
+        return wilson_interval(sum(events), len(events)) if events else None
 
     @property
     def alarms(self) -> frozenset[str]:

@@ -18,6 +18,7 @@ from itsdangerous import BadData, URLSafeTimedSerializer
 from surefoot.errors import ForbiddenError, NotFoundError, UnavailableError
 from surefoot.server.gateway.access import require_scope
 from surefoot.server.gateway.connections import PEER, address_in
+from surefoot.server.gateway.monitor import Monitor
 from surefoot.server.gateway.records import KeyScope
 from surefoot.server.pages.settings import PageSettings
 from surefoot.server.store.accounts import Project, Role
@@ -158,8 +159,14 @@ class Place:
 class Pages:
     """State of the pages app; ``request.app.state.pages``."""
 
-    def __init__(self, db: Database, settings: PageSettings, rng: random.Random | None = None) -> None:
-        self.db, self.settings = db, settings
+    def __init__(
+        self,
+        db: Database,
+        settings: PageSettings,
+        rng: random.Random | None = None,
+        monitor: Monitor | None = None,
+    ) -> None:
+        self.db, self.settings, self.monitor = db, settings, monitor
         self.rng = rng or random.SystemRandom()
         self.cookies = Cookies(settings.secure)
 

@@ -5,7 +5,7 @@ The annotators' labels stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import groupby, islice
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -13,14 +13,13 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from surefoot.errors import NotFoundError, StoreError
-from surefoot.records import Trace
+from surefoot.errors import NotFoundError
 from surefoot.server.pages.access import AdminPlace
 from surefoot.server.pages.forms import CheckedForm, Form, query_of
 from surefoot.server.pages.render import done, next_page, show, twin
-from surefoot.server.pages.run import sources, timeline
+from surefoot.server.pages.run import comments_of, decide_step, sources, with_labels
 from surefoot.server.store.database import Database
-from surefoot.server.store.labelling import Comment, Disagreement, Item
+from surefoot.server.store.labelling import Comment, Disagreement
 from surefoot.server.store.traces import title_of
 
 router = APIRouter()
@@ -52,82 +51,42 @@ def disagreements(request: Request, place: AdminPlace) -> Response:
 
 @twin(router, "/projects/{project_id:number}/adjudicate/{item_id:number}")
 def disagreement(request: Request, place: AdminPlace, item_id: int) -> Response:
-    """One item: its steps with everybody's labels, and a form for each disputed step."""
+    """One item: its steps with everybody's labels, without scores, and a form for each disputed step."""
     db, item = place.db, place.db.items.get(place.id, item_id)
-    disputes = db.reviews.disagreements(place.id, item_id=item_id, adjudicated=True)
+    disputes = {
+        one.step: one for one in db.reviews.disagreements(place.id, item_id=item_id, adjudicated=True)
+    }
     if not disputes:
         raise NotFoundError(f"annotators do not disagree about item {item_id}")
-    problem = db.traces.problem(place.id, item.problem_id)
-    names = {member.user_id: member.pseudonym for member in db.projects.members(place.id)}
+    problem, trace = db.traces.problem(place.id, item.problem_id), db.traces.trace(place.id, item.trace_id)
+    labels = [label for label in db.labels.of_trace(place.id, trace.id) if label.item_id == item_id]
+    decisions = {step: one.adjudication for step, one in disputes.items() if one.adjudication is not None}
     still_open = (dispute.item_id for dispute in db.reviews.disagreements(place.id))
-    trace = db.traces.trace(place.id, item.trace_id)
-    steps = _steps(db, item, trace, {dispute.step: dispute for dispute in disputes})
     data = {
         "item": item_id,
         "problem": problem.text,
         "answer": problem.answer,
-        "values": list(place.project.protocol.values),
         "trace": item.trace_id,
-        "steps": steps,
-        "comments": [
-            {**vars(comment), "by": names.get(comment.user_id, "?")}
-            for comment in db.comments.list(place.id, item_id=item_id)
-        ],
+        "sources": sources(labels),
+        "disputes": [{"step": step, **_dispute(dispute)} for step, dispute in disputes.items()],
+        "comments": comments_of(place, item_id),
         "next": next((other for other in still_open if other != item_id), None),
     }
-    undecided = (step["step"] for step in steps if step["dispute"] and not step["dispute"]["decided"])
     extra = {
         "mode": "decide",
         "title": title_of(problem, trace),
-        "disputed": next(undecided, None),
-        "blocks": [
-            {
-                **block,
-                **(steps[block["step"]] if block["step"] is not None else {}),
-                "decided": _decided(steps, block["step"]),
-            }
-            for block in timeline(trace)
-        ],
+        "disputed": next((step for step in disputes if step not in decisions), None),
+        "disputes": disputes,
+        "blocks": with_labels(trace, sources(labels), decisions),
     }
     return show(request, place, "run.html", data, extra=extra)
 
 
 @router.post("/projects/{project_id:number}/adjudicate/{item_id:number}")
 def decide(request: Request, place: AdminPlace, item_id: int, form: CheckedForm) -> Response:
-    """Append a decision for one step. ``after`` is the decision that the form showed, 0 if none."""
-    step, value = form.whole("step"), form.value("value")
-    if value not in place.project.protocol.values:
-        raise StoreError(f"'value': this project's labels are {list(place.project.protocol.values)}")
-    adjudication = place.db.reviews.adjudicate(
-        place.id, item_id, place.user_id, step, value,
-        note=form.text("note", default="", most=5000), after=form.whole("after"),
-    )  # fmt: skip
+    """Append a decision for one step of an item."""
+    adjudication = decide_step(place, form, item_id)
     return done(request, f"/projects/{place.id}/adjudicate/{item_id}", {"adjudication": adjudication})
-
-
-def _steps(
-    db: Database, item: Item, trace: Trace, disputes: Mapping[int, Disagreement]
-) -> list[dict[str, Any]]:
-    """The item's steps with the annotators' labels and the disputes between them."""
-    stored = [label for label in db.labels.of_trace(item.project_id, trace.id) if label.item_id == item.id]
-    labels = [label for group in sources(stored) for label in _of_rater(group)]
-    return [
-        {
-            "step": index,
-            "text": trace.step_text(index),
-            "labels": [label for label in labels if label["step"] == index],
-            "dispute": _dispute(disputes[index]) if index in disputes else None,
-        }
-        for index in range(len(trace.steps))
-    ]
-
-
-def _decided(steps: Sequence[Mapping[str, Any]], step: int | None) -> Mapping[str, Any] | None:
-    return steps[step]["dispute"]["decided"] if step is not None and steps[step]["dispute"] else None
-
-
-def _of_rater(group: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [{"source": group["source"], "rater": group["rater"], **label} for label in group["labels"]]
 
 
 def _dispute(dispute: Disagreement) -> dict[str, Any]:

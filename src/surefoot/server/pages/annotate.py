@@ -97,14 +97,21 @@ def item_page(request: Request, place: AnnotatorPlace, item_id: int) -> Response
 
 @router.post("/projects/{project_id:number}/items/{item_id:number}/label")
 def label(request: Request, place: AnnotatorPlace, item_id: int, form: CheckedForm) -> Response:
-    """Label one step; the last one, or the first error if the protocol ends there, finishes the item."""
-    db, item = place.db, _own(place, item_id)
-    step, value, time = form.whole("step"), form.value("value"), form.milliseconds()
-    ended = value == -1 and place.project.protocol.until == "first-error"
-    finish = ended or step == len(item.trace.steps) - 1
-    new_label = LabelInput(step=step, value=value, milliseconds=time, comment=form.optional("comment"))
+    """Label one step; the last one, or the first error if the protocol ends there, finishes the item.
+
+    Under whole-solution one form labels all steps up to the first wrong one.
+    """
+    db, item, until = place.db, _own(place, item_id), place.project.protocol.until
+    value, time, last = form.value("value"), form.milliseconds(), len(item.trace.steps) - 1
+    step = last if until == "whole-solution" and value == 1 else form.whole("step")
+    labels = [LabelInput(step=step, value=value, milliseconds=time, comment=form.optional("comment"))]
+    if until == "whole-solution":
+        if value == 0:
+            raise StoreError("'value' must be -1 for the first wrong step, or 1 if no step is wrong")
+        labels = [*(LabelInput(step=earlier, value=1) for earlier in range(min(step, last))), *labels]
+    finish = step == last or until == "whole-solution" or (value == -1 and until == "first-error")
     submission = db.labels.submit(
-        place.id, item_id, place.user_id, [new_label], _key(form), after=form.whole("after"), finish=finish,
+        place.id, item_id, place.user_id, labels, _key(form), after=form.whole("after"), finish=finish,
         milliseconds=_total(item, step, time) if finish else None,
     )  # fmt: skip
     return done(request, f"/projects/{place.id}/items/{item_id}", {"submission": submission})
@@ -181,6 +188,8 @@ def item_view(item: AnnotatorItem, protocol: Protocol) -> dict[str, Any]:
     labels = {label.record.step: label for label in item.labels}
     current = next_step(item, protocol) if item.state == "leased" else None
     visible = max(labels, default=-1) if current is None else current
+    if current is not None and protocol.until == "whole-solution":
+        visible = len(item.trace.steps) - 1
     return {
         "item": item.item_id,
         "state": item.state,
@@ -202,7 +211,7 @@ def item_view(item: AnnotatorItem, protocol: Protocol) -> dict[str, Any]:
 def next_step(item: AnnotatorItem, protocol: Protocol) -> int | None:
     """First step without a label; ``None`` once all have one, or at an error at which the protocol ends."""
     values = {label.record.step: label.record.value for label in item.labels}
-    if -1.0 in values.values() and protocol.until == "first-error":
+    if -1.0 in values.values() and protocol.until != "every-step":
         return None
     return next((step for step in range(len(item.trace.steps)) if step not in values), None)
 

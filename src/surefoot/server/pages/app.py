@@ -27,11 +27,13 @@ from surefoot.errors import (
     SurefootError,
     UnavailableError,
 )
+from surefoot.server.gateway.monitor import Monitor
 from surefoot.server.pages import (
     adjudicate,
     agreement,
     annotate,
     files,
+    monitor,
     projects,
     reports,
     request_log,
@@ -46,7 +48,7 @@ from surefoot.server.store.database import Database
 
 _MODULES = (
     *(session, projects, annotate, agreement, adjudicate, files),
-    *(runs, run, reports, request_log),
+    *(runs, run, reports, request_log, monitor),
 )
 _LOG = logging.getLogger("surefoot.server")
 _STATUS: dict[type[Exception], int] = {
@@ -91,10 +93,11 @@ def create_pages_app(
     settings: PageSettings | None = None,
     *,
     rng: random.Random | None = None,
+    gateway_monitor: Monitor | None = None,
 ) -> FastAPI:
     """The pages over a database, as an ASGI app to be mounted at the root, after the gateway's routes.
 
-    ``rng`` chooses random and control items; the default is the system's.
+    ``rng`` chooses random and control items; the default is the system's. ``gateway_monitor`` has a page.
     """
     app = FastAPI(
         title="surefoot pages",
@@ -104,7 +107,7 @@ def create_pages_app(
         dependencies=[Depends(proxied_user)],  # on every route: it refuses a forged header
     )
     app.router.redirect_slashes = False  # its redirects repeat the Host that the client sent
-    app.state.pages = Pages(db, settings or PageSettings(), rng)
+    app.state.pages = Pages(db, settings or PageSettings(), rng, gateway_monitor)
     for module in _MODULES:
         app.include_router(module.router)
     app.mount("/static", _StaticFiles(directory=FOLDER / "static"), name="static")

@@ -41,6 +41,11 @@ POLICIES: dict[QueuePolicy, str] = {
     "uncertainty": "Most uncertain position of the first error first",
     "disagreement": "Largest disagreement between scorers first",
 }
+_ENDINGS = {
+    "first-error": "at the first wrong step",
+    "every-step": "when every step has a label (agents recover)",
+    "whole-solution": "with the first wrong step of the whole solution, shown at once",
+}
 _SHOWN = 50
 _SAMPLES = 6
 """Runs of the sample."""
@@ -121,7 +126,7 @@ def settings_page(request: Request, place: AdminPlace) -> Response:
             for e in db.projects.audit_log(place.id, limit=30)
         ],
     }
-    return show(request, place, "settings.html", data, extra={"roles": MEMBER_ROLES})
+    return show(request, place, "settings.html", data, extra={"roles": MEMBER_ROLES, "endings": _ENDINGS})
 
 
 @router.post("/projects/{project_id:number}/settings")

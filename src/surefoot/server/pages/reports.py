@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from html import unescape
+from html import escape, unescape
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
 
 from surefoot.errors import NotFoundError
-from surefoot.server.pages.access import SiteReader, pages_of
+from surefoot.server.pages.access import SiteReader, pages_of, visible_projects
 from surefoot.server.pages.forms import query_of
 from surefoot.server.pages.render import HEADERS, show, twin
 
@@ -30,6 +30,7 @@ _CARD = re.compile(
     r'<p><span class="chip ([a-z]{1,20})">([^<]{1,200})</span></p>'
     r'(?:<p class="big">([^<]{1,60})</p>)?'
 )
+_EXAMPLE = re.compile(r"<summary>Trace ([^<]{1,2000})</summary>")
 # a report brings its own styles and drawings, and may do nothing else
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox; frame-ancestors 'none'"
 
@@ -51,14 +52,27 @@ def report_list(request: Request, visitor: SiteReader) -> Response:
 
 
 @router.get("/report")
-def report_page(request: Request, visitor: SiteReader) -> Response:  # noqa: ARG001 - only readers get it
-    """One report, as it was written, without scripts."""
+def report_page(request: Request, visitor: SiteReader) -> Response:
+    """One report, without scripts; its examples lead to their runs, where a project has them."""
     name = query_of(request).required_id("id")
     path = _files(request).get(name)
     if path is None:
         raise NotFoundError(f"there is no report '{name}'")
+    page = path.read_text("utf-8", "replace")
+    ids = {unescape(match[1]) for match in _EXAMPLE.finditer(page)}
+    base, places = request.scope.get("root_path", ""), dict[str, int]()
+    for project, _ in visible_projects(request, visitor) if ids else ():
+        places |= dict.fromkeys(pages_of(request).db.traces.outcomes_of(project.id, ids), project.id)
+
+    def linked(match: re.Match[str]) -> str:
+        run = unescape(match[1])
+        if run not in places:
+            return match[0]
+        address = escape(f"{base}/projects/{places[run]}/run?{urlencode({'id': run, 'report': name})}")
+        return f'{match[0]}<p><a href="{address}">Open this run</a></p>'
+
     headers = {**HEADERS, "Content-Security-Policy": _POLICY}
-    return HTMLResponse(path.read_text("utf-8", "replace"), headers=headers)
+    return HTMLResponse(_EXAMPLE.sub(linked, page), headers=headers)
 
 
 def _files(request: Request) -> dict[str, Path]:

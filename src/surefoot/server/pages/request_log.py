@@ -42,7 +42,7 @@ def request_list(request: Request, visitor: SiteReader) -> Response:
     query = query_of(request)
     filters = {
         **{name: query.optional(name, most=500) for name in _NAMES},
-        "failed": query.optional("failed") and query.choice("failed", ("yes", "no")),
+        **{name: query.optional(name) and query.choice(name, ("yes", "no")) for name in ("failed", "trees")},
         "project": query.optional("project", most=9),
     }
     rows = db.gateway.find(**request_filters(filters), before=query.id("before"), limit=limit + 1)
@@ -54,6 +54,7 @@ def request_list(request: Request, visitor: SiteReader) -> Response:
             {**vars(row), "link": f"/request?{urlencode({'id': row.request_id})}"} for row in rows[:limit]
         ],
         "next": next_page(fields, before=last.request_id) if last else None,
+        "live": query.id("before") is None,
         "incidents": db.incidents.find(),
     }
     extra = {"query": fields, "projects": db.projects.list() if visitor.admin else []}
@@ -62,13 +63,16 @@ def request_list(request: Request, visitor: SiteReader) -> Response:
 
 def request_filters(fields: Mapping[str, str | None]) -> dict[str, Any]:
     """Arguments of ``find`` from query or form fields. Raises ``StoreError`` for a bad project number."""
-    project, failed = fields.get("project"), fields.get("failed")
+    project = fields.get("project")
     if project is not None and not (project.isascii() and project.isdigit() and len(project) < 10):
         raise StoreError(f"'project' must be a whole number, not {project!r}")
     return {
         **{name: fields.get(name) for name in _NAMES},
         "project_id": None if project is None else int(project),
-        "failed": None if failed is None else failed == "yes",
+        **{
+            name: None if fields.get(name) is None else fields.get(name) == "yes"
+            for name in ("failed", "trees")
+        },
     }
 
 
@@ -266,6 +270,7 @@ def held_list(request: Request, visitor: SiteReader) -> Response:
         "counts": calls.count(),
         "calls": [_shown(row, calls.get(row.id)[0]) for row in rows[:_PER_PAGE]],
         "next": next_page(f"state={state}", before=rows[_PER_PAGE - 1].id) if len(rows) > _PER_PAGE else None,
+        "live": query.id("before") is None,
     }
     return show(
         request,

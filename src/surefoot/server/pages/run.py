@@ -38,9 +38,9 @@ from surefoot.records import (
 from surefoot.scores import AGGREGATORS
 from surefoot.segment import reports_error, trace_blocks
 from surefoot.server.gateway.score import value_of
-from surefoot.server.pages.access import Place, ReaderPlace
-from surefoot.server.pages.forms import Form, query_of
-from surefoot.server.pages.render import highlighted, show, twin
+from surefoot.server.pages.access import AdminPlace, Place, ReaderPlace
+from surefoot.server.pages.forms import CheckedForm, Form, query_of
+from surefoot.server.pages.render import done, highlighted, show, twin
 from surefoot.server.store.database import Database
 from surefoot.server.store.labelling import Adjudication, StoredLabel
 from surefoot.server.store.traces import Facet, RunFilter, RunOrder, title_of
@@ -71,6 +71,7 @@ def run_page(request: Request, place: ReaderPlace) -> Response:
     error = marked_error(labels, decisions)
     groups = sources(labels)
     strips = scorer_strips(db.traces.scores(place.id, trace.id), error)
+    items = sorted({label.item_id for label in labels if label.item_id is not None})
     data: dict[str, Any] = {
         "problem": problem,
         "trace": trace,
@@ -83,33 +84,80 @@ def run_page(request: Request, place: ReaderPlace) -> Response:
             for step, decision in decisions.items()
         },
         "attempts": db.traces.facets(place.id, RunFilter(problem_id=problem.id))[1]["outcome"],
+        "comments": [one for item in items for one in comments_of(place, item)],
         "gold_calls": gold_view(problem, trace),
         "program": program_view(problem, trace, labels, fields.natural("call")),
     }
     program = data["program"]
-    blocks = list(timeline(trace))
-    for block in blocks:
-        if (step := block["step"]) is not None:
-            block["labels"] = _of_step(groups, step)
-            block["scores"] = [{"scorer": strip["scorer"], **strip["cells"][step]} for strip in strips]
-            block["decided"] = decisions.get(step)
     extra = {
         "mode": "read",
         "code": highlighted([line["text"] for line in program["lines"]]) if program else [],
-        "blocks": blocks,
+        "blocks": with_labels(trace, groups, decisions, strips),
         "query": urlencode({"id": trace.id}),
         "title": title_of(problem, trace) or trace.id,
+        "address": request.url.query,
         "disputed": None,
         "neighbours": _neighbours(request, place),
     }
     return show(request, place, "run.html", data, extra=extra)
 
 
+@router.post("/projects/{project_id:number}/run")
+def decide_here(request: Request, place: AdminPlace, form: CheckedForm) -> Response:
+    """Decide a step of the run of the address, which becomes an item if it is none."""
+    (item_id,) = place.db.items.add_solutions(place.id, [query_of(request).required_id("id")])
+    adjudication = decide_step(place, form, item_id)
+    to = f"/projects/{place.id}/run?{request.url.query}"
+    return done(request, to, {"adjudication": adjudication})
+
+
+def decide_step(place: Place, form: Form, item_id: int) -> Adjudication:
+    """Append a decision for one step. ``after`` is the decision that the form showed, 0 if none."""
+    step, value, values = form.whole("step"), form.value("value"), place.project.protocol.values
+    if value not in values:
+        raise StoreError(f"'value': this project's labels are {list(values)}")
+    note, after = form.text("note", default="", most=5000), form.whole("after")
+    reviews = place.db.reviews
+    return reviews.adjudicate(place.id, item_id, place.user_id, step, value, note=note, after=after)
+
+
+def comments_of(place: Place, item_id: int) -> list[dict[str, Any]]:
+    """Comments and flags on an item, by pseudonym."""
+    names = {member.user_id: member.pseudonym for member in place.db.projects.members(place.id)}
+    comments = place.db.comments.list(place.id, item_id=item_id)
+    return [{**vars(comment), "by": names.get(comment.user_id, "?")} for comment in comments]
+
+
+def with_labels(
+    trace: Trace,
+    groups: Sequence[Mapping[str, Any]],
+    decisions: Mapping[int, Adjudication],
+    strips: Sequence[Mapping[str, Any]] = (),
+) -> list[dict[str, Any]]:
+    """The timeline with the labels, the decision and the scores of each step."""
+    blocks = list(timeline(trace))
+    for block in blocks:
+        if (step := block["step"]) is not None:
+            block["labels"] = _of_step(groups, step)
+            block["scores"] = [
+                {
+                    "scorer": strip["scorer"],
+                    **strip["cells"][step],
+                    "reason": strip["reasons"][step] if strip["reasons"] else None,
+                }
+                for strip in strips
+            ]
+            block["decided"] = decisions.get(step)
+    return blocks
+
+
 def _neighbours(request: Request, place: Place) -> dict[str, str]:
-    """Addresses of the previous and the next run of the list that the visitor came from, and of the list."""
+    """Addresses of the list or report that the visitor came from, and of the runs before and after."""
     where, order, filters = run_filter(query_of(request))
     at = query_of(request).optional("at", most=9)
     links = {"list": f"/projects/{place.id}/runs?{urlencode(filters)}"}
+    if report := query_of(request).id("report"):
+        links["report"] = f"/report?{urlencode({'id': report})}"
     if at is not None and at.isdigit():
         for name, offset in (("previous", int(at) - 1), ("next", int(at) + 1)):
             rows = (
@@ -346,6 +394,7 @@ def scorer_strips(scores: Sequence[StepScores], first_error: int | None) -> list
             "cells": strip(record.scores, first_error),
             "aggregates": aggregates(record.scores),
             "unscored_reason": record.unscored_reason,
+            "reasons": record.reasons,
         }
         for record in scores
     ]

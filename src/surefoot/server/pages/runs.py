@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import Any
 from urllib.parse import urlencode
 
@@ -13,6 +14,7 @@ from surefoot.server.pages.access import AdminPlace, ReaderPlace, pages_of
 from surefoot.server.pages.forms import CheckedForm, query_of
 from surefoot.server.pages.render import done, show, twin
 from surefoot.server.pages.run import ORDERS, marked_step, run_filter, strip
+from surefoot.server.store.traces import title_of
 
 router = APIRouter()
 
@@ -68,6 +70,34 @@ def run_list(request: Request, place: ReaderPlace) -> Response:
 
     extra = {"query": urlencode(filters), "address": without, "orders": ORDERS}
     return show(request, place, "runs.html", data, extra=extra)
+
+
+@twin(router, "/projects/{project_id:number}/compare")
+def compare(request: Request, place: ReaderPlace) -> Response:
+    """Two runs (``?id=`` twice) side by side, with the first step at which they differ."""
+    ids = query_of(request).ids("id")
+    if len(ids) != 2:
+        raise StoreError(f"choose two runs to compare, not {len(ids)}")
+    traces = [place.db.traces.trace(place.id, trace_id) for trace_id in ids]
+    texts = [[trace.step_text(step).strip() for step in range(len(trace.steps))] for trace in traces]
+    rows = list(zip_longest(*texts))
+    data = {
+        "runs": [
+            {
+                "id": trace.id,
+                "title": title_of(place.db.traces.problem(place.id, trace.problem_id), trace),
+                "model": trace.policy,
+                "outcome": trace.outcome,
+                "answer": trace.answer,
+                "first_error": marked_step(place.db, place.id, trace.id),
+                "scores": place.db.traces.scores(place.id, trace.id),
+            }
+            for trace in traces
+        ],
+        "differ": next((step for step, (first, second) in enumerate(rows) if first != second), None),
+        "steps": rows,
+    }
+    return show(request, place, "compare.html", data, extra={"query": urlencode({"id": ids}, doseq=True)})
 
 
 @router.post("/projects/{project_id:number}/runs")

@@ -113,9 +113,11 @@ api_keys = table("api_keys", ApiKey, Column("key_hash", String(64), nullable=Fal
 class Protocol(FrozenModel):
     """How a project's items are labelled, step by step. Stored as JSON; unknown fields are rejected."""
 
-    until: Literal["first-error", "every-step"] = "first-error"
+    until: Literal["first-error", "every-step", "whole-solution"] = "first-error"
     """Where labelling ends: at the first error (phase 2 of PRM800K, Lightman et al., arXiv 2305.20050,
-    appendix D), or when every step has a label, since agents recover from errors (AgentProcessBench)."""
+    appendix D), or when every step has a label, since agents recover from errors (AgentProcessBench).
+    whole-solution shows all steps at once, and the annotator marks the first wrong one or none (ProcessBench,
+    Zheng et al., arXiv 2412.06559)."""
 
     show_answer: bool = False
     """Whether annotators see the reference answer."""

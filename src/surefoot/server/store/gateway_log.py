@@ -58,6 +58,8 @@ class GatewayRow:
     latency_ms: float
     candidates: Count
     tokens: int
+    trees: bool
+    """Whether the search tree of an answer is stored."""
     key_id: int | None
     project_id: int | None
     session: str | None
@@ -237,7 +239,7 @@ class RequestLog(Repository):
             yield from sorted(records, key=lambda record: page.index(record.request_id))
 
 
-_COMPUTED = ("request_id", "failed", "candidates", "tokens", "session", "turn")
+_COMPUTED = ("request_id", "failed", "candidates", "tokens", "trees", "session", "turn")
 _COPIED = tuple(field.name for field in fields(GatewayRow) if field.name not in _COMPUTED)
 
 
@@ -253,6 +255,7 @@ def _rows(record: GatewayRecord) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         "failed": record.error is not None or record.status >= 400,
         "candidates": len(record.candidates),
         "tokens": record.usage.tokens,
+        "trees": bool(record.trees),
         "session": checked_name("session", record.session.session) if record.session else None,
         "turn": record.session.turn if record.session else None,
         "payload": payload_of(record.model_copy(update={"candidates": ()})),

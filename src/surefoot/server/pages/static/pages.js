@@ -1,4 +1,4 @@
-// Keys, the clock, and labels sent without leaving the page. Everything works without this file, too.
+// Keys, the clock, the panel of a step, and forms that htmx sends. Everything works without this file, too.
 (() => {
   "use strict";
   const live = document.getElementById("live");
@@ -45,11 +45,30 @@
   const go = (by) => {
     const all = [...document.querySelectorAll("[data-row]")];
     if (!all.length) return;
-    const at = all.findIndex((one) => one.contains(document.activeElement));
+    const at = all.findIndex((one) => one.matches(".selected") || one.contains(document.activeElement));
     const next = all[at < 0 ? (by > 0 ? 0 : all.length - 1) : Math.max(0, Math.min(at + by, all.length - 1))];
+    select(next.closest(".step"), true);
+    next.querySelector("input[type=radio]")?.click();
     (next.querySelector("a[href]") || next).focus();
     next.scrollIntoView({ block: "nearest" });
   };
+
+  // What is known of the selected step stands in the panel; without scripts it stands beside the step.
+  const select = (step, chosen) => {
+    const panel = document.getElementById("chosen");
+    if (!step || !panel || step.matches(".selected")) return;
+    const last = document.querySelector(".step.selected");
+    last?.append(panel.querySelector(".notes"));
+    last?.classList.remove("selected");
+    step.classList.add("selected");
+    panel.querySelector("h2").textContent = step.dataset.name;
+    panel.append(step.querySelector(".notes"));
+    panel.hidden = false;
+    panel.classList.toggle("open", chosen);
+    if (chosen) history.replaceState(null, "", `#${step.id}`);
+  };
+  const linked = () => document.getElementById(decodeURIComponent(location.hash.slice(1)))?.closest(".step");
+  addEventListener("hashchange", () => select(linked(), true));
 
   document.addEventListener("click", (event) => {
     const fold = event.target.closest("[data-unfold]");
@@ -58,9 +77,10 @@
       showSource(!sourceOn());
       try { localStorage.setItem("surefoot-source", sourceOn() ? "1" : ""); } catch { /* storage may be off */ }
     }
+    if (event.target.closest("#close")) document.getElementById("chosen").classList.remove("open");
+    else if (!event.target.closest("a, summary, .notes")) select(event.target.closest(".step"), true);
   });
 
-  const pause = (ms) => new Promise((wake) => setTimeout(wake, ms));
   const complain = (text) => {
     document.getElementById("complaint")?.remove();
     const note = document.createElement("p");
@@ -68,52 +88,52 @@
     note.className = "error";
     note.setAttribute("role", "alert");
     note.textContent = text;
-    (work()?.querySelector(".dock") ?? work() ?? document.body).prepend(note);
+    (work()?.querySelector(".dock, #chosen:not([hidden])") ?? work() ?? document.body).prepend(note);
   };
 
-  // The same form is sent again when the network fails: its key keeps the label from being made twice.
-  const send = async (to, body) => {
+  // The same request is sent again when the network fails: its key keeps the label from being made twice.
+  const send = async (to, options) => {
     for (let attempt = 0; ; attempt += 1) {
       try {
-        return await fetch(to, { method: "POST", body, headers: { Accept: "text/html" } });
+        return await fetch(to, options);
       } catch (error) {
         if (attempt >= 3) throw error;
-        await pause(400 * 2 ** attempt);
+        await new Promise((wake) => setTimeout(wake, 400 * 2 ** attempt));
       }
     }
   };
-
-  let sending = false;
-  document.addEventListener("submit", async (event) => {
-    const form = event.target;
-    const clock = form.querySelector('input[name="milliseconds"]');
-    if (form.matches("[data-clock]") && clock) clock.value = Math.round(elapsed());
-    if (!form.matches("[data-swap]")) return;
+  const ofWork = ({ detail: { ctx } }) => ctx?.target?.id === "work";
+  document.addEventListener("submit", (event) => {
+    const clock = event.target.querySelector('input[name="milliseconds"]');
+    if (clock) clock.value = Math.round(elapsed());
+    const selected = event.target.closest("#chosen") && document.querySelector(".step.selected");
+    if (selected) history.replaceState(null, "", `#${selected.id}`);
+  }, true);
+  document.addEventListener("htmx:config:request", (event) => {
+    const { ctx } = event.detail;
+    if (ofWork(event)) ctx.fetch = send;
+    // a list is not replaced under somebody's hands
+    else if (document.hidden || ctx.target.contains(document.activeElement)) event.preventDefault();
+  });
+  document.addEventListener("htmx:after:request", (event) => {
+    if (!ofWork(event)) return;
+    const { text, response: { raw } } = event.detail.ctx;
+    const page = new DOMParser().parseFromString(text, "text/html");
+    if (raw.ok && page.getElementById("work")) return;
     event.preventDefault();
-    if (sending) return;
-    sending = true;
-    work().setAttribute("aria-busy", "true");
-    const to = event.submitter?.hasAttribute("formaction") ? event.submitter.formAction : form.action;
+    if (raw.ok) location.assign(raw.url);
+    else complain(page.getElementById("error")?.textContent ?? `Rejected with status ${raw.status}.`);
+  });
+  document.addEventListener("htmx:error", (event) => {
+    if (ofWork(event)) complain("Not sent: the server cannot be reached. Nothing is lost; press the key again.");
+  });
+  document.addEventListener("htmx:after:swap", (event) => {
+    if (!ofWork(event)) return;
+    const { submitter } = event.detail.ctx.request;
     // a flag or comment does not finish the step: the clock keeps running
-    const comment = event.submitter?.name === "kind" ? event.submitter.value : null;
-    try {
-      const answer = await send(to, new URLSearchParams(new FormData(form, event.submitter)));
-      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      const next = page.getElementById("work");
-      if (answer.ok && next) {
-        work().replaceWith(next);
-        history.replaceState(null, "", answer.url);
-        document.title = page.title;
-        begin(comment !== null);
-        say(comment ? `The ${comment} is saved` : next.dataset.announce ?? "");
-      } else if (answer.ok) location.assign(answer.url);
-      else complain(page.getElementById("error")?.textContent ?? `Rejected with status ${answer.status}.`);
-    } catch {
-      complain("Not sent: the server cannot be reached. Nothing is lost; press the key again.");
-    } finally {
-      sending = false;
-      work()?.removeAttribute("aria-busy");
-    }
+    const comment = submitter?.name === "kind" ? submitter.value : null;
+    begin(comment !== null);
+    say(comment ? `The ${comment} is saved` : work().dataset.announce ?? "");
   });
 
   const begin = (goesOn = false) => {
@@ -126,6 +146,9 @@
       current.focus({ preventScroll: true });
       current.scrollIntoView({ block: "nearest" });
     }
+    const first = document.querySelector(".step.current") ?? linked() ?? document.querySelector(".step.wrong")
+      ?? document.querySelector(".step");
+    select(first, first === linked());
   };
   // A table that is wider than the page is reached and scrolled by keyboard, and has a name.
   for (const box of document.querySelectorAll(".scroll")) {

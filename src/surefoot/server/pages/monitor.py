@@ -1,0 +1,57 @@
+"""The gateway's monitor: alarms, shares, and signals against their reference, with intervals."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final, get_args
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from surefoot.server.gateway.monitor import Monitor, Share
+from surefoot.server.pages.access import SiteReader, pages_of
+from surefoot.server.pages.render import show, twin
+
+router = APIRouter()
+
+_SHARES: Final[dict[Share, str]] = {
+    "accepted": "Steps accepted",
+    "abstained": "Answers withheld or missing",
+    "unparsed": "Answers without a final answer",
+    "unscored": "Answers with an unscored step",
+}
+
+
+@twin(router, "/monitor")
+def monitor_page(request: Request, visitor: SiteReader) -> Response:
+    """The state of the monitor. ``curves`` of the JSON twin has a value for each of the latest requests."""
+    monitor, db = pages_of(request).monitor, pages_of(request).db
+    data = {"state": None if monitor is None else _state(monitor), "incidents": db.incidents.find()}
+    return show(request, visitor, "monitor.html", data, extra={"shares": _SHARES})
+
+
+def _state(monitor: Monitor) -> dict[str, Any]:
+    chart, settings = monitor.chart, monitor.settings
+    evidence = [math.log10(max(value, 1e-3)) for value in chart.evidence]
+    return {
+        "fitted": chart.fitted,
+        "settings": settings,
+        "change": chart.change,
+        "shares": {
+            share: {
+                "interval": monitor.interval(share),
+                "alarm": monitor.alarm(share),
+                "bound": f"{where} {getattr(settings, f'{share}_{where}'):.0%}",
+            }
+            for share in get_args(Share)
+            for where in ("below" if share == "accepted" else "above",)
+        },
+        "signals": {
+            name: {"reference": reference, "latest": latest}
+            for name, (reference, latest) in chart.compared().items()
+        },
+        "curves": {
+            "Evidence (log10)": {"values": evidence, "limit": math.log10(settings.run_length)},
+            "Score of the answer": {"values": list(chart.scores), "limit": None},
+        },
+    }

@@ -1,0 +1,101 @@
+"""The page of the gateway's monitor: no gateway, a reference to come, no change, and a named change."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from annotation_site import Room, open_room
+
+from surefoot.records import Problem, StepScores, Trace
+from surefoot.segment import segment_trace
+from surefoot.server import GatewayCandidate, GatewayRecord, Monitor, MonitorSettings, create_pages_app
+from surefoot.server.gateway.monitor import Observations
+
+
+def request_of(number: int, score: float) -> GatewayRecord:
+    noise = number % 7
+    problem = Problem(text=f"What is it{' now' * noise}?")
+    text = f"{'so ' * noise}it\nis 4."
+    trace = segment_trace(Trace(problem_id=problem.id, text=text, answer="4"))
+    score += 0.01 * noise
+    scores = StepScores(trace_id=trace.id, scorer="prm", scores=(score,) * len(trace.steps))
+    return GatewayRecord(
+        request_id=f"r{number}", created=datetime.now(UTC), endpoint="/v1/chat/completions", model="m",
+        strategy="best-of-2", policy="p", status=200, latency_ms=1, problem=problem,
+        candidates=(GatewayCandidate(trace=trace, chosen=True, score=score, scores=scores),),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[Room]:
+    found = open_room(tmp_path)
+    yield found
+    found.db.close()
+
+
+def test_without_a_gateway_the_page_says_what_to_do(room: Room) -> None:
+    admin = room.browser("admin")
+    assert admin.json("/monitor")["state"] is None
+    assert "--policy" in admin.get("/monitor").text
+    assert room.browser("ann").get("/monitor").status_code == 403
+
+
+def test_drift_with_intervals_and_alarms(room: Room) -> None:
+    monitor = Monitor(MonitorSettings(reference=100, run_length=1000, least=20))
+    room.app = create_pages_app(room.db, gateway_monitor=monitor)
+    admin = room.browser("admin")
+    assert "become the reference" in admin.get("/monitor").text
+    for number in range(130):
+        events = Observations()
+        events.count("accepted", number % 2 == 0)
+        monitor.add(events, request_of(number, 0.8))
+    state = admin.json("/monitor")["state"]
+    assert (state["fitted"], state["change"]["alarm"]) == (True, False)
+    assert state["shares"]["accepted"]["interval"]["value"] == 0.5
+    assert (
+        state["shares"]["accepted"]["interval"]["low"] < 0.5 < state["shares"]["accepted"]["interval"]["high"]
+    )
+    assert state["shares"]["unscored"]["interval"] is None
+    assert {len(curve["values"]) for curve in state["curves"].values()} == {30}
+    both = state["signals"]["score"]
+    assert both["reference"]["low"] < both["latest"]["value"] < both["reference"]["high"]
+    assert "No change since the reference" in admin.get("/monitor").text
+    for number in range(60):
+        events = Observations()
+        events.count("accepted", False)
+        monitor.add(events, request_of(number, 0.2))
+    state, page = admin.json("/monitor")["state"], admin.get("/monitor").text
+    assert state["change"]["cause"] == "new policy"
+    assert state["signals"]["score"]["latest"]["high"] < state["signals"]["score"]["reference"]["low"]
+    assert "Something changed" in page
+    assert page.count("✗ alarm") == 0  # 65 of 190 are accepted, above the bound
+    assert min(state["curves"]["Score of the answer"]["values"]) < 0.3  # no peak is thinned away
+
+
+def test_curves_and_lists_are_live(room: Room) -> None:
+    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    if (chromium := shutil.which("chromium")) is None:
+        pytest.skip("there is no chromium on the path")
+    from browsing import enter, served
+
+    monitor = Monitor(MonitorSettings(reference=60))
+    for number in range(70):
+        monitor.add(Observations(), request_of(number, 0.8))
+    app = create_pages_app(room.db, gateway_monitor=monitor)
+    with served(app) as address, playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = enter(browser, address, "admin")
+        page.goto(f"{address}/monitor")
+        page.wait_for_selector("#curves canvas")
+        assert page.locator("#curves canvas").count() == 2
+        page.clock.install()
+        page.goto(f"{address}/requests")
+        assert "No request yet" in page.content()
+        room.db.gateway.write_all([request_of(1, 0.5)])
+        page.clock.run_for(6000)
+        page.wait_for_selector("text=r1")
+        browser.close()
