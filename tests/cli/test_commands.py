@@ -20,12 +20,12 @@ from openai_server import Reply, chat, serve
 
 import surefoot
 from surefoot.cli.commands import COMMANDS
-from surefoot.cli.sample import Sample, SampleTraces
+from surefoot.cli.sample import Sample
 from surefoot.io import read_records, write_records
 from surefoot.io.runs import Journal
 from surefoot.io.tables import open_table
 from surefoot.records import Problem, StepLabel, StepScores, Trace
-from surefoot.work import Pieces, WorkerTask
+from surefoot.work import Job, Pieces, WorkerTask
 from surefoot.work.jobs import do_piece, open_job
 
 SAMPLING = [
@@ -259,7 +259,7 @@ def test_a_job_of_sampling_does_the_same_in_another_process(files, lab_base):
         }
     )
     pieces = Pieces(open_table(files / "p.jsonl", Problem), 4)
-    sent = pickle.dumps(WorkerTask(job=SampleTraces(settings=settings), pieces=pieces))
+    sent = pickle.dumps(WorkerTask(job=Job(record=Trace, load=settings.opened), pieces=pieces))
     task = pickle.loads(sent)  # noqa: S301
     with open_job(task.job) as opened:
         done = [do_piece(task, opened, number) for number in range(len(pieces))]

@@ -15,8 +15,7 @@ from openai_server import Body, Reply, completion, serve
 
 from surefoot.cli import load_settings
 from surefoot.cli.options import PolicySettings
-from surefoot.cli.search.command import SearchSettings, StepSettings
-from surefoot.cli.search.plan import read_plan
+from surefoot.cli.search import SearchSettings, StepSettings, read_plan
 from surefoot.errors import RunError
 from surefoot.io import read_records, write_records
 from surefoot.models.card import CheckpointCard

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from click.testing import CliRunner
 
-from surefoot.cli.label.rollouts import MonteCarlo
+from surefoot.cli.label.models import MonteCarlo
 from surefoot.cli.parser import SettingsCommand
 from surefoot.errors import LabelError
 from surefoot.io import read_records, write_records

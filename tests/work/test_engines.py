@@ -18,22 +18,24 @@ from surefoot.errors import RunError
 from surefoot.io import write_records
 from surefoot.io.joins import join_traces
 from surefoot.io.tables import open_table
-from surefoot.records import Problem, StepScores, Trace
+from surefoot.records import Problem, StepScores, Trace, Usage
 from surefoot.segment import cut_trace
 from surefoot.work import Here, Job, Opened, Pieces, Processes
 from surefoot.work.jobs import isolate_errors
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lengths(Job[StepScores]):
+class Lengths:
     """Scores a trace by its length; dies, or raises, at traces with certain texts."""
 
     folder: Path
     deaths: int = 0
-    record: type[StepScores] = StepScores
+
+    def job(self):
+        return Job(record=StepScores, load=self.opened, set_aside=self.set_aside)
 
     @contextmanager
-    def open(self):
+    def opened(self):
         counts = Counter()
 
         async def work(items):
@@ -60,13 +62,12 @@ class Lengths(Job[StepScores]):
     @staticmethod
     def score(item):
         scores = tuple(1 / (1 + len(item.trace.step_text(at))) for at in range(len(item.trace.steps)))
-        return StepScores(trace_id=item.trace.id, scorer="length", scores=scores)
+        return StepScores(
+            trace_id=item.trace.id, scorer="length", scores=scores, usage=Usage(verifier_tokens=1)
+        )
 
     def set_aside(self, item, reason):
         return [StepScores.unscored(item.trace, "length", reason)]
-
-    def cost(self, records):
-        return len(records)
 
 
 def items_of(folder, texts):
@@ -97,10 +98,10 @@ def test_workers_give_what_one_process_gives_and_survive_deaths(tmp_path):
     texts = [f"step {number}" for number in range(20)]
     texts[4], texts[10] = "poison here", "die here"
     items = items_of(tmp_path, texts)
-    job = Lengths(folder=tmp_path, deaths=2)
+    job = Lengths(folder=tmp_path, deaths=2).job()
     done, records = run(job, items)
     assert len(done) == 7
-    assert sum(piece.tokens for piece in done) == 20
+    assert sum(piece.tokens for piece in done) == 19
     assert [record.trace_id for record in records] == [item.trace.id for item in items]
     assert [record.unscored_reason for record in records if None in record.scores] == [
         "ValueError: no poison"
@@ -113,7 +114,7 @@ def test_workers_give_what_one_process_gives_and_survive_deaths(tmp_path):
 def test_workers_that_die_again_and_again_end_the_work(tmp_path):
     items = items_of(tmp_path, ["die here", "a"])
     with pytest.raises(RunError, match=r"died 3 times in a row, last in pieces \[0\].*--workers"):
-        run(Lengths(folder=tmp_path, deaths=99), items)
+        run(Lengths(folder=tmp_path, deaths=99).job(), items)
 
 
 def workers_and_lines(engine, job, items):
@@ -124,10 +125,10 @@ def workers_and_lines(engine, job, items):
 @pytest.mark.slow
 def test_a_pool_in_a_with_block_keeps_its_processes_for_the_next_job(tmp_path):
     items = items_of(tmp_path, [str(number) for number in range(7)])
-    here, lines = workers_and_lines(Here(), Lengths(folder=tmp_path), items)
+    here, lines = workers_and_lines(Here(), Lengths(folder=tmp_path).job(), items)
     with Processes(1) as pool:
-        first, lines_of_first = workers_and_lines(pool, Lengths(folder=tmp_path), items)
-        second, lines_of_second = workers_and_lines(pool, Lengths(folder=tmp_path, deaths=1), items)
+        first, lines_of_first = workers_and_lines(pool, Lengths(folder=tmp_path).job(), items)
+        second, lines_of_second = workers_and_lines(pool, Lengths(folder=tmp_path, deaths=1).job(), items)
     assert here == {os.getpid()}
     assert first == second != here
     assert lines_of_first == lines_of_second == lines
@@ -184,7 +185,7 @@ def wait_until(happened, seconds=30):
 
 def test_one_item_is_set_aside_and_what_concerns_all_is_raised(tmp_path):
     items = items_of(tmp_path, ["a", "poison one", "b"])
-    job = Lengths(folder=tmp_path)
+    job = Lengths(folder=tmp_path).job()
 
     def work(some):
         if any("poison" in item.trace.text for item in some):

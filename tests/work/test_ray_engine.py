@@ -25,7 +25,7 @@ class Slow(Lengths):
     """Takes a moment for each piece, so that some are under way when a worker dies."""
 
     @contextmanager
-    def open(self):
+    def opened(self):
         async def work(items):
             await asyncio.sleep(0.03)
             assert Path("here").exists(), "paths of settings are relative to where the command was started"
@@ -38,7 +38,7 @@ class Fatal(Lengths):
     """One item kills whoever does it."""
 
     @contextmanager
-    def open(self):
+    def opened(self):
         def work(items):
             if any("step 1\n" in item.trace.text for item in items):
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -50,7 +50,7 @@ class Fatal(Lengths):
 class Closed(Lengths):
     """Cannot be opened."""
 
-    def open(self):
+    def opened(self):
         raise LabelError("no such model")
 
 
@@ -77,7 +77,7 @@ def test_nothing_is_lost_or_done_twice_when_workers_and_a_node_die(cluster, tmp_
     pieces, done = Pieces(items, 3), []
     numbers = iter(range(len(pieces)))
     kills = {8, 16, 40}
-    with RayEngine(4).start(Slow(folder=tmp_path), pieces) as run_pieces:
+    with RayEngine(4).start(Slow(folder=tmp_path).job(), pieces) as run_pieces:
         for piece in run_pieces(lambda _: next(numbers, None)):
             done.append(piece)
             if len(done) in kills:
@@ -103,7 +103,7 @@ def test_a_job_that_cannot_be_done_ends(cluster, tmp_path, job, error, message):
     done = []
     with (
         pytest.raises(error, match=message),
-        RayEngine(1, max_deaths=2).start(job(folder=tmp_path), Pieces(items, 1)) as run_pieces,
+        RayEngine(1, max_deaths=2).start(job(folder=tmp_path).job(), Pieces(items, 1)) as run_pieces,
     ):
         done.extend(run_pieces(lambda _: next(numbers, None)))
     assert all(piece.number != 1 for piece in done)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 from math import isclose
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 from pydantic import Field
 
+from surefoot import cards
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import echo, note
 from surefoot.errors import RunError
 from surefoot.io.atomic import atomic_file, make_directory
+from surefoot.io.lineage import lineage
+from surefoot.io.runs import load_object
 
 
 class Lineage(Command):
@@ -34,8 +38,6 @@ class Lineage(Command):
     )
 
     def run(self) -> None:
-        from surefoot.io.lineage import lineage
-
         tree = lineage(self.target)
         if tree.command is None:
             raise RunError(f"{self.target}: no command has recorded that it wrote it; name an output of one")
@@ -84,13 +86,12 @@ class CardBuild(Command):
         return [self.out / name for name in ("README.md", "card.html", "card.cdx.json", "card.json")]
 
     def run(self) -> None:
-        from surefoot.cards import About, build_card, render_all
         from surefoot.cards.check import digest_of_card
 
-        about = About(**{name: getattr(self, name) for name in About.model_fields})
-        release = build_card(self.runs, about, self.scope or self.runs[0].parent)
+        about = cards.About(**{name: getattr(self, name) for name in cards.About.model_fields})
+        release = cards.build_card(self.runs, about, self.scope or self.runs[0].parent)
         make_directory(self.out)
-        for name, text in render_all(release).items():
+        for name, text in cards.render_all(release).items():
             with atomic_file(self.out / name) as stream:
                 stream.write(text.encode())
         record = self.out / "card.json"
@@ -120,13 +121,11 @@ class CardCheck(Command):
     """Also run the evaluations and audits on the card again, and compare all their numbers."""
 
     def run(self) -> None:
-        from surefoot.cards import check_anchor, check_card, read_release
-
-        reasons = check_card(self.card)
-        for run in read_release(self.card).runs if self.rerun and not reasons else ():
+        reasons = cards.check_card(self.card)
+        for run in cards.read_release(self.card).runs if self.rerun and not reasons else ():
             if run.command.split(" ")[0] in ("evaluate", "audit", "calibrate"):
                 reasons += _differences_of_rerun(run.command, Path(run.path.removesuffix(".manifest.json")))
-        reasons += [reason for anchor in self.anchor if (reason := check_anchor(self.card, anchor))]
+        reasons += [reason for anchor in self.anchor if (reason := cards.check_anchor(self.card, anchor))]
         for reason in reasons:
             echo(reason)
         if reasons:
@@ -138,11 +137,9 @@ class CardCheck(Command):
 
 def _differences_of_rerun(command: str, result: Path) -> list[str]:
     """Numbers of a report that another run of its command, with the settings in it, does not give."""
-    from tempfile import TemporaryDirectory
 
     from surefoot.cards.check import leaves
     from surefoot.cli import load_settings
-    from surefoot.io.runs import load_object
 
     stored = load_object(result)
     with TemporaryDirectory() as folder:
@@ -173,9 +170,7 @@ class CardDiff(Command):
     """The other's."""
 
     def run(self) -> None:
-        from surefoot.cards import diff_cards, read_release
-
-        changes = diff_cards(read_release(self.first), read_release(self.second))
+        changes = cards.diff_cards(cards.read_release(self.first), cards.read_release(self.second))
         for change in changes or ["the cards are equal"]:
             echo(change)
 
@@ -187,6 +182,4 @@ class CardSchema(Command):
     """
 
     def run(self) -> None:
-        from surefoot.cards import ReleaseCard
-
-        echo(json.dumps(ReleaseCard.model_json_schema(), indent=1))
+        echo(json.dumps(cards.ReleaseCard.model_json_schema(), indent=1))

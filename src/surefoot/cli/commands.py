@@ -18,8 +18,8 @@ inspect | inspect:Inspect | Show what a file contains and which steps look wrong
 segment | import_export:SegmentTraces | Cut traces into steps again.
 sample | sample:Sample | Sample solutions from a policy and grade their answers.
 label |  | Label the steps of traces.
-label mc | label.rollouts:MonteCarlo | By Monte Carlo rollouts (Math-Shepherd, OmegaPRM).
-label tree | label.rollouts:Tree | By tree search on each problem (OmegaPRM).
+label mc | label.models:MonteCarlo | By Monte Carlo rollouts (Math-Shepherd, OmegaPRM).
+label tree | label.models:Tree | By tree search on each problem (OmegaPRM).
 label judge | label.models:Judge | By a language model (LLM as a judge).
 label verify | label.rules:Verify | By rule: equations, programs, tool calls, your own.
 label mutants | label.rules:Mutants | Make programs with one known fault each.
@@ -41,18 +41,18 @@ score | score:Score | Score one solution or a file of traces with a reward model
 execute | execute:Execute | Run programs on their visible tests.
 select | select:Select | Choose one trace per problem and report accuracy against N.
 search |  | Search for solutions, guided by step scores.
-search best-of-n | search.methods:BestOfN | Best of N sampled solutions.
-search majority | search.methods:SearchMajority | Most frequent answer (self-consistency).
-search beam | search.methods:Beam | Beam search over steps.
-search dvts | search.methods:Dvts | Diverse verifier tree search.
-search rebase | search.methods:REBASE | REBASE: share samples by value.
-search particle | search.methods:Particle | Particle filter over steps.
-search mcts | search.methods:Mcts | Monte Carlo tree search.
-search resample | search.methods:Resample | Resample steps whose score is too low.
-search revise | search.methods:SearchRevise | Revise a solution until no step looks wrong.
-search optimal | search.plan:Optimal | Choose the search by predicted difficulty.
-search plan | search.plan:FindPlan | Find the best search for each level of difficulty.
-search draw | search.methods:Draw | Draw the search tree of one problem.
+search best-of-n | search:BestOfN | Best of N sampled solutions.
+search majority | search:SearchMajority | Most frequent answer (self-consistency).
+search beam | search:Beam | Beam search over steps.
+search dvts | search:Dvts | Diverse verifier tree search.
+search rebase | search:REBASE | REBASE: share samples by value.
+search particle | search:Particle | Particle filter over steps.
+search mcts | search:Mcts | Monte Carlo tree search.
+search resample | search:Resample | Resample steps whose score is too low.
+search revise | search:SearchRevise | Revise a solution until no step looks wrong.
+search optimal | search:Optimal | Choose the search by predicted difficulty.
+search plan | search:FindPlan | Find the best search for each level of difficulty.
+search draw | search:Draw | Draw the search tree of one problem.
 evaluate |  | Measure labels and scorers.
 evaluate labels | evaluate.labels:EvaluateLabels | Accuracy, agreement and cost of labels.
 evaluate processbench | evaluate.benchmarks:EvaluateProcessBench | ProcessBench: first error.
@@ -97,11 +97,11 @@ serve keys revoke | serve:RevokeKey | Revoke a key.
 serve users |  | Manage the accounts of the web pages.
 serve users add | serve:AddUser | Create an account.
 serve prune | serve:Prune | Delete old answers.
-serve sessions | serve_sessions:Sessions | Export recorded sessions as traces and scores.
+serve sessions | serve:Sessions | Export recorded sessions as traces and scores.
 lab |  | Train the small models of the lab.
-lab organism | lab:Organism | A policy whose true cause is known, to test faithfulness tests on.
-doctor | doctor:Doctor | Show what an OpenAI-compatible server can do.
-serve-config | serve_config:ServeConfig | Print the vLLM or SGLang command for a reward model.
+lab organism | quickstart:Organism | A policy whose true cause is known, to test faithfulness tests on.
+doctor | servers:Doctor | Show what an OpenAI-compatible server can do.
+serve-config | servers:ServeConfig | Print the vLLM or SGLang command for a reward model.
 """
 
 _ROWS = {path: (name, text) for path, name, text in (row.split(" | ") for row in _TABLE.strip().split("\n"))}

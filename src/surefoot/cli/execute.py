@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import Field
 
@@ -15,14 +15,13 @@ from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import note
 from surefoot.errors import LabelError
 from surefoot.io import write_records
-from surefoot.labelling.behaviour import INPUTS, Errors
+from surefoot.labelling import observe_programs
+from surefoot.labelling.behaviour import INPUTS, Behaviour, Errors
+from surefoot.labelling.verifiers.programs import grade_traces
 from surefoot.protocols import ProblemTrace
 from surefoot.records import StepScores, Trace
-from surefoot.work import Job
-
-if TYPE_CHECKING:
-    from surefoot.labelling.behaviour import Behaviour
-    from surefoot.sandbox import Sandbox
+from surefoot.sandbox import Sandbox, open_sandbox
+from surefoot.work import Job, Pieces, map_resumable
 
 SCORER = "visible-tests"
 
@@ -53,9 +52,6 @@ class Execute(Command):
     sandbox: o.SandboxName = "bubblewrap"
 
     def run(self) -> None:
-        from surefoot.sandbox import open_sandbox
-        from surefoot.work import Pieces, map_resumable
-
         if self.scores and self.out == "-":
             raise LabelError("--scores is written from the file of traces; give --out a file, too")
         items = pair(self.problems, self.traces)
@@ -82,9 +78,6 @@ class Execute(Command):
         outcome.require_complete()
 
     def _executed(self, sandbox: Sandbox, items: Sequence[ProblemTrace]) -> list[Trace]:
-        from surefoot.labelling import observe_programs
-        from surefoot.labelling.verifiers.programs import grade_traces
-
         behaviours = observe_programs(sandbox, items, inputs=self.inputs, seed=self.seed)
         graded = grade_traces(sandbox, items) if self.grade else [None] * len(items)
         return [

@@ -8,24 +8,28 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from surefoot import guard as g
 from surefoot.cli import options as o
 from surefoot.cli.runs import labelled, read_table
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo, echo_table
 from surefoot.errors import RunError
+from surefoot.evaluation import StoredScores
+from surefoot.guard.mcp import McpProxy, run_proxy
 from surefoot.guard.records import Channel, GuardSettings
+from surefoot.guard.replay import replay_policy
+from surefoot.guard.view import call_steps, viewed_trace
 from surefoot.io import write_json
+from surefoot.labelling import ToolCallVerifier, ToolPolicy
 from surefoot.labels import LabelRule, binary_labels
 from surefoot.policies.devices import Loading
 from surefoot.protocols import ProblemTrace, StepScorer, StepVerifier
 from surefoot.records import Problem, StepLabel, StepScores, Trace
-
-if TYPE_CHECKING:
-    from surefoot.guard import RunScores, ThresholdFit
+from surefoot.scores import checked_scores
 
 _PIECE = 200
 """Traces that are scored at once."""
@@ -38,8 +42,6 @@ _GUARD = OptionGroup(title="Guard", common=("threshold",), omit=GUARD_LIMITS)
 @contextmanager
 def open_rules(names: Sequence[str], policy: str | None) -> Iterator[tuple[StepVerifier, ...]]:
     """A guard's rules; ``policy`` is the file of ``tool-calls``."""
-    from surefoot.labelling import ToolCallVerifier, ToolPolicy
-
     if not names:
         yield ()
         return
@@ -77,21 +79,18 @@ class Mcp(Command):
         return self
 
     def run(self) -> None:
-        from surefoot.guard import Guard, GuardDecision
-        from surefoot.guard.mcp import McpProxy, run_proxy
-
         with (
             open_rules(self.rules, self.policy) as verifiers,
             self.reward_model.open(self.loading) as scorer,
             self.decisions.open("a", encoding="utf-8") if self.decisions else nullcontext() as log,
         ):
 
-            def note(decision: GuardDecision) -> None:
+            def note(decision: g.GuardDecision) -> None:
                 if log is not None:
                     log.write(f"{decision.model_dump_json()}\n")
                     log.flush()
 
-            guard = Guard(self.guard, verifiers=verifiers, scorer=scorer)
+            guard = g.Guard(self.guard, verifiers=verifiers, scorer=scorer)
             try:
                 status = asyncio.run(run_proxy(McpProxy(guard, on_decision=note), self.server))
             finally:
@@ -144,20 +143,14 @@ class Fit(Command):
         return self
 
     def run(self) -> None:
-        from surefoot.guard import fit_threshold
-
-        fit = fit_threshold(self._runs(), self.max_false_blocks, unit=self.unit, seed=self.seed)
+        fit = g.fit_threshold(self._runs(), self.max_false_blocks, unit=self.unit, seed=self.seed)
         seen: tuple[Channel, ...] = self.monitor_sees if self.scores is None else ("reasoning", "results")
         for line in _summary(fit, seen):
             echo(line)
         if self.out is not None:
             write_json(self.out, {**asdict(fit), "monitor_sees": seen})
 
-    def _runs(self) -> list[RunScores]:
-        from surefoot.guard import RunScores
-        from surefoot.guard.view import call_steps, viewed_trace
-        from surefoot.scores import checked_scores
-
+    def _runs(self) -> list[g.RunScores]:
         problems, traces = read_table(self.problems, Problem), read_table(self.traces, Trace)
         good_if = self.good or ("labelled" if self.labels else "successful")
         labels: Sequence[StepLabel] = read_table(self.labels, StepLabel) if self.labels else ()
@@ -181,15 +174,13 @@ class Fit(Command):
                         truth = True if labels_of[step].good is None and whole_run else labels_of[step].good
                         calls[truth].append(scores.scores[viewed_steps[call]])
                     good, bad = tuple(calls[True]), tuple(calls[False])
-                    runs.append(RunScores(problem=item.problem.id, good=good, bad=bad))
+                    runs.append(g.RunScores(problem=item.problem.id, good=good, bad=bad))
         if not any(run.good for run in runs):
             raise RunError(f"no call counts as good with --good {good_if}; give --labels, or --good all")
         return runs
 
     @contextmanager
     def _scorer(self) -> Iterator[StepScorer]:
-        from surefoot.evaluation import StoredScores
-
         if self.scores is not None:
             yield StoredScores(read_table(self.scores, StepScores))
             return
@@ -198,7 +189,7 @@ class Fit(Command):
                 yield scorer
 
 
-def _summary(fit: ThresholdFit, seen: Sequence[Channel]) -> Iterator[str]:
+def _summary(fit: g.ThresholdFit, seen: Sequence[Channel]) -> Iterator[str]:
     """Lines for the terminal."""
     share = f"{fit.max_false_blocks:.1%} of good {fit.unit}s"
     yield f"threshold {fit.threshold:.4g} blocks at most {share} ({fit.problems} problems, {fit.runs} runs)"
@@ -230,9 +221,6 @@ class CheckPolicy(Command):
     """JSON file with all counts, and each call that is not released."""
 
     def run(self) -> None:
-        from surefoot.guard.replay import replay_policy
-        from surefoot.labelling import ToolPolicy
-
         policy, runs = ToolPolicy.of_file(self.policy), read_table(self.runs, Trace)
         if tools := {tool.name: tool for run in runs for tool in run.tools}:
             try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
+from surefoot import lab, rl, training
 from surefoot.cli import options as o
 from surefoot.cli.audit.faithfulness import AUDIT, TrainingAudit
 from surefoot.cli.rl import open_task
@@ -17,19 +18,18 @@ from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import note
 from surefoot.errors import RunError
 from surefoot.io import Run
+from surefoot.labelling.expert import expert_traces
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Policy, Sampling
 from surefoot.records import Problem, Trace
 from surefoot.rl.channels import RewardChannels
 from surefoot.rl.config import ExpertIterationConfig, ImitationConfig
+from surefoot.segment import visible_part
 from surefoot.work import progress_bars
 
 if TYPE_CHECKING:
-    from surefoot.rl.imitation import Expert
-    from surefoot.rl.rollouts import Task
     from surefoot.rl.rounds import Progress, RoundRow
-    from surefoot.training.sft import Demonstration
 
 EXACT = "lab-exact"
 """Name of the solver of the lab's world that makes no error."""
@@ -74,7 +74,7 @@ class RoundsCommand(Command):
     def train(
         self,
         judge: o.JudgeSettings,
-        work: Callable[[Run, Task, Progress], list[RoundRow]],
+        work: Callable[[Run, rl.Task, Progress], list[RoundRow]],
         max_tokens: int,
     ) -> None:
         """Run ``work`` in the run directory, and report its rounds."""
@@ -114,10 +114,8 @@ class ExpertSettings(o.PolicySettings):
 
     def policy(self, loading: Loading) -> Policy:
         """The expert."""
-        from surefoot.lab.solver import NoisySolver
-
         if self.name == EXACT and not self.base_url:
-            return NoisySolver(error_rate=0.0, name=EXACT)
+            return lab.NoisySolver(error_rate=0.0, name=EXACT)
         return self.open(chat=self.chat, loading=loading)
 
 
@@ -153,10 +151,8 @@ class Imitate(RoundsCommand):
         return self
 
     def run(self) -> None:
-        from surefoot.rl.imitation import imitate
-
-        def work(run: Run, task: Task, progress: Progress) -> list[RoundRow]:
-            return imitate(
+        def work(run: Run, task: rl.Task, progress: Progress) -> list[RoundRow]:
+            return rl.imitate(
                 run,
                 o.lab_policy(self.policy),
                 task,
@@ -171,12 +167,10 @@ class Imitate(RoundsCommand):
         judge = o.JudgeSettings(sandbox=self.sandbox)
         self.train(judge, work, self.rounds.max_tokens)
 
-    def _expert(self) -> Expert | None:
-        from surefoot.rl.imitation import Expert
-
+    def _expert(self) -> rl.Expert | None:
         if self.expert.name is None:
             return None
-        return Expert(
+        return rl.Expert(
             policy=self.expert.policy(self.loading),
             prompt=PromptFormat(template=self.prompt.template, chat=self.expert.chat),
             sampling=Sampling(
@@ -186,28 +180,26 @@ class Imitate(RoundsCommand):
             ),
         )
 
-    def _demonstrations(self, problems: Sequence[Problem]) -> list[Demonstration]:
+    def _demonstrations(self, problems: Sequence[Problem]) -> list[training.Demonstration]:
         """What is cloned of the files; the rest is counted on standard error."""
         if self.traces is None:
             return []
-        from surefoot.labelling.expert import expert_traces
-        from surefoot.segment import visible_part
-        from surefoot.training.sft import demonstrate, good_steps
-
         traces = read_table(self.traces, Trace)
         if self.labels:
             items = labelled(problems, traces, self.labels)
-            good = [good_steps(item, threshold=self.threshold) for item in items]
+            good = [training.good_steps(item, threshold=self.threshold) for item in items]
             if not self.grade_reasoning:
                 good = [g.intersection(visible_part(i.trace).steps) for g, i in zip(good, items, strict=True)]
-            cloned = [demonstrate(item.trace, steps) for item, steps in zip(items, good, strict=True)]
+            cloned = [
+                training.demonstrate(item.trace, steps) for item, steps in zip(items, good, strict=True)
+            ]
             if bare := sum(not item.steps for item in cloned):
                 note(f"{bare} traces left out: none of their steps is labelled good")
             return [item for item in cloned if item.steps]
         by_problem, left_out = expert_traces(item.trace for item in pair(problems, traces))
         for reason, count in left_out.items():
             note(f"{count} traces left out: {reason}")
-        return [demonstrate(trace) for of_problem in by_problem.values() for trace in of_problem]
+        return [training.demonstrate(trace) for of_problem in by_problem.values() for trace in of_problem]
 
 
 class ExpertIteration(RoundsCommand):
@@ -239,11 +231,9 @@ class ExpertIteration(RoundsCommand):
         return settings
 
     def run(self) -> None:
-        from surefoot.rl.rounds import iterate
-
-        def work(run: Run, task: Task, progress: Progress) -> list[RoundRow]:
+        def work(run: Run, task: rl.Task, progress: Progress) -> list[RoundRow]:
             start = o.lab_policy(self.policy)
-            return iterate(run, start, task, self.rounds, progress, loading=self.loading)
+            return rl.iterate(run, start, task, self.rounds, progress, loading=self.loading)
 
         self.train(self.judge, work, self.rounds.max_tokens)
 

@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
+import hashlib
 import mimetypes
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
+from surefoot.answers import Grader, Solution
 from surefoot.cli import options as o
 from surefoot.cli.parser import FILE_ENDINGS
 from surefoot.cli.runs import RecordFiles, labelled, read_table
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import note
 from surefoot.errors import RecordError, RunError
-from surefoot.formats import ImportSettings
+from surefoot.formats import (
+    FORMATS,
+    ImportContext,
+    ImportSettings,
+    detect_format,
+    export_results,
+    import_traces,
+    results_of,
+    write_labelled,
+)
 from surefoot.io import ReadReport, atomic_file, write_records
 from surefoot.io.tables import Seen
 from surefoot.labels import Neutral
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace
+from surefoot.segment import cut_trace
 from surefoot.segment.traces import Granularity
-
-if TYPE_CHECKING:
-    from surefoot.answers import Grader
 
 Cut = Annotated[
     o.Segment | None,
@@ -88,8 +97,6 @@ class Import(Command):
         return [self.out / f"{name}.jsonl" for name in ("problems", "traces", "labels")]
 
     def run(self) -> None:
-        from surefoot.formats import FORMATS, ImportContext, detect_format, import_traces
-
         name = self.reader or detect_format(self.source, self.columns)
         is_log = name not in FORMATS or FORMATS[name].read_log is not None
         if not is_log and (self.segment or self.granularity != "part"):
@@ -152,8 +159,6 @@ class Import(Command):
 
     def _store_attachment(self, content: bytes, media_type: str) -> str:
         """Store an attachment under its hash; returns its path relative to the records."""
-        import hashlib
-
         name = hashlib.sha256(content).hexdigest() + (mimetypes.guess_extension(media_type) or "")
         path = self.out / "attachments" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -171,9 +176,6 @@ def cut_and_graded(
     granularity: Granularity = "part",
 ) -> Trace:
     """The trace with steps, and with answer and outcome if the file does not have them."""
-    from surefoot.answers import Solution
-    from surefoot.segment import cut_trace
-
     trace = trace if trace.steps else cut_trace(trace, segment, granularity)
     reference = problem.answer if problem else None
     if trace.answer is not None or (reference is None and trace.text is None):
@@ -201,8 +203,6 @@ class SegmentTraces(Command):
     granularity: Grain = "part"
 
     def run(self) -> None:
-        from surefoot.segment import cut_trace
-
         steps, stepless, cut_by = 0, 0, None
         traces = read_table(self.traces, Trace)
 
@@ -272,8 +272,6 @@ class Export(Command):
             self._write_format(self.to)
 
     def _write_back(self) -> None:
-        from surefoot.formats import export_results, results_of
-
         if self.labels is None and self.scores is None:
             raise RecordError("nothing to write back: give --labels, --scores or both")
         results = results_of(
@@ -302,8 +300,6 @@ class Export(Command):
         note(f"{self.out}: " + ", ".join(f"{len(table)} {name}" for name, table in tables.items()))
 
     def _write_format(self, name: str) -> None:
-        from surefoot.formats import write_labelled
-
         paths = {kind: self._record_file(kind) for kind in ("problems", "traces", "labels")}
         for kind, path in paths.items():
             if path is None:

@@ -9,23 +9,31 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import mkdtemp
 from textwrap import fill
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import Field
 
+from surefoot.answers import Grader
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo, note
 from surefoot.errors import RunError
-from surefoot.formats import ImportSettings
+from surefoot.evaluation.inspection import CHECKS, Inspection, Readable, inspect_traces
+from surefoot.formats import (
+    FORMATS,
+    RECORDS,
+    ImportContext,
+    ImportedTrace,
+    ImportSettings,
+    detect_format,
+    import_traces,
+)
+from surefoot.formats.rows import raw_rows
 from surefoot.io import ReadReport, read_records, write_json
 from surefoot.io.sources import files_of
+from surefoot.labelling.verifiers.tool_calls import TOOL_RULES
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace
-
-if TYPE_CHECKING:
-    from surefoot.answers import Grader
-    from surefoot.evaluation.inspection import Inspection, Readable
-    from surefoot.formats import ImportContext
+from surefoot.segment import cut_trace
 
 _SHOW_S = 5.0
 """Seconds between two lines of progress."""
@@ -62,9 +70,6 @@ class Inspect(Command):
     """File for the whole result: `.json`, or `.html` for a page."""
 
     def run(self) -> None:
-        from surefoot.evaluation.inspection import inspect_traces
-        from surefoot.formats import ImportContext, detect_format
-
         if self.out is not None and self.out.suffix not in (".json", ".html"):
             raise RunError(f"--out {self.out}: the ending must be .json or .html")
         names = {file: self.reader or detect_format(file, self.columns) for file in self.files}
@@ -106,7 +111,6 @@ class Inspect(Command):
 
     def _read(self, names: Mapping[str, str], context: ImportContext, grader: Grader) -> Iterator[Readable]:
         from surefoot.cli.import_export import cut_and_graded
-        from surefoot.formats import FORMATS, RECORDS, ImportedTrace, import_traces
 
         for file, name in names.items():
             if name == RECORDS:
@@ -123,8 +127,6 @@ class Inspect(Command):
 
 def _record_class(file: Path) -> type[Record]:
     """The class of a file's records, from its first row."""
-    from surefoot.formats.rows import raw_rows
-
     row = next((row for _, row in raw_rows(file) if isinstance(row, dict)), {})
     fields: dict[str, type[Record]] = {"scores": StepScores, "step": StepLabel, "problem_id": Trace}
     return next((kind for name, kind in fields.items() if name in row), Problem)
@@ -132,9 +134,6 @@ def _record_class(file: Path) -> type[Record]:
 
 def _records(file: Path, context: ImportContext) -> Iterator[Readable]:
     """Records of this package, of one class per file."""
-    from surefoot.formats import ImportedTrace
-    from surefoot.segment import cut_trace
-
     for item in read_records(file, _record_class(file), report=context.report):
         if isinstance(item, StepScores):
             yield item
@@ -148,8 +147,6 @@ def _records(file: Path, context: ImportContext) -> Iterator[Readable]:
 
 def _print(inspection: Inspection, formats: Mapping[str, str]) -> None:
     """The result as plain text, at most 80 columns wide; ``formats`` by file."""
-    from surefoot.evaluation.inspection import CHECKS
-
     echo("\nContents")
     for name, count in inspection.contents.items():
         _line(f"{count:>9,}  {name}")
@@ -188,9 +185,6 @@ def _line(text: str, *, first: int = 2, further: int = 4) -> None:
 
 def _next(inspection: Inspection, formats: Mapping[str, str]) -> Iterator[str]:
     """The commands that make sense with these contents."""
-    from surefoot.formats import RECORDS
-    from surefoot.labelling.verifiers.tool_calls import TOOL_RULES
-
     paths: dict[type[Record], str] = {
         Problem: "runs/problems.jsonl", Trace: "runs/traces.jsonl", StepLabel: "runs/labels.jsonl"
     }  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -18,22 +18,24 @@ from pydantic import (
     model_validator,
 )
 
-from surefoot.answers import AnswerStyle
+from surefoot import models
+from surefoot.answers import AnswerChecker, AnswerStyle, Grader
 from surefoot.cli.settings import Flag, OptionGroup, fill
 from surefoot.cli.terminal import note
 from surefoot.errors import CheckpointError, RunError, SandboxError
+from surefoot.io.hub import is_hub_name
+from surefoot.lab.checkpoints import TRUNK, shipped_policy
+from surefoot.labelling.verifier import VerifierLabeller, open_verifier
 from surefoot.labels import Neutral
+from surefoot.policies import capabilities_of, load_policy
+from surefoot.policies.capabilities import CapabilityName
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.protocols import Policy, StepScorer, StepVerifier
+from surefoot.sandbox.containers import check_sandbox_name
 from surefoot.scores import TraceRule
+from surefoot.segment import segmenter
+from surefoot.work import Engine, Processes, RayEngine
 from surefoot.work.cost import Rates
-
-if TYPE_CHECKING:
-    from surefoot.answers import Grader
-    from surefoot.labelling.verifier import VerifierLabeller
-    from surefoot.models.kinds.verifier_format import VerifierFormat
-    from surefoot.policies.capabilities import CapabilityName
-    from surefoot.work import Engine
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -42,15 +44,11 @@ INPUT = Flag(transient=True, common=True, file=True)
 
 
 def _segmenter(name: str) -> str:
-    from surefoot.segment import segmenter
-
     segmenter(name)  # raises ValueError
     return name
 
 
 def _sandbox(name: str) -> str:
-    from surefoot.sandbox.containers import check_sandbox_name
-
     try:
         check_sandbox_name(name)
     except SandboxError as error:
@@ -250,8 +248,6 @@ class PolicySettings(SettingsGroup):
 
     def open(self, *, chat: bool, loading: Loading, extra_body: dict[str, Any] | None = None) -> Policy:
         """The policy; ``extra_body`` goes into every request to a server. Raises ``PolicyError``."""
-        from surefoot.policies import load_policy
-
         if self.name == "shop" and not self.base_url:
             from surefoot.lab.shop import ShopAgent
 
@@ -264,8 +260,6 @@ class PolicySettings(SettingsGroup):
         self, policy: Policy, needs: CapabilityName, instead: str, *, accept_unknown: bool = False
     ) -> None:
         """Raise ``PolicyError`` for a server without a capability; ``instead`` names an alternative."""
-        from surefoot.policies import capabilities_of
-
         where = " ".join(self.base_url)
         capabilities_of(policy).require(needs, where, instead, accept_unknown=accept_unknown)
 
@@ -283,8 +277,6 @@ class GradingSettings(SettingsGroup):
     @contextmanager
     def open(self) -> Iterator[Grader]:
         """The grader; at the end it says what could not be compared."""
-        from surefoot.answers import AnswerChecker, Grader
-
         with AnswerChecker(self.equality) as checker:
             yield Grader(checker=checker, styles=self.extract)
             for reason, count in checker.failures.items():
@@ -348,8 +340,6 @@ def open_verifiers(
 
     Those that run programs do so in ``sandbox``.
     """
-    from surefoot.labelling.verifier import VerifierLabeller, open_verifier
-
     with ExitStack() as stack:
         opened = [
             opened_before.get(name) or open_verifier(name, sandbox=sandbox) for name in dict.fromkeys(names)
@@ -362,8 +352,6 @@ def open_verifiers(
 
 def open_engine(name: str, workers: int, loading: Loading = LOADING) -> Engine | None:
     """The engine that does the work; ``None`` = this process."""
-    from surefoot.work import Processes, RayEngine
-
     if name == "ray":
         on_gpu = loading.device.startswith("cuda") or loading.device_map is not None
         return RayEngine(workers, gpus=float(on_gpu))
@@ -372,8 +360,6 @@ def open_engine(name: str, workers: int, loading: Loading = LOADING) -> Engine |
 
 def require_checkpoints(names: Sequence[str]) -> None:
     """Raise ``CheckpointError`` for a directory that does not exist, before torch is imported."""
-    from surefoot.io.hub import is_hub_name
-
     for name in names:
         # the shipped PRM, a URL, a training-free score of a model, a hub name
         is_named = name == "lab" or ":" in name or is_hub_name(name)
@@ -388,15 +374,11 @@ def one_or_all(names: Sequence[str]) -> str | Sequence[str]:
 
 def lab_policy(name: str) -> str | Path:
     """Directory of a policy of the lab, else the name itself. Raises ``PolicyError``."""
-    from surefoot.lab.checkpoints import shipped_policy
-
     return shipped_policy(name)
 
 
 def lab_trunk(name: str) -> str | Path:
     """Directory of the lab's trunk for ``lab``, else the name itself."""
-    from surefoot.lab.checkpoints import TRUNK
-
     return TRUNK if name == "lab" else name
 
 
@@ -407,11 +389,9 @@ VerifierFormatFile = Annotated[
 ]
 
 
-def verifier_format(path: Path | None) -> VerifierFormat:
+def verifier_format(path: Path | None) -> models.VerifierFormat:
     """The texts in the file of ``--format``, by default ThinkPRM's. Raises ``RunError``."""
-    from surefoot.models.kinds.verifier_format import VerifierFormat
-
-    return VerifierFormat() if path is None else settings_file("--format", path, VerifierFormat)
+    return models.VerifierFormat() if path is None else settings_file("--format", path, models.VerifierFormat)
 
 
 def settings_file(option: str, path: str | Path, kind: type[M]) -> M:

@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
+from surefoot import lab, models
+from surefoot import rl as r
 from surefoot.cli import options as o
 from surefoot.cli.audit.faithfulness import AUDIT, TrainingAudit
 from surefoot.cli.runs import input_files, is_held_out, open_run, origin_of, read_table
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo_wrapped, note
 from surefoot.errors import RunError
+from surefoot.evaluation.frame import Origin
+from surefoot.evaluation.report import Section
+from surefoot.io import Run
+from surefoot.policies import load_environment
 from surefoot.policies.devices import FLOAT32, Loading
+from surefoot.policies.openai import OpenAIPolicy
 from surefoot.policies.prompts import PromptFormat
+from surefoot.policies.servers import list_models
 from surefoot.records import Problem
 from surefoot.rl.config import NOT_DECISIVE, RLConfig
 from surefoot.scores import Aggregator
+from surefoot.segment import segmenter
 from surefoot.work import progress_bars
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from surefoot.evaluation.report import Section
-    from surefoot.io import Run
     from surefoot.rl.log import RLLog, UpdateRow
-    from surefoot.rl.rollouts import Server, Task
 
 _LAB_PROBLEMS, _LAB_HELD_OUT, _LAB_SEED = 2_000, 300, 1_000_000
 
@@ -41,14 +45,11 @@ def open_task(
     judge: o.JudgeSettings,
     loading: Loading,
     **fields: Any,
-) -> Iterator[Task]:
+) -> Iterator[r.Task]:
     """What ``command`` trains on, with judge, grader and verifiers open; these run programs in a sandbox."""
-    from surefoot.rl.rollouts import Task
-    from surefoot.segment import segmenter
-
     gold = o.open_verifiers(command.gold, sandbox=judge.sandbox)
     with ExitStack() as stack:
-        yield Task(
+        yield r.Task(
             problems=problems,
             held_out=held_out,
             segmenter=segmenter(command.segment),
@@ -172,9 +173,6 @@ class RL(Command):
 
     def run(self) -> None:
         input_files(self)  # before torch is imported, which takes seconds: a file may be missing
-        from surefoot.models.engine.causal import load_causal
-        from surefoot.rl.loop import train_policy
-
         with (
             self.task() as task,
             open_run(self) as run,
@@ -186,12 +184,12 @@ class RL(Command):
                 self._audit(run, task)
                 return
             start = o.lab_policy(self.policy)
-            model, tokenizer = load_causal(start, self.loading)
+            model, tokenizer = models.load_causal(start, self.loading)
 
             def show(done: int, total: int, _row: UpdateRow) -> None:
                 progress("rl", done, total)
 
-            log = train_policy(
+            log = r.train_policy(
                 model, tokenizer, task, self.rl, self.out, server=self._server(), progress=show
             )
             if run is not None:
@@ -209,16 +207,14 @@ class RL(Command):
                 run.finish("rl", done)
                 _report(self.out, log)
 
-    def _audit(self, run: Run, task: Task) -> Section | None:
+    def _audit(self, run: Run, task: r.Task) -> Section | None:
         """The audit before and after training, if it is asked for."""
         if self.audit.name is None:
             return None
         return self.audit.compare(self, run, task.held_out, self.rl.max_tokens)
 
-    def task(self) -> AbstractContextManager[Task]:
+    def task(self) -> AbstractContextManager[r.Task]:
         """What is learned. Raises ``RunError``."""
-        from surefoot.policies import load_environment
-
         environment = load_environment(self.environment) if self.environment else None
         if environment is not None and environment().tools and not self.base_url:
             raise RunError(
@@ -238,12 +234,10 @@ class RL(Command):
 
     def _problems(self) -> tuple[list[Problem], Sequence[Problem]]:
         """Problems to train on, and held-out ones."""
-        from surefoot.lab.world import generate_problems
-
         separate = read_table(self.held_out, Problem) if self.held_out else []
         if self.problems == "lab":
-            held_out = separate or generate_problems(_LAB_HELD_OUT, seed=_LAB_SEED)
-            return generate_problems(_LAB_PROBLEMS, seed=self.rl.seed, exclude=held_out), held_out
+            held_out = separate or lab.generate_problems(_LAB_HELD_OUT, seed=_LAB_SEED)
+            return lab.generate_problems(_LAB_PROBLEMS, seed=self.rl.seed, exclude=held_out), held_out
         problems = read_table(self.problems, Problem)
         if separate:
             held_out_ids = {problem.id for problem in separate}
@@ -260,13 +254,8 @@ class RL(Command):
             )
         return sides
 
-    def _server(self) -> Server | None:
+    def _server(self) -> r.Server | None:
         """The servers that write the rollouts, if there are any."""
-        from surefoot.policies.openai import OpenAIPolicy
-        from surefoot.policies.servers import list_models
-        from surefoot.rl.rollouts import Server
-        from surefoot.rl.server_weights import ServerWeights
-
         if not self.base_url or self.server_model is None:
             return None
         for url in self.base_url:
@@ -279,8 +268,8 @@ class RL(Command):
             concurrency=self.concurrency,
             timeout_s=self.timeout,
         )
-        publisher = ServerWeights(model=self.server_model, base_url=self.base_url)
-        return Server(policy=policy, publisher=publisher)
+        publisher = r.ServerWeights(model=self.server_model, base_url=self.base_url)
+        return r.Server(policy=policy, publisher=publisher)
 
 
 def _report_finished(out: Path, result: dict[str, Any], updates: int) -> None:
@@ -295,7 +284,6 @@ def _report_finished(out: Path, result: dict[str, Any], updates: int) -> None:
 
 def _report(out: Path, log: RLLog) -> None:
     """The first screen of the report, on standard error."""
-    from surefoot.evaluation.frame import Origin
     from surefoot.rl.report import first_screen
 
     for line in first_screen(log, Origin()).lines():

@@ -8,27 +8,33 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
+
+from pydantic import ValidationError
 
 from surefoot.cli.options import JudgeSettings, lab_policy, lab_trunk, open_engine
 from surefoot.cli.settings import Command, command_line, options_of
 from surefoot.cli.terminal import echo, echo_table, echo_wrapped, note, note_count
 from surefoot.errors import RecordError, RunError, SurefootError
+from surefoot.evaluation.frame import FirstScreen, Origin
+from surefoot.evaluation.report import Table
+from surefoot.formats import RECORDS, ImportContext, ImportSettings, detect_format, import_traces
 from surefoot.io import ReadReport, Run, read_records
 from surefoot.io.files import RecordWriter, needs, record_writer
-from surefoot.io.joins import Joined, JoinedTraces, LabelledTraces
+from surefoot.io.joins import Joined, JoinedTraces, LabelledTraces, join_traces
 from surefoot.io.lineage import model_hashes, portable, write_outputs
 from surefoot.io.runs import make_manifest
 from surefoot.io.sources import ENDINGS, files_of, names_files, shown
 from surefoot.io.tables import RecordTable, open_table
 from surefoot.policies.devices import LOADING
+from surefoot.policies.openai import OpenAIPolicy
 from surefoot.records import Problem, Record, StepLabel, Trace, Usage, content_id
-
-if TYPE_CHECKING:
-    from surefoot.evaluation.frame import FirstScreen, Origin
-    from surefoot.evaluation.report import Table
-    from surefoot.work import Job, MapResult, Rates
+from surefoot.segment import cut_trace
+from surefoot.stats import format_cell
+from surefoot.work import Here, Job, MapResult, Pieces, Rates, map_resumable
+from surefoot.work.cost import predict_hours
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
@@ -39,8 +45,6 @@ CHARACTERS_PER_TOKEN = 3.5
 
 def print_report(first: FirstScreen, parts: Iterable[str | Table]) -> None:
     """Print the first screen of a report, then paragraphs and tables."""
-    from surefoot.stats import format_cell
-
     for line in first.lines():
         echo_wrapped(line, indent="  ")
     for part in parts:
@@ -53,9 +57,6 @@ def print_report(first: FirstScreen, parts: Iterable[str | Table]) -> None:
 
 def origin_of(command: Command, json_name: str) -> Origin:
     """Header of a report: the files and models that the options name, the command, and the day."""
-    from datetime import UTC, datetime
-
-    from surefoot.evaluation.frame import Origin
 
     def named(*options: str) -> str:
         values = [value for option in options if (value := getattr(command, option, None))]
@@ -73,15 +74,11 @@ def origin_of(command: Command, json_name: str) -> Origin:
 
 def connections(policy: object) -> Callable[[], AbstractAsyncContextManager[object]]:
     """A context that keeps a server's connections open; an empty one for a policy in this process."""
-    from surefoot.policies.openai import OpenAIPolicy
-
     return policy.connected if isinstance(policy, OpenAIPolicy) else nullcontext
 
 
 def server_facts(policy: object) -> dict[str, Any]:
     """What the manifest says of a policy's server, if it was probed."""
-    from surefoot.policies.openai import OpenAIPolicy
-
     probed = policy.probed if isinstance(policy, OpenAIPolicy) else None
     return {} if probed is None else {"server": probed.model_dump()}
 
@@ -89,8 +86,6 @@ def server_facts(policy: object) -> dict[str, Any]:
 @contextmanager
 def checked_options() -> Iterator[None]:
     """Convert the error of an invalid setting to ``RunError``, naming the option."""
-    from pydantic import ValidationError
-
     try:
         yield
     except ValidationError as error:
@@ -136,8 +131,6 @@ def read_table(path: str, record: type[R]) -> RecordTable[R]:
 
 def _imported(path: str, record: type[R]) -> RecordTable[R] | None:
     """Problems or traces of a file in another form; ``None`` if it has none, or they are not asked for."""
-    from surefoot.formats import RECORDS, ImportContext, ImportSettings, detect_format, import_traces
-
     if record not in (Problem, Trace):
         return None
     notes: list[str] = []
@@ -167,9 +160,6 @@ def pair(problems: str | Sequence[Problem], traces: str | Sequence[Trace]) -> Jo
     Traces without steps are cut as ``segment_trace`` does by default. Empty traces and traces without a
     problem are skipped and counted on standard error. Raises ``RecordError`` if no trace remains.
     """
-    from surefoot.io.joins import join_traces
-    from surefoot.segment import cut_trace
-
     problems, traces = as_table(problems, Problem), as_table(traces, Trace)
     items, left_out = join_traces(problems, traces, cut_trace)
     note_count(
@@ -380,8 +370,6 @@ def map_pieces(
     piece of work is ``size`` items. With a policy behind a server it is one item, or the neighbouring traces
     of one problem, which share rollouts, and many pieces run concurrently.
     """
-    from surefoot.work import Here, Pieces, map_resumable
-
     policy = getattr(command, "policy", None)
     server = policy is not None and bool(policy.base_url)
     if policy is not None and server:
@@ -429,8 +417,6 @@ def predict_usage(
 
 def say_prediction(what: str, usage: Usage, rates: Rates) -> None:
     """Show the tokens of ``what``, and the hours if the rates were given."""
-    from surefoot.work.cost import predict_hours
-
     written = f", at most {usage.completion_tokens:,} written" if usage.completion_tokens else ""
     echo(
         f"{what}: about {usage.prompt_tokens:,} tokens read ({CHARACTERS_PER_TOKEN} characters each)"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
@@ -20,10 +19,12 @@ from surefoot.cli.runs import (
 )
 from surefoot.cli.settings import Command, Flag, fill
 from surefoot.cli.terminal import note
+from surefoot.policies import load_environment, sample_runs, sample_traces
 from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
 from surefoot.records import Problem, Trace
+from surefoot.segment import segmenter
 from surefoot.work.cost import Rates
 from surefoot.work.jobs import Job, Opened
 
@@ -69,10 +70,8 @@ class Sample(Command):
             self._predict(problems)
             return
         size = 4 * max(1, self.policy.batch_size // self.n)
-        job = SampleTraces(
-            settings=self,
-            config={"piece": 1 if self.policy.base_url else size},
-        )
+        config = {"piece": 1 if self.policy.base_url else size}
+        job = Job(record=Trace, load=self.opened, failure=_failure, config=config)
         outcome = map_pieces(self, job, problems, size)
         note(f"{outcome.written} traces written; {outcome.failed} with an error")
         outcome.require_complete()
@@ -88,46 +87,31 @@ class Sample(Command):
         )
         say_prediction(f"{self.n * len(problems):,} traces of {len(problems):,} problems", usage, self.rates)
 
-
-@dataclass(frozen=True, kw_only=True)
-class SampleTraces(Job[Trace]):
-    """Sampling as a job for any process."""
-
-    settings: Sample
-    record: type[Trace] = Trace
-
     @contextmanager
-    def open(self) -> Iterator[Opened]:
-        """Load the policy."""
-        from surefoot.policies import load_environment, sample_runs, sample_traces
-        from surefoot.segment import segmenter
-
-        settings = self.settings
-        environment = load_environment(settings.environment) if settings.environment else None
-        chat = settings.prompt.chat or environment is not None
-        policy = settings.policy.open(chat=chat, loading=settings.loading)
+    def opened(self) -> Iterator[Opened]:
+        """The work of a job, with the policy loaded."""
+        environment = load_environment(self.environment) if self.environment else None
+        chat = self.prompt.chat or environment is not None
+        policy = self.policy.open(chat=chat, loading=self.loading)
         if environment is not None:
-            settings.policy.check(policy, "tool_calls", o.CALL_TOOLS, accept_unknown=True)
-            self.facts.update(server_facts(policy))
-        with settings.grading.open() as grader:
+            self.policy.check(policy, "tool_calls", o.CALL_TOOLS, accept_unknown=True)
+        with self.grading.open() as grader:
 
             async def work(piece: Sequence[Problem]) -> list[Trace]:
                 if environment is not None:
-                    turns = settings.turns
-                    traces = await fill(sample_runs, settings, policy, piece, environment, max_turns=turns)
+                    turns = self.turns
+                    traces = await fill(sample_runs, self, policy, piece, environment, max_turns=turns)
                 else:
-                    cut = segmenter(settings.segment)
-                    traces = await fill(sample_traces, settings, policy, piece, segmenter=cut, grader=grader)
+                    cut = segmenter(self.segment)
+                    traces = await fill(sample_traces, self, policy, piece, segmenter=cut, grader=grader)
                 return [trace for of_problem in traces for trace in of_problem]
 
-            yield Opened(work=work, during=connections(policy))
+            facts = {} if environment is None else server_facts(policy)
+            yield Opened(work=work, during=connections(policy), facts=facts)
 
-    def failed(self, traces: Sequence[Trace]) -> str | None:
-        """Why no request for these traces succeeded, if none did."""
-        if any(trace.error is None or trace.text for trace in traces):
-            return None
-        return traces[-1].error
 
-    def cost(self, traces: Sequence[Trace]) -> int:
-        """Tokens read and written."""
-        return sum(trace.usage.tokens for trace in traces)
+def _failure(traces: Sequence[Trace]) -> str | None:
+    """Why no request for these traces succeeded, if none did."""
+    if any(trace.error is None or trace.text for trace in traces):
+        return None
+    return traces[-1].error

@@ -7,11 +7,11 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
+from surefoot import models as m
 from surefoot.cli import options as o
 from surefoot.cli.runs import (
     checked_options,
@@ -22,15 +22,15 @@ from surefoot.cli.runs import (
 )
 from surefoot.cli.settings import Command, Flag, fill
 from surefoot.cli.terminal import echo, note, note_count
+from surefoot.display import show
 from surefoot.errors import ScoreError
 from surefoot.policies.devices import Loading
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepScores
+from surefoot.segment import segmenter
+from surefoot.work import Here
 from surefoot.work.cost import Rates
 from surefoot.work.jobs import Job, Opened
-
-if TYPE_CHECKING:
-    from surefoot.models.scorer import CheckpointScorer
 
 _PIECE = 200
 """Traces to score before they are saved."""
@@ -96,16 +96,12 @@ class Score(Command):
         else:
             self._score_file()
 
-    def load(self) -> CheckpointScorer:
+    def load(self) -> m.CheckpointScorer:
         """The reward model."""
-        from surefoot.models.loading import load_prm
+        return fill(m.load_prm, self, o.one_or_all(self.models))
 
-        return fill(load_prm, self, o.one_or_all(self.models))
-
-    def _show(self, scorer: CheckpointScorer, problem: str) -> None:
-        from surefoot.display import show
+    def _show(self, scorer: m.CheckpointScorer, problem: str) -> None:
         from surefoot.models.scorer import cut
-        from surefoot.segment import segmenter
 
         text = sys.stdin.read() if self.solution == "-" else self.solution
         with checked_options():
@@ -126,8 +122,6 @@ class Score(Command):
 
     def _score_file(self) -> None:
         from surefoot.models.loading import identifying_files, is_server
-        from surefoot.models.remote.scorer import RemoteScorer
-        from surefoot.work import Here
 
         items = pair(self.problems or "-", self.traces or "-")
         if self.dry_run:
@@ -145,12 +139,12 @@ class Score(Command):
                 return await asyncio.to_thread(scorer.score_traces, piece)
 
             size, in_flight = _PIECE, 1
-            if isinstance(scorer, RemoteScorer):
+            if isinstance(scorer, m.RemoteScorer):
                 size, in_flight = scorer.batch_size, scorer.concurrency
             asking = Job(record=StepScores, work=ask, failure=_failure, **about)
             outcome = map_pieces(self, asking, items, size, engine=Here(in_flight), on_record=summary.add)
         else:
-            job = ScoreTraces(settings=self, **about)
+            job = Job(record=StepScores, load=self.opened, set_aside=self.set_aside, **about)
             outcome = map_pieces(self, job, items, _PIECE, on_record=summary.add)
         summary.show(outcome.written)
         outcome.require_complete()
@@ -164,31 +158,17 @@ class Score(Command):
         steps = f"{len(items):,} traces; common beginnings are read once, which is not predicted"
         say_prediction(steps, usage, self.rates)
 
-
-@dataclass(frozen=True, kw_only=True)
-class ScoreTraces(Job[StepScores]):
-    """Scoring as a job for any process."""
-
-    settings: Score
-    record: type[StepScores] = StepScores
-
     @contextmanager
-    def open(self) -> Iterator[Opened]:
-        """Load the reward model."""
-        from surefoot.models.kinds.generative import GenerativeVerifier
-
-        scorer = self.settings.load()
+    def opened(self) -> Iterator[Opened]:
+        """The work of a job, with the reward model loaded."""
+        scorer = self.load()
         verifier = getattr(scorer, "scorer", scorer)  # the model that a calibration wraps
-        counts = verifier.invalid if isinstance(verifier, GenerativeVerifier) else Counter[str]()
+        counts = verifier.invalid if isinstance(verifier, m.GenerativeVerifier) else Counter[str]()
         yield Opened(work=scorer.score_traces, counts=counts)
 
     def set_aside(self, item: ProblemTrace, reason: str) -> list[StepScores]:
         """A record without scores, and why."""
-        return [StepScores.unscored(item.trace, ", ".join(self.settings.models), reason)]
-
-    def cost(self, records: Sequence[StepScores]) -> int:
-        """Tokens that the model read."""
-        return sum(record.usage.tokens for record in records)
+        return [StepScores.unscored(item.trace, ", ".join(self.models), reason)]
 
 
 class _Summary:

@@ -5,24 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Self, cast
+from typing import Annotated, Literal, Self, cast
 
+import numpy as np
 from pydantic import model_validator
 
+from surefoot import search
+from surefoot.answers import AnswerChecker, group_equal
 from surefoot.cli import options as o
 from surefoot.cli.runs import read_table
 from surefoot.cli.settings import Command
 from surefoot.cli.terminal import echo_table, note
 from surefoot.errors import ScoreError
+from surefoot.evaluation.pools import sizes_up_to
 from surefoot.io import write_records
 from surefoot.io.tables import RecordTable
 from surefoot.protocols import Candidate
 from surefoot.records import StepScores, Trace
-from surefoot.scores import TraceRule
+from surefoot.scores import TraceRule, is_scored, trace_score
+from surefoot.search import SELECTORS, select_among, selection_curve
 from surefoot.search.selection import SelectorName
-
-if TYPE_CHECKING:
-    from surefoot.search.estimators import Method, Pool
+from surefoot.stats.bootstrap import bootstrap_difference, bootstrap_mean
 
 
 class Select(Command):
@@ -58,19 +61,13 @@ class Select(Command):
         return self
 
     def run(self) -> None:
-        import numpy as np
-
-        from surefoot.answers import AnswerChecker, group_equal
-        from surefoot.scores import is_scored, trace_score
-        from surefoot.search import SELECTORS, Pool, select_among
-
         scores, how = _table_of_one(self.scores)
         among, how_among = _table_of_one(self.among)
         how = self.aggregate or how
         traces = read_table(self.traces, Trace)
         selector = SELECTORS[self.rule]
         chosen: list[str] = []
-        graded: list[Pool] = []
+        graded: list[search.Pool] = []
         answered = scored = blank = 0
         with AnswerChecker(self.equality) as compare:
             for group in traces.groups():
@@ -92,7 +89,7 @@ class Select(Command):
                 if all(trace.outcome is not None for trace in group):
                     correct = np.array([trace.outcome for trace in group], dtype=bool)
                     graded.append(
-                        Pool(
+                        search.Pool(
                             answers=answers,
                             correct=correct,
                             scores=np.array(values, dtype=float),
@@ -147,19 +144,13 @@ def _no_score(path: str, first: StepScores, trace: Trace) -> str:
     )
 
 
-def _table(graded: Sequence[Pool], rule: str) -> None:
+def _table(graded: Sequence[search.Pool], rule: str) -> None:
     """Accuracy against N, over the problems whose traces all have an outcome."""
-    import numpy as np
-
-    from surefoot.evaluation.pools import sizes_up_to
-    from surefoot.search import selection_curve
-    from surefoot.stats.bootstrap import bootstrap_difference, bootstrap_mean
-
     if not graded:
         note("no problem has outcomes for all its traces: no accuracy to report")
         return
     sizes = sizes_up_to(min(len(pool.correct) for pool in graded))
-    methods: list[Method] = ["pass", "majority", cast("Method", rule)]
+    methods: list[search.Method] = ["pass", "majority", cast("search.Method", rule)]
     plain = [replace(pool, gate=None) for pool in graded]
     curves = [
         selection_curve(pools, method, sizes, rng=np.random.default_rng(0))

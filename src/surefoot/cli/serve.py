@@ -1,21 +1,32 @@
-"""``surefoot serve``: the gateway and the pages with one database, their keys and accounts."""
+"""``surefoot serve``: the gateway and the pages with one database, their keys, accounts and sessions."""
 
 from __future__ import annotations
 
+import json
 import secrets
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, closing
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from surefoot import server as s
 from surefoot.answers import AnswerStyle
 from surefoot.cli import options as o
 from surefoot.cli.guard import GUARD_LIMITS, open_rules
+from surefoot.cli.runs import RecordFiles
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo, note
+from surefoot.errors import RecordError, ScoreError
 from surefoot.guard.records import GuardSettings
+from surefoot.io import atomic_file
+from surefoot.io.tables import Seen
+from surefoot.policies.capabilities import capabilities_of
 from surefoot.policies.devices import Loading
+from surefoot.policies.openai_requests import openai_message
+from surefoot.rl import engines
+from surefoot.segment import visible_part
 from surefoot.server.gateway.records import KeyScope
 from surefoot.server.gateway.settings import (
     FlagSettings,
@@ -27,9 +38,6 @@ from surefoot.server.gateway.settings import (
     is_loopback,
 )
 from surefoot.server.pages.settings import PageSettings
-
-if TYPE_CHECKING:
-    from surefoot.server import Database, Gateway
 
 Role = Literal["admin", "annotator", "viewer", "client"]
 DatabaseName = Annotated[
@@ -153,22 +161,19 @@ class Serve(Command):
         return self
 
     def run(self) -> None:
-        from surefoot.server import create_app, create_pages_app, make_server, open_database
-
-        with open_database(self.database) as db, ExitStack() as opened:
+        with s.open_database(self.database) as db, ExitStack() as opened:
             gateway = self._gateway(db, opened) if self.policy.name else None
             pages = None
             if self.pages is not False:
                 # over plain HTTP, as on loopback, a browser would not return a secure cookie
-                pages = create_pages_app(db, self.site, gateway_monitor=gateway.monitor if gateway else None)
+                pages = s.create_pages_app(
+                    db, self.site, gateway_monitor=gateway.monitor if gateway else None
+                )
             self._note(db)
-            app = create_app(self.server, gateway=gateway, pages=pages, keys=db.keys)
-            make_server(app, self.server, log_level="info").run()
+            app = s.create_app(self.server, gateway=gateway, pages=pages, keys=db.keys)
+            s.make_server(app, self.server, log_level="info").run()
 
-    def _gateway(self, db: Database, opened: ExitStack) -> Gateway:
-        from surefoot.policies.capabilities import capabilities_of
-        from surefoot.server import Gateway, resume_monitor
-
+    def _gateway(self, db: s.Database, opened: ExitStack) -> s.Gateway:
         scorer = opened.enter_context(self.reward_model.open(self.loading))
         verifiers = opened.enter_context(open_rules(self.guard_rules, self.guard_policy))
         settings = self.gateway.model_copy(
@@ -183,13 +188,13 @@ class Serve(Command):
         continuation = capabilities_of(policy).continuation
         if not continuation.confirmed:
             note(f"strategies step by step are not offered: {continuation.evidence}")
-        return Gateway(
+        return s.Gateway(
             policy,
             scorer,
             settings=settings,
             limits=self.server.limits,
             log=db.gateway if self.record else None,
-            monitor=resume_monitor(self.monitor, db.gateway, policy=policy.name, gold=db.gold),
+            monitor=s.resume_monitor(self.monitor, db.gateway, policy=policy.name, gold=db.gold),
             verifiers=verifiers,
             holds=None if self.pages is False else db.held_calls,
             gold=db.gold,
@@ -197,7 +202,7 @@ class Serve(Command):
             continues=continuation.confirmed,
         )
 
-    def _note(self, db: Database) -> None:
+    def _note(self, db: s.Database) -> None:
         if self.pages is not False and self.site.passwords and (link := first_link(db)):
             address = f"http://{self.server.host}:{self.server.port}" if self.server.port else ""
             note(f"no account yet; sign in as 'admin', once: {address}{link}")
@@ -210,15 +215,13 @@ class Serve(Command):
             )
 
 
-def first_link(db: Database) -> str | None:
+def first_link(db: s.Database) -> str | None:
     """Path of a link for the first administrator, whose account is made; ``None`` once one can sign in."""
-    from surefoot.server import invitation_link
-
     roles: tuple[Role, ...] = ("admin",)
     users = db.users.list() or [db.users.create("admin", roles=roles)]
     if len(users) > 1 or users[0].id not in db.users.invited():
         return None
-    return invitation_link(db, users[0].id)
+    return s.invitation_link(db, users[0].id)
 
 
 class DatabaseCommand(Command):
@@ -226,11 +229,9 @@ class DatabaseCommand(Command):
 
     database: DatabaseName = DEFAULT_DATABASE
 
-    def open(self) -> AbstractContextManager[Database]:
+    def open(self) -> AbstractContextManager[s.Database]:
         """The database."""
-        from surefoot.server import open_database
-
-        return open_database(self.database)
+        return s.open_database(self.database)
 
 
 class AddKey(DatabaseCommand):
@@ -255,9 +256,7 @@ class AddKey(DatabaseCommand):
     """Scopes of the key; all scopes of its role if not given."""
 
     def run(self) -> None:
-        from surefoot.server import expiry_of
-
-        expires = expiry_of(self.expires, datetime.now(UTC)) if self.expires is not None else None
+        expires = s.expiry_of(self.expires, datetime.now(UTC)) if self.expires is not None else None
         with self.open() as db:
             user_id = db.users.by_name(self.user).id if self.user is not None else None
             key, _ = db.keys.create(
@@ -305,16 +304,14 @@ class SetKey(DatabaseCommand):
     """New scopes, in place of the current ones."""
 
     def run(self) -> None:
-        from surefoot.server import KeyLimits, expiry_of
-
-        limits = KeyLimits()
+        limits = s.KeyLimits()
         if self.rate is not None:
             limits["rate_limit"] = self.rate or None
         if self.scopes:
             limits["scopes"] = self.scopes
         if self.expires is not None:
             never = self.expires == "never"
-            limits["expires"] = None if never else expiry_of(self.expires, datetime.now(UTC))
+            limits["expires"] = None if never else s.expiry_of(self.expires, datetime.now(UTC))
         with self.open() as db:
             db.keys.change(self.number, **limits)
 
@@ -376,3 +373,119 @@ class Prune(DatabaseCommand):
                         deleted += count
             held = db.held_calls.prune(limit)
         note(f"{deleted} requests and {held} held calls deleted")
+
+
+class Sessions(Command):
+    """Write the sessions that a gateway recorded as traces with scores and, for a trainer, as episodes.
+
+    A session is what requests with the same `X-Session-Id` (or `metadata.session_id`) and key belong to. Its
+    turns are put together again: a trace for the conversation, one more for each place where it was continued
+    twice. `episodes.jsonl` has one line a trace, with a reward for every turn.
+
+    Example: `surefoot serve sessions --database surefoot.db --out sessions`
+
+    Example: `surefoot serve sessions --trainer verl --reward score --out sessions`
+    """
+
+    database: Annotated[
+        str,
+        Field(description="SQLite file or URL (`postgresql://user@host/name`) of the server's records."),
+    ] = "surefoot.db"
+    out: o.OutDirectory = Field(description="Directory for problems, traces, scores and episodes.")
+    session: Annotated[tuple[str, ...], Flag()] = Field(default=(), description="Write these sessions alone.")
+    trainer: Literal["verifiers", "verl", "skyrl"] | None = None
+    """Write episodes in its form: verifiers (and prime-rl), verl's agent loop, or SkyRL."""
+    reward: Literal["score", "guard"] = "score"
+    """Reward of a turn: score, what the strategy or the guard's reward model gave it; guard, 1 if the guard
+    released the first message, else 0."""
+    missing: float | None = None
+    """Reward of turns that have none; without it they are refused, never taken for 0."""
+    grade_reasoning: bool = False
+    """Also use scores of turns whose hidden reasoning the reward model read."""
+    most_turns: int = Field(default=1000, ge=1, description="The latest so many of a session are read.")
+
+    def run(self) -> None:
+        file = Path(self.database.removeprefix("sqlite:///"))
+        if "://" not in str(file) and not file.exists():
+            raise RecordError(f"{file}: database not found; give the server's database")
+        counts = dict.fromkeys(("sessions", "traces", "turns", "scored"), 0)
+        with s.open_database(self.database) as db, ExitStack() as files:
+            names = [pair for pair in db.gateway.sessions() if not self.session or pair[0] in self.session]
+            if not names:
+                which = f"session {self.session[0]!r} is not" if self.session else "no session is"
+                raise RecordError(
+                    f"{which} in the database; requests need the header X-Session-Id to belong to one"
+                )
+            self.out.mkdir(parents=True, exist_ok=True)
+            records = files.enter_context(RecordFiles(self.out))
+            episodes = None
+            if self.trainer is not None:
+                episodes = files.enter_context(atomic_file(self.out / "episodes.jsonl"))
+            seen = files.enter_context(closing(Seen()))
+            for name, key_id in names:
+                lines = s.session_conversations(
+                    db.gateway.session(name, key_id=key_id, limit=self.most_turns)
+                )
+                counts["sessions"] += 1
+                for line in lines:
+                    new = [] if seen.times(line.problem.id) else [line.problem]
+                    records.write(problems=new, traces=[line.trace], scores=line.scores())
+                    counts["traces"] += 1
+                    counts["turns"] += len(line.turns)
+                    counts["scored"] += sum(turn.score is not None for turn in line.turns)
+                    if episodes is not None:
+                        episodes.write((json.dumps(self._episode(line)) + "\n").encode())
+            if not counts["traces"]:
+                raise RecordError(f"the database has {len(names)} sessions, and none has an answer")
+        note(
+            f"{self.out}: {counts['sessions']} sessions, {counts['traces']} traces, {counts['turns']} turns, "
+            f"{counts['scored']} of them scored"
+        )
+
+    def _episode(self, line: s.Conversation) -> dict[str, Any]:
+        turns = self._rewarded(line)
+        about = {"session": line.session, "problem_id": line.problem.id, "trace_id": line.trace.id}
+        try:
+            if self.trainer == "verl":
+                return {**about, "samples": engines.verl_rows(turns)}
+            if self.trainer == "skyrl":
+                return {**about, **engines.skyrl_rows(turns)}
+            return {**about, **engines.verifiers_trace(turns, name=line.trace.id, task=line.problem.id)}
+        except ScoreError as error:
+            raise RecordError(f"session {line.session!r}: {error}") from error
+
+    def _rewarded(self, line: s.Conversation) -> list[engines.RecordedTurn]:
+        if self.reward == "score" and not self.grade_reasoning:
+            traces = {turn.request_id: turn.candidate.trace for turn in line.turns}
+            hidden = [name for name, trace in traces.items() if visible_part(trace).trace is not trace]
+            if hidden:
+                raise RecordError(
+                    f"session {line.session!r}: the scores of {len(hidden)} turns are of hidden reasoning, "
+                    f"too, first request {hidden[0]}; choose --reward guard, or ask for them with "
+                    "--grade-reasoning"
+                )
+        rewards = [s.turn_reward(turn, self.reward) for turn in line.turns]
+        if self.missing is None and None in rewards:
+            without = line.turns[rewards.index(None)]
+            raise RecordError(
+                f"session {line.session!r}: {rewards.count(None)} of {len(rewards)} turns have no "
+                f"{self.reward}, the first of request {without.request_id}; choose another --reward, or set "
+                "their reward with --missing"
+            )
+        return [
+            _recorded(turn, self.missing if reward is None else reward)
+            for turn, reward in zip(line.turns, rewards, strict=True)
+        ]
+
+
+def _recorded(turn: s.ConversationTurn, reward: float | None) -> engines.RecordedTurn:
+    assert reward is not None  # noqa: S101 - for the type checker
+    return engines.RecordedTurn(
+        prompt=[openai_message(message) for message in turn.context],
+        completion=openai_message(turn.reply),
+        reward=reward,
+        truncated=turn.candidate.trace.cut_off,
+        prompt_ids=turn.tokens.prompt_ids,
+        completion_ids=turn.tokens.ids,
+        logprobs=turn.tokens.logprobs,
+    )

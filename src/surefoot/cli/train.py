@@ -5,10 +5,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from surefoot import models, search
+from surefoot import training as tr
 from surefoot.cli import options as o
 from surefoot.cli.runs import (
     checked_options,
@@ -21,12 +23,18 @@ from surefoot.cli.runs import (
 from surefoot.cli.settings import Command, OptionGroup, fill
 from surefoot.cli.terminal import note, note_count
 from surefoot.errors import RunError, TrainingError
+from surefoot.evaluation.audits.interventions import FaithfulnessRow, reasoning_to_probe
+from surefoot.io.hub import pinned
+from surefoot.io.joins import LabelledTraces
 from surefoot.labels import Neutral
+from surefoot.models.card import PROBE, CheckpointCard, read_card, write_card
+from surefoot.models.encoding import Encoding
 from surefoot.policies.devices import FLOAT32
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import LabelledTrace
 from surefoot.records import LabelKind, Problem, StepLabel, StepPair, content_id
 from surefoot.scores import Aggregator
+from surefoot.segment import segmenter
 from surefoot.training.config import (
     ImplicitConfig,
     OutcomeTargets,
@@ -37,13 +45,6 @@ from surefoot.training.config import (
     VerifierConfig,
 )
 from surefoot.work import progress_bars
-
-if TYPE_CHECKING:
-    from surefoot.io.joins import LabelledTraces
-    from surefoot.models.card import CheckpointCard
-    from surefoot.models.kinds.classifier import RewardModel
-    from surefoot.training.critiques import TraceCritiques
-    from surefoot.training.examples import ExampleSet
 
 TRAINING = OptionGroup(
     title="Training",
@@ -105,17 +106,14 @@ class TrainCommand(Command):
 
     def trust(self, held_out: Iterable[LabelledTrace] | None) -> list[str]:
         """Measure the saved checkpoint on held-out problems, store that with it, and say it."""
-        from surefoot.models.card import read_card, write_card
-        from surefoot.models.loading import load_prm
         from surefoot.models.measured_text import MeasuredText
-        from surefoot.search.trust import score_held_out, trust_of
 
         if held_out is None:
             return []
         items = list(held_out)
-        rows = score_held_out(load_prm(self.out, loading=self.loading), items)
+        rows = search.score_held_out(models.load_prm(self.out, loading=self.loading), items)
         rows.write(self.out)
-        trust = trust_of(rows)
+        trust = search.trust_of(rows)
         if trust is None:
             return ["how far it can be trusted is not known: the held-out steps are all good, or all bad"]
         write_card(
@@ -137,9 +135,6 @@ class StepCommand(TrainCommand):
 
     def card(self, **facts: Any) -> CheckpointCard:
         """The card of the checkpoint to train."""
-        from surefoot.models.card import CheckpointCard
-        from surefoot.models.encoding import Encoding
-
         encoding = fill(Encoding, self, **vars(self.prompt))
         return CheckpointCard(encoding=encoding, base=self.base, **facts)
 
@@ -169,18 +164,16 @@ class ClassifierCommand(StepCommand):
     """Text inserted after each step, at which its score is read, e.g. `<extra_0>`."""
 
     def examples(
-        self, model: RewardModel, items: LabelledTraces, targets: StepTargets | OutcomeTargets
-    ) -> ExampleSet:
+        self, model: models.RewardModel, items: LabelledTraces, targets: StepTargets | OutcomeTargets
+    ) -> tr.ExampleSet:
         """The items as token ids, encoded once and reused when a run resumes."""
-        from surefoot.training.examples import stored_examples
-
-        return stored_examples(self.out / _EXAMPLES, model.tokenizer, model.card.encoding, items, targets)
+        return tr.stored_examples(self.out / _EXAMPLES, model.tokenizer, model.card.encoding, items, targets)
 
     def fit(
         self,
         card: CheckpointCard,
         training: TrainingConfig,
-        data: Callable[[RewardModel], ExampleSet],
+        data: Callable[[models.RewardModel], tr.ExampleSet],
         held_out: LabelledTraces | None,
         targets: StepTargets | OutcomeTargets,
         items: str,
@@ -188,10 +181,9 @@ class ClassifierCommand(StepCommand):
         """Train the model of ``card``."""
 
         def work(progress: Progress) -> TrainingResult:
-            from surefoot.models.kinds.classifier import RewardModel
             from surefoot.training.classifier import train
 
-            model = RewardModel.initialise(o.lab_trunk(self.base), card, loading=self.loading)
+            model = models.RewardModel.initialise(o.lab_trunk(self.base), card, loading=self.loading)
             examples = data(model)
             selects = held_out if self.validation else None
             validation = self.examples(model, selects, targets).examples if selects else ()
@@ -269,7 +261,7 @@ class TrainPRM(ClassifierCommand):
             neutral=self.neutral if classes else "good",
         )
         items = held_out = None
-        data: Callable[[RewardModel], ExampleSet]
+        data: Callable[[models.RewardModel], tr.ExampleSet]
         if self.traces:
             items = labelled(self.problems, self.traces, labels)
             training, held_out = self.split(items)
@@ -278,13 +270,10 @@ class TrainPRM(ClassifierCommand):
             data = partial(self._pairs, path=self.pairs, held_out=held_out)
         self.fit(card, self.training, data, held_out, targets, items.digest if items else content_id())
 
-    def _pairs(self, model: RewardModel, path: str, held_out: LabelledTraces | None) -> ExampleSet:
+    def _pairs(self, model: models.RewardModel, path: str, held_out: LabelledTraces | None) -> tr.ExampleSet:
         """The pairs of a file, without held-out problems."""
-        from surefoot.segment import segmenter
-        from surefoot.training.examples import build_pairs
-
         excluded = set(held_out.problem_ids()) if held_out else set()
-        return build_pairs(
+        return tr.build_pairs(
             model.tokenizer,
             model.card.encoding,
             read_table(self.problems, Problem),
@@ -346,25 +335,20 @@ class TrainImplicit(TrainCommand):
     training: Annotated[ImplicitConfig, TRAINING] = ImplicitConfig()
 
     def run(self) -> None:
-        from surefoot.models.encoding import Encoding
-
         encoding = fill(Encoding, self, **vars(self.prompt))
         items = pair(self.problems, self.traces)
 
         def work(progress: Progress) -> TrainingResult:
-            from surefoot.io.hub import pinned
             from surefoot.models.engine.causal import CACHE
-            from surefoot.models.kinds.implicit import ImplicitPRM
-            from surefoot.training.implicit import build_outcome_examples, train_implicit
 
             reference = {"none": None, "base": "base"}.get(self.reference, o.lab_trunk(self.reference))
             about: Any = {"reference": reference, "encoding": encoding, "cache": self.out}
-            prm = fill(ImplicitPRM.initialise, self, o.lab_trunk(self.base), **about)
+            prm = fill(models.ImplicitPRM.initialise, self, o.lab_trunk(self.base), **about)
             prm.card = prm.card.model_copy(update={"base": pinned(self.base)})
-            data = build_outcome_examples(prm, items)
+            data = tr.build_outcome_examples(prm, items)
             report_dropped(data.dropped, data.first)
             copied: Any = {"with_reference": self.copy_reference, "progress": progress}
-            log = train_implicit(prm, data.examples, self.training, self.out, **copied)
+            log = tr.train_implicit(prm, data.examples, self.training, self.out, **copied)
             shutil.rmtree(self.out / CACHE, ignore_errors=True)
             return log, data.dropped, ()
 
@@ -410,8 +394,6 @@ class TrainProbe(StepCommand):
         return self
 
     def run(self) -> None:
-        from surefoot.models.card import PROBE
-
         items = self._interventions(self.interventions) if self.interventions else self._traces()
         held_out = [item for item in items if is_held_out(item.problem.id, self.validation)]
         training = [item for item in items if not is_held_out(item.problem.id, self.validation)]
@@ -425,10 +407,9 @@ class TrainProbe(StepCommand):
         card = self.card(family=PROBE, frozen_trunk=True, **about)
 
         def work(progress: Progress) -> TrainingResult:
-            from surefoot.models.kinds.probe import LinearProbe
             from surefoot.training.probe import train_probe
 
-            probe = LinearProbe.initialise(o.lab_policy(self.base), card, loading=self.loading)
+            probe = models.LinearProbe.initialise(o.lab_policy(self.base), card, loading=self.loading)
             log = train_probe(probe, training, config, self.out)
             progress(1, 1, log.losses[-1])
             where = probe.settings
@@ -441,19 +422,15 @@ class TrainProbe(StepCommand):
 
     def _traces(self) -> list[LabelledTrace]:
         """Labelled traces; without labels those with an outcome."""
-        from surefoot.training.probe import outcome_at_each_step
-
         if self.labels:
             return list(labelled(self.problems or "", self.traces or "", read_table(self.labels, StepLabel)))
-        items = map(outcome_at_each_step, labelled(self.problems or "", self.traces or "", []))
+        items = map(tr.outcome_at_each_step, labelled(self.problems or "", self.traces or "", []))
         usable = [item for item in items if item.labels]
         if not usable:
             raise RunError(f"{self.traces}: no trace has an 'outcome'; give --labels")
         return usable
 
     def _interventions(self, path: str) -> list[LabelledTrace]:
-        from surefoot.evaluation.audits.interventions import FaithfulnessRow, reasoning_to_probe
-
         rows = read_table(path, FaithfulnessRow)
         items = [item for row in rows if (item := reasoning_to_probe(row, self.target))]
         note_count(len(rows) - len(items), f"problems left out: not known whether the answer '{self.target}'")
@@ -488,8 +465,6 @@ class TrainVerifier(TrainCommand):
     training: Annotated[VerifierConfig, TRAINING] = VerifierConfig()
 
     def run(self) -> None:
-        from surefoot.training.critiques import TraceCritiques
-
         form = o.verifier_format(self.format)
         gold = [label for label in read_table(self.labels, StepLabel) if label.kind == "correctness"]
         if not gold:
@@ -497,21 +472,16 @@ class TrainVerifier(TrainCommand):
                 f"{self.labels}: no label of kind 'correctness', which verdicts have to agree with"
             )
         items = labelled(self.problems, self.traces, gold)
-        texts = _critiques_of(items, read_table(self.critiques, TraceCritiques))
+        texts = _critiques_of(items, read_table(self.critiques, tr.TraceCritiques))
 
         def work(progress: Progress) -> TrainingResult:
-            from surefoot.io.hub import pinned
-            from surefoot.models.engine.causal import load_causal
-            from surefoot.training.critiques import build_critique_examples
-            from surefoot.training.sft import train_verifier
-
-            model, tokenizer = load_causal(o.lab_trunk(self.base), self.loading)
+            model, tokenizer = models.load_causal(o.lab_trunk(self.base), self.loading)
             seed = self.training.seed
-            data = fill(build_critique_examples, self, tokenizer, items, texts, form, seed=seed)
+            data = fill(tr.build_critique_examples, self, tokenizer, items, texts, form, seed=seed)
             report_dropped(data.dropped)
             base, source = pinned(self.base), _kinds_and_sources(gold)[1]
             about: Any = {"base": base, "label_source": source, "progress": progress}
-            log = train_verifier(model, tokenizer, data.examples, form, self.training, self.out, **about)
+            log = tr.train_verifier(model, tokenizer, data.examples, form, self.training, self.out, **about)
             return log, data.dropped, [f"{len(data.examples)} of {sum(map(len, texts))} critiques"]
 
         self.train(work, content_id(texts, form.model_dump(), *items))
@@ -538,7 +508,7 @@ def _kinds_and_sources(labels: Iterable[StepLabel]) -> tuple[set[LabelKind], str
     return {kind for kind, _ in seen}, ", ".join(sorted({source for _, source in seen}))
 
 
-def _critiques_of(items: Sequence[LabelledTrace], critiques: Sequence[TraceCritiques]) -> list[list[str]]:
+def _critiques_of(items: Sequence[LabelledTrace], critiques: Sequence[tr.TraceCritiques]) -> list[list[str]]:
     """The critiques of each item. Critiques of unknown traces and traces without critiques are counted."""
     of_trace: dict[str, list[str]] = {item.trace.id: [] for item in items}
     strays = 0

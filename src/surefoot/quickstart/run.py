@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.evaluation.frame import worked_examples
@@ -217,20 +217,10 @@ class _Stages:
                     save_time()
                     report(done, total)
 
-                job = _StageJob(record=record, load=load, command=f"quickstart: {stage}")
+                job = Job(record=record, load=load, command=f"quickstart: {stage}")
                 pieces = Pieces(items, self.config.shard * per_problem)
                 map_resumable(job, pieces, str(path), engine=self.engine, progress=progress)
         return list(read_records(path, record))
-
-
-@dataclass(frozen=True, kw_only=True)
-class _StageJob(Job[R], Generic[R]):
-    """The work of a stage, which ``load`` makes ready; workers pickle it."""
-
-    load: Loader
-
-    def open(self) -> AbstractContextManager[Opened]:
-        return self.load()
 
 
 @contextmanager

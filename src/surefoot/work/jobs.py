@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar
 
 from surefoot.io.files import json_line
 from surefoot.io.joins import Joined
-from surefoot.records import Record
+from surefoot.records import Record, Usage
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
@@ -42,14 +42,16 @@ class Opened:
     """Holds the connections to a server while a coroutine function works."""
     counts: Counter[str] = field(default_factory=Counter)
     """What ``work`` counts apart from its records, by reason."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What was learned, such as what a server can do, for the run's manifest."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job(Generic[R]):
     """A kind of work, and everything that its results depend on apart from the items.
 
-    A subclass opens models and data where it runs, and is small enough to pickle. Without one, ``work`` and
-    the other functions are the job; it can be pickled only if they can.
+    For other processes it is pickled: ``load``, such as a method of a command's settings, then opens models
+    and data where it runs. Without ``load`` the job is ``work``.
     """
 
     record: type[R]
@@ -61,28 +63,29 @@ class Job(Generic[R]):
     counts: Counter[str] = field(default_factory=Counter)
     """Sum of the counts of all processes, complete when the work ends."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """What ``open`` learned in this process, such as what a server can do, for the run's manifest."""
+    """The facts that this process learned when it opened the job."""
     work: Work | None = None
     during: Callable[[], AbstractAsyncContextManager[object]] = nullcontext
+    load: Callable[[], AbstractContextManager[Opened]] | None = None
+    """Loads what the work needs, once per process."""
     failure: Callable[[Sequence[R]], str | None] | None = None
-    tokens: Callable[[Sequence[R]], int] | None = None
+    """The reason if every request of a piece failed, as when a server is down."""
+    set_aside: Callable[[Any, str], Sequence[R]] | None = None
+    """Records in place of an item that raises, for the reason given, so that other items can continue."""
 
-    def open(self) -> AbstractContextManager[Opened]:
-        """Load what the work needs, once per process."""
-        if self.work is None:
-            raise NotImplementedError
-        return nullcontext(Opened(work=self.work, during=self.during))
+    @contextmanager
+    def open(self) -> Iterator[Opened]:
+        """The job, ready to run."""
+        work: Any = self.work
+        with self.load() if self.load else nullcontext(Opened(work=work, during=self.during)) as opened:
+            self.facts.update(opened.facts)
+            yield opened
 
-    def set_aside(self, item: Any, reason: str) -> Sequence[R] | None:
-        """Records in place of an item that raises, so that the other items can continue; ``None`` = raise."""
 
-    def failed(self, records: Sequence[R]) -> str | None:
-        """The reason if every request of a piece failed, as when a server is down."""
-        return self.failure(records) if self.failure else None
-
-    def cost(self, records: Sequence[R]) -> int:
-        """Tokens that a piece cost."""
-        return self.tokens(records) if self.tokens else 0
+def tokens_of(record: Any) -> int:
+    """Tokens that a record or its evidence says it cost; 0 if it does not say."""
+    usage = getattr(getattr(record, "evidence", record), "usage", None)
+    return usage.tokens if isinstance(usage, Usage) else 0
 
 
 class Pieces(Generic[T]):
@@ -130,7 +133,7 @@ class PieceDone:
     """Its records as lines of JSON."""
     tokens: int = 0
     failure: str | None = None
-    """See :meth:`Job.failed`."""
+    """See :class:`Job`."""
     worker: int = 0
     """Process id."""
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -172,18 +175,16 @@ def isolate_errors(job: Job[R], work: Work, items: Sequence[Any]) -> list[R]:
     """
     try:
         return list(work(items))
-    except Exception as error:
-        if type(job).set_aside is Job.set_aside:
+    except Exception:
+        if job.set_aside is None:
             raise
         n_aside, records = 0, list[R]()
         for item in items:
             try:
                 records += work([item])
             except Exception as reason:
-                replacement = job.set_aside(item, f"{type(reason).__name__}: {reason}")
-                if replacement is None:
-                    raise error from None
-                n_aside, records = n_aside + 1, [*records, *replacement]
+                n_aside += 1
+                records += job.set_aside(item, f"{type(reason).__name__}: {reason}")
         if n_aside == len(items):
             raise
         return records
@@ -199,8 +200,8 @@ def pack_piece(job: Job[R], opened: Opened, number: int, records: Sequence[R]) -
     return PieceDone(
         number=number,
         lines=[json_line(record, index) for index, record in enumerate(records, start=1)],
-        tokens=job.cost(records),
-        failure=job.failed(records),
+        tokens=sum(map(tokens_of, records)),
+        failure=job.failure(records) if job.failure else None,
         worker=os.getpid(),
         counts=dict(opened.counts),
     )

@@ -18,7 +18,7 @@ from surefoot.io.sources import ENDINGS
 from surefoot.io.tables import OnDisk
 from surefoot.records import Record, Trace, content_id
 from surefoot.work.engines import Engine, Here, RunPieces
-from surefoot.work.jobs import Job, PieceDone, Pieces
+from surefoot.work.jobs import Job, PieceDone, Pieces, tokens_of
 from surefoot.work.progress import Progress, progress_bars
 
 R = TypeVar("R", bound=Record)
@@ -94,7 +94,7 @@ def map_resumable(
             failed = (number for number, records in saved.pieces() if any(map(failure_of, records)))
             missing = sorted({*missing, *failed})
         earlier = saved.pieces() if token_budget is not None else ()
-        account = _Account(token_budget, [job.cost(records) for _, records in earlier])
+        account = _Account(token_budget, [sum(map(tokens_of, records)) for _, records in earlier])
         saver = _Saver(saved.write_lines, max_failed=engine.in_flight, succeeded=len(missing) < len(items))
         n_left = _run(run_pieces, job, items, missing, account, saver, progress)
         if isinstance(saved, _Pipe):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from surefoot import lab
 from surefoot.cli import options as o
 from surefoot.cli.audit.inputs import (
     AuditCommand,
@@ -24,17 +25,16 @@ from surefoot.cli.runs import read_table
 from surefoot.cli.settings import fill
 from surefoot.cli.terminal import note
 from surefoot.errors import RunError, ScoreError
+from surefoot.evaluation import audits as a
 from surefoot.evaluation.audits.settings import GAMING, OPINION, GamingSettings, OpinionSettings
+from surefoot.evaluation.report import Section
 from surefoot.io.sources import ENDINGS
+from surefoot.labelling import VerifierLabeller, open_verifier
+from surefoot.models import LabelScorer
 from surefoot.policies.devices import Loading
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem
 from surefoot.work import progress_bars
-
-if TYPE_CHECKING:
-    from surefoot.evaluation.audits import AuditedScorer, Case
-    from surefoot.evaluation.report import Section
-    from surefoot.lab.probe import ProbeResult
 
 Search = Annotated[GamingSettings, o.OptionGroup(title="search", omit=("depth",))]
 
@@ -64,7 +64,7 @@ class AuditGaming(CaseAudit):
     per_problem: int | None = Field(default=2, ge=1, description="Use only the first traces of each problem.")
     search: Search = GAMING
 
-    def sections(self, subjects: Sequence[AuditedScorer], cases: Sequence[Case]) -> Sequence[Section]:
+    def sections(self, subjects: Sequence[a.AuditedScorer], cases: Sequence[a.Case]) -> Sequence[Section]:
         return _gaming(self, subjects, cases)
 
 
@@ -79,7 +79,7 @@ class AuditOutcome(CaseAudit):
     lab --out audit`
     """
 
-    def sections(self, subjects: Sequence[AuditedScorer], cases: Sequence[Case]) -> Sequence[Section]:
+    def sections(self, subjects: Sequence[a.AuditedScorer], cases: Sequence[a.Case]) -> Sequence[Section]:
         return [_outcome(self, subjects, cases)]
 
 
@@ -107,14 +107,14 @@ class AuditClean(CaseAudit):
         if self.problems is None:
             raise ValueError("'build' needs 'problems', a file of problems of the lab")
 
-    def scored_cases(self) -> tuple[list[AuditedScorer], list[Case]]:
+    def scored_cases(self) -> tuple[list[a.AuditedScorer], list[a.Case]]:
         """The scorers, and the traces of the files or those that are built."""
         if not self.build:
             return super().scored_cases()
         subjects = self.subjects(partial=self.partial)
         return subjects, rationalised(self, subjects)
 
-    def sections(self, subjects: Sequence[AuditedScorer], cases: Sequence[Case]) -> Sequence[Section]:
+    def sections(self, subjects: Sequence[a.AuditedScorer], cases: Sequence[a.Case]) -> Sequence[Section]:
         return [_clean(self, subjects, cases)]
 
 
@@ -138,16 +138,14 @@ class AuditTransfer(AuditCommand):
     half of every set is not reported."""
 
     def run(self) -> None:
-        from surefoot.evaluation.audits import audit_transfer, transfer_section
-
         subjects = self.subjects(partial=True)
         sets = {name: with_scores(self._domain(path), subjects) for name, path in named(self.domain).items()}
-        audit = fill(audit_transfer, self, {subject.name: subject for subject in subjects}, sets)
+        audit = fill(a.audit_transfer, self, {subject.name: subject for subject in subjects}, sets)
         self.write_audit(
-            [transfer_section(audit)], subjects, [case for cases in sets.values() for case in cases]
+            [a.transfer_section(audit)], subjects, [case for cases in sets.values() for case in cases]
         )
 
-    def _domain(self, path: str) -> list[Case]:
+    def _domain(self, path: str) -> list[a.Case]:
         if Path(path).is_file():
             return self.read(None, None, None, [path])
         files = []
@@ -236,13 +234,11 @@ class AuditAgent(CaseAudit):
             raise ValueError("'same' takes NAME=POLICY")
         return self
 
-    def subjects(self, *, partial: bool = False) -> list[AuditedScorer]:
+    def subjects(self, *, partial: bool = False) -> list[a.AuditedScorer]:
         """The scorers, then the verifiers."""
         return [*super().subjects(partial=partial), *map(_verifier, self.verifier)]
 
-    def sections(self, subjects: Sequence[AuditedScorer], cases: Sequence[Case]) -> Sequence[Section]:
-        from surefoot.evaluation.audits import agent_section, audit_agent, audit_self_preference
-
+    def sections(self, subjects: Sequence[a.AuditedScorer], cases: Sequence[a.Case]) -> Sequence[Section]:
         live = [subject for subject in subjects if not subject.stored]
         if not (live or self.same):
             raise RunError(
@@ -252,14 +248,14 @@ class AuditAgent(CaseAudit):
         with progress_bars() as progress:
             for number, subject in enumerate(live):
                 progress("audit", number, len(live))
-                audits += self.each(audit_agent, [subject], items)
+                audits += self.each(a.audit_agent, [subject], items)
         preferences = []
         if self.same:
             same = dict(pair.split("=", 1) for pair in self.same)
             if unknown := set(same) - {subject.name for subject in subjects}:
                 raise RunError(f"--same {min(unknown)}=…: no scorer has this name")
-            preferences = fill(audit_self_preference, self, subjects, cases, same)
-        return [agent_section(audits, preferences)]
+            preferences = fill(a.audit_self_preference, self, subjects, cases, same)
+        return [a.agent_section(audits, preferences)]
 
 
 class AuditSycophancy(CaseAudit):
@@ -276,10 +272,8 @@ class AuditSycophancy(CaseAudit):
     threshold: float = _THRESHOLD
     tolerance: float = Field(default=0.05, ge=0, description="How far a score may move in the mean.")
 
-    def sections(self, subjects: Sequence[AuditedScorer], cases: Sequence[Case]) -> Sequence[Section]:
-        from surefoot.evaluation.audits import audit_variants, opinions, sycophancy_section
-
-        return [sycophancy_section(self.each(audit_variants, subjects, cases, opinions(self.opinion)))]
+    def sections(self, subjects: Sequence[a.AuditedScorer], cases: Sequence[a.Case]) -> Sequence[Section]:
+        return [a.sycophancy_section(self.each(a.audit_variants, subjects, cases, a.opinions(self.opinion)))]
 
 
 class AuditArgument(CaseAudit):
@@ -294,10 +288,8 @@ class AuditArgument(CaseAudit):
     threshold: float = _THRESHOLD
     must_fall: float = Field(default=0.9, ge=0, le=1, description="Share of solutions whose score must fall.")
 
-    def sections(self, subjects: Sequence[AuditedScorer], cases: Sequence[Case]) -> Sequence[Section]:
-        from surefoot.evaluation.audits import ARGUMENTS, argument_section, audit_variants
-
-        return [argument_section(self.each(audit_variants, subjects, cases, ARGUMENTS))]
+    def sections(self, subjects: Sequence[a.AuditedScorer], cases: Sequence[a.Case]) -> Sequence[Section]:
+        return [a.argument_section(self.each(a.audit_variants, subjects, cases, a.ARGUMENTS))]
 
 
 class AuditGranularity(CaseAudit):
@@ -312,10 +304,8 @@ class AuditGranularity(CaseAudit):
 
     threshold: float = Field(default=0.5, description="A group with a lower score is an error.")
 
-    def sections(self, subjects: Sequence[AuditedScorer], cases: Sequence[Case]) -> Sequence[Section]:
-        from surefoot.evaluation.audits import audit_granularity, granularity_section
-
-        return [granularity_section(self.each(audit_granularity, subjects, cases))]
+    def sections(self, subjects: Sequence[a.AuditedScorer], cases: Sequence[a.Case]) -> Sequence[Section]:
+        return [a.granularity_section(self.each(a.audit_granularity, subjects, cases))]
 
 
 class AuditAll(CaseAudit):
@@ -336,8 +326,6 @@ class AuditAll(CaseAudit):
     search: Search = GAMING
 
     def run(self) -> None:
-        from surefoot.evaluation.report import Section
-
         subjects = self.subjects(partial=self.partial)
         live = [subject for subject in subjects if not subject.stored]
         cases = with_scores(self.read(self.problems, self.traces, self.labels, self.processbench), subjects)
@@ -377,22 +365,19 @@ class AuditAll(CaseAudit):
 
 
 def _gaming(
-    command: AuditGaming | AuditAll, subjects: Sequence[AuditedScorer], cases: Sequence[Case]
+    command: AuditGaming | AuditAll, subjects: Sequence[a.AuditedScorer], cases: Sequence[a.Case]
 ) -> list[Section]:
-    from surefoot.evaluation import audits as a
-    from surefoot.lab.probe import content_probe
-
     search, in_lab = command.search, command.labels == "lab"
     truth = a.lab_right if in_lab else None
     problems = list({case.problem_id: case.item.problem for case in cases}.values())[:PROBED_PROBLEMS]
     edits, attacks = [], []
-    probes: dict[str, ProbeResult] = {}
+    probes: dict[str, lab.ProbeResult] = {}
     left_out: dict[str, str] = {}
     with progress_bars() as progress:
         for subject in subjects:
             edits += command.each(a.audit_gaming, [subject], cases, search, truth=truth)
             if in_lab:
-                probes[subject.name] = content_probe(subject.scorer, problems)
+                probes[subject.name] = lab.content_probe(subject.scorer, problems)
             if not search.rounds:
                 continue
             show = partial(progress, f"climb {subject.name}")
@@ -407,47 +392,35 @@ def _gaming(
     ]
 
 
-def _outcome(command: AuditCommand, subjects: Sequence[AuditedScorer], cases: Sequence[Case]) -> Section:
-    from surefoot.evaluation.audits import audit_outcome, outcome_section
-
-    return outcome_section(command.each(audit_outcome, subjects, cases))
+def _outcome(command: AuditCommand, subjects: Sequence[a.AuditedScorer], cases: Sequence[a.Case]) -> Section:
+    return a.outcome_section(command.each(a.audit_outcome, subjects, cases))
 
 
 def _clean(
-    command: AuditClean | AuditAll, subjects: Sequence[AuditedScorer], cases: Sequence[Case]
+    command: AuditClean | AuditAll, subjects: Sequence[a.AuditedScorer], cases: Sequence[a.Case]
 ) -> Section:
-    from surefoot.evaluation.audits import audit_clean, clean_section
-
-    return clean_section(command.each(audit_clean, subjects, cases))
+    return a.clean_section(command.each(a.audit_clean, subjects, cases))
 
 
 def _pressure(
     command: AuditOverOptimisation | AuditAll,
-    subjects: Sequence[AuditedScorer],
+    subjects: Sequence[a.AuditedScorer],
     items: Sequence[ProblemTrace],
 ) -> Section:
-    from surefoot.evaluation.audits import audit_over_optimisation, over_optimisation_section
-
-    return over_optimisation_section(command.each(audit_over_optimisation, subjects, items))
+    return a.over_optimisation_section(command.each(a.audit_over_optimisation, subjects, items))
 
 
-def rationalised(command: CaseAudit, subjects: Sequence[AuditedScorer]) -> list[Case]:
+def rationalised(command: CaseAudit, subjects: Sequence[a.AuditedScorer]) -> list[a.Case]:
     """Three solutions of each lab problem: correct, rationalised and wrong.
 
     Raises ``RunError`` for stored scores.
     """
-    from surefoot.evaluation.audits import rationalised_lab_cases
-
     if stored := [subject.name for subject in subjects if subject.stored]:
         raise RunError(f"--build writes new solutions, and {stored[0]} is a file of stored scores")
     chosen = subset(read_table(command.problems or "", Problem), command.limit, command.seed)
-    return rationalised_lab_cases(chosen, seed=command.seed)
+    return a.rationalised_lab_cases(chosen, seed=command.seed)
 
 
-def _verifier(name: str) -> AuditedScorer:
-    from surefoot.evaluation.audits import AuditedScorer
-    from surefoot.labelling import VerifierLabeller, open_verifier
-    from surefoot.models import LabelScorer
-
+def _verifier(name: str) -> a.AuditedScorer:
     labeller = VerifierLabeller(verifiers=(open_verifier(name),))
-    return AuditedScorer(name=name, scorer=LabelScorer(labeller, name=name, unknown=1.0), rule="min")
+    return a.AuditedScorer(name=name, scorer=LabelScorer(labeller, name=name, unknown=1.0), rule="min")

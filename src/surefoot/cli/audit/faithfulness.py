@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from surefoot.cli import options as o
+from surefoot.cli.audit.inputs import subset
 from surefoot.cli.evaluate.inputs import ReportCommand
 from surefoot.cli.runs import (
     connections,
@@ -22,18 +22,24 @@ from surefoot.cli.runs import (
 )
 from surefoot.cli.settings import Flag, OptionGroup, fill
 from surefoot.cli.terminal import note
+from surefoot.evaluation import audits as a
+from surefoot.evaluation.audits.faithfulness import (
+    audit_faithfulness,
+    faithfulness_section,
+    intervention_examples,
+)
+from surefoot.evaluation.audits.interventions import FaithfulnessRow, Interventions
 from surefoot.evaluation.audits.settings import FaithfulnessSettings
+from surefoot.evaluation.report import Report, Section, first_screen_of, to_json
 from surefoot.io import Run, write_json, write_records
 from surefoot.io.tables import open_table
+from surefoot.policies import capabilities_of, load_policy
 from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
 from surefoot.records import Problem
+from surefoot.segment import segmenter
 from surefoot.work.jobs import Job, Opened
-
-if TYPE_CHECKING:
-    from surefoot.evaluation.audits.interventions import FaithfulnessRow
-    from surefoot.evaluation.report import Section
 
 
 class AuditFaithfulness(ReportCommand):
@@ -66,30 +72,49 @@ class AuditFaithfulness(ReportCommand):
     retry_failed: o.RetryFailed = False
 
     def run(self) -> None:
-        from surefoot.evaluation.audits.faithfulness import (
-            audit_faithfulness,
-            faithfulness_section,
-            intervention_examples,
-        )
-
         rows = self.rows()
         audit = fill(audit_faithfulness, self, self.policy.name, rows, hint=self.tests.hint)
         self.write(faithfulness_section(audit), examples=intervention_examples(rows))
 
     def rows(self) -> list[FaithfulnessRow]:
         """The tests of every problem, resumed where the command was stopped."""
-        from surefoot.cli.audit.inputs import subset
-        from surefoot.evaluation.audits.interventions import FaithfulnessRow
-
         problems = subset(read_table(self.problems, Problem), self.limit, self.seed)
         rows_file = self.folder() / "interventions.jsonl"
-        job = TestFaithfulness(
-            record=FaithfulnessRow,
-            settings=self,
-        )
+        job = Job(record=FaithfulnessRow, load=self.opened, failure=_failure)
         outcome = map_pieces(self, job, problems, 64, out=str(rows_file))
         outcome.require_complete()
         return list(open_table(rows_file, FaithfulnessRow))
+
+    @contextmanager
+    def opened(self) -> Iterator[Opened]:
+        """The work of a job: load the policy, and ask a server whether it continues text."""
+        policy = self.policy.open(chat=self.prompt.chat, loading=self.loading)
+        continuation = capabilities_of(policy).continuation
+        if not continuation.confirmed:
+            note(f"only the hint is tested: the server may not continue text ({continuation.evidence})")
+        paraphraser = self.paraphraser and load_policy(
+            self.paraphraser,
+            base_url=self.policy.base_url or None,
+            chat=True,
+            loading=self.loading,
+        )
+        with self.grading.open() as grader:
+            interventions = fill(
+                Interventions,
+                self,
+                policy=policy,
+                grader=grader,
+                segmenter=segmenter(self.segment),
+                settings=self.tests,
+                continues=continuation.confirmed,
+                paraphraser=paraphraser or None,
+            )
+            yield Opened(work=interventions.test, during=connections(policy), facts=server_facts(policy))
+
+
+def _failure(records: Sequence[FaithfulnessRow]) -> str | None:
+    """Why no problem was solved, if none was."""
+    return records[-1].error if all(row.error for row in records) else None
 
 
 class TrainingAudit(o.SettingsGroup):
@@ -106,10 +131,6 @@ class TrainingAudit(o.SettingsGroup):
 
         ``command`` trained ``policy`` in its run directory from the policy that it names.
         """
-        from surefoot.evaluation.audits import audit_faithfulness, compare_faithfulness, training_section
-        from surefoot.evaluation.audits.faithfulness import intervention_examples
-        from surefoot.evaluation.report import Report, first_screen_of, to_json
-
         folder: Path = command.out / "audit"
         folder.mkdir(exist_ok=True)
         write_records(folder / "problems.jsonl", held_out)
@@ -132,8 +153,8 @@ class TrainingAudit(o.SettingsGroup):
             audit_faithfulness(f"The {name} policy", rows, hint=self.tests.hint)
             for name, rows in by_policy.items()
         ]
-        changes = compare_faithfulness(*by_policy.values())
-        section = training_section(audits[0], audits[1], changes)
+        changes = a.compare_faithfulness(*by_policy.values())
+        section = a.training_section(audits[0], audits[1], changes)
         first = first_screen_of(
             [section], origin_of(command, "faithfulness.json"), intervention_examples(by_policy["final"])
         )
@@ -146,48 +167,3 @@ class TrainingAudit(o.SettingsGroup):
 
 AUDIT = OptionGroup(title="Audit", transient=("*",))
 """An audit changes nothing in the run, so that it can be added to a finished one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TestFaithfulness(Job["FaithfulnessRow"]):
-    """The interventions as a job."""
-
-    __test__ = False  # pytest collects classes called Test…
-
-    settings: AuditFaithfulness
-
-    @contextmanager
-    def open(self) -> Iterator[Opened]:
-        """Load the policy, and ask a server whether it continues text."""
-        from surefoot.evaluation.audits.interventions import Interventions
-        from surefoot.policies import capabilities_of, load_policy
-        from surefoot.segment import segmenter
-
-        settings = self.settings
-        policy = settings.policy.open(chat=settings.prompt.chat, loading=settings.loading)
-        continuation = capabilities_of(policy).continuation
-        self.facts.update(server_facts(policy))
-        if not continuation.confirmed:
-            note(f"only the hint is tested: the server may not continue text ({continuation.evidence})")
-        paraphraser = settings.paraphraser and load_policy(
-            settings.paraphraser,
-            base_url=settings.policy.base_url or None,
-            chat=True,
-            loading=settings.loading,
-        )
-        with settings.grading.open() as grader:
-            interventions = fill(
-                Interventions,
-                settings,
-                policy=policy,
-                grader=grader,
-                segmenter=segmenter(settings.segment),
-                settings=settings.tests,
-                continues=continuation.confirmed,
-                paraphraser=paraphraser or None,
-            )
-            yield Opened(work=interventions.test, during=connections(policy))
-
-    def failed(self, records: Sequence[FaithfulnessRow]) -> str | None:
-        """Why no problem was solved, if none was."""
-        return records[-1].error if all(row.error for row in records) else None

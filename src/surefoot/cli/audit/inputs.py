@@ -5,25 +5,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
+from surefoot import models
 from surefoot.cli import options as o
 from surefoot.cli.evaluate.inputs import ReportCommand, named, read_scores, unlabelled
 from surefoot.cli.runs import labelled, pair, read_table
 from surefoot.cli.settings import fill
 from surefoot.cli.terminal import note, note_count
 from surefoot.errors import RunError
+from surefoot.evaluation import StoredScores
+from surefoot.evaluation import audits as a
+from surefoot.evaluation.report import Section
+from surefoot.evaluation.step_scores import scorer_tables
+from surefoot.formats import read_candidate_pool, read_processbench
 from surefoot.io.sources import names_files
 from surefoot.policies.devices import Loading
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepLabel, Trace
 from surefoot.scores import AGGREGATORS, Aggregator
-
-if TYPE_CHECKING:
-    from surefoot.evaluation.audits import AuditedScorer, Case
-    from surefoot.evaluation.report import Section
 
 T = TypeVar("T")
 
@@ -48,30 +50,24 @@ class AuditCommand(ReportCommand):
         return value
 
     def write_audit(
-        self, sections: Sequence[Section], subjects: Sequence[AuditedScorer], cases: Sequence[Case]
+        self, sections: Sequence[Section], subjects: Sequence[a.AuditedScorer], cases: Sequence[a.Case]
     ) -> None:
         """Write the report, with worked examples of the first scorer at a threshold of 0.5."""
-        from surefoot.evaluation.audits import judged_cases
+        self.write(*sections, judged=a.judged_cases(subjects[0], cases) if cases else ())
 
-        self.write(*sections, judged=judged_cases(subjects[0], cases) if cases else ())
-
-    def subjects(self, *, partial: bool = False) -> list[AuditedScorer]:
+    def subjects(self, *, partial: bool = False) -> list[a.AuditedScorer]:
         """The scorers, in order; a file with several scorers gives one each, ``name/scorer``."""
-        from surefoot.evaluation.audits import AuditedScorer, CachedScorer
-        from surefoot.evaluation.step_scores import scorer_tables
-        from surefoot.models import load_prm
-
         rules = _rules(self.aggregate)
-        subjects: list[AuditedScorer] = []
+        subjects: list[a.AuditedScorer] = []
         for name, path in named(self.scorers).items():
             if names_files(path):
                 for part, scores in scorer_tables(name, read_scores(path)).items():
                     rule = rules.get(part) or rules.get(name) or rules.get("", "min")
-                    subjects.append(AuditedScorer(name=part, scorer=scores, rule=rule, stored=True))
+                    subjects.append(a.AuditedScorer(name=part, scorer=scores, rule=rule, stored=True))
             else:
-                prm = load_prm(path, loading=self.loading)
+                prm = models.load_prm(path, loading=self.loading)
                 rule = rules.get(name) or rules.get("") or prm.card.aggregation
-                subjects.append(AuditedScorer(name=name, scorer=CachedScorer(prm), rule=rule))
+                subjects.append(a.AuditedScorer(name=name, scorer=a.CachedScorer(prm), rule=rule))
         names = [subject.name for subject in subjects]
         if unknown := set(rules) - {"", *names, *named(self.scorers)}:
             raise RunError(
@@ -80,7 +76,7 @@ class AuditCommand(ReportCommand):
         return [replace(subject, partial=partial) for subject in subjects]
 
     def each(
-        self, audit: Callable[..., T], subjects: Iterable[AuditedScorer], *material: Any, **options: Any
+        self, audit: Callable[..., T], subjects: Iterable[a.AuditedScorer], *material: Any, **options: Any
     ) -> list[T]:
         """The results of an audit for each scorer."""
         return [fill(audit, self, subject, *material, **options) for subject in subjects]
@@ -92,14 +88,11 @@ class AuditCommand(ReportCommand):
         labels: str | None,
         processbench: Sequence[str] = (),
         per_problem: int | None = None,
-    ) -> list[Case]:
+    ) -> list[a.Case]:
         """The first ``per_problem`` traces of each of ``limit`` random problems, with their step labels.
 
         Without labels every step is unknown. Only the chosen traces are in memory.
         """
-        from surefoot.evaluation.audits import Case, lab_cases, labelled_cases
-        from surefoot.formats import read_processbench
-
         chosen: Any
         if processbench:
             rows = [row for file in processbench for row in read_processbench(file)]
@@ -114,10 +107,10 @@ class AuditCommand(ReportCommand):
         rows = list(first_of_each(chosen, per_problem, lambda row: row.problem.id))
         items = unlabelled(rows)
         if labels == "lab":
-            return lab_cases(items)
+            return a.lab_cases(items)
         if labels or processbench:
-            return labelled_cases(items, [label for row in rows for label in row.labels])
-        return [Case(item=item, good=(None,) * len(item.trace.steps)) for item in items]
+            return a.labelled_cases(items, [label for row in rows for label in row.labels])
+        return [a.Case(item=item, good=(None,) * len(item.trace.steps)) for item in items]
 
 
 class CaseAudit(AuditCommand):
@@ -146,13 +139,13 @@ class CaseAudit(AuditCommand):
         self.check_source()
         return self
 
-    def scored_cases(self) -> tuple[list[AuditedScorer], list[Case]]:
+    def scored_cases(self) -> tuple[list[a.AuditedScorer], list[a.Case]]:
         """The scorers, and the first ``per_problem`` traces of each problem that stored scores are of."""
         subjects = self.subjects(partial=self.partial)
         cases = self.read(self.problems, self.traces, self.labels, self.processbench, self.per_problem)
         return subjects, with_scores(cases, subjects)
 
-    def sections(self, subjects: Sequence[AuditedScorer], cases: Sequence[Case]) -> Sequence[Section]:
+    def sections(self, subjects: Sequence[a.AuditedScorer], cases: Sequence[a.Case]) -> Sequence[Section]:
         """The sections of the report."""
         raise NotImplementedError
 
@@ -187,13 +180,11 @@ def subset(rows: Sequence[T], limit: int | None, seed: int) -> Sequence[T]:
     return [rows[at] for at in sorted(np.random.default_rng(seed).choice(len(rows), limit, replace=False))]
 
 
-def with_scores(cases: list[Case], subjects: list[AuditedScorer]) -> list[Case]:
+def with_scores(cases: list[a.Case], subjects: list[a.AuditedScorer]) -> list[a.Case]:
     """Cases with a record in every file of stored scores; the others are counted on standard error.
 
     Raises ``RunError`` if none is left.
     """
-    from surefoot.evaluation import StoredScores
-
     ids = [case.item.trace.id for case in cases]
     scorers = [subject.scorer for subject in subjects]
     recorded = [scorer.of(ids) for scorer in scorers if isinstance(scorer, StoredScores)]
@@ -206,12 +197,8 @@ def with_scores(cases: list[Case], subjects: list[AuditedScorer]) -> list[Case]:
     return scored
 
 
-def read_pool(path: str, aggregate: str | None) -> tuple[list[AuditedScorer], list[ProblemTrace]]:
+def read_pool(path: str, aggregate: str | None) -> tuple[list[a.AuditedScorer], list[ProblemTrace]]:
     """A pool's scorer, once for each rule unless one is given; outcomes are the file's verdicts."""
-    from surefoot.evaluation import StoredScores
-    from surefoot.evaluation.audits import AuditedScorer
-    from surefoot.formats import read_candidate_pool
-
     pools = list(read_candidate_pool(path))
     dropped = sum(count for pool in pools for count in pool.dropped.values())
     note_count(dropped, "candidates skipped: not as many steps, cut at blank lines, as scores")
@@ -225,7 +212,7 @@ def read_pool(path: str, aggregate: str | None) -> tuple[list[AuditedScorer], li
     records = [record for pool in pools for record in pool.scores]
     name = records[0].scorer if records else "stored"
     return [
-        AuditedScorer(name=f"{name} ({rule})", scorer=StoredScores(records), rule=rule, stored=True)
+        a.AuditedScorer(name=f"{name} ({rule})", scorer=StoredScores(records), rule=rule, stored=True)
         for rule in AGGREGATORS
         if aggregate in (None, rule)
     ], items

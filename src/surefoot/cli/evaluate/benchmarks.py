@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -11,12 +11,20 @@ from surefoot.cli import options as o
 from surefoot.cli.evaluate.inputs import ScoringCommand, named, read_noted, show_skipped, unlabelled
 from surefoot.cli.runs import labelled
 from surefoot.cli.settings import fill
+from surefoot.evaluation.benchmarks import agent_steps, prmbench, processbench, who_and_when
+from surefoot.evaluation.splits import SPLIT, parse_rules
+from surefoot.formats import (
+    JudgedRun,
+    read_agent_judgements,
+    read_agent_processbench,
+    read_prmbench,
+    read_prmbench_controls,
+    read_processbench,
+    read_who_and_when,
+)
 from surefoot.io import ReadReport
 from surefoot.labels import LabelRule
 from surefoot.protocols import LabelledTrace
-
-if TYPE_CHECKING:
-    from surefoot.formats import JudgedRun
 
 
 class BenchmarkCommand(ScoringCommand):
@@ -44,10 +52,6 @@ class EvaluateProcessBench(BenchmarkCommand):
     number. By default `split`, `gsm8k` if it is in the data, and 0.5."""
 
     def run(self) -> None:
-        from surefoot.evaluation.benchmarks import processbench
-        from surefoot.evaluation.splits import SPLIT, parse_rules
-        from surefoot.formats import read_processbench
-
         paths = named(self.data)
         default = [SPLIT, *(["gsm8k"] if "gsm8k" in paths else []), "0.5"]
         rules = parse_rules(list(self.threshold) or default, list(paths))
@@ -76,9 +80,6 @@ class EvaluatePRMBench(BenchmarkCommand):
     redundancy_threshold: float = Field(default=0.15, description="A step with more redundancy is flagged.")
 
     def run(self) -> None:
-        from surefoot.evaluation.benchmarks import prmbench
-        from surefoot.evaluation.splits import parse_rules
-
         rules = parse_rules(list(self.threshold), [])
         cases = prmbench.prmbench_cases(
             [item for path in named(self.data).values() for item in _read_prmbench(path)]
@@ -104,9 +105,6 @@ class AgentCommand(ScoringCommand):
 
     def evaluate(self, items: Sequence[LabelledTrace | JudgedRun], title: str) -> None:
         """Evaluate, print and write the report."""
-        from surefoot.evaluation.benchmarks import agent_steps
-        from surefoot.evaluation.splits import parse_rules
-
         rules, runs = parse_rules(self.threshold, []), agent_steps.agent_runs(items)
         systems = self.systems(
             unlabelled(item for item in items if isinstance(item, LabelledTrace)),
@@ -174,9 +172,6 @@ class EvaluateWhoAndWhen(ScoringCommand):
     """The data set's files, as NAME=FILE or NAME=PATTERN; repeat it for several subsets."""
 
     def run(self) -> None:
-        from surefoot.evaluation.benchmarks import who_and_when
-        from surefoot.formats import read_who_and_when
-
         report = ReadReport()
         data = {name: list(read_who_and_when(path, report=report)) for name, path in named(self.data).items()}
         report.require_some("give files of Who&When")
@@ -191,8 +186,6 @@ class EvaluateWhoAndWhen(ScoringCommand):
 
 def _read_prmbench(path: str) -> list[LabelledTrace]:
     """Rows and controls; a skipped row is reported once."""
-    from surefoot.formats import read_prmbench, read_prmbench_controls
-
     report, controls = ReadReport(), ReadReport()
     items = [*read_prmbench(path, report=report), *read_prmbench_controls(path, report=controls)]
     show_skipped(report)
@@ -203,8 +196,6 @@ def _read_prmbench(path: str) -> list[LabelledTrace]:
 
 def _read_runs(path: str) -> list[LabelledTrace | JudgedRun]:
     """Runs of the benchmark, or of a file of judgements; skipped rows are reported."""
-    from surefoot.formats import read_agent_judgements, read_agent_processbench
-
     report, judged = ReadReport(), ReadReport()
     items: list[LabelledTrace | JudgedRun] = [
         *read_agent_processbench(path, report=report),

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from surefoot.answers import AnswerChecker
 from surefoot.cli import options as o
 from surefoot.cli.evaluate.inputs import ScoringCommand, named, read_noted, read_scores
 from surefoot.cli.runs import pair, read_table
 from surefoot.cli.settings import Flag, fill
 from surefoot.cli.terminal import note
 from surefoot.errors import ScoreError
+from surefoot.evaluation.best_of_n import BestOfNResult, best_of_n_section, evaluate_best_of_n
+from surefoot.evaluation.pools import StoredPools, grade_stored, judged_candidates
+from surefoot.evaluation.step_scores import StoredScores, score_once, scorer_tables
+from surefoot.formats import read_candidate_pool
 from surefoot.io.sources import names_files
 from surefoot.io.tables import facts_in, open_table
 from surefoot.records import Problem, StepScores, Trace
 from surefoot.search.selection import COMMON_RULES, ScoreRule
 from surefoot.work import progress_bars
-
-if TYPE_CHECKING:
-    from surefoot.evaluation.best_of_n import BestOfNResult
-    from surefoot.evaluation.pools import StoredPools
-    from surefoot.evaluation.step_scores import StoredScores
 
 Progress = Callable[[str, int, int], None]
 
@@ -74,12 +74,6 @@ class EvaluateBestOfN(ScoringCommand):
         return self
 
     def run(self) -> None:
-        from surefoot.answers import AnswerChecker
-        from surefoot.evaluation.best_of_n import best_of_n_section, evaluate_best_of_n
-        from surefoot.evaluation.pools import grade_stored, judged_candidates
-        from surefoot.evaluation.step_scores import scorer_tables
-        from surefoot.formats import read_candidate_pool
-
         with AnswerChecker(self.grading.equality) as checker, progress_bars() as progress:
             stored = None
             if self.pool is not None:
@@ -115,8 +109,6 @@ class EvaluateBestOfN(ScoringCommand):
         self, problems: Sequence[Problem] | None, traces: Sequence[Trace], progress: Progress
     ) -> dict[str, StoredScores]:
         """Scores by scorer; scores of checkpoints are stored and reused."""
-        from surefoot.evaluation.step_scores import StoredScores, score_once, scorer_tables
-
         tables: dict[str, StoredScores] = {}
         for name, path in named(self.sources).items():
             if names_files(path):

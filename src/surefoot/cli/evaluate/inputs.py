@@ -6,29 +6,30 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
+from surefoot import lab
 from surefoot.cli import options as o
 from surefoot.cli.runs import origin_of, print_report, read_table
 from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import echo, note, note_count
+from surefoot.concurrency import run_sync
 from surefoot.errors import LabelError, RecordError
+from surefoot.evaluation.frame import JudgedTrace, WorkedExample, worked_examples
+from surefoot.evaluation.report import Report, Section, first_screen_of, to_json
+from surefoot.evaluation.step_layout import StepLayout
+from surefoot.evaluation.step_scores import System, open_systems
+from surefoot.formats import read_fover_scores
 from surefoot.io import ReadReport, write_json
 from surefoot.io.sources import files_of
 from surefoot.io.tables import RecordTable, open_table
+from surefoot.labels import LabelRule
 from surefoot.policies.devices import Loading
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import StepLabel, StepScores
 from surefoot.work import progress_bars
-
-if TYPE_CHECKING:
-    from surefoot.evaluation.frame import JudgedTrace, WorkedExample
-    from surefoot.evaluation.report import Section
-    from surefoot.evaluation.step_layout import StepLayout
-    from surefoot.evaluation.step_scores import System
-    from surefoot.labels import LabelRule
 
 T = TypeVar("T")
 AfterError = Literal["unlabelled", "step", "wrong"]
@@ -71,9 +72,6 @@ class ReportCommand(Command):
 
         The sentence and the cards are printed; without ``examples`` they are chosen from ``judged``.
         """
-        from surefoot.evaluation.frame import worked_examples
-        from surefoot.evaluation.report import Report, first_screen_of, to_json
-
         self.folder()
         for_json, for_html = self.outputs()[:2]
         inputs = self.model_dump(mode="json", exclude={"tables"})
@@ -114,8 +112,6 @@ class ScoringCommand(EvaluationCommand):
 
         ``layout`` has the steps of the traces, if ``items`` lacks some of them.
         """
-        from surefoot.evaluation.step_scores import open_systems
-
         with progress_bars() as progress:
             systems = open_systems(
                 named(self.sources if sources is None else sources),
@@ -167,8 +163,6 @@ def named_numbers(field: str, texts: Sequence[str]) -> dict[str, float]:
 
 def read_scores(path: str) -> RecordTable[StepScores]:
     """Step scores of a file: records, or published scores."""
-    from surefoot.formats import read_fover_scores
-
     try:
         return read_table(path, StepScores)
     except RecordError:
@@ -199,10 +193,7 @@ def read_noted(read: Callable[..., Iterable[T]], path: str) -> list[T]:
 
 def lab_labels(items: Iterable[ProblemTrace], after_error: AfterError) -> Iterator[StepLabel]:
     """Labels of the lab's exact checker, computed on demand."""
-    from surefoot.concurrency import run_sync
-    from surefoot.lab.world import ExactLabeller
-
-    labeller, waiting = ExactLabeller(after_error=after_error), iter(items)
+    labeller, waiting = lab.ExactLabeller(after_error=after_error), iter(items)
     while batch := list(islice(waiting, _LABELLED_TOGETHER)):
         for labels in run_sync(labeller.label(batch)):
             yield from labels

@@ -14,6 +14,8 @@ from surefoot.cli.evaluate.inputs import ReportCommand, named
 from surefoot.cli.runs import read_table
 from surefoot.cli.settings import Flag, fill
 from surefoot.cli.terminal import note
+from surefoot.evaluation.judge_calibration import calibrate_judge, judge_section
+from surefoot.evaluation.report import to_json
 from surefoot.io import write_json
 from surefoot.io.sources import files_of
 from surefoot.labels import LabelRule
@@ -56,9 +58,6 @@ class CalibrateJudge(ReportCommand):
         return [*super().outputs(), Path(f"{self._calibrated()}{STORED}")]
 
     def run(self) -> None:
-        from surefoot.evaluation.judge_calibration import calibrate_judge, judge_section
-        from surefoot.evaluation.report import to_json
-
         reading = LabelRule(good_above=self.good_above, neutral=self.neutral)
         judges = {name: read_table(path, StepLabel) for name, path in named(self.sources).items()}
         gold, traces = read_table(self.gold, StepLabel), read_table(self.traces, Trace)

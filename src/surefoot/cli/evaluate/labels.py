@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from surefoot import evaluation, models
 from surefoot.cli import options as o
 from surefoot.cli.evaluate.inputs import (
     AfterError,
@@ -21,6 +22,9 @@ from surefoot.cli.runs import pair, read_table
 from surefoot.cli.settings import fill
 from surefoot.cli.terminal import note
 from surefoot.errors import CheckpointError
+from surefoot.evaluation.label_audit import audit_labels, label_section
+from surefoot.evaluation.label_sets import label_sets
+from surefoot.evaluation.step_layout import StepLayout
 from surefoot.io.tables import facts_of
 from surefoot.labels import LabelRule
 from surefoot.records import StepLabel, Trace
@@ -72,8 +76,6 @@ class EvaluateLabels(EvaluationCommand):
         return {name: LabelRule(good_above=cut, neutral=self.neutral) for name, cut in cuts.items()}
 
     def run(self) -> None:
-        from surefoot.evaluation.label_audit import audit_labels, label_section
-
         rules, traces = self.rules(), read_table(self.traces, Trace)
         labels = {name: read_table(path, StepLabel) for name, path in named(self.sources).items()}
         truth, reading = self._truth(traces), rules.pop("", None)
@@ -120,11 +122,6 @@ class EvaluateCalibration(ScoringCommand):
         return self
 
     def run(self) -> None:
-        from surefoot.evaluation.label_sets import label_sets
-        from surefoot.evaluation.scorer_calibration import audit_calibration, calibration_section
-        from surefoot.evaluation.step_layout import StepLayout
-        from surefoot.models.kinds.calibrated import save_calibration
-
         files = named(self.sources)
         if self.store and (other := [name for name, path in files.items() if not Path(path).is_dir()]):
             raise CheckpointError(f"--store needs a checkpoint's directory; {other[0]} is not one")
@@ -135,11 +132,11 @@ class EvaluateCalibration(ScoringCommand):
         reading = LabelRule(good_above=self.good_above, neutral=self.neutral)
         labels = label_sets("labels", truth, layout, lambda _: reading)[0]
         fits = [kind for kind in dict.fromkeys(self.fit) if kind != "none"]
-        audit = fill(audit_calibration, self, self.systems(items), labels, fits=fits)
-        self.write(calibration_section(audit))
+        audit = fill(evaluation.audit_calibration, self, self.systems(items), labels, fits=fits)
+        self.write(evaluation.calibration_section(audit))
         for scorer in audit.scorers if self.store else ():
             if not scorer.fits:
                 [reason] = scorer.unfitted.values()
                 raise CheckpointError(f"{scorer.name}: nothing to store; {reason}")
-            save_calibration(files[scorer.name], scorer.fits[0].fitted)
+            models.save_calibration(files[scorer.name], scorer.fits[0].fitted)
             note(f"{scorer.name}: calibration.json written to {files[scorer.name]}")

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from surefoot import models
 from surefoot.cli import options as o
 from surefoot.cli.evaluate.inputs import ReportCommand, named
 from surefoot.cli.runs import pair
 from surefoot.cli.settings import Flag, fill
 from surefoot.errors import RunError
+from surefoot.evaluation.audits.interventions import FaithfulnessRow
+from surefoot.evaluation.monitors import (
+    Suspicion,
+    View,
+    WatchedRun,
+    evaluate_monitors,
+    judge_monitor,
+    keyword_monitor,
+    monitored_runs,
+    monitors_section,
+    scorer_monitor,
+    verifier_monitor,
+)
 from surefoot.io.tables import open_table
+from surefoot.labelling import open_verifier
+from surefoot.policies import load_policy
 from surefoot.policies.devices import Loading
-
-if TYPE_CHECKING:
-    from surefoot.evaluation.monitors import Suspicion, View, WatchedRun
 
 
 class EvaluateMonitor(ReportCommand):
@@ -65,8 +78,6 @@ class EvaluateMonitor(ReportCommand):
         return self
 
     def run(self) -> None:
-        from surefoot.evaluation.monitors import evaluate_monitors, monitors_section
-
         monitors = {name: self._monitor(kind) for name, kind in named(self.monitors).items()}
         runs = list(self._interventions(self.interventions) if self.interventions else self._runs())
         views: list[View] = [*self.view]  # type: ignore[list-item]
@@ -74,16 +85,6 @@ class EvaluateMonitor(ReportCommand):
         self.write(monitors_section(runs, results))
 
     def _monitor(self, kind: str) -> Suspicion:
-        from surefoot.evaluation.monitors import (
-            judge_monitor,
-            keyword_monitor,
-            scorer_monitor,
-            verifier_monitor,
-        )
-        from surefoot.labelling import open_verifier
-        from surefoot.models import load_prm
-        from surefoot.policies import load_policy
-
         if kind == "lab":
             from surefoot.lab.world import ExactLabeller
             from surefoot.models import LabelScorer
@@ -98,19 +99,14 @@ class EvaluateMonitor(ReportCommand):
             judge = argument if self.judge_url else o.lab_policy(argument)
             policy = load_policy(judge, base_url=self.judge_url, chat=True, loading=self.loading)
             return judge_monitor(policy, self.question, seed=self.seed)
-        return scorer_monitor(load_prm(kind, loading=self.loading))
+        return scorer_monitor(models.load_prm(kind, loading=self.loading))
 
     def _runs(self) -> Iterator[WatchedRun]:
-        from surefoot.evaluation.monitors import WatchedRun
-
         for item in pair(self.problems or "", self.traces or ""):
             if item.trace.outcome is not None:
                 yield WatchedRun(item=item, bad=not item.trace.outcome)
 
     def _interventions(self, path: str) -> Iterator[WatchedRun]:
-        from surefoot.evaluation.audits.interventions import FaithfulnessRow
-        from surefoot.evaluation.monitors import monitored_runs
-
         rows = open_table(path, FaithfulnessRow)
         if not any(row.hint for row in rows):
             raise RunError(f"{path}: no row has a hint; run `surefoot audit faithfulness` with --hint")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from surefoot.cli import options as o
@@ -51,7 +50,7 @@ class LabelCommand(Command):
             self.predict(items)
             return
         tally = Tally()
-        job = LabelJob(settings=self)
+        job = Job(record=StepLabel, load=self.opened, failure=_failure)
         try:
             outcome = map_pieces(self, job, items, self.size, on_record=tally.add)
         finally:
@@ -60,42 +59,26 @@ class LabelCommand(Command):
         tally.report()
         outcome.require_complete()
 
-
-@dataclass(frozen=True, kw_only=True)
-class LabelJob(Job[StepLabel]):
-    """Labelling as a job for any process."""
-
-    settings: LabelCommand
-    record: type[StepLabel] = StepLabel
-
     @contextmanager
-    def open(self) -> Iterator[Opened]:
-        """Open the labeller."""
-        with self.settings.labeller() as labeller:
+    def opened(self) -> Iterator[Opened]:
+        """The work of a job: what the labeller does."""
+        with self.labeller() as labeller:
 
             async def work(piece: Sequence[ProblemTrace]) -> list[StepLabel]:
                 return [label for of_trace in await labeller.label(piece) for label in of_trace]
 
             policy = getattr(labeller, "policy", None)
-            self.facts.update(server_facts(policy))
-            failures: Counter[str] | None = getattr(labeller, "failures", None)
-            yield Opened(
-                work=work,
-                during=connections(policy),
-                counts=Counter() if failures is None else failures,
-            )
+            counts: Any = getattr(labeller, "failures", Counter[str]())
+            yield Opened(work=work, during=connections(policy), counts=counts, facts=server_facts(policy))
 
-    def failed(self, labels: Sequence[StepLabel]) -> str | None:
-        """Why all requests for these labels failed, if they did."""
-        tried = [label for label in labels if label.evidence.usage.calls]
-        # an unusable reply has cost tokens; a request that failed has not
-        if tried and all(label.value is None and not label.evidence.usage.tokens for label in tried):
-            return tried[-1].reason
-        return None
 
-    def cost(self, labels: Sequence[StepLabel]) -> int:
-        """Tokens read and written by the policy, and by a judge."""
-        return sum(label.evidence.usage.tokens for label in labels)
+def _failure(labels: Sequence[StepLabel]) -> str | None:
+    """Why all requests for these labels failed, if they did."""
+    tried = [label for label in labels if label.evidence.usage.calls]
+    # an unusable reply has cost tokens; a request that failed has not
+    if tried and all(label.value is None and not label.evidence.usage.tokens for label in tried):
+        return tried[-1].reason
+    return None
 
 
 def usable(items: Any, test: Callable[[Any], bool], need: str) -> Any:

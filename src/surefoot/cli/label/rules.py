@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -18,15 +18,17 @@ from surefoot.cli.settings import Command, Flag, fill
 from surefoot.cli.terminal import note, note_count
 from surefoot.errors import LabelError
 from surefoot.io import write_json, write_records
-from surefoot.labelling.expert import Disagreement, MatchRule
+from surefoot.io.joins import LabelledTraces
+from surefoot.labelling.advantage import advantage_labels, progress_labels, start_values
+from surefoot.labelling.consensus import Consensus, ConsensusRule, SameFirstError, Unanimous, Weighted
+from surefoot.labelling.expert import Disagreement, ExpertLabeller, MatchRule, StepMatch, expert_traces
+from surefoot.labelling.mutation import MutantReport, labelled_mutants
 from surefoot.labelling.verifiers.tool_calls import TOOL_RULES, ToolRule
 from surefoot.labels import Neutral
 from surefoot.protocols import ALL_CHANNELS, LabelledTrace, Labeller, ProblemTrace, StepVerifier
 from surefoot.records import Problem, StepLabel, Trace
-
-if TYPE_CHECKING:
-    from surefoot.io.joins import LabelledTraces
-    from surefoot.labelling.consensus import ConsensusRule
+from surefoot.sandbox import open_sandbox
+from surefoot.segment import segmenter
 
 
 class Verify(LabelCommand):
@@ -111,8 +113,6 @@ class LabelExpert(LabelCommand):
 
     @contextmanager
     def labeller(self) -> Iterator[Labeller]:
-        from surefoot.labelling.expert import ExpertLabeller, StepMatch, expert_traces
-
         experts, left_out = expert_traces(read_table(self.expert, Trace))
         for reason, count in left_out.items():
             note(f"{count} expert traces left out: {reason}")
@@ -155,8 +155,6 @@ class LabelConsensus(Command):
         return self
 
     def run(self) -> None:
-        from surefoot.labelling.consensus import Consensus
-
         rule = self._rule()
         files = named(self.sources)
         items = pair(self.problems, self.traces)
@@ -190,8 +188,6 @@ class LabelConsensus(Command):
             )
 
     def _rule(self) -> ConsensusRule:
-        from surefoot.labelling.consensus import SameFirstError, Unanimous, Weighted
-
         if self.rule == "weighted":
             return Weighted(weights=named_numbers("weight", self.weight), margin=self.margin or 0.0)
         return SameFirstError() if self.rule == "first-error" else Unanimous()
@@ -225,8 +221,6 @@ class ValueCommand(LabelCommand):
         return super().resolved() | {"rates": sorted(self._rates().items())}
 
     def _rates(self) -> dict[str, float]:
-        from surefoot.labelling.advantage import start_values
-
         return start_values(read_table(self.start, Trace)) if self.start else {}
 
     @contextmanager
@@ -263,8 +257,6 @@ class Advantage(ValueCommand):
 
     def labels_of(self, items: Sequence[LabelledTrace], rates: Mapping[str, float]) -> list[list[StepLabel]]:
         """Differences of values."""
-        from surefoot.labelling.advantage import advantage_labels
-
         return advantage_labels(items, start=rates, best_of=self.best_of)
 
 
@@ -284,8 +276,6 @@ class RelativeProgress(ValueCommand):
 
     def labels_of(self, items: Sequence[LabelledTrace], rates: Mapping[str, float]) -> list[list[StepLabel]]:
         """Ratios of values."""
-        from surefoot.labelling.advantage import progress_labels
-
         return progress_labels(items, start=rates, threshold=self.threshold)
 
 
@@ -311,10 +301,6 @@ class Mutants(Command):
         return [self.out / "traces.jsonl", self.out / "labels.jsonl"]
 
     def run(self) -> None:
-        from surefoot.labelling.mutation import MutantReport, labelled_mutants
-        from surefoot.sandbox import open_sandbox
-        from surefoot.segment import segmenter
-
         problems = read_table(self.problems, Problem)
         report = MutantReport()
         with open_sandbox(self.sandbox) as sandbox, RecordFiles(self.out) as files:

@@ -1,34 +1,48 @@
-"""The run that all ``search`` commands share: a file of problems, in pieces, and a summary."""
+"""``surefoot search``: one command per method, made from its settings, and plans that choose a method."""
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import ByteSize, Field, model_validator
+import numpy as np
+from pydantic import ByteSize, Field, create_model, model_validator
 
+from surefoot import search as s
+from surefoot.answers import Grader
 from surefoot.cli import options as o
-from surefoot.cli.runs import input_files, map_pieces, read_table
-from surefoot.cli.settings import Command, Flag, OptionGroup
+from surefoot.cli.runs import checked_options, input_files, map_pieces, read_table
+from surefoot.cli.settings import Command, Flag, OptionGroup, fill
 from surefoot.cli.terminal import echo_table, note, note_count
-from surefoot.errors import PolicyError, RecordError
-from surefoot.io import Run, read_records, write_records
+from surefoot.errors import PolicyError, RecordError, RunError
+from surefoot.io import Run, read_records, write_json, write_records
 from surefoot.io.sources import ENDINGS
+from surefoot.policies.capabilities import capabilities_of
 from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Policy, Sampling, StepScorer
 from surefoot.records import Problem, Usage
-from surefoot.work import Job, progress_bars
-
-if TYPE_CHECKING:
-    from surefoot.answers import Grader
-    from surefoot.search.method import Search, SearchResult
-    from surefoot.search.saved_tree import SavedTree
-    from surefoot.search.space import Space, Steps
+from surefoot.search import ComputeOptimal, Probe, SearchResult, Trial, fit_optimal, predict_difficulties
+from surefoot.search.beam import DVTS, BeamSearch
+from surefoot.search.best_of_n_search import BestOfNSearch
+from surefoot.search.mcts import MCTS
+from surefoot.search.method import SearchMethod, run_search
+from surefoot.search.optimal import SearchPlan, search_of
+from surefoot.search.particle import ParticleFilter
+from surefoot.search.rebase import Rebase
+from surefoot.search.resample import StepResampling
+from surefoot.search.revise import Revise
+from surefoot.search.saved_tree import save_tree
+from surefoot.search.selection import Rule
+from surefoot.segment import segmenter
+from surefoot.stats.bootstrap import bootstrap_mean
+from surefoot.work import Here, Job, progress_bars
 
 _PIECE = 4
 """Problems per piece, as a multiple of those searched at once: the next starts as soon as one ends."""
@@ -66,18 +80,14 @@ class SearchSettings(Command):
         "each, if they run in this process: 500MB, 2GB, 1.5GiB; 0 = no cache.",
     )
 
-    def how(self, scorer: StepScorer | None, policy: Policy | None = None) -> Steps:
+    def how(self, scorer: StepScorer | None, policy: Policy | None = None) -> s.Steps:
         """How solutions are written for ``scorer``; in one piece if ``policy`` cannot continue a text."""
-        from surefoot.policies.capabilities import capabilities_of
-        from surefoot.search.space import Steps
-        from surefoot.segment import segmenter
-
         continuation = capabilities_of(policy).continuation if policy else None
         whole_solutions = continuation is not None and not continuation.confirmed
         if whole_solutions and continuation:
             reason = f"the policy cannot continue a text ({continuation.evidence})"
             note(f"{reason}: each solution is written in one piece and cut into steps")
-        return Steps(
+        return s.Steps(
             whole=whole_solutions,
             separator=o.separator(self.steps.separator, scorer),
             segmenter=segmenter(self.steps.segment) if self.steps.segment else None,
@@ -127,9 +137,9 @@ class SearchCommand(SearchSettings):
     token_budget: o.TokenBudget = None
     retry_failed: o.RetryFailed = False
 
-    def search(self) -> Search:
+    def search(self) -> s.Search:
         """The method."""
-        method: Search = getattr(self, "method")  # noqa: B009  (each command declares its own)
+        method: s.Search = getattr(self, "method")  # noqa: B009  (each command declares its own)
         return method
 
     @contextmanager
@@ -145,11 +155,6 @@ class SearchCommand(SearchSettings):
         Raises ``PolicyError`` when every request of a piece failed, as when the server is down: finished
         pieces are kept, and the same command resumes.
         """
-        import asyncio
-
-        from surefoot.search.method import SearchResult, run_search
-        from surefoot.search.saved_tree import save_tree
-        from surefoot.work import Here
 
         search = self.search()
         problems = read_table(self.problems, Problem)
@@ -167,10 +172,10 @@ class SearchCommand(SearchSettings):
             bar = _Bar(self.path(), show)
             steps = self.how(scorer, policy if getattr(search, "by_steps", True) else None)
 
-            def work(piece: Sequence[Problem]) -> list[SearchResult]:
-                trees: dict[str, SavedTree] = {}
+            def work(piece: Sequence[Problem]) -> list[s.SearchResult]:
+                trees: dict[str, s.SavedTree] = {}
 
-                def watch(space: Space, result: SearchResult) -> None:
+                def watch(space: s.Space, result: s.SearchResult) -> None:
                     bar.add()
                     if keep:
                         trees[result.problem_id] = save_tree(space, result)
@@ -189,20 +194,19 @@ class SearchCommand(SearchSettings):
                 return results
 
             job = Job(
-                record=SearchResult,
+                record=s.SearchResult,
                 work=work,
-                tokens=lambda results: sum(result.usage.tokens for result in results),
                 config={"search": repr(search)},
             )
             # problems of a piece are searched concurrently, so that pieces are not
             outcome = map_pieces(self, job, problems, size, engine=Here(), progress=bar.pieces)
         if self.out != "-":
-            summary.add(read_records(Path(self.out), SearchResult))
+            summary.add(read_records(Path(self.out), s.SearchResult))
         summary.show(self.path())
         outcome.require_complete()
 
     @contextmanager
-    def _tree_file(self, search: Search) -> Iterator[Callable[[int, Sequence[SavedTree]], None] | None]:
+    def _tree_file(self, search: s.Search) -> Iterator[Callable[[int, Sequence[s.SavedTree]], None] | None]:
         """Collect trees in ``<trees>.work`` and write them at the end; ``None`` without ``--trees``.
 
         A piece's trees are saved before its results, so that none is missing when a command resumes.
@@ -212,7 +216,6 @@ class SearchCommand(SearchSettings):
         if path is None:
             yield None
             return
-        from surefoot.search.saved_tree import SavedTree
 
         if not path.endswith(ENDINGS):
             raise RecordError(f"--trees {path}: unknown ending; choose {', '.join(ENDINGS)}")
@@ -221,9 +224,9 @@ class SearchCommand(SearchSettings):
         folder = Path(f"{path}.work")
         config = {**self.resolved(), "search": repr(search), "out": self.out}
         with Run.open(folder, command=self.path(), config=config, inputs=input_files(self)) as run:
-            journal = run.journal("trees", SavedTree)
+            journal = run.journal("trees", s.SavedTree)
             yield journal.write
-            written = write_records(Path(path), journal.read(), record=SavedTree)
+            written = write_records(Path(path), journal.read(), record=s.SavedTree)
         note(f"{written} trees written")
         if not Path(f"{self.out}.work").exists():  # else a budget ended the work, and it can resume
             shutil.rmtree(folder / "pieces")  # first: pieces without a manifest would be refused after a kill
@@ -266,7 +269,7 @@ class SearchSummary:
         self._counts: Counter[str] = Counter()
         self._errors: Counter[str] = Counter()
 
-    def add(self, results: Iterable[SearchResult]) -> None:
+    def add(self, results: Iterable[s.SearchResult]) -> None:
         """Add results."""
         for result in results:
             self._problems += 1
@@ -312,10 +315,220 @@ class SearchSummary:
 
 def _share(outcomes: list[float]) -> str:
     """Mean with its 95 % interval over problems."""
-    import numpy as np
-
-    from surefoot.stats.bootstrap import bootstrap_mean
-
     if not outcomes:
         return "no reference answers"
     return format(bootstrap_mean(outcomes, rng=np.random.default_rng(0)), ".1%")
+
+
+METHOD = OptionGroup(names={"n": "--n -n"}, omit=("name",))
+
+
+def guided(name: str, method: type[SearchMethod], about: str, **options: str) -> type[GuidedSearch]:
+    """The command ``name`` of a method that a reward model guides; the fields of ``method`` become options.
+
+    ``options`` renames options, as ``temperature="--value-temperature"``.
+    """
+    group = OptionGroup(names={"n": "--n -n", **options}, omit=("name",))
+    example = (
+        f"surefoot search {method().name.replace('_', '-')} problems.jsonl --prm prm --out results.jsonl"
+    )
+    return create_model(
+        name,
+        __base__=GuidedSearch,
+        __module__=__name__,
+        __doc__=f"{about}\n\nExample: `{example}`",
+        method=(Annotated[method, group], method()),  # type: ignore[arg-type]
+    )
+
+
+BestOfN = guided(
+    "BestOfN",
+    BestOfNSearch,
+    "Sample whole solutions and choose the one with the best score, or vote with `--rule weighted_vote`.",
+)
+Beam = guided(
+    "Beam",
+    BeamSearch,
+    "Beam search: sample next steps, keep the best prefixes, continue with them (Snell et al. 2024).\n\n"
+    "With `--lookahead` a prefix is scored after that many further greedy steps.",
+)
+Dvts = guided(
+    "Dvts",
+    DVTS,
+    "Diverse verifier tree search: independent trees, each keeps its best step (Beeching et al. 2024).",
+)
+REBASE = guided(
+    "REBASE",
+    Rebase,
+    "REBASE: share the samples of each round among the open prefixes by value (Wu et al. 2024).",
+    temperature="--value-temperature",
+)
+Particle = guided(
+    "Particle",
+    ParticleFilter,
+    "Particle filter: resample solutions by score after each step (Puri et al. 2025).",
+)
+Mcts = guided(
+    "Mcts", MCTS, "Monte Carlo tree search: PUCT with step scores as values (OpenR, Wang et al. 2024)."
+)
+Resample = guided(
+    "Resample",
+    StepResampling,
+    "Accept a step, or sample it again while its score is too low (after Liao et al. 2025).",
+)
+
+
+class SearchMajority(SearchCommand):
+    """Self-consistency: sample whole solutions and choose the most frequent answer, without scores.
+
+    Example: `surefoot search majority problems.jsonl --policy lab --n 16 --batch 4 --out results.jsonl`
+    """
+
+    method: Annotated[BestOfNSearch, OptionGroup(names={"n": "--n -n"}, omit=("name", "rule"))] = (
+        BestOfNSearch(rule="majority", name="majority")
+    )
+
+
+class SearchRevise(GuidedSearch):
+    """Revise solutions: name the first wrong step and ask the policy to write the solution again.
+
+    A verifier gives its reason: the equation that does not hold, or the visible test that fails. A reward
+    model gives the step alone. `--keep` keeps the steps before it.
+
+    Example: `surefoot search revise problems.jsonl --verifier visible-tests --segment python
+    --base-url http://localhost:8000/v1 --chat --out results.jsonl`
+    """
+
+    method: Annotated[Revise, METHOD] = Revise()
+
+    @contextmanager
+    def scorer(self) -> Iterator[StepScorer | None]:
+        """Open the judge. Raises ``RunError`` for a verifier that reveals hidden tests."""
+        with super().scorer() as scorer:
+            for verifier in getattr(getattr(scorer, "labeller", None), "verifiers", ()):
+                if getattr(verifier, "visibility", "visible") == "hidden":
+                    raise RunError(
+                        f"--verifier {verifier.name}: its reasons reveal hidden tests; use visible-tests"
+                    )
+            yield scorer
+
+
+class Draw(Command):
+    """Print the tree of one problem as text, with the values of its steps and the chosen solution.
+
+    Example: `surefoot search draw trees.jsonl --problem p17`
+    """
+
+    trees: Annotated[str, Flag(argument=True)]
+    """File of trees, as `--trees` writes them; `-` is standard input."""
+    problem: str | None = Field(default=None, description="Problem id; default: the first of the file.")
+    width: int = Field(default=110, ge=40, description="Columns of the text.")
+
+    def run(self) -> None:
+        """Print the tree. Raises ``RecordError`` if the file has no such problem."""
+        trees = read_table(self.trees, s.SavedTree)
+        tree = next((tree for tree in trees if self.problem in (None, tree.problem_id)), None)
+        if tree is None:
+            examples = ", ".join(tree.problem_id for tree in trees[:5])
+            raise RecordError(
+                f"--problem {self.problem}: {self.trees} has no such tree; it has {len(trees)}, such as "
+                f"{examples}"
+            )
+        if self.problem is None and len(trees) > 1:
+            note(f"the first of {len(trees)} trees; --problem names another")
+        sys.stdout.buffer.write(s.draw_text(tree, width=self.width).encode("utf-8"))
+        sys.stdout.flush()
+
+
+def read_plan(path: str) -> SearchPlan:
+    """The plan in a JSON file. Raises ``RunError`` for an invalid file."""
+    return o.settings_file("--plan", path, SearchPlan)
+
+
+class Optimal(GuidedSearch):
+    """Compute-optimal search: a few solutions predict the difficulty, which decides the search.
+
+    Example: `surefoot search optimal problems.jsonl --policy lab --plan plan.json --prm prm --out r.jsonl`
+    """
+
+    plan: Annotated[str, o.INPUT] = Field(description="JSON file of `surefoot search plan`, or your own.")
+
+    def search(self) -> ComputeOptimal:
+        with checked_options():
+            return read_plan(self.plan).search()
+
+
+class FindPlan(SearchSettings):
+    """Find the best search for each bin of predicted difficulty, from results on development problems.
+
+    Each trial is a search and the file of its results, made by `surefoot search METHOD` with these settings.
+
+    Example: `surefoot search plan best-of-n:n=16@bon.jsonl beam:width=4@beam.jsonl --tokens 2000
+    --problems dev.jsonl --prm prm --out plan.json`
+    """
+
+    problems: o.Problems
+    trials: Annotated[tuple[str, ...], Flag(argument=True, metavar="METHOD:SETTING=VALUE,…@FILE")]
+    """A search, and the file of its results on these problems."""
+    judge: Judge
+    tokens: float = Field(ge=1, description="Most tokens per problem: policy, verifier and probe.")
+    out: Annotated[str, Flag(short="-o", output=True)] = "plan.json"
+    """JSON file to write."""
+    bins: int = Field(default=5, ge=1, description="Bins of difficulty, equally full.")
+    slack: float = Field(default=0.1, ge=0, description="Share by which a search may exceed `--tokens`.")
+    probe: Annotated[Probe, OptionGroup(names={"n": "--probe"})] = Probe()
+    rule: Rule = Field(default="weighted_vote", description="How the solution that is returned is chosen.")
+
+    def run(self) -> None:
+
+        problems = read_table(self.problems, Problem)
+        trials = _trials(self.trials, problems)
+        with self.judge.open(self.loading) as scorer, self.grading.open() as grader:
+            policy = self.policy.open(chat=self.prompt.chat, loading=self.loading)
+            about = self.about(policy, scorer, grader)
+            probed = asyncio.run(predict_difficulties(self.probe, problems, steps=self.how(scorer), **about))
+        with checked_options():
+            fit = fill(fit_optimal, self, trials, probed)
+        plan = SearchPlan.of(fit)
+        write_json(Path(self.out), plan.model_dump(mode="json"))
+        _show(plan)
+
+
+def _trials(words: Sequence[str], problems: Sequence[Problem]) -> list[Trial]:
+    trials = []
+    for trial in words:
+        search, at, path = trial.partition("@")
+        if not at or not path:
+            raise RunError(
+                f"{trial!r}: give a search and the file of its results, as beam:width=4@beam.jsonl"
+            )
+        results = {result.problem_id: result for result in read_table(path, SearchResult)}
+        missing = [problem.id for problem in problems if problem.id not in results]
+        if missing:
+            raise RunError(
+                f"{path}: {len(missing)} of {len(problems)} problems lack a result, first {missing[0]}"
+            )
+        of_search = [results[problem.id] for problem in problems]
+        trials.append(Trial(search=search_of(search), results=of_search))
+    return trials
+
+
+def _show(plan: SearchPlan) -> None:
+    """Accuracy and tokens of each search in each bin; the chosen one is marked."""
+    rows = []
+    for row, chosen, edge in zip(plan.bins, plan.searches, [*plan.edges, None], strict=True):
+        cells = [
+            ("n/a" if cell.accuracy is None else f"{100 * cell.accuracy:.1f}")
+            + f" at {cell.tokens:.0f}"
+            + (" *" if name == chosen else "")
+            for name, cell in row.items()
+        ]
+        most = max(cell.problems for cell in row.values())
+        rows.append(["" if edge is None else f"{edge:.3f}", str(most), *cells])
+    echo_table(
+        "correct, %, and tokens per problem with the probe; * = chosen",
+        ["difficulty below", "problems", *plan.bins[0]],
+        rows,
+    )
+    if plan.unknown:
+        note(f"left out: {plan.unknown} problems of unknown difficulty")

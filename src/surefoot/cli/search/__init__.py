@@ -1,1 +1,0 @@
-"""``surefoot search``: one command per method."""
