@@ -17,7 +17,7 @@ from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.labelling.monte_carlo import MonteCarloLabeller
 from surefoot.labelling.omegaprm import OmegaPRMLabeller, TreeSettings
-from surefoot.labelling.stopping import Estimate
+from surefoot.labelling.rollouts import Estimate
 from surefoot.policies.prompts import PromptFormat
 from surefoot.policies.traces import sample_traces
 from surefoot.protocols import ProblemTrace

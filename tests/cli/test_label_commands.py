@@ -16,7 +16,7 @@ from surefoot.io import read_records, write_records
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.labelling.monte_carlo import MonteCarloLabeller
-from surefoot.labelling.stopping import Estimate
+from surefoot.labelling.rollouts import Estimate
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.policies.traces import sample_traces
 from surefoot.protocols import ProblemTrace, SampleRequest, Sampling

@@ -13,7 +13,7 @@ from surefoot.errors import LabelError
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, generate_problems, parse_problem, worked_solution
 from surefoot.labelling.monte_carlo import MonteCarloLabeller
-from surefoot.labelling.stopping import Estimate
+from surefoot.labelling.rollouts import Estimate
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Labeller, ProblemTrace
 from surefoot.records import Message, Problem, Trace, Usage

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surefoot.labelling.stopping import Estimate
+from surefoot.labelling.rollouts import Estimate
 
 
 def played(rule, p):

@@ -26,8 +26,8 @@ from .omegaprm import OmegaPRMLabeller as OmegaPRMLabeller
 from .omegaprm import TreeSettings as TreeSettings
 from .queueing import QueueCandidate as QueueCandidate
 from .queueing import priorities as priorities
+from .rollouts import Estimate as Estimate
 from .run_rollouts import RunMonteCarloLabeller as RunMonteCarloLabeller
-from .stopping import Estimate as Estimate
 from .verifier import VerifierLabeller as VerifierLabeller
 from .verifier import open_verifier as open_verifier
 from .verifiers.equations.context import EquationCheck as EquationCheck

@@ -12,8 +12,7 @@ from typing import Literal
 
 from surefoot.answers import ProblemGrader
 from surefoot.batching import Batcher
-from surefoot.labelling.rollouts import PrefixIn, PrefixRollouts, RolloutSampler, require_rollable
-from surefoot.labelling.stopping import Estimate
+from surefoot.labelling.rollouts import Estimate, PrefixIn, PrefixRollouts, RolloutSampler, require_rollable
 from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import SOLUTION_CHANNELS, Policy, ProblemTrace, Sampling

@@ -15,8 +15,7 @@ from surefoot.answers import Grader
 from surefoot.batching import Batcher
 from surefoot.errors import LabelError
 from surefoot.labelling.monte_carlo import probe
-from surefoot.labelling.rollouts import PrefixRollouts, RolloutSampler, require_rollable
-from surefoot.labelling.stopping import Estimate
+from surefoot.labelling.rollouts import Estimate, PrefixRollouts, RolloutSampler, require_rollable
 from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import SOLUTION_CHANNELS, LabelledTrace, Policy, ProblemTrace, Sampling, Segmenter

@@ -24,7 +24,7 @@ from surefoot.io.tables import open_table
 from surefoot.lab.checkpoints import POLICY, TRUNK
 from surefoot.lab.world import ExactLabeller, generate_problems
 from surefoot.labelling.monte_carlo import MonteCarloLabeller
-from surefoot.labelling.stopping import Estimate
+from surefoot.labelling.rollouts import Estimate
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
 from surefoot.models.kinds.classifier import RewardModel
