@@ -215,7 +215,34 @@ def test_only_an_anchor_notices_changed_data_with_a_card_built_again(here: Path,
     assert ended.status == 1
     assert "is not the anchored card" in ended.out
     assert "git" in refused("card", "check", CARD, "--anchor", "git:nowhere")
-    assert "write sha256:HEX or git:REVISION" in refused("card", "check", CARD, "--anchor", "nowhere")
+    assert "write sha256:HEX" in refused("card", "check", CARD, "--anchor", "nowhere")
+
+
+def test_a_commit_on_the_hub_is_an_anchor(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from huggingface_hub import constants
+
+    commit = "a" * 40
+    snapshot = tmp_path / "hub" / "models--acme--prm" / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    shutil.copy(CARD, snapshot)
+    assert check_anchor(CARD, f"hub:acme/prm@{commit}") is None
+    change(summary=lambda text: text + "!")
+    assert "it was built again" in str(check_anchor(CARD, f"hub:acme/prm@{commit}"))
+    assert "name a repository and commit" in refused(
+        "card", "check", CARD, "--anchor", "hub:acme/no@" + commit
+    )
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
+def test_a_signature_is_an_anchor(here: Path):
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", "key"], check=True)
+    Path("signers").write_text("me@example.org " + Path("key.pub").read_text())
+    assert "signed: card/card.json.sig" in good(*BUILD, "--sign", "key").out
+    assert check_anchor(CARD, "ssh:signers") is None
+    change(summary=lambda text: text + "!")
+    assert "is not the card that was signed" in str(check_anchor(CARD, "ssh:signers"))
 
 
 def test_the_card_alone_answers_the_four_questions(here: Path):
@@ -316,6 +343,28 @@ def test_two_cards_are_compared(here: Path):
     assert "the cards are equal" in good("card", "diff", "old/card.json", CARD).out
     change(claims=with_first(value=0.99))
     assert "step-auc].value: " in good("card", "diff", "old/card.json", CARD).out
+
+
+def test_links_of_the_safety_case_resolve(here: Path):
+    good("card", "safety-case", CARD, "--out", "card/safety-case.md")
+    text = Path("card/safety-case.md").read_text()
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert links
+    assert all((Path("card") / link).is_file() for link in links)
+    assert "**Status: not supported: undecided or not tested.**" in text
+    edit("prm/held-out-steps.jsonl", '"good":false', '"good":true')
+    assert "was changed" in refused("card", "safety-case", CARD, "--out", "card/again.md")
+
+
+def test_an_incident_names_requests_runs_and_pages(here: Path):
+    first = json.loads(Path("traces.jsonl").read_text().splitlines()[0])["id"]
+    files = ("--traces", "traces.jsonl", "--scores", "scores.jsonl", "--out", "card/incident.md")
+    good("card", "incident", CARD, *files, "--request", first, "--threshold", "1.1")
+    text = Path("card/incident.md").read_text()
+    assert f"`{first}` (no session was recorded): 2 steps, first step below 1.1: 1" in text
+    assert "[card.json](card.json)" in text
+    assert "`train prm`: prm/manifest.json" in text
+    assert "has this id" in refused("card", "incident", CARD, *files[:-1], "x.md", "--request", "no")
 
 
 def test_the_checkpoint_states_its_card_when_it_is_loaded(here: Path, capfd: pytest.CaptureFixture):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final
 
 from surefoot.cards.record import CardClaim, ReleaseCard
 from surefoot.evaluation.frame import Card, FirstScreen, Origin, Question, card
@@ -12,6 +13,29 @@ from surefoot.evaluation.report import Report, Section
 from surefoot.records import content_id
 
 MARKDOWN, PAGE, BOM, RECORD = "README.md", "card.html", "card.cdx.json", "card.json"
+
+MAPPINGS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {
+        "EU AI Act, Annex IV": {
+            "1. General description of the AI system": "Intended use and limits; Roles; Versions",
+            "2. Elements and process of development": "What process was supervised; How labels were produced",
+            "3. Monitoring, functioning and control": "What failures remain; Not tested; Roles",
+            "4. Appropriateness of the performance metrics": "Where the method was tested",
+            "5. Risk management system": "",
+            "6. Changes through the lifecycle": "Runs (`surefoot card diff`)",
+            "7. Harmonised standards applied": "",
+            "8. EU declaration of conformity": "",
+            "9. Post-market monitoring": "",
+        },
+        "NIST AI RMF 1.0": {
+            "GOVERN": "Roles; Runs",
+            "MAP": "Intended use and limits; What process was supervised; Sources",
+            "MEASURE": "Where the method was tested; Not tested; How labels were produced",
+            "MANAGE": "What failures remain",
+        },
+    }
+)
+"""Headings of each framework, and the sections of the card with material for them; empty: not covered."""
 
 
 def sections_of(release: ReleaseCard) -> Iterator[tuple[str, list[str]]]:
@@ -38,6 +62,11 @@ def sections_of(release: ReleaseCard) -> Iterator[tuple[str, list[str]]]:
     yield "Sources", [f"{source.name}: licence {source.licence}" for source in release.sources]
     yield "Runs", [f"`{run.command}` {run.path}: sha256 {run.sha256}" for run in release.runs]
     yield "Versions", [f"{name} {number}" for name, number in release.versions.items()]
+    for framework, headings in MAPPINGS.items():
+        yield (
+            framework,
+            [f"{heading}: {where or 'not covered by this card'}" for heading, where in headings.items()],
+        )
 
 
 def markdown_of(release: ReleaseCard) -> str:

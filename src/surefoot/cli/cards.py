@@ -12,12 +12,14 @@ from pydantic import Field
 
 from surefoot import cards
 from surefoot.cli import options as o
-from surefoot.cli.settings import Command, Flag
+from surefoot.cli.runs import as_table
+from surefoot.cli.settings import Command, Flag, fill
 from surefoot.cli.terminal import echo, note
 from surefoot.errors import RunError
 from surefoot.io.atomic import atomic_file, make_directory
 from surefoot.io.lineage import lineage
 from surefoot.io.runs import load_object
+from surefoot.records import StepScores, Trace
 
 
 class Lineage(Command):
@@ -80,13 +82,15 @@ class CardBuild(Command):
     """Language of the data."""
     scope: Path | None = None
     """Folder whose evaluations and audits of these models must be on the card; else the first run's."""
+    sign: Path | None = None
+    """SSH key to sign the card with (`ssh-keygen -Y sign`)."""
 
     def outputs(self) -> list[Path]:
         """The files of the card."""
         return [self.out / name for name in ("README.md", "card.html", "card.cdx.json", "card.json")]
 
     def run(self) -> None:
-        from surefoot.cards.check import digest_of_card
+        from surefoot.cards.check import digest_of_card, sign
 
         about = cards.About(**{name: getattr(self, name) for name in cards.About.model_fields})
         release = cards.build_card(self.runs, about, self.scope or self.runs[0].parent)
@@ -97,6 +101,8 @@ class CardBuild(Command):
         record = self.out / "card.json"
         echo(f"{about.name}: {release.summary}")
         echo(f"{record}: {len(release.claims)} figures of {len(release.runs)} runs")
+        if self.sign:
+            echo(f"signed: {sign(record, self.sign)}")
         echo(
             f"anchor: sha256:{digest_of_card(record)} (publish it, or commit the card: only an anchor shows "
             "that data were changed and the card built again)"
@@ -116,7 +122,8 @@ class CardCheck(Command):
     card: CardFile
     """The card's `card.json`."""
     anchor: Annotated[tuple[str, ...], Flag(common=True)] = ()
-    """Published proof of the card: `sha256:HEX`, or `git:REVISION`, the commit or tag that holds it."""
+    """Published proof of the card: `sha256:HEX`, `git:REVISION`, `hub:OWNER/NAME@COMMIT`, or
+    `ssh:ALLOWED_SIGNERS` for a signature."""
     rerun: Annotated[bool, Flag(common=True)] = False
     """Also run the evaluations and audits on the card again, and compare all their numbers."""
 
@@ -183,3 +190,50 @@ class CardSchema(Command):
 
     def run(self) -> None:
         echo(json.dumps(cards.ReleaseCard.model_json_schema(), indent=1))
+
+
+class SafetyCase(Command):
+    """Write a safety case from a card: claims, arguments, and links to the evidence, which must exist.
+
+    Example: `surefoot card safety-case runs/card/card.json --out runs/card/safety-case.md`
+    """
+
+    card: CardFile
+    out: Annotated[Path, Flag(short="-o", output=True)]
+    """Markdown file."""
+
+    def run(self) -> None:
+        text = cards.safety_case(cards.read_release(self.card), self.out)
+        with atomic_file(self.out) as stream:
+            stream.write(text.encode())
+
+
+class IncidentReport(Command):
+    """Write the report of an incident: its requests with step scores, their pages, the runs of the card.
+
+    Requests are traces that `surefoot serve sessions` wrote, with their scores.
+
+    Example: `surefoot card incident runs/card/card.json --traces sessions/traces.jsonl
+    --scores sessions/scores.jsonl --request 0123456789abcdef --out incident.md`
+    """
+
+    card: CardFile
+    traces: o.Traces
+    scores: Annotated[str, o.INPUT] = Field(description="File of step scores.")
+    request: Annotated[tuple[str, ...], Flag(common=True)] = Field(min_length=1)
+    """Id of a trace of the incident."""
+    server: str = "http://localhost:8000"
+    """Address of the server's pages."""
+    threshold: float = Field(default=0.5, description="A step below this is pointed out.")
+    out: Annotated[Path, Flag(short="-o", output=True)]
+    """Markdown file."""
+
+    def run(self) -> None:
+        requested = set(self.request)
+        traces = [trace for trace in as_table(self.traces, Trace) if trace.id in requested]
+        if absent := requested - {trace.id for trace in traces}:
+            raise RunError(f"--request {min(absent)}: no trace of {self.traces} has this id")
+        scores = {row.trace_id: row for row in as_table(self.scores, StepScores) if row.trace_id in requested}
+        text = fill(cards.incident_report, self, self.card, cards.read_release(self.card), traces, scores)
+        with atomic_file(self.out) as stream:
+            stream.write(text.encode())
