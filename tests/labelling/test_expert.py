@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -137,42 +136,12 @@ def test_labels_follow_from_the_prefixes_that_experts_wrote(lines, paths):
         (StepMatch("numbers", 0.01), "0", "0.001", False),
         (StepMatch("numbers", 0), "9007199254740993", "9007199254740992", False),
         (StepMatch("numbers"), "9" * 5000, "8" * 5000, False),
-        (StepMatch("tolerance"), "a b c d e", "a b c d f", True),
-        (StepMatch("tolerance", 0.19), "a b c d e", "a b c d f", False),
-        (StepMatch("tolerance"), "a b c d e", "e d c b a", False),
-        (StepMatch("tolerance", 0), "a  b", "a b", True),
     ],
 )  # fmt: skip
 def test_when_two_texts_are_the_same_step(rule, left, right, same):
     keys = [rule.key(text_trace(text), 0) for text in (left, right)]
     assert rule.same(*keys) is same
     assert rule.same(*reversed(keys)) is same
-
-
-def longest_common(left, right):
-    """Textbook recursion for the longest common subsequence."""
-
-    @cache
-    def best(m, n):
-        if not m or not n:
-            return 0
-        if left[m - 1] == right[n - 1]:
-            return best(m - 1, n - 1) + 1
-        return max(best(m - 1, n), best(m, n - 1))
-
-    return best(len(left), len(right))
-
-
-WORDS = st.lists(st.sampled_from("abc"), min_size=1, max_size=10)
-
-
-@settings(deadline=None)
-@given(WORDS, WORDS, st.integers(0, 9))
-def test_similarity_is_the_share_of_words_outside_the_longest_common_subsequence(left, right, tenths):
-    total = len(left) + len(right)
-    apart = total - 2 * longest_common(tuple(left), tuple(right))
-    expected = apart <= tenths / 10 * total
-    assert StepMatch("tolerance", tenths / 10).same(tuple(left), tuple(right)) is expected
 
 
 def test_steps_with_nothing_to_compare_are_passed_over_on_both_sides():
@@ -237,7 +206,7 @@ def test_a_rule_that_does_not_see_the_step_refuses_the_trace():
 
 def test_settings_that_make_no_sense_are_refused():
     for tolerance in (-0.1, 1.0, float("nan")):
-        for rule in ("numbers", "tolerance", "tool-call"):
+        for rule in ("numbers", "tool-call"):
             with pytest.raises(LabelError, match="tolerance is"):
                 StepMatch(rule, tolerance)
     with pytest.raises(LabelError, match="disagreement is 'bad'; choose unknown or wrong"):
@@ -285,16 +254,15 @@ def test_the_command_labels_files_and_says_what_it_left_out(run):
     assert "3 labels written, 1 of them without a value" in err
     assert said(run("--match", "numbers", "--tolerance", "0.2")[0])[1:] == [1, 1]
     assert said(run()[0]) == [DEPARTED, LEFT, LEFT]
-    assert said(run("--match", "tolerance", "--tolerance", "0.99")[0])[0] == DEPARTED
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--match", "near"], "--match is 'near'; choose exact, numbers, tolerance or tool-call"),
+        (["--match", "near"], "--match is 'near'; choose exact, numbers or tool-call"),
         (["--tolerance", "0.1"], "--match exact takes no --tolerance"),
         (["--disagreement", "bad"], "--disagreement is 'bad'; choose unknown or wrong"),
-        (["--match", "tool-call"], "choose exact, numbers or tolerance"),
+        (["--match", "tool-call"], "choose exact or numbers"),
     ],
 )
 def test_the_command_refuses_what_it_does_not_know(run, options, message):

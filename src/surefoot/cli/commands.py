@@ -64,7 +64,7 @@ evaluate best-of-n | evaluate.best_of_n:EvaluateBestOfN | Accuracy of selectors 
 evaluate monitor | evaluate.monitor:EvaluateMonitor | Monitors of runs, next to baselines.
 evaluate calibration | evaluate.labels:EvaluateCalibration | Calibration of step scores.
 calibrate |  | Correct measurements by gold labels.
-calibrate judge | evaluate.judge:CalibrateJudge | A judge's labels against a small gold set.
+calibrate judge | evaluate.labels:CalibrateJudge | A judge's labels against a small gold set.
 audit |  | Test step scorers and policies for known failures.
 audit gaming | audit.commands:AuditGaming | Do scores follow the logic or the wording?
 audit outcome | audit.commands:AuditOutcome | How much of a step score is only the outcome?

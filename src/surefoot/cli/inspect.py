@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-import webbrowser
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from tempfile import mkdtemp
 from textwrap import fill
 from typing import Annotated
 
@@ -64,8 +62,6 @@ class Inspect(Command):
     """Number of traces to inspect, the first ones; 0 = all."""
     as_json: Annotated[bool, Flag(name="--json")] = False
     """Print the result as JSON instead of text."""
-    open_page: Annotated[bool, Flag(name="--open")] = False
-    """Open the result as a page in the browser."""
     out: Annotated[Path | None, Flag(short="-o", output=True)] = None
     """File for the whole result: `.json`, or `.html` for a page."""
 
@@ -96,8 +92,6 @@ class Inspect(Command):
         if reports[0].bad_count:
             note(reports[0].summary())
         page = self.out if self.out and self.out.suffix == ".html" else None
-        if self.open_page and page is None:
-            page = Path(mkdtemp(prefix="surefoot-")) / "inspection.html"
         if page is not None:
             inspection.report(f"inspect: {', '.join(self.files)}").write(page)
         if self.out is not None and self.out != page:
@@ -106,8 +100,6 @@ class Inspect(Command):
             echo(json.dumps(inspection.to_json(), indent=2, ensure_ascii=False))
         else:
             _print(inspection, names)
-        if self.open_page and not (page and webbrowser.open(page.resolve().as_uri())):
-            raise RunError(f"no browser can be opened; the page is {page}")
 
     def _read(self, names: Mapping[str, str], context: ImportContext, grader: Grader) -> Iterator[Readable]:
         from surefoot.cli.import_export import cut_and_graded

@@ -24,12 +24,12 @@ _EXCERPT = 200
 """Longest excerpt of an expert's step in a label's message, in characters."""
 
 
-MatchRule = Literal["exact", "numbers", "tolerance", "tool-call"]
+MatchRule = Literal["exact", "numbers", "tool-call"]
 
 # Digits in a name (x2, a_1) are not a number; a sign counts only where it cannot be a minus between operands.
 # Digits of any script count.
 _NUMBER = re.compile(r"(?<![\w.])(?:(?<![)\]}])[-−])?" + DIGITS.replace("[0-9]", r"\d"))
-_TOLERANCES = {"exact": 0.0, "numbers": 1e-6, "tolerance": 0.2, "tool-call": 1e-9}
+_TOLERANCES = {"exact": 0.0, "numbers": 1e-6, "tool-call": 1e-9}
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,6 @@ class StepMatch:
       clips``. A number is digits with thousands commas, decimals and a sign; a fraction is two numbers,
       ``50%`` is 50. Two numbers are the same if they differ by at most ``tolerance`` times the larger. List
       numbers ("Step 2:") count too.
-    - ``tolerance``: nearly the same words. For steps of m and n words with a longest common subsequence of c
-      words, 1 − 2c / (m + n) is at most ``tolerance``. One wrong number in a long sentence stays below most
-      tolerances, so agreement by this rule only says that the expert used similar words.
     - ``tool-call``: the same tools with equal arguments, for agent runs. Arguments are compared as JSON,
       ignoring the order of keys; numbers may differ by ``tolerance`` times the larger. Arguments that are not
       JSON are compared as text. Text is ignored: a path is a sequence of tool calls. The calls of one message
@@ -54,7 +51,7 @@ class StepMatch:
 
     rule: MatchRule = "exact"
     tolerance: float | None = None
-    """By default 1e-6 for numbers, 0.2 for words and 1e-9 for tool calls."""
+    """By default 1e-6 for numbers and 1e-9 for tool calls."""
 
     def __post_init__(self) -> None:
         if not 0 <= self._tolerance < 1:
@@ -81,7 +78,7 @@ class StepMatch:
             if trace.text is not None:
                 raise LabelError(
                     f"trace {trace.id} is a text; match 'tool-call' reads chat traces: "
-                    "choose exact, numbers or tolerance"
+                    "choose exact or numbers"
                 )
             return tuple((call.name, _parse_arguments(call.arguments)) for call in calls) or None
         if calls:
@@ -97,9 +94,6 @@ class StepMatch:
 
     def same(self, left: tuple[Any, ...], right: tuple[Any, ...]) -> bool:
         """Whether two steps are the same, by their keys. Symmetric."""
-        if self.rule == "tolerance":
-            total = len(left) + len(right)
-            return total - 2 * _common_words(left, right) <= self._tolerance * total
         return _equal(left, right, self._tolerance)
 
 
@@ -228,19 +222,6 @@ def _excerpt(trace: Trace, step: int) -> str:
     calls = [f"{call.name}({call.arguments})" for call in trace.calls_of(step)]
     text = " ".join(calls or trace.step_text(step).split())
     return text if len(text) <= _EXCERPT else text[: _EXCERPT - 1] + "…"
-
-
-def _common_words(left: tuple[str, ...], right: tuple[str, ...]) -> int:
-    """Length of the longest common subsequence, bit-parallel (Hyyrö 2004): a row is one integer."""
-    positions: dict[str, int] = {}
-    for number, word in enumerate(left):
-        positions[word] = positions.get(word, 0) | 1 << number
-    full = (1 << len(left)) - 1
-    row = full
-    for word in right:
-        hits = row & positions.get(word, 0)
-        row = (row + hits | row - hits) & full
-    return len(left) - row.bit_count()
 
 
 _CONTEXT = Context(prec=50, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[])

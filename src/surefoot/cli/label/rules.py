@@ -97,18 +97,16 @@ class LabelExpert(LabelCommand):
     expert: Annotated[str, o.INPUT]
     """File of the experts' traces with steps; there can be several per problem."""
     match: MatchRule = "exact"
-    """When a step is an expert's: the same text, the same numbers, most of the same words, or the same tool
-    calls."""
+    """When a step is an expert's: the same text, the same numbers, or the same tool calls."""
     tolerance: float | None = None
-    """Relative difference of numbers (numbers 1e-6, tool-call 1e-9), or share of words that may differ
-    (tolerance 0.2)."""
+    """Relative difference of numbers (numbers 1e-6, tool-call 1e-9)."""
     disagreement: Disagreement = "unknown"
     """Label of the first step that no expert took."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.match == "exact" and self.tolerance is not None:
-            raise ValueError("'match' exact takes no --tolerance; choose numbers, tolerance or tool-call")
+            raise ValueError("'match' exact takes no --tolerance; choose numbers or tool-call")
         return self
 
     @contextmanager
