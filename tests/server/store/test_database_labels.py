@@ -150,12 +150,13 @@ def test_matrix_disagreement_and_decision(lab: Lab) -> None:
         *((lab.people[0].pseudonym, step, value, "normal") for step, value in enumerate([1, 1, -1])),
         *((lab.people[1].pseudonym, step, value, "normal") for step, value in enumerate([1, -1])),
     ]
-    made = lab.db.reviews.ratings(lab.id)
+    made = lab.db.reviews.ratings(lab.id, most=9)
     assert made.raters == tuple(sorted(person.pseudonym for person in lab.people[:2]))
     own = made.raters.index(lab.people[1].pseudonym)
     assert made.matrix[own].tolist()[:2] == [1, -1]
     assert math.isnan(made.matrix[own][2])
-    assert (made.steps.tolist(), len(set(made.traces.tolist()))) == ([0, 1, 2], 1)
+    assert made.items is not None
+    assert (made.steps.tolist(), made.items.tolist()) == ([0, 1, 2], [item] * 3)
     assert agreement(made.matrix).raw == 0.5
     (found,) = lab.db.reviews.disagreements(lab.id)
     assert (found.item_id, found.trace_id, found.step) == (item, trace, 1)
@@ -164,7 +165,9 @@ def test_matrix_disagreement_and_decision(lab: Lab) -> None:
     decided = lab.db.reviews.adjudicate(lab.id, item, judge, 1, -1, note=HOSTILE, after=0)
     assert (decided.note, decided.value, decided.user_id) == (HOSTILE, -1, judge)
     assert lab.db.reviews.disagreements(lab.id) == []
-    assert lab.db.reviews.disagreements(lab.id, adjudicated=True)[0].adjudication == decided
+    counts = [lab.db.reviews.disputed_items(lab.id, decided=decided) for decided in (False, True)]
+    assert counts == [0, 1]
+    assert lab.db.reviews.disagreements(lab.id, decided=True)[0].adjudication == decided
     with pytest.raises(ConflictError, match="decided since"):
         lab.db.reviews.adjudicate(lab.id, item, judge, 1, 1, after=0)
     settled = list(lab.db.export.labels(lab.id, settled=True))
@@ -185,7 +188,7 @@ def test_controls_stay_out_of_the_export(lab: Lab) -> None:
     assert lab.db.reviews.cells(lab.id, known=True) == [cell]
     assert (cell.role, cell.known, cell.value) == ("control", -1, 1)
     assert lab.db.reviews.cells(lab.id, known=False) == []
-    assert lab.db.reviews.ratings(lab.id).matrix.shape == (0, 0)
+    assert lab.db.reviews.ratings(lab.id, most=9).matrix.shape == (0, 0)
     assert list(lab.db.export.labels(lab.id)) == []
     assert len(list(lab.db.export.labels(lab.id, controls=True))) == 1
 

@@ -19,6 +19,7 @@ from surefoot.errors import ConflictError
 from surefoot.records import Evidence, StepLabel, StepScores, Trace
 from surefoot.server import Database, NewItem, StoredLabel, create_pages_app
 from surefoot.server.store.traces import RunFilter
+from surefoot.stats.rater_agreement import agreement
 
 
 @contextmanager
@@ -88,6 +89,44 @@ def test_the_labels_that_count_are_those_of_brute_force(db: Database) -> None:
         counted = sum(one.labels for one in db.assignments.progress(lab.id).annotators)
         assert counted == len(expected) - 1
     assert len(list(db.export.labels(other.id))) == 3
+
+
+def test_stored_ratings_follow_labels_and_undos(db: Database) -> None:
+    rng, lab = Random(5), make_lab(db)
+    item = lab.next(0)
+    assert item == lab.next(1)
+    finished = [False, False]
+    for turn in range(30):
+        person = rng.randrange(2)
+        if finished[person]:
+            db.labels.undo(lab.id, item, lab.people[person].user_id, f"k{turn}")
+        else:
+            rate(
+                lab,
+                person,
+                item,
+                [rng.choice([-1, 0, 1, None]) for _ in range(rng.randint(1, 3))],
+                f"k{turn}",
+            )
+        finished[person] = not finished[person]
+        cells = {(cell.annotator, cell.step): cell.value for cell in db.reviews.cells(lab.id)}
+        ratings = db.reviews.ratings(lab.id, most=9)
+        stored = {
+            (rater, step): None if value != value else value
+            for rater, row in zip(ratings.raters, ratings.matrix, strict=True)
+            for step, value in zip(ratings.steps.tolist(), row.tolist(), strict=True)
+        }
+        assert {place: value for place, value in stored.items() if value is not None} == {
+            place: value for place, value in cells.items() if value is not None
+        }
+        by_step = [{value for (_, at), value in cells.items() if at == step} for step in range(3)]
+        disputed = [dispute.step for dispute in db.reviews.disagreements(lab.id)]
+        assert disputed == [step for step, values in enumerate(by_step) if len(values) > 1]
+        merged = db.reviews.ratings(lab.id, most=0)
+        assert merged.times.sum() == len(ratings.steps)
+        if finished == [True, True]:
+            both = agreement(ratings.matrix), agreement(merged.matrix, times=merged.times)
+            assert repr(both[0]) == repr(both[1])
 
 
 def test_traces_are_found_by_score_from_the_index(lab: Lab) -> None:

@@ -36,16 +36,11 @@ _PER_PAGE: Final = 50
 @twin(router, "/projects/{project_id:number}/adjudicate")
 def disagreements(request: Request, place: AdminPlace) -> Response:
     """Items that annotators who finished labelled differently: the first open ones and the first decided."""
-    db = place.db
-    all_disagreements = db.reviews.disagreements(place.id, adjudicated=True)
-    undecided = [disagreement for disagreement in all_disagreements if disagreement.adjudication is None]
-    decided = [disagreement for disagreement in all_disagreements if disagreement.adjudication is not None]
-    data = {
-        "open": _by_item(db, place.id, undecided),
-        "open_items": len({disagreement.item_id for disagreement in undecided}),
-        "decided": _by_item(db, place.id, decided),
-        "decided_items": len({disagreement.item_id for disagreement in decided}),
-    }
+    reviews, data = place.db.reviews, dict[str, Any]()
+    for name, decided in (("open", False), ("decided", True)):
+        disputes = reviews.disagreements(place.id, decided=decided, most=_SHOWN)
+        data[name] = _by_item(place.db, place.id, disputes)
+        data[f"{name}_items"] = reviews.disputed_items(place.id, decided=decided)
     return show(request, place, "disagreements.html", data)
 
 
@@ -54,14 +49,17 @@ def disagreement(request: Request, place: AdminPlace, item_id: int) -> Response:
     """One item: its steps with everybody's labels, without scores, and a form for each disputed step."""
     db, item = place.db, place.db.items.get(place.id, item_id)
     disputes = {
-        one.step: one for one in db.reviews.disagreements(place.id, item_id=item_id, adjudicated=True)
+        dispute.step: dispute
+        for dispute in db.reviews.disagreements(place.id, item_ids=[item_id], decided=None)
     }
     if not disputes:
         raise NotFoundError(f"annotators do not disagree about item {item_id}")
     problem, trace = db.traces.problem(place.id, item.problem_id), db.traces.trace(place.id, item.trace_id)
     labels = [label for label in db.labels.of_trace(place.id, trace.id) if label.item_id == item_id]
-    decisions = {step: one.adjudication for step, one in disputes.items() if one.adjudication is not None}
-    still_open = (dispute.item_id for dispute in db.reviews.disagreements(place.id))
+    decisions = {
+        step: dispute.adjudication for step, dispute in disputes.items() if dispute.adjudication is not None
+    }
+    still_open = (dispute.item_id for dispute in db.reviews.disagreements(place.id, most=2))
     data = {
         "item": item_id,
         "problem": problem.text,
@@ -164,9 +162,9 @@ def _query(filters: Mapping[str, str]) -> str:
 def _rows(db: Database, project_id: int, comments: list[Comment]) -> list[dict[str, Any]]:
     """Comments with the items and traces that they refer to, each of which is read once."""
     names = {member.user_id: member.pseudonym for member in db.projects.members(project_id)}
-    disagreements = db.reviews.disagreements(project_id, adjudicated=True) if comments else []
-    disputed = {dispute.item_id for dispute in disagreements}
     items = db.items.of_ids(project_id, {comment.item_id for comment in comments})
+    disputes = db.reviews.disagreements(project_id, item_ids=items, decided=None)
+    disputed = {dispute.item_id for dispute in disputes}
     traces = db.traces.traces_of(project_id, {item.trace_id for item in items.values()})
     problems = db.traces.problems_of(project_id, {item.problem_id for item in items.values()})
     rows = []

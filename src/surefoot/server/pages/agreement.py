@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache
 from typing import Any
@@ -38,7 +38,9 @@ def agreement_page(request: Request, place: ReaderPlace) -> Response:
     """All figures of a project; not for annotators, who work blind to each other."""
     db = place.db
     data = {
-        **agreement_view(db.reviews.ratings(place.id), db.reviews.cells(place.id, known=True)),
+        **agreement_view(
+            db.reviews.ratings(place.id, most=_MANY_UNITS), db.reviews.cells(place.id, known=True)
+        ),
         "progress": db.assignments.progress(place.id),
     }
     return show(request, place, "agreement.html", data)
@@ -47,32 +49,29 @@ def agreement_page(request: Request, place: ReaderPlace) -> Response:
 def agreement_view(ratings: Ratings, known: Sequence[MatrixCell]) -> dict[str, Any]:
     """Figures of labels: of normal items among annotators, of ``known`` items against their answers.
 
-    Intervals are 95 %: the bootstrap's over traces, and Wilson's for shares of known answers.
+    Intervals are 95 %: the bootstrap's over solutions, and Wilson's for shares of known answers.
     """
-    rows = dict(zip(ratings.raters, ratings.matrix, strict=True))
     return {
-        "overall": _overall(ratings.matrix, ratings.traces),
-        "annotators": _by_annotator(rows),
-        "positions": _by_position(ratings.matrix, ratings.steps),
+        "overall": _overall(ratings),
+        "annotators": _by_annotator(ratings),
+        "positions": _by_position(ratings),
         "quality": _quality(known),
     }
 
 
-def _overall(matrix: FloatArray, traces: IntArray) -> dict[str, Any] | None:
-    """Of ratings [raters, units]; ``traces`` [units]."""
-    if not len(traces):
+def _overall(ratings: Ratings) -> dict[str, Any] | None:
+    if not len(ratings.steps):
         return None
-    figures = agreement(matrix, categories=_VALUES)
-    few = 0 < figures.units <= _MANY_UNITS
-    intervals = _intervals(matrix, traces) if few else {}
+    figures = agreement(ratings.matrix, categories=_VALUES, times=ratings.times)
+    intervals = {} if ratings.items is None else _intervals(ratings.matrix, ratings.items)
     return {**asdict(figures), "intervals": intervals}
 
 
-def _intervals(matrix: FloatArray, traces: IntArray) -> dict[str, Interval]:
-    """Bootstrap over traces, since their steps are correlated; steps with one rating are left out."""
+def _intervals(matrix: FloatArray, items: IntArray) -> dict[str, Interval]:
+    """Bootstrap over solutions, since their steps are correlated; steps with one rating are left out."""
     paired = (~np.isnan(matrix)).sum(axis=0) >= 2
-    rated, clusters = matrix[:, paired], traces[paired].tolist()
-    if len(set(clusters)) < 2:  # one trace says nothing about the spread
+    rated, clusters = matrix[:, paired], items[paired].tolist()
+    if len(set(clusters)) < 2:  # one solution says nothing about the spread
         return {}
 
     @cache  # the coefficients share their draws, and each draw gives all of them
@@ -88,35 +87,37 @@ def _intervals(matrix: FloatArray, traces: IntArray) -> dict[str, Interval]:
     return {name: coefficient(name) for name in ("raw", "kappa", "alpha", "ac1")}
 
 
-def _by_annotator(rows: Mapping[str, FloatArray]) -> list[dict[str, Any]]:
+def _by_annotator(ratings: Ratings) -> list[dict[str, Any]]:
     """Each annotator against all others, pooled."""
+    rows, times = dict(zip(ratings.raters, ratings.matrix, strict=True)), ratings.times
     figures = []
-    for name, ratings in rows.items():
-        table = np.zeros((3, 3))
-        for other, theirs in rows.items():
-            if other != name:
-                table += contingency(ratings, theirs, values=_VALUES)
-        total = float(table.sum())
+    for name, row in rows.items():
+        others = [theirs for other, theirs in rows.items() if other != name]
+        tables = [contingency(row, theirs, values=_VALUES, times=times) for theirs in others]
+        table = np.sum(tables, axis=0) if tables else np.zeros((3, 3))
+        total, given = float(table.sum()), {value: float(times[row == value].sum()) for value in _VALUES}
+        labels = sum(given.values())
         figures.append(
             {
                 "annotator": name,
-                "labels": int((~np.isnan(ratings)).sum()),
+                "labels": int(labels),
                 "compared": int(total),
                 "raw": float(np.trace(table)) / total if total else None,
                 "kappa": cohens_kappa(table),
-                "shares": {int(value): _share(ratings, value) for value in _VALUES},
+                "shares": {int(value): count / labels if labels else None for value, count in given.items()},
             }
         )
     return figures
 
 
-def _by_position(matrix: FloatArray, steps: IntArray) -> list[dict[str, Any]]:
-    """Of ratings [raters, units]; ``steps`` [units]."""
+def _by_position(ratings: Ratings) -> list[dict[str, Any]]:
     table = []
-    for step in np.unique(steps).tolist():
-        ratings = matrix[:, steps == step]
+    for step in np.unique(ratings.steps).tolist():
+        here = ratings.steps == step
+        matrix = ratings.matrix[:, here]
         # leave out raters without ratings at this position
-        figures = agreement(ratings[~np.isnan(ratings).all(axis=1)], categories=_VALUES)
+        rated = matrix[~np.isnan(matrix).all(axis=1)]
+        figures = agreement(rated, categories=_VALUES, times=ratings.times[here])
         if figures.units:
             table.append({"step": step, **asdict(figures)})
     return table
@@ -134,8 +135,3 @@ def _quality(cells: Sequence[MatrixCell]) -> list[dict[str, Any]]:
         row = {"annotator": name, "role": role, "known": len(answers), "correct": sum(answers)}
         table.append({**row, "accuracy": share.value, "low": share.low, "high": share.high})
     return table
-
-
-def _share(row: FloatArray, value: float) -> float | None:
-    rated = row[~np.isnan(row)]
-    return float((rated == value).mean()) if len(rated) else None

@@ -283,6 +283,22 @@ labels = table(
 )
 
 
+# What annotators who finished say of a step of a normal item, such as "3=1 5=-1" (user=value); a function of
+# labels and assignments, so that agreement and disagreements need not join a million labels.
+rated_steps = Table(
+    "rated_steps",
+    METADATA,
+    Column("project_id", BIG, nullable=False),
+    Column("item_id", BIG, primary_key=True),
+    Column("step", Integer, primary_key=True),
+    Column("ratings", Text, nullable=False),
+    Column("disputed", Boolean, nullable=False),
+    of_project("item_id", "items"),
+    Index(None, "project_id", "step", "ratings"),
+    Index(None, "project_id", "disputed", "item_id"),
+)
+
+
 # a label that calls its step wrong, in constants, as the index of such labels needs it
 IS_WRONG = and_(
     labels.c.kind == literal_column("'correctness'"),

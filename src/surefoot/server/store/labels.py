@@ -5,11 +5,12 @@ Of an annotator's labels of a step the latest counts that is not undone.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, false, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, delete, false, func, insert, select, update
 
 from surefoot.errors import ConflictError, NotFoundError, StoreError
 from surefoot.records import Evidence, Problem, StepLabel, Trace
@@ -99,6 +100,7 @@ class Labels(Repository):
             if finish:
                 done = {"state": "done", "finished": at, "milliseconds": milliseconds}
                 change(connection, assignment.id, **done)
+                refresh_ratings(connection, item)
             return _response(connection, submission, finished=finish, repeated=False)
 
     def undo(self, project_id: int, item_id: int, user_id: int, key: str) -> Submission:
@@ -127,6 +129,7 @@ class Labels(Repository):
             ids = {"project_id": project_id, "item_id": item_id, "user_id": user_id}
             connection.execute(insert(t.submissions).values(**ids, **undo))
             refresh_current(connection, item_id, user_id)
+            refresh_ratings(connection, item)
             return _response(connection, retracted, finished=False, repeated=False)
 
     def item(self, project_id: int, item_id: int, user_id: int) -> AnnotatorItem:
@@ -339,6 +342,35 @@ def refresh_current(connection: Connection, item_id: int, user_id: int) -> None:
     connection.execute(
         update(t.labels).where(own_labels, label.is_current != counts).values(is_current=counts)
     )
+
+
+def refresh_ratings(connection: Connection, item: Item) -> None:
+    """Write what annotators who finished the item say of its steps, in their transaction."""
+    label, assignment, rated = t.labels.c, t.assignments.c, t.rated_steps.c
+    if item.role != "normal":
+        return
+    finished = select(assignment.user_id).where(assignment.item_id == item.id, assignment.state == "done")
+    query = select(label.step, label.user_id, label.value).where(
+        label.item_id == item.id, label.is_current, label.user_id.in_(finished)
+    )
+    steps = defaultdict[int, dict[int, float | None]](dict)
+    for step, user_id, value in connection.execute(query.order_by(label.user_id)):
+        steps[step][user_id] = value
+    connection.execute(delete(t.rated_steps).where(rated.item_id == item.id))
+    rows = [
+        {
+            "project_id": item.project_id,
+            "item_id": item.id,
+            "step": step,
+            "ratings": " ".join(
+                f"{user}={'' if value is None else int(value)}" for user, value in ratings.items()
+            ),
+            "disputed": len(set(ratings.values())) > 1,
+        }
+        for step, ratings in steps.items()
+    ]
+    if rows:
+        connection.execute(insert(t.rated_steps), rows)
 
 
 def last_submission(connection: Connection, item_id: int, user_id: int) -> int:

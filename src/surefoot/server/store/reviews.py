@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from array import array
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Select, and_, func, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Select, and_, exists, func, select, true, update
 
 from surefoot.errors import ConflictError, NotFoundError, StoreError
 from surefoot.server.store import labelling as t
@@ -23,56 +23,59 @@ from surefoot.server.store.schema import as_data, checked_text, inserted, matchi
 Place = tuple[int, int]
 """(item, step)."""
 
-_ROWS_AT_ONCE: Final = 20_000
-_CANNOT_TELL: Final = 9
-"""Stands for a label without a value where values are compared: it differs from all of them."""
+_KNOWN: Final = ("control", "screening")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ratings:
-    """Ratings of normal items as an array [raters, units]; a unit is a step of a trace in an item."""
+    """Ratings of normal items as an array [raters, units]; a unit is a step of an item."""
 
     matrix: NDArray[np.float64]
     """NaN where a rater gave a unit no value."""
     raters: tuple[str, ...]
     """Pseudonyms, sorted."""
-    traces: NDArray[np.int64]
-    """[units]: a number for each trace, the same for all its steps."""
+    items: NDArray[np.int64] | None
+    """[units]; ``None`` if equal units were merged."""
     steps: NDArray[np.int64]
     """[units]"""
+    times: NDArray[np.float64]
+    """[units]: how often each occurs; 1 unless merged."""
 
 
 class Reviews(Repository):
     """Repository of disagreements and adjudications. Not for annotators."""
 
-    def ratings(self, project_id: int) -> Ratings:
-        """The ratings that count, of items without known answers, as an array; some 150 bytes a rating."""
-        label = t.labels.c
-        columns = (label.item_id, label.trace_id, label.step, members.c.pseudonym, label.value)
+    def ratings(self, project_id: int, *, most: int) -> Ratings:
+        """The ratings that count, of items without known answers; of more than ``most`` units, equal ones are
+        merged."""
+        rated = t.rated_steps.c
+        where = rated.project_id == project_id
+        number = func.count().label("number")
         with self._connections.read() as connection:
             project_in(connection, project_id)
-            query = _ratings(project_id).where(t.items.c.role == "normal")
-            # in one query: paging would repeat the joins for each page
-            rows = connection.execute(
-                query.with_only_columns(*columns), execution_options={"yield_per": _ROWS_AT_ONCE}
+            merged = (connection.scalar(select(number).where(where)) or 0) > most
+            query = (
+                select(rated.step, rated.ratings, number).group_by(rated.step, rated.ratings)
+                if merged
+                else select(rated.step, rated.ratings, rated.item_id).order_by(rated.item_id, rated.step)
             )
-            items, traces, steps, raters = (array("q") for _ in range(4))
-            values = array("d")
-            trace_numbers: dict[str, int] = {}
-            names: dict[str, int] = {}
-            for row in rows:
-                items.append(row.item_id)
-                traces.append(trace_numbers.setdefault(row.trace_id, len(trace_numbers)))
-                steps.append(row.step)
-                raters.append(names.setdefault(row.pseudonym, len(names)))
-                values.append(math.nan if row.value is None else row.value)
-        positions = np.array([items, traces, steps], dtype=np.int64)
-        units, unit_of = np.unique(positions, axis=1, return_inverse=True)
-        order = sorted(names)
-        row_of = np.array([order.index(name) for name in names], dtype=np.int64)
-        matrix = np.full((len(order), units.shape[1]), math.nan)
-        matrix[row_of[np.array(raters)], unit_of.reshape(-1)] = values
-        return Ratings(matrix=matrix, raters=tuple(order), traces=units[1], steps=units[2])
+            rows = connection.execute(query.where(where)).all()
+            names = _pseudonyms(connection, project_id)
+        units = [_read(row.ratings) for row in rows]
+        raters = sorted({user for unit in units for user in unit}, key=names.__getitem__)
+        row_of = {user: row for row, user in enumerate(raters)}
+        matrix = np.full((len(raters), len(units)), math.nan)
+        for column, unit in enumerate(units):
+            for user, value in unit.items():
+                matrix[row_of[user], column] = math.nan if value is None else value
+        last = np.array([row[2] for row in rows], dtype=np.int64)
+        return Ratings(
+            matrix=matrix,
+            raters=tuple(names[user] for user in raters),
+            items=None if merged else last,
+            steps=np.array([row.step for row in rows], dtype=np.int64),
+            times=last.astype(float) if merged else np.ones(len(rows)),
+        )
 
     def cells(self, project_id: int, *, known: bool | None = None) -> list[MatrixCell]:
         """The ratings that count, in the order they were submitted.
@@ -81,44 +84,56 @@ class Reviews(Repository):
         """
         query = _ratings(project_id)
         if known is not None:
-            normal = t.items.c.role == "normal"
-            query = query.where(~normal if known else normal)
+            query = query.where(t.items.c.role.in_(_KNOWN) if known else t.items.c.role == "normal")
         with self._connections.read() as connection:
             project_in(connection, project_id)
             return _cells(connection, query)
 
     def disagreements(
-        self, project_id: int, *, item_id: int | None = None, adjudicated: bool = False
+        self,
+        project_id: int,
+        *,
+        item_ids: Collection[int] | None = None,
+        decided: bool | None = False,
+        most: int | None = None,
     ) -> list[Disagreement]:
-        """Steps of normal items that annotators who finished labelled differently; open ones by default.
+        """Steps of normal items that annotators who finished labelled differently: open ones by default,
+        decided ones, or both (``None``); of the first ``most`` items.
 
         A step that only one of them labelled (the others stopped at an earlier error) does not count.
         """
+        rated, item = t.rated_steps.c, t.items.c
+        where = _disputed(project_id, decided)
+        if item_ids is not None:
+            where.append(rated.item_id.in_(item_ids))
+        first = select(rated.item_id).where(*where).distinct().order_by(rated.item_id).limit(most)
+        query = (
+            select(rated.item_id, rated.step, rated.ratings, item.trace_id)
+            .join(t.items, item.id == rated.item_id)
+            .where(*where, rated.item_id.in_(first.scalar_subquery()) if most else true())
+            .order_by(rated.item_id, rated.step)
+        )
         with self._connections.read() as connection:
             project_in(connection, project_id)
-            of_item = () if item_id is None else (t.labels.c.item_id == item_id,)
-            rating = _ratings(project_id).where(t.items.c.role == "normal", *of_item)
-            label = t.labels.c
-            value = func.coalesce(label.value, _CANNOT_TELL)
-            position = (label.item_id, label.step)
-            disputed = rating.with_only_columns(*position).group_by(*position)
-            disputed = disputed.having(func.min(value) != func.max(value))
-            cells = _cells(connection, rating.where(tuple_(*position).in_(disputed)))
-            decided = decisions(connection, project_id)
-        by_position: dict[Place, list[MatrixCell]] = {}
-        for cell in cells:
-            by_position.setdefault((cell.item_id, cell.step), []).append(cell)
+            rows = connection.execute(query).all()
+            names = _pseudonyms(connection, project_id)
+            settled = decisions(connection, project_id)
         return [
             Disagreement(
-                item_id=position[0],
-                trace_id=group[0].trace_id,
-                step=position[1],
-                values=tuple(sorted((cell.annotator, cell.value) for cell in group)),
-                adjudication=decided.get(position),
+                item_id=row.item_id,
+                trace_id=row.trace_id,
+                step=row.step,
+                values=tuple(sorted((names[user], value) for user, value in _read(row.ratings).items())),
+                adjudication=settled.get((row.item_id, row.step)),
             )
-            for position, group in sorted(by_position.items())
-            if adjudicated or position not in decided
+            for row in rows
         ]
+
+    def disputed_items(self, project_id: int, *, decided: bool) -> int:
+        """Number of items with an open or a decided disagreement."""
+        query = select(func.count(t.rated_steps.c.item_id.distinct()))
+        with self._connections.read() as connection:
+            return connection.scalar(query.where(*_disputed(project_id, decided))) or 0
 
     def adjudicate(
         self,
@@ -172,6 +187,24 @@ class Reviews(Repository):
         with self._connections.read() as connection:
             project_in(connection, project_id)
             return [decision for _, decision in sorted(decisions(connection, project_id).items())]
+
+
+def _read(ratings: str) -> dict[int, int | None]:
+    """Values by user, of a row of ``rated_steps``."""
+    pairs = (pair.split("=") for pair in ratings.split())
+    return {int(user): int(value) if value else None for user, value in pairs}
+
+
+def _pseudonyms(connection: Connection, project_id: int) -> dict[int, str]:
+    query = select(members.c.user_id, members.c.pseudonym).where(members.c.project_id == project_id)
+    return {row.user_id: row.pseudonym for row in connection.execute(query)}
+
+
+def _disputed(project_id: int, decided: bool | None) -> list[ColumnElement[bool]]:
+    rated, decision = t.rated_steps.c, t.adjudications.c
+    has_decision = exists().where(decision.item_id == rated.item_id, decision.step == rated.step)
+    conditions = [rated.project_id == project_id, rated.disputed]
+    return conditions if decided is None else [*conditions, has_decision if decided else ~has_decision]
 
 
 def _ratings(project_id: int) -> Select[Any]:
