@@ -7,6 +7,7 @@ from typing import Any
 
 from annotation_site import agent_trace, solutions, text_trace
 from inspection_site import NOON, Inspection
+from monitored_requests import changed_monitor
 from program_trace import failing_program
 from screenshot_requests import add_requests
 
@@ -68,12 +69,15 @@ def inspected(found: Inspection) -> Views:
     db.traces.add_traces(project, [program])
     db.labels.import_labels(project, judged)
     base = f"/projects/{project}"
+    found.room.app.state.pages.monitor = changed_monitor()
     return {
         "traces": ("admin", f"{base}/runs"),
         "trace": ("admin", f"{base}/run?id={traces[1].id}"),
+        "compare": ("admin", f"{base}/compare?id={traces[0].id}&id={traces[1].id}"),
         "trace-agent": ("admin", f"{base}/run?id={traces[6].id}"),
         "trace-program": ("admin", f"{base}/run?id={program.id}"),
         "reports": ("admin", "/reports"),
+        "monitor": ("admin", "/monitor"),
         "requests": ("admin", "/requests?model=policy-7b/best-of-4"),
         "request": ("admin", "/request?id=chatcmpl-shown-0"),
         "tree": ("admin", "/request-tree?id=chatcmpl-shown-0&choice=0"),

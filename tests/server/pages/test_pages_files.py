@@ -72,14 +72,14 @@ def test_label_studio_comes_into_another_project(found: Inspection, admin: Brows
     assert found.db.traces.trace(found.other, found.traces[1].id) == found.traces[1]
     assert len(found.db.items.list(found.other)) == 4  # the one that was there, too
     again = send(admin, f"/projects/{found.other}", tasks)
-    assert "0 items made" in again.text
+    assert "0 items to label" in again.text
 
 
 def test_prm800k_comes_in(found: Inspection, admin: Browser) -> None:
     row = {"instruction": "q?", "responses": ["a"], "next_response": SCRIPT, "rating": -1}
     packed = gzip.compress((json.dumps(row) + "\nnot json\n").encode())
     answer = send(admin, found.base, packed, name="x.jsonl.gz")
-    assert "<h1>Imported in part</h1>" in answer.text
+    assert "<h1>Imported in part into " in answer.text
     assert "1 rows read, 1 skipped" in answer.text
     (problem,) = problems_with(found, "q?")
     (trace,) = found.db.traces.find(found.room.project, RunFilter(problem_id=problem.id))

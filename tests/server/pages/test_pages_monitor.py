@@ -4,30 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from annotation_site import Room, open_room
+from monitored_requests import request_of
 
-from surefoot.records import Problem, StepScores, Trace
-from surefoot.segment import segment_trace
-from surefoot.server import GatewayCandidate, GatewayRecord, Monitor, MonitorSettings, create_pages_app
+from surefoot.server import Monitor, MonitorSettings, create_pages_app
 from surefoot.server.gateway.monitor import Observations
-
-
-def request_of(number: int, score: float) -> GatewayRecord:
-    noise = number % 7
-    problem = Problem(text=f"What is it{' now' * noise}?")
-    text = f"{'so ' * noise}it\nis 4."
-    trace = segment_trace(Trace(problem_id=problem.id, text=text, answer="4"))
-    score += 0.01 * noise
-    scores = StepScores(trace_id=trace.id, scorer="prm", scores=(score,) * len(trace.steps))
-    return GatewayRecord(
-        request_id=f"r{number}", created=datetime.now(UTC), endpoint="/v1/chat/completions", model="m",
-        strategy="best-of-2", policy="p", status=200, latency_ms=1, problem=problem,
-        candidates=(GatewayCandidate(trace=trace, chosen=True, score=score, scores=scores),),
-    )  # fmt: skip
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Every page in a real browser: it fits a phone, can be read in light and dark, and its links lead somewhere.
 
 ``SUREFOOT_SCREENSHOTS=DIR`` also writes pictures of each page there, light and dark, wide and phone width.
+``SUREFOOT_AXE=FILE`` (``axe.min.js`` of npm's axe-core) also runs axe on each page in all four looks.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from screenshot_pages import Views, open_shown
 
 CHROMIUM = shutil.which("chromium")
 SCREENSHOTS = os.environ.get("SUREFOOT_SCREENSHOTS")
+AXE = os.environ.get("SUREFOOT_AXE")
 AUDIT = (Path(screenshot_pages.__file__).parent / "page_audit.js").read_text()
 TALLEST = 1600
 """Pixels of a picture; a longer page is cut."""
@@ -47,8 +49,9 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Views
 WIDE, PHONE = ("wide", 1280, 800), ("phone", 390, 844)
 LOOKS = [(*WIDE, "light"), (*PHONE, "dark")]
 """Each width and each scheme once; pictures are of all four."""
+ALL_LOOKS = [*LOOKS, (*WIDE, "dark"), (*PHONE, "light")]
 if SCREENSHOTS:
-    LOOKS += [(*WIDE, "dark"), (*PHONE, "light")]
+    LOOKS = ALL_LOOKS
 
 
 @pytest.mark.parametrize(("name", "width", "height", "scheme"), LOOKS)
@@ -64,6 +67,20 @@ def test_every_page(
             folder = Path(SCREENSHOTS)
             folder.mkdir(parents=True, exist_ok=True)
             write_picture(page, width, height, folder / f"{view}-{name}-{scheme}.png")
+    assert wrong == []
+
+
+@pytest.mark.skipif(AXE is None, reason="SUREFOOT_AXE does not name axe.min.js")
+@pytest.mark.parametrize(("name", "width", "height", "scheme"), ALL_LOOKS)
+def test_axe_finds_nothing(
+    shown: tuple[str, Views, Browser], name: str, width: int, height: int, scheme: str
+) -> None:
+    script = Path(AXE or "").read_text()
+    wrong = []
+    for view, page in looked_at(shown, name, width, height, scheme):
+        page.evaluate(script)
+        for violation in page.evaluate("axe.run().then((result) => result.violations)"):
+            wrong += [f"{view}: {violation['id']}: {node['html'][:150]}" for node in violation["nodes"]]
     assert wrong == []
 
 

@@ -92,11 +92,14 @@ def _by_annotator(ratings: Ratings) -> list[dict[str, Any]]:
     rows, times = dict(zip(ratings.raters, ratings.matrix, strict=True)), ratings.times
     figures = []
     for name, row in rows.items():
-        others = [theirs for other, theirs in rows.items() if other != name]
-        tables = [contingency(row, theirs, values=_VALUES, times=times) for theirs in others]
+        tables = [
+            contingency(row, theirs, values=_VALUES, times=times)
+            for other, theirs in rows.items()
+            if other != name
+        ]
         table = np.sum(tables, axis=0) if tables else np.zeros((3, 3))
-        total, given = float(table.sum()), {value: float(times[row == value].sum()) for value in _VALUES}
-        labels = sum(given.values())
+        total, counts = float(table.sum()), {value: float(times[row == value].sum()) for value in _VALUES}
+        labels = sum(counts.values())
         figures.append(
             {
                 "annotator": name,
@@ -104,7 +107,7 @@ def _by_annotator(ratings: Ratings) -> list[dict[str, Any]]:
                 "compared": int(total),
                 "raw": float(np.trace(table)) / total if total else None,
                 "kappa": cohens_kappa(table),
-                "shares": {int(value): count / labels if labels else None for value, count in given.items()},
+                "shares": {int(value): count / labels if labels else None for value, count in counts.items()},
             }
         )
     return figures
@@ -113,11 +116,11 @@ def _by_annotator(ratings: Ratings) -> list[dict[str, Any]]:
 def _by_position(ratings: Ratings) -> list[dict[str, Any]]:
     table = []
     for step in np.unique(ratings.steps).tolist():
-        here = ratings.steps == step
-        matrix = ratings.matrix[:, here]
+        at_step = ratings.steps == step
+        matrix = ratings.matrix[:, at_step]
         # leave out raters without ratings at this position
         rated = matrix[~np.isnan(matrix).all(axis=1)]
-        figures = agreement(rated, categories=_VALUES, times=ratings.times[here])
+        figures = agreement(rated, categories=_VALUES, times=ratings.times[at_step])
         if figures.units:
             table.append({"step": step, **asdict(figures)})
     return table

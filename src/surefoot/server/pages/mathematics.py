@@ -62,7 +62,7 @@ def claim_markdown(characters: int) -> bool:
     return budget.markdown >= 0
 
 
-_GAP_AFTER = re.compile(r"[ \t]{0,80}\n?[ \t]{0,80}")
+_GAP_AFTER = re.compile(r"\A[ \t]{0,80}\n?[ \t]{0,80}")
 _GAP_BEFORE = re.compile(r"[ \t]{0,80}\n?[ \t]{0,80}\Z")
 # fmt: off
 _ELEMENTS: Final = frozenset((
@@ -81,7 +81,7 @@ _VALUE = re.compile(r"[\w .,%+-]{1,60}", re.ASCII)
 
 
 def mathematics(text: str) -> Markup:
-    """``text`` escaped, with its formulas as MathML and their source, which is hidden at first."""
+    """``text`` escaped, with its formulas as MathML; their source is the title that a pointer shows."""
     budget = _BUDGET.get() or _Budget()
     searched = text[: budget.text]
     budget.text -= len(searched)
@@ -96,11 +96,7 @@ def mathematics(text: str) -> Markup:
         if rendered is None:
             parts.append(Markup('<code class="tex">{}</code>').format(source))
         else:
-            parts.append(
-                Markup('<span class="formula">{}<code class="tex source">{}</code></span>').format(
-                    rendered, source
-                )
-            )
+            parts.append(Markup('<span class="formula" title="{}">{}</span>').format(source, rendered))
         end, after_block = stop, block
     parts.append(_between(text[end:], after_block, False))
     return Markup("").join(parts)
@@ -118,19 +114,9 @@ def _formulas(text: str) -> Iterator[tuple[int, int, str, bool]]:
 
 
 def _between(text: str, after_block: bool, before_block: bool) -> Markup:
-    """Text between formulas. Next to a displayed formula, one line end and spaces are shown in the source
-    alone: the line is broken there already."""
-    start = _GAP_AFTER.match(text).end() if after_block else 0  # type: ignore[union-attr]
-    remainder = text[start:]
-    gap_before = _GAP_BEFORE.search(remainder) if before_block else None
-    end = gap_before.start() if gap_before else len(remainder)
-    gap = Markup('<span class="gap">{}</span>')
-    parts = [
-        gap.format(text[:start]) if start else "",
-        escape(remainder[:end]),
-        gap.format(remainder[end:]) if remainder[end:] else "",
-    ]
-    return Markup("").join(parts)
+    """Text between formulas, without a line end beside a displayed formula, which breaks its line."""
+    text = _GAP_AFTER.sub("", text, count=1) if after_block else text
+    return escape(_GAP_BEFORE.sub("", text) if before_block else text)
 
 
 @lru_cache(maxsize=4096)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Any
 
@@ -46,7 +46,6 @@ _ENDINGS = {
     "every-step": "when every step has a label (agents recover)",
     "whole-solution": "with the first wrong step of the whole solution, shown at once",
 }
-_SHOWN = 50
 _SAMPLES = 6
 """Runs of the sample."""
 _BATCH = 500
@@ -235,17 +234,13 @@ def change_account(request: Request, visitor: SiteAdmin, user_id: int, form: Che
 
 @twin(router, "/projects/{project_id:number}/queue")
 def queue_page(request: Request, place: AdminPlace) -> Response:
-    """The policy, its control share, and the items at the head of the queue."""
+    """The policy, its shares, and the number of items that it ranks."""
     db, protocol = place.db, place.project.protocol
-    values = (
-        db.items.priorities(place.id, protocol.queue) if protocol.queue not in ("order", "random") else {}
-    )
-    head = sorted(values, key=lambda item: (-values[item], item))[:_SHOWN]
+    policy = protocol.queue
     data = {
         "project": place.project,
         "scorers": db.traces.scorers(place.id),
-        "ranked": len(values),
-        "head": _head(db, place.id, {item: values[item] for item in head}),
+        "ranked": 0 if policy in ("order", "random") else len(db.items.priorities(place.id, policy)),
     }
     return show(request, place, "queue.html", data, extra={"policies": POLICIES})
 
@@ -291,20 +286,3 @@ def _candidates(db: Database, project_id: int) -> Iterator[QueueCandidate]:
                 outcomes=(outcomes[item.trace_id],),
                 scores=({row.scorer: row.scores for row in scores[item.trace_id]},),
             )
-
-
-def _head(db: Database, project_id: int, ranked: Mapping[int, float]) -> list[dict[str, Any]]:
-    """A row for each item, in the order of ``ranked``."""
-    items = db.items.of_ids(project_id, ranked)
-    traces = db.traces.traces_of(project_id, [item.trace_id for item in items.values()])
-    problems = db.traces.problems_of(project_id, {item.problem_id for item in items.values()})
-    return [
-        {
-            "item": item_id,
-            "priority": priority,
-            "problem": problems[items[item_id].problem_id].text,
-            "outcome": traces[items[item_id].trace_id].outcome,
-            "answer": traces[items[item_id].trace_id].answer,
-        }
-        for item_id, priority in ranked.items()
-    ]

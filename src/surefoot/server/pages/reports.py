@@ -60,15 +60,15 @@ def report_page(request: Request, visitor: SiteReader) -> Response:
         raise NotFoundError(f"there is no report '{name}'")
     page = path.read_text("utf-8", "replace")
     ids = {unescape(match[1]) for match in _EXAMPLE.finditer(page)}
-    base, places = request.scope.get("root_path", ""), dict[str, int]()
+    base, project_of = request.scope.get("root_path", ""), dict[str, int]()
     for project, _ in visible_projects(request, visitor) if ids else ():
-        places |= dict.fromkeys(pages_of(request).db.traces.outcomes_of(project.id, ids), project.id)
+        project_of |= dict.fromkeys(pages_of(request).db.traces.outcomes_of(project.id, ids), project.id)
 
     def linked(match: re.Match[str]) -> str:
         run = unescape(match[1])
-        if run not in places:
+        if run not in project_of:
             return match[0]
-        address = escape(f"{base}/projects/{places[run]}/run?{urlencode({'id': run, 'report': name})}")
+        address = escape(f"{base}/projects/{project_of[run]}/run?{urlencode({'id': run, 'report': name})}")
         return f'{match[0]}<p><a href="{address}">Open this run</a></p>'
 
     headers = {**HEADERS, "Content-Security-Policy": _POLICY}

@@ -174,12 +174,13 @@ def import_answers(request: Request, visitor: SiteAdmin, form: CheckedForm) -> R
     data = {
         "requests": len(problems),
         "without_solution": len(rows[:_MOST]) - len(problems),
-        "more": len(rows) > _MOST,
+        "complete": len(rows) <= _MOST,
+        "files": [],
         "report": report,
         "scores_left_out": len(scored) - len(fitting),
         "items": len(items),
     }
-    return show(request, destination, "requests_imported.html", data)
+    return show(request, destination, "imported.html", data)
 
 
 def _solutions(

@@ -84,7 +84,7 @@ def run_page(request: Request, place: ReaderPlace) -> Response:
             for step, decision in decisions.items()
         },
         "attempts": db.traces.facets(place.id, RunFilter(problem_id=problem.id))[1]["outcome"],
-        "comments": [one for item in items for one in comments_of(place, item)],
+        "comments": [comment for item in items for comment in comments_of(place, item)],
         "gold_calls": gold_view(problem, trace),
         "program": program_view(problem, trace, labels, fields.natural("call")),
     }

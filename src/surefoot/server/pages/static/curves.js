@@ -8,14 +8,14 @@
   const draw = async () => {
     const { state } = await (await fetch(`${location.pathname}.json`)).json();
     for (const [name, { values, limit }] of Object.entries(state.curves)) {
-      const data = [values.map((_, at) => at + 1 - values.length), values, values.map(() => limit)];
+      const data = [values.map((_, at) => at + 1 - values.length), values, ...(limit === null ? [] : [values.map(() => limit)])];
       if (plots.has(name)) { plots.get(name).setData(data); continue; }
       const axis = { stroke: colour("--ink"), grid: { stroke: colour("--line") }, ticks: { stroke: colour("--line") } };
       plots.set(name, new uPlot({
         width: box.clientWidth - 32, height: 200, title: name, cursor: { sync: { key: "monitor" } },
         scales: { x: { time: false } }, axes: [axis, axis],
         series: [{ label: "request, 0 is the latest" }, { label: name, stroke: colour("--accent"), points: { show: false } },
-          { label: "alarm from", stroke: colour("--wrong"), dash: [4, 4], points: { show: false }, show: limit !== null }],
+          { label: "alarm from", stroke: colour("--wrong"), dash: [4, 4], points: { show: false } }].slice(0, data.length),
       }, data, box));
     }
   };

@@ -15,13 +15,6 @@
     else since = performance.now();
   });
 
-  // LaTeX source instead of mathematics.
-  const showSource = (on) => {
-    document.documentElement.classList.toggle("show-source", on);
-    document.getElementById("source")?.setAttribute("aria-pressed", String(on));
-  };
-  const sourceOn = () => document.documentElement.classList.contains("show-source");
-
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
     const target = event.target;
@@ -73,10 +66,6 @@
   document.addEventListener("click", (event) => {
     const fold = event.target.closest("[data-unfold]");
     if (fold) for (const node of document.querySelectorAll(".tree details")) node.open = fold.dataset.unfold === "all";
-    if (event.target.closest("#source")) {
-      showSource(!sourceOn());
-      try { localStorage.setItem("surefoot-source", sourceOn() ? "1" : ""); } catch { /* storage may be off */ }
-    }
     if (event.target.closest("#close")) document.getElementById("chosen").classList.remove("open");
     else if (!event.target.closest("a, summary, .notes")) select(event.target.closest(".step"), true);
   });
@@ -138,9 +127,6 @@
 
   const begin = (goesOn = false) => {
     if (!goesOn) restart();
-    const source = document.getElementById("source");
-    if (source) source.hidden = false;
-    showSource(sourceOn());
     const current = document.getElementById("current");
     if (current) {
       current.focus({ preventScroll: true });
@@ -157,7 +143,6 @@
     box.setAttribute("role", "region");
     box.setAttribute("aria-label", box.closest("section, form")?.querySelector("h2")?.textContent ?? "Table");
   }
-  try { if (localStorage.getItem("surefoot-source")) showSource(true); } catch { /* storage may be off */ }
   for (const field of document.querySelectorAll("[data-link]")) {
     field.value = location.origin + field.value;
     field.select();
