@@ -66,7 +66,7 @@ def test_label_studio_comes_into_another_project(found: Inspection, admin: Brows
     assert len(json.loads(tasks)) == 3
     answer = send(admin, f"/projects/{found.other}", tasks, make="solutions")
     assert answer.status_code == 200, answer.text
-    assert "<h1>Imported</h1>" in answer.text
+    assert "<h1>Imported into " in answer.text
     ours = sorted(found.db.export.labels(found.room.project), key=repr)
     assert sorted(found.db.export.labels(found.other), key=repr) == ours
     assert found.db.traces.trace(found.other, found.traces[1].id) == found.traces[1]
@@ -187,7 +187,7 @@ def test_there_is_no_other_export(found: Inspection, name: str) -> None:
 def test_files_of_ones_own_are_imported(found: Inspection, admin: Browser) -> None:
     row = {"problem": "What is 20 + 2?", "response": "20 + 2 = 22\n\nThe answer is 22.", "answer": 22}
     page = send(admin, found.base, json.dumps(row).encode(), name="own.jsonl").text
-    assert "<h1>Imported</h1>" in page
+    assert "<h1>Imported into " in page
     [stored] = [
         Trace.model_validate_json(line)
         for line in found.viewer.get(f"{found.base}/export/traces.jsonl").text.splitlines()
@@ -237,7 +237,7 @@ def test_records_and_other_formats_come_together(found: Inspection, admin: Brows
     ]
     uploads.append(("file", ("a.jsonl", gsm8k)))
     page = admin.client.post(f"{found.base}/files", data=fields, files=uploads).text
-    assert "<h1>Imported</h1>" in page
+    assert "<h1>Imported into " in page
     for name, kind in (("1", "problems"), ("2", "traces"), ("3", "scores"), ("4", "labels"), ("a", "gsm8k")):
         assert f"<b>{name}.jsonl</b> as {kind}: 1 rows read, 0 skipped" in page
     assert found.db.traces.scores(found.room.project, trace.id) == [scores]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,6 @@ from surefoot.server.store.schema import as_data, checked_text, inserted, matchi
 
 Place = tuple[int, int]
 """(item, step)."""
-
-_KNOWN: Final = ("control", "screening")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +82,11 @@ class Reviews(Repository):
         """
         query = _ratings(project_id)
         if known is not None:
-            query = query.where(t.items.c.role.in_(_KNOWN) if known else t.items.c.role == "normal")
+            item = t.items.c
+            roles = item.role.in_(("control", "screening")) if known else item.role == "normal"
+            # the few items first: joined, SQLite would begin with the labels
+            items = select(item.id).where(item.project_id == project_id, roles)
+            query = query.where(t.labels.c.item_id.in_(items))
         with self._connections.read() as connection:
             project_in(connection, project_id)
             return _cells(connection, query)
