@@ -147,6 +147,7 @@ label expert e --problems e --expert e
 label consensus a=e b=e --traces e --problems e
 label advantage e --problems e --labels e
 label progress e --problems e --labels e
+advise e
 label critiques e --problems e --policy lab
 train prm e --problems e --labels e --base lab --out out
 train orm e --problems e --base lab --out out
@@ -187,6 +188,8 @@ audit clean e --problems e --traces e --labels e --out out
 audit sycophancy e --problems e --traces e --labels e --out out
 audit argument e --problems e --traces e --labels e --out out
 audit granularity e --problems e --traces e --labels e --out out
+audit paths e --problems e --traces e --labels e --out out
+audit twins e --problems e --traces e --labels e --out out
 audit transfer e --domain d=e --out out
 audit over-optimisation e --problems e --traces e --out out
 audit agent e --problems e --traces e --out out

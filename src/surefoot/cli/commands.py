@@ -15,6 +15,7 @@ _TABLE = """
 quickstart | quickstart:Quickstart | Run the whole pipeline on the small built-in world.
 import | import_export:Import | Read data in any supported format as problems, traces and labels.
 inspect | inspect:Inspect | Show what a file contains and which steps look wrong, without a model.
+advise | inspect:Advise | Say whether step labels pay for traces like these.
 segment | import_export:SegmentTraces | Cut traces into steps again.
 sample | sample:Sample | Sample solutions from a policy and grade their answers.
 label |  | Label the steps of traces.
@@ -75,6 +76,8 @@ audit agent | audit.commands:AuditAgent | Which scores change when agent runs ar
 audit sycophancy | audit.commands:AuditSycophancy | Does the user's opinion move the scores?
 audit argument | audit.commands:AuditArgument | Are valid steps that answer nothing accepted?
 audit granularity | audit.commands:AuditGranularity | How many errors are found with longer steps?
+audit paths | audit.commands:AuditPaths | Are correct but unusual solutions penalised?
+audit twins | audit.commands:AuditTwins | Do scores survive other numbers?
 audit faithfulness | audit.faithfulness:AuditFaithfulness | Do answers follow from the shown reasoning?
 audit all | audit.commands:AuditAll | Gaming, outcome, clean and over-optimisation.
 lineage | cards:Lineage | Trace a checkpoint or file back to its sources and their licences.

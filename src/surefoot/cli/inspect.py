@@ -1,4 +1,4 @@
-"""``surefoot inspect``: what a file contains, and what can be checked in it without a model."""
+"""``surefoot inspect`` and ``advise``: the contents of files, checked without a model."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from surefoot import evaluation
 from surefoot.answers import Grader
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag, OptionGroup
@@ -83,7 +84,7 @@ class Inspect(Command):
 
         def read() -> Iterator[Readable]:
             reports.append(ReadReport())
-            return self._read(names, ImportContext(settings=self.columns, report=reports[-1]), grader)
+            return _read(names, ImportContext(settings=self.columns, report=reports[-1]), grader)
 
         with o.GradingSettings().open() as grader:
             inspection = inspect_traces(read, limit=self.limit, progress=progress)
@@ -101,20 +102,61 @@ class Inspect(Command):
         else:
             _print(inspection, names)
 
-    def _read(self, names: Mapping[str, str], context: ImportContext, grader: Grader) -> Iterator[Readable]:
-        from surefoot.cli.import_export import cut_and_graded
 
-        for file, name in names.items():
-            if name == RECORDS:
-                for path in files_of(file):
-                    yield from _records(path, context)
-                continue
-            is_log = FORMATS[name].read_log is not None if name in FORMATS else False
-            for item in import_traces(file, name, context):
-                trace = item.trace
-                if trace is not None and is_log:
-                    trace = cut_and_graded(trace, item.problem, grader)
-                yield ImportedTrace(problem=item.problem, trace=trace, labels=item.labels)
+class Advise(Command):
+    """Say whether step labels pay for traces like these, from a map measured in the lab.
+
+    Measures chain length, how many traces with a wrong step still end in the right answer, wrong labels (from
+    two labels of the same step), samples per problem and accuracy, with intervals over problems, and looks
+    them up. Of what the files lack it says "cannot tell", and names the field.
+    docs/when-step-labels-pay.md has the map and its limits.
+
+    Example: `surefoot advise processbench/gsm8k.json`
+
+    Example: `surefoot advise traces.jsonl labels.jsonl --samples 16`
+    """
+
+    files: Annotated[tuple[str, ...], Flag(argument=True, metavar="FILE")] = Field(min_length=1)
+    """Files in any format that `surefoot import` reads, records of this package, or a folder of them."""
+    samples: int | None = Field(default=None, ge=1)
+    """Samples per problem to choose among; by default as many as the files have."""
+    as_json: Annotated[bool, Flag(name="--json")] = False
+    """Print the result as JSON instead of text."""
+
+    def run(self) -> None:
+        context = ImportContext(settings=ImportSettings(), report=ReadReport())
+        names = {file: detect_format(file, context.settings) for file in self.files}
+        with o.GradingSettings().open() as grader:
+            items = (item for item in _read(names, context, grader) if isinstance(item, ImportedTrace))
+            advice = evaluation.advise(items, samples=self.samples)
+        if context.report.bad_count:
+            note(context.report.summary())
+        if self.as_json:
+            echo(json.dumps(advice.to_json(), indent=2, ensure_ascii=False))
+            return
+        for name, at in advice.coordinates.items():
+            echo(f"{name}: {f'{at.value:.2f} (n={at.count:,}) ' if at.count else ''}{at.note}")
+        echo(f"Do step labels pay? {advice.cells} cells of the map fit (PRM less ORM in points).")
+        for comparison, answer in advice.answers.items():
+            low, high = advice.differences[comparison]
+            echo(f"  against an ORM at equal {comparison}: {answer} ({low:+.1f} to {high:+.1f})")
+
+
+def _read(names: Mapping[str, str], context: ImportContext, grader: Grader) -> Iterator[Readable]:
+    """The contents of files, whose formats are ``names``; logs are cut into steps and graded."""
+    from surefoot.cli.import_export import cut_and_graded
+
+    for file, name in names.items():
+        if name == RECORDS:
+            for path in files_of(file):
+                yield from _records(path, context)
+            continue
+        is_log = FORMATS[name].read_log is not None if name in FORMATS else False
+        for item in import_traces(file, name, context):
+            trace = item.trace
+            if trace is not None and is_log:
+                trace = cut_and_graded(trace, item.problem, grader)
+            yield ImportedTrace(problem=item.problem, trace=trace, labels=item.labels)
 
 
 def _record_class(file: Path) -> type[Record]:

@@ -308,6 +308,37 @@ class AuditGranularity(CaseAudit):
         return [a.granularity_section(self.each(a.audit_granularity, subjects, cases))]
 
 
+class AuditPaths(CaseAudit):
+    """Compare usual and unusual correct solutions of each problem: does the scorer prefer the usual?
+
+    A solution is usual if it shares many word sequences with the other correct ones. Needs at least three
+    different correct solutions per problem, by labels or outcomes; stored scores work.
+
+    Example: `surefoot audit paths prm=scores.jsonl --problems problems.jsonl --traces traces.jsonl --out
+    audit`
+    """
+
+    def sections(self, subjects: Sequence[a.AuditedScorer], cases: Sequence[a.Case]) -> Sequence[Section]:
+        return [a.paths_section(self.each(a.audit_paths, subjects, cases))]
+
+
+class AuditTwins(CaseAudit):
+    """Change the numbers of problems: has the scorer memorized them?
+
+    Problem and correct solution get other numbers (the truth is recomputed: in the lab exactly, elsewhere
+    from the solution's equations): the score must not move. The old solution is shown for the new problem:
+    the score must fall. Needs checkpoints, labels and answers.
+
+    Example: `surefoot audit twins prm=prm --processbench gsm8k.json --out audit`
+    """
+
+    tolerance: float = Field(default=0.05, ge=0, description="How far a score may move in the mean.")
+    must_fall: float = Field(default=0.9, ge=0, le=1, description="Share of solutions whose score must fall.")
+
+    def sections(self, subjects: Sequence[a.AuditedScorer], cases: Sequence[a.Case]) -> Sequence[Section]:
+        return [a.twins_section(self.each(a.audit_variants, subjects, cases, a.TWINS))]
+
+
 class AuditAll(CaseAudit):
     """Run gaming, outcome, clean and over-optimisation on the same traces.
 

@@ -45,6 +45,9 @@ from .outcome import outcome_section as outcome_section
 from .over_optimisation import OverOptimisationAudit as OverOptimisationAudit
 from .over_optimisation import audit_over_optimisation as audit_over_optimisation
 from .over_optimisation import over_optimisation_section as over_optimisation_section
+from .paths import PathAudit as PathAudit
+from .paths import audit_paths as audit_paths
+from .paths import paths_section as paths_section
 from .scorers import AuditedScorer as AuditedScorer
 from .scorers import CachedScorer as CachedScorer
 from .settings import FaithfulnessSettings as FaithfulnessSettings
@@ -52,6 +55,8 @@ from .settings import GamingSettings as GamingSettings
 from .transfer import TransferAudit as TransferAudit
 from .transfer import audit_transfer as audit_transfer
 from .transfer import transfer_section as transfer_section
+from .twins import TWINS as TWINS
+from .twins import twins_section as twins_section
 from .variants import ARGUMENTS as ARGUMENTS
 from .variants import SolutionAudit as SolutionAudit
 from .variants import SolutionVariant as SolutionVariant
