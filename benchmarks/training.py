@@ -14,8 +14,8 @@ does by itself: TRL at random, we with similar lengths together. ``vs_trl_same_b
 batches, whose losses are then compared update by update: the fair figure for ordinary training.
 
 ``token_tree_vs_rows`` and ``token_tree_vs_trl`` train on traces that share prefixes: with ``--data`` (which
-holds ``prm800k/phase1_train_plus.jsonl.gz``) and ``--model`` the rated alternatives of a few PRM800K problems
-on the model's first ``--layers`` layers, otherwise lab problems with three alternatives at every step. Every
+holds ``prm800k/phase1_train_plus.jsonl.gz``) and ``--model`` the rated alternatives of the PRM800K problems at the
+quartiles of size on the model's first ``--layers`` layers, otherwise lab problems with three alternatives at every step. Every
 update has all traces; rows and TRL get them sorted by length and accumulate over microbatches of 16.
 """
 
@@ -28,6 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -217,7 +218,7 @@ def measure_trees(
 
 
 def prm800k_examples(folder: Path, options: argparse.Namespace) -> tuple[Path, list[Example]]:
-    """The rated traces of ``--problems`` problems, and a checkpoint of the model's first layers."""
+    """The rated traces of the problems at the quartiles of size, and a checkpoint of the first layers."""
     if not options.model:
         raise SystemExit("--data needs --model, e.g. a converted SmolLM2 (benchmarks/convert_smollm2.py)")
     config = AutoConfig.from_pretrained(options.model[0])
@@ -225,8 +226,11 @@ def prm800k_examples(folder: Path, options: argparse.Namespace) -> tuple[Path, l
     AutoModel.from_pretrained(options.model[0], config=config, dtype=torch.float32).save_pretrained(folder)
     AutoTokenizer.from_pretrained(options.model[0]).save_pretrained(folder)
     traces = list(read_prm800k_steps(options.data / PRM800K))
-    problems = list(dict.fromkeys(one.problem.id for one in traces))
-    chosen = set(np.random.default_rng(1).choice(problems, options.problems, replace=False).tolist())
+    characters: Counter[str] = Counter()
+    for one in traces:
+        characters[one.problem.id] += len(one.problem.text) + len(one.trace.text or "")
+    by_size = sorted(characters, key=characters.__getitem__)
+    chosen = {by_size[len(by_size) * quarter // 4] for quarter in (1, 2, 3)}
     items = [one for one in traces if one.problem.id in chosen]
     model = _model(folder, 4096)
     return folder, list(build_examples(model.tokenizer, model.card.encoding, items, StepTargets()).examples)
@@ -381,7 +385,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--trl-python", default=sys.executable, help="interpreter that has trl 1.13")
     parser.add_argument("--model", type=Path, action="append", default=[], help="a transformers checkpoint")
     parser.add_argument("--data", type=Path, help="directory with prm800k/, for the token trees")
-    parser.add_argument("--problems", type=int, default=2, help="of PRM800K")
     parser.add_argument("--layers", type=int, help="of the model on PRM800K: 4 with --quick, else 12")
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--microbatch-tokens", type=int, help="ours: most padded tokens of one forward pass")

@@ -20,8 +20,9 @@ from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_scores import labelled_system, open_systems, scored_system
 from surefoot.formats import read_processbench
 from surefoot.models.kinds.calibrated import TemperatureMap
-from surefoot.records import Step, StepLabel, StepScores, Trace, content_id
+from surefoot.records import Problem, Step, StepLabel, StepScores, Trace, content_id
 from surefoot.stats.calibration import reliability
+from surefoot.stats.reading import step_facts
 
 DATA = Path(__file__).parents[2] / "../shared/data"
 TEMPERATURE = 3.0
@@ -201,3 +202,16 @@ def test_published_scores_against_the_experts():
     assert skywork.overall.calibration.bias == pytest.approx(-0.219, abs=0.0006)
     isotonic = next(fit for fit in skywork.fits if fit.kind == "isotonic")
     assert isotonic.ece_change.high < 0
+
+
+def test_a_scorer_reads_only_if_it_knows_more_than_length_and_position() -> None:
+    facts = [fact for trace in TRACES for fact in step_facts(Problem(id=trace.problem_id, text="?"), trace)]
+    constant = [0.5 + 0.001 * (at % 12) for at in range(len(CHANCES))]
+    systems = [scored_system(n, records(n, s), TRACES) for n, s in (("true", CHANCES), ("place", constant))]
+    audit = audit_calibration(systems, TRUTH, facts=facts, fits=[], draws=200)
+    assert [scorer.reading.reads for scorer in audit.scorers] == [True, False]
+    cards = calibration_section(audit).cards
+    assert cards["true"][0].verdict == "yes"
+    assert cards["place"][0].verdict in ("no", "cannot tell")
+    expected = "It is not shown to read the steps: within a problem its AUC minus the AUC of length"
+    assert expected in findings(audit)[1]

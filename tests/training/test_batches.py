@@ -75,8 +75,8 @@ def test_packed_traces_do_not_see_each_other(base, request):
     for layout, groups in (("packed", [parts]), ("padded", [parts]), ("padded", [[part] for part in parts])):
         made = []
         for group in groups:
-            given = lay_out(group, layout, torch.device("cpu"), trunk=model.trunk)
             with sharing_rows(model.trunk, layout):
+                given = lay_out(group, layout, torch.device("cpu"), trunk=model.trunk)
                 made.append(model(given.ids_bt, given.mask_bt, given.rows_s, given.at_s, **given.shared_rows))
         outputs.append(torch.cat(made))
     for found in outputs[:2]:

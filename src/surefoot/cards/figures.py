@@ -181,12 +181,20 @@ def lab_choice(files: Sequence[Path]) -> Figure:
 def held_out_auc(files: Sequence[Path], of: str = "scores") -> Figure:
     """Step AUC on held-out problems (``held-out-steps.jsonl``).
 
-    ``of``: ``scores``, or ``baseline`` for the better of length and position.
+    ``of``: ``scores``, ``baseline`` for the better of length and position, or ``reading`` for the difference
+    to both together that decides whether the model reads.
     """
     steps = list(read_records(files[0], HeldOutStep))
     trust = trust_of(HeldOutScores(steps=steps, choices=()))
     if trust is None:
         return Figure(value=None)
+    if of == "reading":
+        lead = trust.reading.interval if trust.reading else None
+        return (
+            Figure(value=lead.value, low=lead.low, high=lead.high, units=trust.problems)
+            if lead
+            else Figure(value=None)
+        )
     if of == "baseline":
         return Figure(value=max(trust.length_auc, trust.position_auc), units=trust.problems)
     return Figure(value=trust.auc[0], low=trust.auc[1], high=trust.auc[2], units=trust.problems)

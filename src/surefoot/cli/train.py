@@ -83,12 +83,13 @@ class TrainCommand(Command):
         work: Callable[[Progress], TrainingResult],
         items: str,
         held_out: Iterable[LabelledTrace] | None = None,
+        training: Iterable[LabelledTrace] = (),
     ) -> None:
         """Run ``work`` in the run directory ``out``, unless it is finished, and report the result.
 
         ``items`` is the hash of the training data, which may have come through a pipe. With ``held_out`` the
-        checkpoint says how far it can be trusted. Raises ``RunError`` if ``out`` holds a run with other
-        settings or inputs.
+        checkpoint says how far it can be trusted, next to length and position fitted on ``training``. Raises
+        ``RunError`` if ``out`` holds a run with other settings or inputs.
         """
         with open_run(self, items=items) as run, progress_bars() as progress:
             if (self.out / "done" / "train.json").exists():
@@ -97,21 +98,23 @@ class TrainCommand(Command):
             log, dropped, remarks = work(lambda done, total, _loss: progress(self.path(), done, total))
             if run is None:
                 return
-            remarks = [*remarks, *self.trust(held_out)]
+            remarks = [*remarks, *self.trust(held_out, training)]
+            if 0 < log.read_tokens < log.tokens:
+                remarks.append(f"read {log.read_tokens:,} of {log.tokens:,} tokens, shared prefixes once")
             updates = len(log.losses)
             run.finish("train", {"updates": updates, "tokens": log.tokens, "dropped": dict(dropped)})
         tail = log.losses[-50:]
         mean = f"mean loss of the last {len(tail)}: {sum(tail) / len(tail):.4f}"
         note(f"{self.out}: {', '.join([f'{updates} updates', mean, *remarks])}")
 
-    def trust(self, held_out: Iterable[LabelledTrace] | None) -> list[str]:
+    def trust(self, held_out: Iterable[LabelledTrace] | None, training: Iterable[LabelledTrace]) -> list[str]:
         """Measure the saved checkpoint on held-out problems, store that with it, and say it."""
         from surefoot.models.measured_text import MeasuredText
 
         if held_out is None:
             return []
         items = list(held_out)
-        rows = search.score_held_out(models.load_prm(self.out, loading=self.loading), items)
+        rows = search.score_held_out(models.load_prm(self.out, loading=self.loading), items, training)
         rows.write(self.out)
         trust = search.trust_of(rows)
         if trust is None:
@@ -174,11 +177,12 @@ class ClassifierCommand(StepCommand):
         card: CheckpointCard,
         training: TrainingConfig,
         data: Callable[[models.RewardModel], tr.ExampleSet],
+        items: LabelledTraces | None,
         held_out: LabelledTraces | None,
         targets: StepTargets | OutcomeTargets,
-        items: str,
+        digest: str,
     ) -> None:
-        """Train the model of ``card``."""
+        """Train the model of ``card`` on ``data``, which are ``items`` or pairs."""
 
         def work(progress: Progress) -> TrainingResult:
             from surefoot.training.classifier import train
@@ -199,7 +203,7 @@ class ClassifierCommand(StepCommand):
                 remarks.append(log.stopped)
             return log, examples.dropped, remarks
 
-        self.train(work, items, held_out)
+        self.train(work, digest, held_out, items or ())
 
 
 class TrainPRM(ClassifierCommand):
@@ -260,7 +264,7 @@ class TrainPRM(ClassifierCommand):
             head="classes" if classes else "linear" if self.linear else "logit",
             neutral=self.neutral if classes else "good",
         )
-        items = held_out = None
+        items = training = held_out = None
         data: Callable[[models.RewardModel], tr.ExampleSet]
         if self.traces:
             items = labelled(self.problems, self.traces, labels)
@@ -268,7 +272,8 @@ class TrainPRM(ClassifierCommand):
             data = partial(self.examples, items=training, targets=targets)
         if self.pairs:
             data = partial(self._pairs, path=self.pairs, held_out=held_out)
-        self.fit(card, self.training, data, held_out, targets, items.digest if items else content_id())
+        digest = items.digest if items else content_id()
+        self.fit(card, self.training, data, training, held_out, targets, digest)
 
     def _pairs(self, model: models.RewardModel, path: str, held_out: LabelledTraces | None) -> tr.ExampleSet:
         """The pairs of a file, without held-out problems."""
@@ -308,7 +313,7 @@ class TrainORM(ClassifierCommand):
         items = labelled(self.problems, self.traces, [])
         training, held_out = self.split(items)
         data = partial(self.examples, items=training, targets=self.targets)
-        self.fit(card, self.training, data, held_out, self.targets, items.digest)
+        self.fit(card, self.training, data, training, held_out, self.targets, items.digest)
 
 
 class TrainImplicit(TrainCommand):
@@ -418,7 +423,7 @@ class TrainProbe(StepCommand):
             )
             return log, {}, [f"reads {read} (AUC {where.training_auc:.2f} in training)"]
 
-        self.train(work, content_id(*items), held_out)
+        self.train(work, content_id(*items), held_out, training)
 
     def _traces(self) -> list[LabelledTrace]:
         """Labelled traces; without labels those with an outcome."""

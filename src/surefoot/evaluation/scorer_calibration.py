@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import ScoreError
-from surefoot.evaluation.frame import card
+from surefoot.evaluation.frame import Card, card
 from surefoot.evaluation.label_sets import LabelSet
 from surefoot.evaluation.report import JSONResult, Plot, Section
 from surefoot.evaluation.splits import half_of
@@ -25,7 +25,8 @@ from surefoot.models.kinds.calibrated import Calibration as Fitted
 from surefoot.models.kinds.calibrated import fit_calibration
 from surefoot.stats.bootstrap import Bootstrap, group_numbers
 from surefoot.stats.calibration import MAP_KINDS, Binning, MapKind, Reliability, reliability, reliability_by
-from surefoot.stats.intervals import Interval
+from surefoot.stats.intervals import UNKNOWN, Interval
+from surefoot.stats.reading import Reading, StepFacts, length_scores, reading_gate
 
 LAST_SHOWN = 9
 """Steps from this index on are reported together."""
@@ -68,6 +69,8 @@ class ScorerCalibration:
     overall: CalibrationEstimate
     auc: Interval
     """Share of (good, bad) pairs in which the good step scores higher, with a 95 % interval over problems."""
+    reading: Reading | None
+    """Whether it knows more than length and position; ``None`` if the steps' texts were not given."""
     by_step: Mapping[str, Reliability]
     """By index of the step from 0; ``9+`` holds all later ones."""
     by_part: Mapping[str, Reliability]
@@ -97,6 +100,7 @@ def audit_calibration(
     systems: Sequence[System],
     truth: LabelSet,
     *,
+    facts: Sequence[StepFacts] = (),
     fits: Sequence[MapKind] = MAP_KINDS,
     bins: int = 10,
     binning: Binning = "equal-mass",
@@ -105,13 +109,14 @@ def audit_calibration(
 ) -> CalibrationAudit:
     """Measure the calibration of ``systems`` against the labels of ``truth``.
 
-    Memory grows by arrays of steps for one scorer at a time. A step without score or label is dropped and
-    counted. Maps are fitted on half 0 of the problems (by the hash of the id) and reported on
+    Memory grows by arrays of steps for one scorer at a time, and by ``facts`` of all steps in the order of
+    the layout, which say whether a scorer knows more than length and position. A step without score or label
+    is dropped and counted. Maps are fitted on half 0 of the problems (by the hash of the id) and reported on
     half 1. Raises ``ScoreError`` with the scorer's name for scores outside [0, 1], for labels instead of
     scores, and if no step has a score and a label.
     """
     used = _recorded(systems)
-    study = _CalibrationStudy(truth, used, bins=bins, binning=binning, draws=draws, seed=seed)
+    study = _CalibrationStudy(truth, used, facts, bins=bins, binning=binning, draws=draws, seed=seed)
     good = study.good
     return CalibrationAudit(
         problems=len(study.fits_problem),
@@ -132,7 +137,15 @@ class _CalibrationStudy:
     """The steps of the traces that are ``used``. Arrays are [steps]."""
 
     def __init__(
-        self, truth: LabelSet, used: BoolArray, *, bins: int, binning: Binning, draws: int, seed: int
+        self,
+        truth: LabelSet,
+        used: BoolArray,
+        facts: Sequence[StepFacts],
+        *,
+        bins: int,
+        binning: Binning,
+        draws: int,
+        seed: int,
     ) -> None:
         self._bins, self._binning, self._bootstrap = bins, binning, Bootstrap(draws=draws, seed=seed)
         layout = truth.layout
@@ -150,6 +163,7 @@ class _CalibrationStudy:
         self._fitted_traces = [
             trace for trace, at in layout.numbers.items() if fits_trace[at] and layout.lengths[at]
         ]
+        self._facts = [facts[at] for at in np.flatnonzero(self._in_use).tolist()] if facts else []
         self._problem = np.repeat(number.astype(np.int32), layout.lengths[used])
         self._step = np.minimum(layout.step_numbers(), LAST_SHOWN).astype(np.int8)[self._in_use]
         self._part = layout.parts(PARTS).astype(np.int8)[self._in_use]
@@ -177,10 +191,24 @@ class _CalibrationStudy:
             system=replace(system.summary(), traces_without_record=without_record),
             overall=overall,
             auc=self._bootstrap.auc(score[usable], self.good[usable], self._problem[usable]),
+            reading=self._reading(score, np.flatnonzero(usable).tolist()) if self._facts else None,
             by_step={f"{step}{'+' * (step == LAST_SHOWN)}": row for step, row in by_step.items()},
             by_part={str(part + 1): row for part, row in by_part.items()},
             fits=tuple(results),
             unfitted=unfitted,
+        )
+
+    def _reading(self, score: FloatArray, usable: list[int]) -> Reading:
+        facts = [self._facts[at] for at in usable]
+        good, problems = self.good[usable] == 1, [str(number) for number in self._problem[usable]]
+        return reading_gate(
+            score[usable],
+            length_scores([item.features for item in facts], problems, good),
+            good,
+            problems=problems,
+            prefixes=[item.prefix for item in facts],
+            characters=[item.characters for item in facts],
+            draws=self._bootstrap.draws,
         )
 
     def _fit(self, kind: MapKind, score: FloatArray) -> FitResult:
@@ -273,13 +301,7 @@ def calibration_section(audit: CalibrationAudit) -> Section:
         results=audit,
         cards={
             scorer.name: [
-                card(
-                    "reads",
-                    scorer.auc,
-                    "is the AUC of good over bad steps. Chance is 0.5; a step's place alone can lift it.",
-                    units=audit.problems,
-                    null=0.5,
-                ),
+                _reads(scorer, audit.problems),
                 card(
                     "trust",
                     scorer.overall.ece,
@@ -318,6 +340,16 @@ def calibration_section(audit: CalibrationAudit) -> Section:
     )
 
 
+def _reads(scorer: ScorerCalibration, problems: int) -> Card:
+    """*Yes* only if the reading gate says so."""
+    if scorer.reading is None:
+        text = "is the AUC of good over bad steps. Chance is 0.5; a step's place alone can lift it."
+        return card("reads", scorer.auc, text, units=problems, null=0.5)
+    where = "continuations of one prefix" if scorer.reading.within_prefix else "steps of one problem"
+    text = f"is the AUC among {where} minus the AUC of length and position, fitted on other problems."
+    return card("reads", scorer.reading.interval or UNKNOWN, text, units=problems)
+
+
 def _finding(scorer: ScorerCalibration) -> str:
     overall = scorer.overall.calibration
     way = "too high" if overall.bias > 0 else "too low"
@@ -328,6 +360,8 @@ def _finding(scorer: ScorerCalibration) -> str:
         f"average {abs(overall.bias):.3f} {way}; the Brier score {scorer.overall.brier:.3f} is {worth} "
         f"the {overall.brier_constant:.3f} of a constant; the AUC is {scorer.auc:.3f}."
     ]
+    if scorer.reading:
+        sentences.append(f"{str(scorer.reading)[0].upper()}{str(scorer.reading)[1:]}.")
     if scorer.auc.high < 0.5:
         sentences.append("It ranks bad steps above good ones.")
     for fit in scorer.fits:

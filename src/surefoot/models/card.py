@@ -22,6 +22,7 @@ from surefoot.protocols import Segmenter, TraceChannel
 from surefoot.records import FrozenModel, LabelKind
 from surefoot.scores import Aggregator
 from surefoot.segment.segmenters import BlankLine, Line
+from surefoot.stats.reading import Reading
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -78,6 +79,8 @@ class Trust(FrozenModel):
     """Share that majority voting solves."""
     lead: tuple[float, float, float] | None = None
     """The difference, with its 95 % interval over problems."""
+    reading: Reading | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Whether it reads the steps: the comparison with length and position."""
 
     def __str__(self) -> str:
         value, low, high = self.auc
@@ -88,6 +91,7 @@ class Trust(FrozenModel):
             f"on {self.problems} held-out problems its step AUC is {value:.2f} [{low:.2f}, {high:.2f}], "
             f"{beats} the {area:.2f} of {name} alone"
         )
+        text += f"; {self.reading}" if self.reading else ""
         if self.lead is None or self.best_of_n is None or self.majority is None:
             return f"{text}; whether it selects better than majority voting was not measured"
         better = "better" if self.lead[1] > 0 else "worse" if self.lead[2] < 0 else "not clearly better"
@@ -136,7 +140,8 @@ class CheckpointCard(FrozenModel):
         if self.trust is None or self.tested is None:
             return "not tested: no labelled problems were held out of its training"
         _, low, _ = self.trust.auc
-        detects = low > max(self.trust.length_auc, self.trust.position_auc)
+        reading = self.trust.reading
+        detects = low > max(self.trust.length_auc, self.trust.position_auc) and (not reading or reading.reads)
         claim = "detects wrong steps" if detects else "is not shown to detect wrong steps"
         return (
             f"{claim} on {self.tested.data}, not tested on {self.tested.limits}; threshold "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from surefoot.records import Record, StepScores
 from surefoot.scores import TraceRule, checked_scores, trace_rule, trace_score
 from surefoot.search.selection import SELECTORS
 from surefoot.stats.bootstrap import bootstrap_difference, bootstrap_mean
+from surefoot.stats.reading import Reading, length_scores, reading_gate, step_facts
 from surefoot.stats.roc import auc_by_problem, roc_auc
 
 STEPS, CHOICES = "held-out-steps.jsonl", "held-out-choices.jsonl"
@@ -33,6 +34,10 @@ class HeldOutStep(Record):
     good: bool
     characters: int
     """Length of its text."""
+    prefix: str | None = None
+    """Identifies its problem and the steps before it; ``None`` in files of earlier versions."""
+    baseline: float = 0.0
+    """Its score by length and position alone, fitted on all training rows."""
 
 
 class HeldOutChoice(Record):
@@ -56,16 +61,49 @@ class HeldOutScores:
         write_records(directory / CHOICES, self.choices, record=HeldOutChoice)
 
 
-def score_held_out(scorer: StepScorer, items: Sequence[LabelledTrace]) -> HeldOutScores:
+def score_held_out(
+    scorer: StepScorer, items: Sequence[LabelledTrace], training: Iterable[LabelledTrace] = ()
+) -> HeldOutScores:
     """Score ``items``: labelled steps, and choices by the scorer and by majority voting.
 
     A trace without labels counts by its outcome, at its last step. Problems with several graded traces give
-    a choice.
+    a choice. Length and position are fitted on ``training``, or without it on the other problems.
     """
     records = checked_scores(scorer, [ProblemTrace(problem=item.problem, trace=item.trace) for item in items])
-    return HeldOutScores(
-        steps=[row for item, record in zip(items, records, strict=True) for row in _steps(item, record)],
-        choices=_choices(items, records, trace_rule(scorer)),
+    steps, features = [], []
+    for item, record in zip(items, records, strict=True):
+        facts = step_facts(item.problem, item.trace)
+        for row in _steps(item, record):
+            steps.append(row.model_copy(update={"prefix": facts[row.step].prefix}))
+            features.append(facts[row.step].features)
+    fitted = [
+        (facts[step].features, good)
+        for item in training
+        for facts in [step_facts(item.problem, item.trace)]
+        for step, good in _good_steps(item).items()
+    ]
+    if features:
+        ours = (features, [row.problem_id for row in steps], [row.good for row in steps])
+        baseline = length_scores(*ours, training=tuple(zip(*fitted, strict=True)) if fitted else None)  # type: ignore[arg-type]
+        steps = [
+            row.model_copy(update={"baseline": score})
+            for row, score in zip(steps, baseline.tolist(), strict=True)
+        ]
+    return HeldOutScores(steps=steps, choices=_choices(items, records, trace_rule(scorer)))
+
+
+def reading_of(rows: Sequence[HeldOutStep]) -> Reading | None:
+    """Whether the scorer reads; ``None`` for rows of an earlier version, which lack the prefixes."""
+    prefixes = [row.prefix for row in rows if row.prefix is not None]
+    if len(prefixes) < len(rows):
+        return None
+    return reading_gate(
+        [row.score for row in rows],
+        [row.baseline for row in rows],
+        [row.good for row in rows],
+        problems=[row.problem_id for row in rows],
+        prefixes=prefixes,
+        characters=[row.characters for row in rows],
     )
 
 
@@ -98,6 +136,7 @@ def trust_of(rows: HeldOutScores) -> Trust | None:
         best_of_n=float(np.mean(chosen)) if chosen else None,
         majority=float(np.mean(voted)) if voted else None,
         lead=(lead.value, lead.low, lead.high) if lead else None,
+        reading=reading_of(rows.steps),
     )
 
 
@@ -115,22 +154,30 @@ def balanced_threshold(scores: np.ndarray, good: np.ndarray) -> float:
 
 def _steps(item: LabelledTrace, record: StepScores) -> list[HeldOutStep]:
     """The steps with score and label."""
-    trace = item.trace
-    targets = {label.step: as_target(label, neutral=1.0) for label in item.labels}
-    if not item.labels and trace.outcome is not None and trace.steps:
-        targets = {len(trace.steps) - 1: float(trace.outcome)}
+    trace, good = item.trace, _good_steps(item)
     return [
         HeldOutStep(
             problem_id=item.problem.id,
             trace_id=trace.id,
             step=step,
             score=score,
-            good=target_is_good(target, neutral="good"),
+            good=good[step],
             characters=len(trace.step_text(step)),
         )
         for step, score in enumerate(record.scores)
-        if score is not None and (target := targets.get(step)) is not None
+        if score is not None and step in good
     ]
+
+
+def _good_steps(item: LabelledTrace) -> dict[int, bool]:
+    """Whether the steps with a known label are good."""
+    steps = len(item.trace.steps)
+    targets = {label.step: as_target(label, neutral=1.0) for label in item.labels if label.step < steps}
+    if not item.labels and item.trace.outcome is not None and steps:
+        targets = {steps - 1: float(item.trace.outcome)}
+    return {
+        step: target_is_good(target, neutral="good") for step, target in targets.items() if target is not None
+    }
 
 
 def _choices(

@@ -134,8 +134,10 @@ def cut_microbatches(
     count = config.gradient_accumulation_steps * world_size
     if config.layout == "tree":
         together = sorted(batch, key=lambda item: item.ids)
-        most = config.microbatch_tokens or _TREE_TOKENS
-        return [tree for share in _even(together, min(count, len(batch))) for tree in _cut_trees(share, most)]
+        limit = config.microbatch_tokens or _TREE_TOKENS
+        return [
+            tree for share in _even(together, min(count, len(batch))) for tree in _cut_trees(share, limit)
+        ]
     if count == 1 and config.microbatch_tokens is None:
         return [list(batch)]
     # longest first: if memory does not suffice, that shows in the first microbatch
@@ -143,12 +145,12 @@ def cut_microbatches(
     shares = _even(ordered, min(count, len(ordered)))
     if config.microbatch_tokens is None:
         return shares
-    most = config.microbatch_tokens
+    limit = config.microbatch_tokens
     return [
         piece
         for share in shares
         for piece in cut_by_tokens(
-            share, lambda item: [len(part.ids) for part in item.parts], most, config.layout
+            share, lambda item: [len(part.ids) for part in item.parts], limit, config.layout
         )
     ]
 
@@ -239,14 +241,14 @@ def lay_out(
         branches, paths = _tree_branches(parts)
         ids, position_ids = branch_tokens(branches, device)
         shared_rows = {"position_ids": position_ids, "tree": tree_pass(trunk, branches)}
-    places = [(path, part.ids, at) for path, part in zip(paths, parts, strict=True) for at in part.positions]
+    reading = [(path, part.ids, at) for path, part in zip(paths, parts, strict=True) for at in part.positions]
     return Inputs(
         ids_bt=ids.to(device),
         mask_bt=None if mask is None else mask.to(device),
-        rows_s=torch.tensor(rows if mask is not None else [0] * len(places), device=device),
-        at_s=torch.tensor([int(path[at]) for path, _, at in places], device=device),
-        before_s=torch.tensor([int(path[at - 1]) for path, _, at in places], device=device),
-        read_s=torch.tensor([ids[at] for _, ids, at in places], device=device),
+        rows_s=torch.tensor(rows if mask is not None else [0] * len(reading), device=device),
+        at_s=torch.tensor([int(path[at]) for path, _, at in reading], device=device),
+        before_s=torch.tensor([int(path[at - 1]) for path, _, at in reading], device=device),
+        read_s=torch.tensor([ids[at] for _, ids, at in reading], device=device),
         shared_rows=shared_rows,
     )
 

@@ -36,6 +36,7 @@ from surefoot.io.tables import facts_of
 from surefoot.labels import LabelRule
 from surefoot.records import StepLabel, Trace
 from surefoot.stats.calibration import MAP_KINDS, Binning, MapKind
+from surefoot.stats.reading import step_facts
 
 _BINS = Field(default=10, ge=1, description="Bins of the calibration.")
 _BINNING: Any = Field(default="equal-mass", description="Kind of bins.")
@@ -139,7 +140,8 @@ class EvaluateCalibration(ScoringCommand):
         reading = LabelRule(good_above=self.good_above, neutral=self.neutral)
         labels = label_sets("labels", truth, layout, lambda _: reading)[0]
         fits = [kind for kind in dict.fromkeys(self.fit) if kind != "none"]
-        audit = fill(evaluation.audit_calibration, self, self.systems(items), labels, fits=fits)
+        facts = [fact for item in items for fact in step_facts(item.problem, item.trace)]
+        audit = fill(evaluation.audit_calibration, self, self.systems(items), labels, facts=facts, fits=fits)
         self.write(evaluation.calibration_section(audit))
         for scorer in audit.scorers if self.store else ():
             if not scorer.fits:

@@ -250,7 +250,7 @@ def _attend(
     running = tree or _RUNNING.get()
     if running.block_mask is not None:
         if dropout:
-            raise ValueError("FlexAttention has no dropout: set the model's attention_dropout to 0")
+            raise ValueError("FlexAttention does not support dropout: set the model's attention_dropout to 0")
         attend = _compiled_flex_attention() if query.is_cuda else flex_attention
         grouped = query.shape[1] != key.shape[1]
         output = attend(query, key, value, block_mask=running.block_mask, scale=scaling, enable_gqa=grouped)

@@ -1,0 +1,101 @@
+"""The reading gate: what counts as reading, and what length and position explain."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from surefoot.records import Problem, Step, Trace
+from surefoot.stats.reading import length_scores, reading_gate, step_facts
+
+
+def steps(seed: int, problems: int = 60) -> dict:
+    """Six continuations of each of two prefixes a problem; long ones are bad more often."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for problem in range(problems):
+        for prefix in range(2):
+            for _ in range(6):
+                length = int(rng.integers(10, 100))
+                good = bool(rng.random() < 1.1 - length / 100)
+                rows.append((f"p{problem}", f"p{problem}/{prefix}", length, good))
+    names = ("problems", "prefixes", "characters", "good")
+    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+
+
+def gate(data: dict, scores, **changes):
+    baseline = length_scores(np.array(data["characters"])[:, None], data["problems"], data["good"])
+    given = {name: data[name] for name in ("problems", "prefixes", "characters")} | changes
+    return reading_gate(scores, baseline, data["good"], **given)
+
+
+def test_a_scorer_that_knows_the_truth_reads_and_one_that_measures_length_does_not() -> None:
+    data = steps(1)
+    good = np.array(data["good"])
+    noise = np.random.default_rng(0).normal(size=len(good))
+    reads = gate(data, good + noise / 2)
+    assert reads.reads
+    assert reads.within_prefix[1] > 0
+    assert str(reads).startswith("it reads the steps: among continuations of one prefix its AUC minus")
+    for scores in (-np.array(data["characters"], dtype=float), noise):
+        blind = gate(data, scores)
+        assert not blind.reads
+        assert str(blind).startswith("it is not shown to read the steps")
+    assert gate(data, -np.array(data["characters"], dtype=float)).within_prefix[0] == pytest.approx(
+        0, abs=0.01
+    )
+
+
+def test_pairs_are_counted_by_hand() -> None:
+    scores, baseline = [3.0, 1.0, 2.0, 2.0], [0.0, 0.0, 1.0, 0.0]
+    found = reading_gate(
+        scores, baseline, [True, False, True, False],
+        problems=["a"] * 4, prefixes=["x", "x", "y", "y"], characters=[10, 12, 10, 40],
+    )  # fmt: skip
+    # prefix x: 3 > 1 won, baseline tied; y: tied, baseline won; in the problem: 3.5 of 4 pairs and 3 of 4
+    assert found.within_prefix[0] == pytest.approx((1 + 0.5) / 2 - (0.5 + 1) / 2)
+    assert found.similar_length[0] == pytest.approx(1 - 0.5)
+    assert found.within_problem[0] == pytest.approx((3.5 - 3.0) / 4)
+    assert not found.reads, "one problem decides nothing"
+
+
+def test_without_siblings_the_problem_decides_and_without_pairs_nothing_does() -> None:
+    data = steps(2)
+    good = np.array(data["good"], dtype=float)
+    alone = [f"{name}/{number}" for number, name in enumerate(data["problems"])]
+    found = gate(data, good, prefixes=alone)
+    assert found.within_prefix is None
+    assert found.reads
+    assert "within a problem" in str(found)
+    none = reading_gate(
+        [1.0], [0.0], [True], problems=["a"], prefixes=["a"], characters=[1]
+    )  # fmt: skip
+    assert not none.reads
+    assert "not known" in str(none)
+
+
+def test_length_and_position_are_fitted_on_all_training_rows_or_out_of_fold() -> None:
+    data = steps(3)
+    length = np.array(data["characters"], dtype=float)[:, None]
+    given = length_scores(length, data["problems"], data["good"], training=([[1.0], [2.0], [3.0]], [1, 1, 0]))
+    assert np.all(np.diff(given[np.argsort(length[:, 0])]) <= 0), "short steps were good in training"
+    flipped = [
+        not good if problem == "p0" else good
+        for problem, good in zip(data["problems"], data["good"], strict=True)
+    ]
+    own = np.array([problem == "p0" for problem in data["problems"]])
+    first, second = (length_scores(length, data["problems"], good) for good in (data["good"], flipped))
+    assert np.array_equal(first[own], second[own]), "a problem's labels do not fit its own scores"
+    assert not length_scores(length, data["problems"], [True] * len(length)).any()
+
+
+def test_a_prefix_is_the_problem_and_the_steps_before() -> None:
+    problem = Problem(id="p", text="Add.")
+    one = Trace(problem_id="p", text="1 + 1\n= 2\n", steps=(Step(start=0, end=6), Step(start=6, end=10)))
+    other = Trace(problem_id="p", text="1 + 1\n= 3\n", steps=(Step(start=0, end=6), Step(start=6, end=10)))
+    facts, others = step_facts(problem, one), step_facts(problem, other)
+    assert [item.prefix for item in facts] == [item.prefix for item in others]
+    assert facts[0].prefix != facts[1].prefix
+    assert step_facts(Problem(id="q", text="Add."), one)[1].prefix != facts[1].prefix
+    assert facts[1].characters == 4
+    assert facts[1].features[:4] == (4.0, 2.0, 6.0, 4.0)
