@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from surefoot.errors import TrainingError
 from surefoot.models.card import CheckpointCard
@@ -20,12 +21,12 @@ from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.kinds.implicit import ImplicitPRM
 from surefoot.models.lora import Lora
 from surefoot.training.batches import (
-    _tree_branches,
     batch_order,
     cut_microbatches,
     lay_out,
     require_layout,
     tokens_read,
+    tree_branches,
 )
 from surefoot.training.classifier import train
 from surefoot.training.config import ImplicitConfig, SFTConfig, TrainingConfig
@@ -209,7 +210,9 @@ def test_flex_attention_sees_what_the_blocks_see(lab_base) -> None:
     for flex in (False, True):
         batch = lay_out(parts, "tree", torch.device("cpu"), trunk=model.trunk)
         if flex:
-            mask = tree_attention.flex_mask(key_intervals(_tree_branches(parts)[0]), torch.device("cpu"))
+            mask = tree_attention.flex_mask(
+                key_intervals(tree_branches(parts, merge=True)[0]), torch.device("cpu")
+            )
             tree = batch.shared_rows["tree"]
             batch.shared_rows["tree"] = tree_attention.TreePass(slots=tree.slots, blocks=[], block_mask=mask)
         with tree_attention.attending_to_trees(model.trunk), torch.no_grad():
@@ -217,8 +220,36 @@ def test_flex_attention_sees_what_the_blocks_see(lab_base) -> None:
     torch.testing.assert_close(outputs[1], outputs[0], atol=1e-5, rtol=1e-5)
 
 
+class Largest(TorchDispatchMode):
+    """The number of elements of the largest tensor that is made inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, tuple | list) else [made]:
+            if isinstance(tensor, torch.Tensor):
+                self.elements = max(self.elements, tensor.numel())
+        return made
+
+
+@pytest.mark.parametrize("layout", ["packed", "tree"])
+def test_nothing_is_as_large_as_the_square_of_the_row(lab_base, layout) -> None:
+    model = reward_model(lab_base)
+    parts = forest(problems=60)
+    with torch.no_grad(), tree_attention.attending_to_trees(model.trunk):
+        batch = lay_out(parts, layout, torch.device("cpu"), trunk=model.trunk)
+        with Largest() as made:
+            model(batch.ids_bt, None, batch.rows_s, batch.at_s, **batch.shared_rows)
+    assert batch.ids_bt.shape[1] == tokens_read(parts, layout) > 2000
+    assert made.elements < batch.ids_bt.shape[1] ** 2 / 4
+
+
 def test_a_trunk_that_does_not_tell_branches_apart_is_refused(lab_base) -> None:
     trunk = reward_model(lab_base).trunk
     trunk.config.sliding_window = 4
-    with pytest.raises(TrainingError, match="layout 'tree'"):
-        require_layout(trunk, "tree")
+    for layout in ("packed", "tree"):
+        with pytest.raises(TrainingError, match=f"layout '{layout}'"):
+            require_layout(trunk, layout)

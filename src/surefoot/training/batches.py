@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, groupby, islice, pairwise
 from typing import Any, TypeVar
@@ -15,7 +15,6 @@ from transformers import PreTrainedModel
 
 from surefoot.errors import CheckpointError, TrainingError
 from surefoot.models.engine.causal import Entropy, require_plain_head, token_statistics
-from surefoot.models.engine.packed_attention import attending_to_each, packed_inputs
 from surefoot.models.engine.packing import pad_batch, tree_limit
 from surefoot.models.engine.tree_attention import attending_to_trees, branch_tokens, tree_pass
 from surefoot.models.engine.tree_plan import Slots, TokenBranch
@@ -222,23 +221,16 @@ def lay_out(
 ) -> Inputs:
     """The tensors of one microbatch; outputs come in the order of the parts and of their positions.
 
-    ``trunk`` reads them; only the layout ``padded`` does without. Inside :func:`sharing_rows`.
+    ``trunk`` reads them inside :func:`sharing_rows`; only the layout ``padded`` does without.
     """
-    lengths = [len(part.ids) for part in parts]
     mask: torch.Tensor | None = None
     shared_rows: dict[str, Any] = {}
     if layout == "padded" or trunk is None:
         ids, mask = pad_batch([part.ids for part in parts])
-        paths: list[Slots] = [np.arange(length) for length in lengths]
+        paths: list[Slots] = [np.arange(len(part.ids)) for part in parts]
         rows = [row for row, part in enumerate(parts) for _ in part.positions]
-    elif layout == "packed":
-        ids = torch.tensor([[token for part in parts for token in part.ids]])
-        starts = accumulate(lengths, initial=0)
-        paths = [start + np.arange(length) for start, length in zip(starts, lengths, strict=False)]
-        position_ids = torch.tensor([[offset for length in lengths for offset in range(length)]])
-        shared_rows = packed_inputs(trunk, position_ids.to(device), lengths)
     else:
-        branches, paths = _tree_branches(parts)
+        branches, paths = tree_branches(parts, merge=layout == "tree")
         ids, position_ids = branch_tokens(branches, device)
         shared_rows = {"position_ids": position_ids, "tree": tree_pass(trunk, branches)}
     reading = [(path, part.ids, at) for path, part in zip(paths, parts, strict=True) for at in part.positions]
@@ -253,14 +245,17 @@ def lay_out(
     )
 
 
-def _tree_branches(parts: Sequence[Example]) -> tuple[list[TokenBranch], list[Slots]]:
-    """The tree of ``parts``, depth first, and the row of every token of each part."""
+def tree_branches(parts: Sequence[Example], *, merge: bool) -> tuple[list[TokenBranch], list[Slots]]:
+    """The tree of ``parts``, depth first, and the row of every token of each part.
+
+    Without ``merge`` each part is a tree of its own.
+    """
     branches: list[TokenBranch] = []
     paths: list[Slots] = [np.zeros(0, dtype=np.int64)] * len(parts)
     rows, path = 0, paths[0]
     ids: tuple[int, ...] = ()
     for number in sorted(range(len(parts)), key=lambda number: parts[number].ids):
-        previous, ids = ids, parts[number].ids
+        previous, ids = ids if merge else (), parts[number].ids
         start, stop = shared_length(previous, ids), len(ids)
         path = paths[number] = np.concatenate([path[:start], np.arange(rows, rows + stop - start)])
         if stop > start:
@@ -314,13 +309,13 @@ def require_layout(trunk: PreTrainedModel, layout: Layout) -> None:
     was_training = trunk.training
     trunk.eval()
     try:
-        fits = (layout == "packed" or tree_limit(trunk) == sys.maxsize) and _keeps_apart(trunk, layout)
+        fits = tree_limit(trunk) == sys.maxsize and _keeps_apart(trunk, layout)
     finally:
         trunk.train(was_training)
     if not fits:
         raise TrainingError(
-            f"traces that share a row (layout '{layout}') would see each other in this trunk; use the layout "
-            "'padded'"
+            f"traces that share a row (layout '{layout}') would see each other in this trunk, or it has a "
+            "sliding window; use the layout 'padded'"
         )
 
 
@@ -350,11 +345,6 @@ def _keeps_apart(trunk: PreTrainedModel, layout: Layout) -> bool:
     return bool(difference < (1e-4 if trunk.dtype in (torch.float32, torch.float64) else 0.05))
 
 
-@contextmanager
-def sharing_rows(trunk: PreTrainedModel, layout: Layout) -> Iterator[None]:
+def sharing_rows(trunk: PreTrainedModel, layout: Layout) -> AbstractContextManager[None]:
     """Inside, ``trunk`` reads what :func:`lay_out` makes; what reads with a mask has to be outside."""
-    if layout == "padded":
-        yield
-    else:
-        with (attending_to_each if layout == "packed" else attending_to_trees)(trunk):
-            yield
+    return nullcontext() if layout == "padded" else attending_to_trees(trunk)

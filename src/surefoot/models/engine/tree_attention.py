@@ -184,8 +184,11 @@ def tree_pass(
 ) -> TreePass:
     """What the tokens of ``branches``, which come depth first, see.
 
-    Without ``pool`` the branches hold whole trees, and the slots of their paths are the rows of the pass.
+    Without ``pool`` the branches hold whole trees (or traces side by side), and the slots of their paths are
+    the rows of the pass.
     """
+    if trunk.config._attn_implementation != _NAME:
+        raise ValueError("outside attending_to_trees the trunk would read a tree as one text")
     device = trunk.device
     at = np.concatenate([branch.path[branch.start : branch.stop] for branch in branches])
     slots = torch.from_numpy(at).to(device)
