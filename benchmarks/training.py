@@ -14,9 +14,10 @@ does by itself: TRL at random, we with similar lengths together. ``vs_trl_same_b
 batches, whose losses are then compared update by update: the fair figure for ordinary training.
 
 ``token_tree_vs_rows`` and ``token_tree_vs_trl`` train on traces that share prefixes: with ``--data`` (which
-holds ``prm800k/phase1_train_plus.jsonl.gz``) and ``--model`` the rated alternatives of the PRM800K problems at the
-quartiles of size on the model's first ``--layers`` layers, otherwise lab problems with three alternatives at every step. Every
-update has all traces; rows and TRL get them sorted by length and accumulate over microbatches of 16.
+holds ``prm800k/phase1_train_plus.jsonl.gz``) and ``--model`` the rated alternatives of the PRM800K problems
+at the quartiles of size, on the model's first ``--layers`` layers; otherwise lab problems with three
+alternatives at every step. Every update has all traces; rows and TRL get them sorted by length and accumulate
+over microbatches of 16.
 """
 
 from __future__ import annotations
