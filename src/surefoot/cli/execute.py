@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from surefoot.cli import options as o
-from surefoot.cli.runs import input_files, pair, read_table
+from surefoot.cli.runs import map_pieces, pair, read_table
 from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import note
 from surefoot.errors import LabelError
@@ -21,7 +21,7 @@ from surefoot.labelling.verifiers.programs import grade_traces
 from surefoot.protocols import ProblemTrace
 from surefoot.records import StepScores, Trace
 from surefoot.sandbox import Sandbox, open_sandbox
-from surefoot.work import Job, Pieces, map_resumable
+from surefoot.work import Job
 
 SCORER = "visible-tests"
 
@@ -57,19 +57,12 @@ class Execute(Command):
         items = pair(self.problems, self.traces)
         counts: Counter[str] = Counter()
         with open_sandbox(self.sandbox) as sandbox:
-            job = Job(
-                record=Trace,
-                work=lambda piece: self._executed(sandbox, piece),
-                command=self.path(),
-                config=self.resolved(),
-                inputs=input_files(self),
-            )
-            outcome = map_resumable(
-                job,
-                Pieces(items, 4, by_problem=True),
-                self.out,
-                on_record=lambda trace: counts.update(_counted(trace)),
-            )
+            job = Job(record=Trace, work=lambda piece: self._executed(sandbox, piece))
+
+            def count(trace: Trace) -> None:
+                counts.update(_counted(trace))
+
+            outcome = map_pieces(self, job, items, 4, by_problem=True, on_record=count)
         if not counts["programs"]:
             raise LabelError(f"{self.problems}: no problem has a programming task in meta['code']")
         note(", ".join(f"{count} {name}" for name, count in counts.items() if count))

@@ -6,7 +6,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,7 +29,6 @@ from surefoot.io.runs import make_manifest
 from surefoot.io.sources import ENDINGS, files_of, names_files, shown
 from surefoot.io.tables import RecordTable, open_table
 from surefoot.policies.devices import LOADING
-from surefoot.policies.openai import OpenAIPolicy
 from surefoot.records import Problem, Record, StepLabel, Trace, Usage, content_id
 from surefoot.segment import cut_trace
 from surefoot.stats import format_cell
@@ -70,17 +69,6 @@ def origin_of(command: Command, json_name: str) -> Origin:
         json=json_name,
         date=datetime.now(UTC).date().isoformat(),
     )
-
-
-def connections(policy: object) -> Callable[[], AbstractAsyncContextManager[object]]:
-    """A context that keeps a server's connections open; an empty one for a policy in this process."""
-    return policy.connected if isinstance(policy, OpenAIPolicy) else nullcontext
-
-
-def server_facts(policy: object) -> dict[str, Any]:
-    """What the manifest says of a policy's server, if it was probed."""
-    probed = policy.probed if isinstance(policy, OpenAIPolicy) else None
-    return {} if probed is None else {"server": probed.model_dump()}
 
 
 @contextmanager
@@ -367,8 +355,9 @@ def map_pieces(
     """``map_resumable`` as the settings of ``command`` say: engine, token budget, failed work, output.
 
     The manifest has the settings and input files of the command, and those that ``job`` has in addition. A
-    piece of work is ``size`` items. With a policy behind a server it is one item, or the neighbouring traces
-    of one problem, which share rollouts, and many pieces run concurrently.
+    piece of work is ``size`` items, or with ``by_problem`` the neighbouring traces of ``size`` problems. With
+    a policy behind a server it is one item, or the neighbouring traces of one problem, which share rollouts,
+    and many pieces run concurrently.
     """
     policy = getattr(command, "policy", None)
     server = policy is not None and bool(policy.base_url)
@@ -383,9 +372,10 @@ def map_pieces(
         config={**command.resolved(), **job.config},
         inputs={**input_files(command), **job.inputs},
     )
+    by_problem = options.pop("by_problem", server and isinstance(items, Joined))
     return map_resumable(
         job,
-        Pieces(items, 1 if server else size, by_problem=server and isinstance(items, Joined)),
+        Pieces(items, 1 if server else size, by_problem=by_problem),
         command.out if out is None else out,
         token_budget=getattr(command, "token_budget", None),
         retry_failed=getattr(command, "retry_failed", False),

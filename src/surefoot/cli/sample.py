@@ -10,12 +10,10 @@ from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
 from surefoot.cli.runs import (
-    connections,
     map_pieces,
     predict_usage,
     read_table,
     say_prediction,
-    server_facts,
 )
 from surefoot.cli.settings import Command, Flag, fill
 from surefoot.cli.terminal import note
@@ -106,8 +104,7 @@ class Sample(Command):
                     traces = await fill(sample_traces, self, policy, piece, segmenter=cut, grader=grader)
                 return [trace for of_problem in traces for trace in of_problem]
 
-            facts = {} if environment is None else server_facts(policy)
-            yield Opened(work=work, during=connections(policy), facts=facts)
+            yield Opened(work=work, policy=policy)
 
 
 def _failure(traces: Sequence[Trace]) -> str | None:

@@ -38,12 +38,22 @@ class Opened:
     """A job that is ready to run: its models are loaded."""
 
     work: Work
-    during: Callable[[], AbstractAsyncContextManager[object]] = nullcontext
-    """Holds the connections to a server while a coroutine function works."""
+    policy: Any = None
+    """The policy that a coroutine function asks: one behind a server keeps its connections open meanwhile."""
     counts: Counter[str] = field(default_factory=Counter)
     """What ``work`` counts apart from its records, by reason."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    """What was learned, such as what a server can do, for the run's manifest."""
+
+    def during(self) -> AbstractAsyncContextManager[Any]:
+        """Keeps the connections of the policy open."""
+        connected: Callable[[], AbstractAsyncContextManager[Any]]
+        connected = getattr(self.policy, "connected", nullcontext)
+        return connected()
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the manifest says of the policy's server, if it was probed."""
+        probed = getattr(self.policy, "probed", None)
+        return {} if probed is None else {"server": probed.model_dump()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +75,7 @@ class Job(Generic[R]):
     facts: dict[str, Any] = field(default_factory=dict)
     """The facts that this process learned when it opened the job."""
     work: Work | None = None
-    during: Callable[[], AbstractAsyncContextManager[object]] = nullcontext
+    policy: Any = None
     load: Callable[[], AbstractContextManager[Opened]] | None = None
     """Loads what the work needs, once per process."""
     failure: Callable[[Sequence[R]], str | None] | None = None
@@ -77,7 +87,7 @@ class Job(Generic[R]):
     def open(self) -> Iterator[Opened]:
         """The job, ready to run."""
         work: Any = self.work
-        with self.load() if self.load else nullcontext(Opened(work=work, during=self.during)) as opened:
+        with self.load() if self.load else nullcontext(Opened(work=work, policy=self.policy)) as opened:
             self.facts.update(opened.facts)
             yield opened
 

@@ -13,12 +13,10 @@ from surefoot.cli import options as o
 from surefoot.cli.audit.inputs import subset
 from surefoot.cli.evaluate.inputs import ReportCommand
 from surefoot.cli.runs import (
-    connections,
     map_pieces,
     origin_of,
     print_report,
     read_table,
-    server_facts,
 )
 from surefoot.cli.settings import Flag, OptionGroup, fill
 from surefoot.cli.terminal import note
@@ -109,7 +107,7 @@ class AuditFaithfulness(ReportCommand):
                 continues=continuation.confirmed,
                 paraphraser=paraphraser or None,
             )
-            yield Opened(work=interventions.test, during=connections(policy), facts=server_facts(policy))
+            yield Opened(work=interventions.test, policy=policy)
 
 
 def _failure(records: Sequence[FaithfulnessRow]) -> str | None:

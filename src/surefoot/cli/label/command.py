@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar
 
 from surefoot.cli import options as o
-from surefoot.cli.runs import connections, map_pieces, pair, server_facts
+from surefoot.cli.runs import map_pieces, pair
 from surefoot.cli.settings import Command
 from surefoot.cli.terminal import note, note_count
 from surefoot.errors import LabelError
@@ -69,7 +69,7 @@ class LabelCommand(Command):
 
             policy = getattr(labeller, "policy", None)
             counts: Any = getattr(labeller, "failures", Counter[str]())
-            yield Opened(work=work, during=connections(policy), counts=counts, facts=server_facts(policy))
+            yield Opened(work=work, policy=policy, counts=counts)
 
 
 def _failure(labels: Sequence[StepLabel]) -> str | None:

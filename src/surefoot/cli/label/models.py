@@ -19,13 +19,11 @@ from surefoot.cli.label.command import LabelCommand, usable, with_answer
 from surefoot.cli.runs import (
     CHARACTERS_PER_TOKEN,
     RecordFiles,
-    connections,
     map_pieces,
     pair,
     predict_usage,
     read_table,
     say_prediction,
-    server_facts,
 )
 from surefoot.cli.settings import Command, Flag, OptionGroup, fill
 from surefoot.cli.terminal import note, note_count
@@ -34,7 +32,9 @@ from surefoot.io import read_records
 from surefoot.labelling.judge import JudgeLabeller, JudgeMode, JudgePrompt, structured_output
 from surefoot.labelling.monte_carlo import MonteCarloLabeller, MonteCarloSettings
 from surefoot.labelling.omegaprm import OmegaPRMLabeller, ProblemTree, TreeSettings
+from surefoot.labelling.run_rollouts import RunMonteCarloLabeller
 from surefoot.labelling.verifiers.programs import ProgramGrader, has_hidden_tests
+from surefoot.policies import load_environment
 from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Labeller, Policy, ProblemTrace, Sampling
@@ -165,9 +165,6 @@ class MonteCarlo(RolloutSettings, LabelCommand):
     @contextmanager
     def labeller(self) -> Iterator[Labeller]:
         if self.environment is not None:
-            from surefoot.labelling.run_rollouts import RunMonteCarloLabeller
-            from surefoot.policies import load_environment
-
             policy = self.policy.open(chat=True, loading=self.loading)
             self.policy.check(policy, "tool_calls", o.CALL_TOOLS, accept_unknown=True)
             environment, rollouts = load_environment(self.environment), self.monte_carlo.estimate.rollouts
@@ -261,13 +258,7 @@ class Tree(RolloutSettings):
             async def work(piece: Sequence[Problem]) -> list[GrownTree]:
                 return [_grown(labeller, grown) for grown in await labeller.grow(piece, seeds)]
 
-            job = Job(
-                record=GrownTree,
-                work=work,
-                during=connections(policy),
-                failure=_failure,
-                facts=server_facts(policy),
-            )
+            job = Job(record=GrownTree, work=work, policy=policy, failure=_failure)
             outcome = map_pieces(self, job, answered, 20, out=str(self.out / "trees.jsonl"))
         _split(self.out)
         outcome.require_complete()
@@ -444,7 +435,7 @@ class Critiques(ReviewCommand):
         job = Job(
             record=training.TraceCritiques,
             work=work,
-            during=connections(policy),
+            policy=policy,
             failure=failed,
             config={"format": form.model_dump()},
         )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -19,16 +19,19 @@ from surefoot.cli.terminal import note, note_count
 from surefoot.errors import LabelError
 from surefoot.io import write_json, write_records
 from surefoot.io.joins import LabelledTraces
+from surefoot.labelling import StateReplayVerifier, ToolCallVerifier, ToolPolicy
 from surefoot.labelling.advantage import advantage_labels, progress_labels, start_values
 from surefoot.labelling.consensus import Consensus, ConsensusRule, SameFirstError, Unanimous, Weighted
 from surefoot.labelling.expert import Disagreement, ExpertLabeller, MatchRule, StepMatch, expert_traces
 from surefoot.labelling.mutation import MutantReport, labelled_mutants
 from surefoot.labelling.verifiers.tool_calls import TOOL_RULES, ToolRule
 from surefoot.labels import Neutral
-from surefoot.protocols import ALL_CHANNELS, LabelledTrace, Labeller, ProblemTrace, StepVerifier
+from surefoot.policies import load_environment
+from surefoot.protocols import LabelledTrace, Labeller, StepVerifier
 from surefoot.records import Problem, StepLabel, Trace
 from surefoot.sandbox import open_sandbox
 from surefoot.segment import segmenter
+from surefoot.work import Opened
 
 
 class Verify(LabelCommand):
@@ -69,14 +72,9 @@ class Verify(LabelCommand):
     def labeller(self) -> AbstractContextManager[Labeller]:
         with_settings: dict[str, StepVerifier] = {}
         if "tool-calls" in self.verifier:
-            from surefoot.labelling import ToolCallVerifier, ToolPolicy
-
             policy = ToolPolicy.of_file(self.tool_policy) if self.tool_policy else ToolPolicy()
             with_settings["tool-calls"] = ToolCallVerifier(rules=self.tool_rules, policy=policy)
         if "state-replay" in self.verifier:
-            from surefoot.labelling import StateReplayVerifier
-            from surefoot.policies import load_environment
-
             with_settings["state-replay"] = StateReplayVerifier(
                 environment=load_environment(self.environment) if self.environment else None,
                 order="gold" if self.gold_order else "any",
@@ -222,21 +220,11 @@ class ValueCommand(LabelCommand):
         return start_values(read_table(self.start, Trace)) if self.start else {}
 
     @contextmanager
-    def labeller(self) -> Iterator[Labeller]:
+    def opened(self) -> Iterator[Opened]:
         rates = self._rates()
         if self.start:
             note(f"success rates of {len(rates)} problems from {self.start}")
-        yield _ValueLabeller(self.labels_of, rates)
-
-
-@dataclass(frozen=True)
-class _ValueLabeller:
-    labels_of: Callable[[Sequence[Any], Mapping[str, float]], list[list[StepLabel]]]
-    rates: Mapping[str, float]
-    reads = ALL_CHANNELS
-
-    async def label(self, items: Sequence[ProblemTrace]) -> list[list[StepLabel]]:
-        return self.labels_of(items, self.rates)
+        yield Opened(work=lambda items: chain.from_iterable(self.labels_of(items, rates)))
 
 
 class Advantage(ValueCommand):
