@@ -213,5 +213,5 @@ def test_a_scorer_reads_only_if_it_knows_more_than_length_and_position() -> None
     cards = calibration_section(audit).cards
     assert cards["true"][0].verdict == "yes"
     assert cards["place"][0].verdict in ("no", "cannot tell")
-    expected = "It is not shown to read the steps: within a problem its AUC minus the AUC of length"
+    expected = "It is not shown to read the steps: among continuations of one prefix its AUC minus"
     assert expected in findings(audit)[1]
