@@ -16,8 +16,6 @@ from .label_audit import audit_labels as audit_labels
 from .label_audit import label_section as label_section
 from .label_sets import LabelSet as LabelSet
 from .label_sets import label_set as label_set
-from .label_truth import LabelNoise as LabelNoise
-from .label_truth import label_noise as label_noise
 from .monitors import MonitorResult as MonitorResult
 from .monitors import WatchedRun as WatchedRun
 from .monitors import evaluate_monitors as evaluate_monitors

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from surefoot.errors import LabelError
 from surefoot.evaluation.benchmarks.first_errors import harmonic_mean
 from surefoot.evaluation.label_sets import LabelSet
 from surefoot.evaluation.step_layout import CodeArray, FloatArray, StepLayout, as_numbers
-from surefoot.labels import first_error
 from surefoot.stats.bootstrap import Bootstrap, group_sums
 from surefoot.stats.calibration import Binning, Reliability, reliability, reliability_by
 from surefoot.stats.intervals import UNKNOWN, Interval
 from surefoot.stats.roc import roc_auc, roc_auc_within
-
-GoodSteps = Sequence[Sequence[bool | None]]
-"""One list per trace: is the step good; ``None`` = unknown (:mod:`surefoot.labels`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,61 +61,6 @@ class Confusion:
         return _share(self.tp + self.tn, self.steps)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LabelNoise:
-    """Agreement of predicted with true labels; fractions in [0, 1], NaN where undefined (0/0)."""
-
-    precision_error: float
-    """Share of the steps predicted bad that are bad."""
-    recall_error: float
-    """Share of the bad steps that are predicted bad."""
-    f1_error: float
-    precision_good: float
-    """Share of the steps predicted good that are good."""
-    recall_good: float
-    f1_good: float
-    accuracy: float
-    first_error_accuracy: float
-    """Share of ``traces`` with the same first bad step in both, "none" being equal to "none"."""
-    steps: int
-    """Steps labelled on both sides, which all but ``first_error_accuracy`` use."""
-    dropped: int
-    """Steps without a label on one side or both."""
-    traces: int
-    """Traces whose first bad step is known on both sides."""
-    dropped_traces: int
-    """The other traces: an unlabelled step hides the first bad one."""
-
-
-def label_noise(predicted: GoodSteps, truth: GoodSteps) -> LabelNoise:
-    """Compare two sets of labels of the same steps.
-
-    Raises ``LabelError`` if the traces or the steps of one trace differ in number.
-    """
-    _check(predicted, truth)
-    pairs = Counter(pair for rows in zip(predicted, truth, strict=True) for pair in zip(*rows, strict=True))
-    bad = Confusion(
-        tp=pairs[False, False], fp=pairs[False, True], fn=pairs[True, False], tn=pairs[True, True]
-    )
-    good = Confusion(tp=bad.tn, fp=bad.fn, fn=bad.fp, tn=bad.tp)
-    firsts = [(first_error(a), first_error(b)) for a, b in zip(predicted, truth, strict=True)]
-    agreements = [a == b for a, b in firsts if a is not None and b is not None]
-    return LabelNoise(
-        precision_error=bad.precision,
-        recall_error=bad.recall,
-        f1_error=bad.f1,
-        precision_good=good.precision,
-        recall_good=good.recall,
-        f1_good=good.f1,
-        accuracy=bad.accuracy,
-        first_error_accuracy=_share(sum(agreements), len(agreements)),
-        steps=bad.steps,
-        dropped=pairs.total() - bad.steps,
-        traces=len(agreements),
-        dropped_traces=len(firsts) - len(agreements),
-    )
-
-
 _PAIRS = 5
 """Kinds of steps: the four of a confusion table and, last, those with an unknown label."""
 
@@ -133,17 +72,6 @@ def _pairs(predicted: CodeArray, truth: CodeArray) -> CodeArray:
 
 def _share(part: int, whole: int) -> float:
     return part / whole if whole else math.nan
-
-
-def _check(predicted: GoodSteps, truth: GoodSteps) -> None:
-    if len(predicted) != len(truth):
-        raise LabelError(f"'predicted' has {len(predicted)} traces and 'truth' has {len(truth)}")
-    for trace, (first, second) in enumerate(zip(predicted, truth, strict=True)):
-        if len(first) != len(second):
-            raise LabelError(
-                f"predicted[{trace}] has {len(first)} steps and truth[{trace}] has {len(second)}; "
-                "give one entry per step on both sides, None for unlabelled steps"
-            )
 
 
 PARTS = 5

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from surefoot.evaluation.best_of_n import RULE_NAMES
 from surefoot.evaluation.frame import JudgedTrace
-from surefoot.evaluation.label_truth import label_noise
+from surefoot.evaluation.label_sets import label_set
+from surefoot.evaluation.label_truth import Confusion, against_truth
 from surefoot.evaluation.pools import CandidateGroup, FloatArray, expected_accuracy, pool_of, sizes_up_to
 from surefoot.lab.probe import content_probe
 from surefoot.lab.world import check_steps
-from surefoot.labels import LabelRule
 from surefoot.protocols import StepScorer
 from surefoot.quickstart.summary import (
     CURVES,
@@ -100,7 +101,7 @@ def compare(
             for rule in RULES
         },
         policy=policy_quality(scored.traces, truth),
-        label_noise=monte_carlo_noise(labels),
+        label_noise=monte_carlo_noise(train_traces, labels),
         steps=steps,
         position_auc=steps["prm"].auc - steps["prm"].auc_less_position.value,
         tokens=_tokens(scored, train_traces, monte_carlo),
@@ -196,13 +197,25 @@ def policy_quality(traces: Sequence[Trace], truth: Mapping[str, list[bool]]) -> 
     }
 
 
-def monte_carlo_noise(labels: Mapping[str, list[list[StepLabel]]]) -> dict[str, float]:
+def monte_carlo_noise(
+    traces: Sequence[Trace], labels: Mapping[str, list[list[StepLabel]]]
+) -> dict[str, float]:
     """Hard Monte Carlo labels (value above 0) against the exact state of the prefix."""
-    rule = LabelRule(neutral="good")  # a neutral step contains no error
-    predicted = [[rule.good(label) for label in row] for row in labels["monte_carlo"]]
-    truth = [[rule.good(label) for label in row] for row in labels["exact"]]
-    noise = asdict(label_noise(predicted, truth))
-    return {name.removesuffix("_error"): round(value, 5) for name, value in noise.items()}
+    sets = [label_set(name, chain.from_iterable(labels[name]), traces) for name in ("monte_carlo", "exact")]
+    against = against_truth(sets[0], sets[1], draws=1)
+    bad, first = against.confusion, against.first_error
+    good = Confusion(tp=bad.tn, fp=bad.fn, fn=bad.fp, tn=bad.tp)
+    noise = {
+        **{name: getattr(bad, name) for name in ("precision", "recall", "f1")},
+        **{f"{name}_good": getattr(good, name) for name in ("precision", "recall", "f1")},
+        "accuracy": bad.accuracy,
+        "first_error_accuracy": first.accuracy.value,
+        "steps": bad.steps,
+        "dropped": sets[0].layout.steps - bad.steps,
+        "traces": first.traces,
+        "dropped_traces": first.dropped,
+    }
+    return {name: round(value, 5) for name, value in noise.items()}
 
 
 def step_quality(
