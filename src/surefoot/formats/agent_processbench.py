@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -19,7 +18,7 @@ from surefoot.formats.imports import record_message, record_tools
 from surefoot.formats.rows import FileRow, Finite, TraceBuilder, finite, read_rows
 from surefoot.io.files import ReadReport
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Evidence, Message, Problem, Step, StepLabel, Trace, now, trusted_copy
+from surefoot.records import Evidence, Message, Problem, Step, StepLabel, Trace
 
 _OUTCOMES: Final = {1: True, 0: None, -1: False}
 
@@ -80,9 +79,7 @@ def _labelled_run(row: _Row, builder: TraceBuilder) -> LabelledTrace:
         meta={"agent_processbench": row.model_dump(include=meta)},
     )
     by_index = {str(n): step for n, step in steps.items()}
-    labels = _step_labels(
-        row.step_labels, by_index, trace.id, source="human", rater=None, created=builder.created
-    )
+    labels = _step_labels(row.step_labels, by_index, trace.id, "human", None, builder)
     return LabelledTrace(problem=problem, trace=trace, labels=labels)
 
 
@@ -121,10 +118,9 @@ def _step_labels(
     signs: Signs,
     steps: Mapping[str, int],
     trace_id: str,
-    *,
     source: str,
     rater: str | None,
-    created: datetime,
+    builder: TraceBuilder,
 ) -> tuple[StepLabel, ...]:
     """The labels of a run; ``steps`` maps the indices of its assistant messages to steps.
 
@@ -132,20 +128,10 @@ def _step_labels(
     """
     if wrong := [index for index in signs if index not in steps]:
         raise RecordError(f"field 'step_labels': message {wrong[0]} is not from the assistant")
-    templates = {
-        sign: StepLabel(
-            trace_id=trace_id,
-            step=0,
-            kind="correctness",
-            value=sign,
-            reason="no label given" if sign is None else None,
-            source=source,
-            evidence=Evidence(rater=rater),
-            created=created,
-        )
-        for sign in set(signs.values())
-    }
-    return tuple(trusted_copy(templates[sign], {"step": steps[index]}) for index, sign in signs.items())
+    return tuple(
+        builder.label(trace_id, steps[index], sign, source, rater=rater, reason="no label given")
+        for index, sign in signs.items()
+    )
 
 
 def _reference(ground_truth: object) -> str | None:
@@ -191,11 +177,11 @@ def read_agent_judgements(path: Path | str, *, report: ReadReport | None = None)
 
     Ids are as in :func:`read_agent_processbench`; steps are the labelled messages in order.
     """
-    created = now()
-    return read_rows(path, _JudgedRow, lambda _, row: _judged(row, created), report)
+    builder = TraceBuilder("")
+    return read_rows(path, _JudgedRow, lambda _, row: _judged(row, builder), report)
 
 
-def _judged(row: _JudgedRow, created: datetime) -> JudgedRun:
+def _judged(row: _JudgedRow, builder: TraceBuilder) -> JudgedRun:
     run = _run_id(row.data_source, row.query_index, row.sample_index)
     steps = {index: step for step, index in enumerate(row.human_step_labels)}
     if not steps:
@@ -204,7 +190,7 @@ def _judged(row: _JudgedRow, created: datetime) -> JudgedRun:
         raise RecordError("field 'human_step_labels': message indices must be ascending numbers")
 
     def labels(signs: Signs, source: str, rater: str | None) -> tuple[StepLabel, ...]:
-        return _step_labels(signs, steps, run, source=source, rater=rater, created=created)
+        return _step_labels(signs, steps, run, source, rater, builder)
 
     return JudgedRun(
         trace_id=run,
@@ -234,16 +220,16 @@ def read_agent_predictions(
     The script labels every assistant message, so the n-th label belongs to step n. The judge is the rater,
     and its explanation of a step the evidence.
     """
-    created = now()
-    return read_rows(path, _PredictedRow, lambda _, row: _predicted(row, created), report)
+    builder = TraceBuilder("")
+    return read_rows(path, _PredictedRow, lambda _, row: _predicted(row, builder), report)
 
 
-def _predicted(row: _PredictedRow, created: datetime) -> tuple[StepLabel, ...]:
+def _predicted(row: _PredictedRow, builder: TraceBuilder) -> tuple[StepLabel, ...]:
     if not all(index.isdecimal() for index in row.step_labels):
         raise RecordError("field 'step_labels': message indices must be numbers")
     run = _run_id(row.data_source, row.query_index, row.sample_index)
     steps = {index: step for step, index in enumerate(sorted(row.step_labels, key=int))}
-    labels = _step_labels(row.step_labels, steps, run, source="judge", rater=row.annotator, created=created)
+    labels = _step_labels(row.step_labels, steps, run, "judge", row.annotator, builder)
     texts = row.explanations.get("steps") if isinstance(row.explanations, dict) else None
     if not isinstance(texts, dict):
         return labels

@@ -169,7 +169,7 @@ def _trace(
         meta=meta,
     )
     labels = tuple(
-        builder.label(trace, step, value, _NAME, kind="value", reason="not estimated")
+        builder.label(trace.id, step, value, _NAME, kind="value", reason="not estimated")
         for step, state in enumerate(path)
         if id(state) in new
         for value in state.values

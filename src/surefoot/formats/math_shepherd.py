@@ -49,7 +49,7 @@ def _labelled(row: _MathShepherdRow, builder: TraceBuilder) -> LabelledTrace:
     meta = {} if row.task is None else {"task": row.task}
     trace = builder.trace(problem, steps, answer=answer if mark else None, meta=meta)
     labels = tuple(
-        builder.label(trace, step, float(mark == "+"), _NAME, kind="value")
+        builder.label(trace.id, step, float(mark == "+"), _NAME, kind="value")
         for step, mark in enumerate(marks)
         if mark
     )

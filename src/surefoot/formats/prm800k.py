@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Required
 
@@ -25,10 +24,10 @@ from pydantic import (
 from typing_extensions import TypedDict
 
 from surefoot.errors import RecordError
-from surefoot.formats.rows import SEPARATOR_KEY, FileRow, Finite, expand_rows, read_rows
+from surefoot.formats.rows import FileRow, Finite, TraceBuilder, expand_rows, read_rows
 from surefoot.io.files import ReadReport
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Evidence, Problem, Step, StepLabel, Trace, content_id, now, trusted_copy
+from surefoot.records import Problem, content_id
 
 _ANSWER_MARK = "# Answer"
 
@@ -145,16 +144,19 @@ def _traces(record: _SessionRow) -> Iterator[LabelledTrace]:
         raise RecordError(
             f"field 'label.steps': no completion (finish_reason {label.get('finish_reason')!r})"
         )
-    traces = _PathTraces(problem, created=_time(timestamp), rater=rater)
+    builder = TraceBuilder("\n", _time(timestamp))
     meta, texts = _meta(record), [offer.text for offer in path]
 
     def trace(offers: list[_Offer], branch: str, place: list[int] | None) -> LabelledTrace:
         last = offers[-1]
-        return traces.labelled(
+        return _path_trace(
+            builder,
+            problem,
             [*texts[: last.step], last.text],
             [_rated(offer, steps[offer.step], branch) for offer in offers],
             branch=branch,
             identity=(rater, timestamp, problem.id, place),
+            rater=rater,
             answer=_answer(last.text),
             finish_reason=label.get("finish_reason"),
             meta=meta,
@@ -244,85 +246,27 @@ def _meta(record: _SessionRow) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-_SEPARATOR = "\n"
-"""Text between two steps; it belongs to the step before it."""
-
-
-class _PathTraces:
-    """Builds the labelled traces of one tree of PRM800K.
-
-    The fields that all traces and all labels have in common are validated once. The others were validated
-    with the rows, so a trace costs no further validation: a file has millions of completions."""
-
-    def __init__(self, problem: Problem, *, created: datetime, rater: str | None = None) -> None:
-        self._problem = problem
-        self._spans: dict[tuple[int, int], Step] = {}
-        self._trace = Trace(problem_id=problem.id, text="")
-        self._label = StepLabel(
-            trace_id="",
-            step=0,
-            kind="correctness",
-            value=0.0,
-            source="human",
-            evidence=Evidence(rater=rater),
-            created=created,
-        )
-
-    def labelled(
-        self,
-        parts: list[str],
-        rated: Sequence[_RatedStep],
-        *,
-        branch: str,
-        identity: Sequence[object],
-        answer: str | None,
-        finish_reason: str | None,
-        meta: Mapping[str, Any],
-    ) -> LabelledTrace:
-        """The path of ``parts``, with the labels of ``rated``; ``identity`` distinguishes equal paths."""
-        trace_id = content_id("prm800k", branch, *identity, parts)
-        trace = trusted_copy(
-            self._trace,
-            {
-                "id": trace_id,
-                "text": _SEPARATOR.join(parts),
-                "steps": self._steps(parts),
-                "answer": answer,
-                "finish_reason": finish_reason,
-                "meta": {
-                    **meta,
-                    "branch": branch,
-                    "rows": [step.row for step in rated],
-                    SEPARATOR_KEY: _SEPARATOR,
-                },
-            },
-        )
-        labels = [
-            trusted_copy(
-                self._label,
-                {
-                    "trace_id": trace_id,
-                    "step": step.step,
-                    "value": step.rating,
-                    "reason": _reason(step) if step.rating is None else None,
-                },
-            )
-            for step in rated
-        ]
-        return LabelledTrace(problem=self._problem, trace=trace, labels=tuple(labels))
-
-    def _steps(self, parts: list[str]) -> tuple[Step, ...]:
-        """Spans of the steps; equal ones are one object, because traces share their prefixes."""
-        *inner, last = map(len, parts)
-        ends = accumulate([*(length + len(_SEPARATOR) for length in inner), last], initial=0)
-        return tuple(self._spans.setdefault(pair, _span(*pair)) for pair in pairwise(ends))
-
-
-_EMPTY_SPAN = Step(start=0, end=0)
-
-
-def _span(start: int, end: int) -> Step:
-    return trusted_copy(_EMPTY_SPAN, {"start": start, "end": end})
+def _path_trace(
+    builder: TraceBuilder,
+    problem: Problem,
+    parts: list[str],
+    rated: Sequence[_RatedStep],
+    *,
+    branch: str,
+    identity: Sequence[object],
+    rater: str | None = None,
+    meta: Mapping[str, Any],
+    **fields: Any,
+) -> LabelledTrace:
+    """The path of ``parts``, with the labels of ``rated``; ``identity`` distinguishes equal paths."""
+    trace_id = content_id("prm800k", branch, *identity, parts)
+    meta = {**meta, "branch": branch, "rows": [step.row for step in rated]}
+    trace = builder.trace(problem, parts, id=trace_id, meta=meta, **fields)
+    labels = tuple(
+        builder.label(trace_id, step.step, step.rating, "human", rater=rater, reason=_reason(step))
+        for step in rated
+    )
+    return LabelledTrace(problem=problem, trace=trace, labels=labels)
 
 
 def _reason(step: _RatedStep) -> str:
@@ -380,13 +324,12 @@ def read_prm800k_steps(path: Path | str, *, report: ReadReport | None = None) ->
         groups = problems[row.instruction].setdefault(prefix, {})
         group = groups.setdefault(row.next_response, _Group(prefix=prefix, text=row.next_response, rows=[]))
         group.rows.append((number, row))
-    created = now()
+    builder = TraceBuilder("\n")
     for instruction, tree in problems.items():
-        problem = Problem(text=instruction, source="prm800k")
-        yield from _tree_traces(problem, tree, _PathTraces(problem, created=created))
+        yield from _tree_traces(Problem(text=instruction, source="prm800k"), tree, builder)
 
 
-def _tree_traces(problem: Problem, tree: _Tree, traces: _PathTraces) -> Iterator[LabelledTrace]:
+def _tree_traces(problem: Problem, tree: _Tree, builder: TraceBuilder) -> Iterator[LabelledTrace]:
     leaves = [[group for group in groups.values() if group.path not in tree] for groups in tree.values()]
     main = [
         _main_end(ends)
@@ -397,11 +340,11 @@ def _tree_traces(problem: Problem, tree: _Tree, traces: _PathTraces) -> Iterator
     for end in main:
         groups = _new_groups(end, tree, labelled)
         if groups:  # empty if another path continues over a step that no row rates
-            yield _path_trace(traces, problem, end, groups, "main")
+            yield _group_trace(builder, problem, end, groups, "main")
     for ends in leaves:
         for end in ends:
             if end.path not in labelled:
-                yield _path_trace(traces, problem, end, [end], "alternative")
+                yield _group_trace(builder, problem, end, [end], "alternative")
 
 
 def _main_end(ends: list[_Group]) -> _Group:
@@ -427,8 +370,8 @@ def _new_groups(end: _Group, tree: _Tree, labelled: set[_Prefix]) -> list[_Group
     return groups
 
 
-def _path_trace(
-    traces: _PathTraces, problem: Problem, end: _Group, groups: list[_Group], branch: str
+def _group_trace(
+    builder: TraceBuilder, problem: Problem, end: _Group, groups: list[_Group], branch: str
 ) -> LabelledTrace:
     rated = [
         _RatedStep(step=len(group.prefix), rating=row.rating, row=_note(number, row))
@@ -436,7 +379,9 @@ def _path_trace(
         for number, row in group.rows
     ]
     answers = [row.answer for _, row in end.rows if row.answer is not None]
-    return traces.labelled(
+    return _path_trace(
+        builder,
+        problem,
         list(end.path),
         rated,
         branch=branch,

@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import datetime
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import IO, Annotated, Any, Self, TypeVar
@@ -35,7 +37,17 @@ from surefoot.io.limits import FileLimits, RowSize, open_bounded, read_whole
 from surefoot.io.sources import files_of
 from surefoot.labels import AFTER_FIRST_ERROR, NO_ERROR, up_to_first_error
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Evidence, LabelKind, Problem, Step, StepLabel, Trace, content_id, now
+from surefoot.records import (
+    Evidence,
+    LabelKind,
+    Problem,
+    Step,
+    StepLabel,
+    Trace,
+    content_id,
+    now,
+    trusted_copy,
+)
 
 T = TypeVar("T")
 M = TypeVar("M")
@@ -255,12 +267,14 @@ class FileRow(BaseModel):
 
 
 class TraceBuilder:
-    """Builds the traces of one file; all their labels get the builder's time of creation."""
+    """Builds the traces of one file, or of one record that has its own time of creation."""
 
-    def __init__(self, separator: str) -> None:
-        """``separator`` is inserted between steps."""
-        self.separator, self.created = separator, now()
+    def __init__(self, separator: str, created: datetime | None = None) -> None:
+        """``separator`` is inserted between steps; ``created`` is of all labels, by default now."""
+        self.separator, self.created = separator, created or now()
         self._counts: Counter[str] = Counter()
+        self._labels: dict[tuple[object, ...], StepLabel] = {}
+        """Labels by all but trace, step and message; a file has millions that differ in these alone."""
 
     def number(self, *parts: object) -> int:
         """How often ``parts`` occurred before; this number tells equal solutions apart."""
@@ -295,14 +309,14 @@ class TraceBuilder:
         """
         trace = self.trace(problem, parts, **fields)
         labels = tuple(
-            self.label(trace, step, value, source, message=error_message if value == -1.0 else None)
+            self.label(trace.id, step, value, source, message=error_message if value == -1.0 else None)
             for step, value in enumerate(values)
         )
         return LabelledTrace(problem=problem, trace=trace, labels=labels)
 
     def label(
         self,
-        trace: Trace,
+        trace_id: str,
         step: int,
         value: float | None,
         source: str,
@@ -310,18 +324,31 @@ class TraceBuilder:
         kind: LabelKind = "correctness",
         reason: str = AFTER_FIRST_ERROR,
         message: str | None = None,
+        rater: str | None = None,
     ) -> StepLabel:
         """A label; ``reason`` says why its value is ``None``, ``message`` is its evidence."""
-        return StepLabel(
-            trace_id=trace.id,
-            step=step,
-            kind=kind,
-            value=value,
-            reason=reason if value is None else None,
-            source=source,
-            evidence=Evidence(message=message),
-            created=self.created,
-        )
+        key = value, source, kind, reason, rater
+        if key not in self._labels:
+            self._labels[key] = StepLabel(
+                trace_id="",
+                step=0,
+                kind=kind,
+                value=value,
+                reason=reason if value is None else None,
+                source=source,
+                evidence=Evidence(rater=rater),
+                created=self.created,
+            )
+        changes: dict[str, Any] = {"trace_id": trace_id, "step": step}
+        if message is not None:
+            changes["evidence"] = Evidence(rater=rater, message=message)
+        return trusted_copy(self._labels[key], changes)
+
+
+@lru_cache(maxsize=1 << 14)
+def _span(start: int, end: int) -> Step:
+    """One object for equal spans, because alternatives share their prefix."""
+    return Step(start=start, end=end)
 
 
 def joined_trace(
@@ -338,7 +365,7 @@ def joined_trace(
     return Trace(
         problem_id=problem.id,
         text=separator.join(parts),
-        steps=tuple(Step(start=start, end=end) for start, end in pairwise(ends)),
+        steps=tuple(_span(start, end) for start, end in pairwise(ends)),
         meta={**(meta or {}), SEPARATOR_KEY: separator},
         **fields,
     )

@@ -65,7 +65,7 @@ def _labelled_run(row: _Row, builder: TraceBuilder) -> LabelledTrace:
         outcome=False,
         meta={"who_and_when": row.model_dump(include={"question_ID", "mistake_agent", "mistake_step"})},
     )
-    label = builder.label(trace, int(blamed), -1, "human", message=row.mistake_reason)
+    label = builder.label(trace.id, int(blamed), -1, "human", message=row.mistake_reason)
     return LabelledTrace(problem=problem, trace=trace, labels=(label,))
 
 
