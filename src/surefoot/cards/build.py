@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from surefoot.cards.figures import FIGURES, Figure, is_rows, rows_of
+from surefoot.cards.figures import FIGURES, Figure, rows_of
 from surefoot.cards.record import (
     ROLES,
     TESTS,
@@ -36,6 +36,7 @@ from surefoot.io.lineage import (
     shown_path,
 )
 from surefoot.io.runs import digest_of, load_object
+from surefoot.io.sources import ENDINGS
 from surefoot.models.card import CARD, CheckpointCard, read_card
 from surefoot.stats.intervals import Interval, decide
 
@@ -251,7 +252,7 @@ def _plans(record: CommandRecord) -> Iterator[ClaimPlan]:
         text = "Krippendorff's alpha of the raters on {units} steps is {}."
         yield ClaimPlan(name=f"agreement-{name}", figure="rater_agreement", files=[path], text=text)
         yield from _plans_of_calibration(labels)
-    for name in () if table else filter(is_rows, record.outputs):
+    for name in () if table else (name for name in record.outputs if name.endswith(ENDINGS)):
         text = f"{name.translate(_NO_BRACES)}, by {command}."
         yield _counted(f"records-{name}", "records", name, f"{{}} records in {text}")
         yield _counted(f"tokens-{name}", "tokens", name, f"{{}} tokens were spent on {text}")

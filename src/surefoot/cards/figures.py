@@ -12,13 +12,10 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
-from pydantic_core import from_json
 
 from surefoot.errors import RunError
+from surefoot.formats.rows import build_rows, raw_rows
 from surefoot.io import read_records
-from surefoot.io.files import json_lines, readable, table_rows
-from surefoot.io.limits import FileLimits, open_bounded
-from surefoot.io.sources import ENDINGS
 from surefoot.lab.world import check_steps
 from surefoot.labels import LabelRule
 from surefoot.records import Problem, StepLabel, StepScores, Trace
@@ -55,14 +52,9 @@ def mean_figure(values: Sequence[float] | np.ndarray) -> Figure:
     return Figure(value=mean.value, low=mean.low, high=mean.high, units=len(values))
 
 
-def rows_of(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a file of records as plain objects."""
-    if path.suffix == ".parquet":
-        yield from (row for _, row in table_rows(path))
-        return
-    limits = FileLimits.from_environment()
-    with readable(str(path)), open_bounded(path, limits) as stream:
-        yield from (from_json(line) for _, line in json_lines(stream, limits))
+def rows_of(path: Path) -> Iterator[Any]:
+    """The rows of a file of records as plain objects. Raises ``RecordError`` for a line that is not JSON."""
+    return build_rows(raw_rows(path), lambda _, row: [row], None, path)
 
 
 def records(files: Sequence[Path]) -> Figure:
@@ -246,8 +238,3 @@ FIGURES: Final[Mapping[str, Callable[..., Figure]]] = MappingProxyType(
         )
     }
 )
-
-
-def is_rows(name: str) -> bool:
-    """Whether a file holds records."""
-    return name.endswith(ENDINGS)

@@ -10,7 +10,6 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from surefoot.evaluation.palette import GREY, SERIES
 from surefoot.printable import printable
 from surefoot.stats.intervals import Interval
 
@@ -20,6 +19,10 @@ if TYPE_CHECKING:
 
     from surefoot.evaluation.report import Measures, Plot
 
+SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f7f")
+"""Colours of lines in order, which all readers can tell apart (Okabe and Ito 2008) on white and on dark; the
+ninth line starts again with another marker. Blue means yes, orange no, and each has a word or a mark."""
+GREY = SERIES[-1]
 MAX_LINES = 20
 """The most lines that a figure shows, so that it stays readable; further lines are left out."""
 _SHADED = 6

@@ -4,10 +4,10 @@ from .comparison import accuracy_curves as accuracy_curves
 from .comparison import compare as compare
 from .config import FULL as FULL
 from .config import QuickstartConfig as QuickstartConfig
+from .config import Schedule as Schedule
+from .config import expected_seconds as expected_seconds
 from .run import MODELS as MODELS
 from .run import run_quickstart as run_quickstart
-from .schedule import Schedule as Schedule
-from .schedule import expected_seconds as expected_seconds
 from .summary import RULES as RULES
 from .summary import RuleComparison as RuleComparison
 from .summary import StepQuality as StepQuality

@@ -53,7 +53,7 @@ def run_quickstart(
     """Do or finish the run; the summary is also in ``summary.json``, and in ``report.html``.
 
     The ``engine`` samples, labels and scores; the files are the same whoever does. Without one, this process.
-    ``progress`` gets the stages of :func:`surefoot.quickstart.schedule.expected_seconds`.
+    ``progress`` gets the stages of :func:`surefoot.quickstart.config.expected_seconds`.
     """
     # the test problems are the same for every seed and in no training set
     test_problems = generate_problems(config.test_problems, seed=config.test_seed)

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefoot.evaluation.frame import SMALLEST_GAIN, FirstScreen, Origin, card, sentence
-from surefoot.evaluation.palette import GREY, SERIES
-from surefoot.evaluation.plots import colour_of, legend, new_figure, shade
+from surefoot.evaluation.plots import GREY, SERIES, colour_of, legend, new_figure, shade
 from surefoot.evaluation.report import Report, Section
 from surefoot.io import read_records
 from surefoot.rl.log import EvaluationRow, RLLog, SampleRow, UpdateRow
