@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.errors import LabelError, ScoreError
-from surefoot.stats.calibration import reliability, reliability_by
+from surefoot.stats.calibration import reliability
 
 STEPS = st.lists(
     st.tuples(st.one_of(st.floats(0, 1), st.sampled_from([0.0, 0.25, 0.5, 1.0])), st.sampled_from([0, 1])),
@@ -94,14 +94,6 @@ def test_nothing_known_is_undefined():
     assert all(math.isnan(x) for x in (found.ece, found.bias, found.brier, found.brier_constant))
 
 
-def test_groups_are_calibrated_each_for_itself():
-    scores, good, groups = [0.2, 0.8, 0.4, 0.6], [0, 1, 1, None], ["b", "a", "b", "a"]
-    found = reliability_by(scores, good, groups, bins=3)
-    assert list(found) == ["b", "a"]
-    assert found["b"] == reliability([0.2, 0.4], [0, 1], bins=3)
-    assert found["a"] == reliability([0.8, 0.6], [1, None], bins=3)
-
-
 def test_what_cannot_be_calibrated_is_refused():
     with pytest.raises(ScoreError, match=r"scores\[1\] is 1.5; .*sigmoid"):
         reliability([0.5, 1.5], [1, 1])
@@ -109,7 +101,5 @@ def test_what_cannot_be_calibrated_is_refused():
         reliability([0.5], [-1])
     with pytest.raises(LabelError, match="equally long"):
         reliability([0.5], [1, 0])
-    with pytest.raises(LabelError, match="'groups' has 1"):
-        reliability_by([0.5, 0.5], [1, 0], ["a"])
     with pytest.raises(ValueError, match="'bins' must be at least 1"):
         reliability([0.5], [1], bins=0)

@@ -14,7 +14,7 @@ from surefoot.evaluation.benchmarks.first_errors import harmonic_mean
 from surefoot.evaluation.label_sets import LabelSet
 from surefoot.evaluation.step_layout import CodeArray, FloatArray, StepLayout, as_numbers
 from surefoot.stats.bootstrap import Bootstrap, group_sums
-from surefoot.stats.calibration import Binning, Reliability, reliability, reliability_by
+from surefoot.stats.calibration import Binning, Reliability, reliability
 from surefoot.stats.intervals import UNKNOWN, Interval
 from surefoot.stats.roc import roc_auc, roc_auc_within
 
@@ -241,12 +241,15 @@ def _soft(source: LabelSet, truth: LabelSet, bins: int, binning: Binning) -> Sof
     if not valued.any():
         return None
     scores, good = source.values[valued], as_numbers(truth.codes[valued])
-    by_fifth = reliability_by(scores, good, source.layout.parts(PARTS)[valued], bins=bins, binning=binning)
+    fifths = source.layout.parts(PARTS)[valued]
     return SoftValues(
         auc=roc_auc(scores, good).value,
         auc_within_position=roc_auc_within(scores, good, source.layout.step_numbers()[valued]).value,
         calibration=reliability(scores, good, bins=bins, binning=binning),
-        by_fifth={fifth: by_fifth[fifth] for fifth in range(PARTS) if fifth in by_fifth},
+        by_fifth={
+            fifth: reliability(scores[fifths == fifth], good[fifths == fifth], bins=bins, binning=binning)
+            for fifth in np.unique(fifths).tolist()
+        },
     )
 
 

@@ -24,7 +24,7 @@ from surefoot.evaluation.step_scores import System, SystemCounts
 from surefoot.models.kinds.calibrated import Calibration as Fitted
 from surefoot.models.kinds.calibrated import fit_calibration
 from surefoot.stats.bootstrap import Bootstrap, group_numbers
-from surefoot.stats.calibration import MAP_KINDS, Binning, MapKind, Reliability, reliability, reliability_by
+from surefoot.stats.calibration import MAP_KINDS, Binning, MapKind, Reliability, reliability
 from surefoot.stats.intervals import UNKNOWN, Interval
 from surefoot.stats.reading import Reading, StepFacts, length_scores, reading_gate
 
@@ -248,8 +248,11 @@ class _CalibrationStudy:
 
     def _by(self, score: FloatArray, groups: NDArray[np.int8]) -> dict[int, Reliability]:
         """By group in rising order, without groups that lack a usable step."""
-        rows = reliability_by(score, self.good, groups, bins=self._bins, binning=self._binning)
-        return {group: rows[group] for group in np.unique(groups).tolist() if rows[group].steps}
+        rows = {
+            group: self._calibration(score[groups == group], self.good[groups == group])
+            for group in np.unique(groups).tolist()
+        }
+        return {group: row for group, row in rows.items() if row.steps}
 
     def _calibration(self, score: FloatArray, good: FloatArray) -> Reliability:
         return reliability(score, good, bins=self._bins, binning=self._binning)

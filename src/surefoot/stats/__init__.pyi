@@ -10,7 +10,6 @@ from .calibration import Reliability as Reliability
 from .calibration import ReliabilityBin as ReliabilityBin
 from .calibration import expected_calibration_error as expected_calibration_error
 from .calibration import reliability as reliability
-from .calibration import reliability_by as reliability_by
 from .intervals import Decision as Decision
 from .intervals import Interval as Interval
 from .intervals import decide as decide

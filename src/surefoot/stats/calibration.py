@@ -8,7 +8,7 @@ Weather Review 78(1), 1-3; Naeini et al. 2015, AAAI, for the expected calibratio
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from surefoot.errors import LabelError, ScoreError
-from surefoot.stats.bootstrap import group_numbers
 
 FloatArray = NDArray[np.float64]
 
@@ -92,31 +91,6 @@ def reliability(
         steps=count,
         dropped=dropped,
     )
-
-
-def reliability_by(
-    scores: ArrayLike,
-    good: ArrayLike,
-    groups: Sequence[Hashable] | NDArray[np.integer],
-    *,
-    bins: int = 10,
-    binning: Binning = "equal-mass",
-) -> dict[Hashable, Reliability]:
-    """``reliability`` of each group, such as a step position; all have shape [steps].
-
-    Groups come in the order of their first step, each with separate bins. Raises as ``reliability``.
-    """
-    score, fact = _checked(scores, good)
-    if len(groups) != len(score):
-        raise LabelError(f"'scores' has {len(score)} steps and 'groups' has {len(groups)}")
-    number = group_numbers(groups)
-    _, first = np.unique(number, return_index=True)
-    results: dict[Hashable, Reliability] = {}
-    for at, step in enumerate(first.tolist()):
-        members = number == at
-        group = groups[step].item() if isinstance(groups, np.ndarray) else groups[step]
-        results[group] = reliability(score[members], fact[members], bins=bins, binning=binning)
-    return results
 
 
 def expected_calibration_error(
