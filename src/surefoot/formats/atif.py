@@ -17,11 +17,12 @@ from surefoot.formats.imports import (
     ImportContext,
     ImportedTrace,
     record_tools,
+    reported_usage,
     row_note,
     task_of,
 )
 from surefoot.formats.rows import raw_rows
-from surefoot.records import Problem, Trace, Usage, reported_count
+from surefoot.records import Problem, Trace, reported_count
 
 _ROLES: Final = {"system": "system", "user": "user", "agent": "assistant"}
 
@@ -74,10 +75,7 @@ def _trace(row: Mapping[str, Any], note: dict[str, Any], context: ImportContext)
         messages=messages,
         tools=record_tools(agent.get("tool_definitions")),
         policy=agent.get("model_name") or agent.get("name"),
-        usage=Usage(
-            prompt_tokens=sum(reported_count(turn.get("prompt_tokens")) for turn in metrics),
-            completion_tokens=sum(reported_count(turn.get("completion_tokens")) for turn in metrics),
-        ),
+        usage=reported_usage(*metrics),
         outcome=extra.get("outcome") if isinstance(extra.get("outcome"), bool) else None,
         meta={IMPORT_KEY: note},
     )

@@ -16,6 +16,7 @@ from surefoot.formats.imports import (
     ImportContext,
     ImportedTrace,
     record_tools,
+    reported_usage,
     row_note,
     task_of,
     with_reasoning_tokens,
@@ -85,7 +86,7 @@ def _traces(
         fields = shared | {
             "sample": index,
             "finish_reason": choice.get("finish_reason"),
-            "usage": _usage(usage) if index == 0 else Usage(),
+            "usage": reported_usage(usage, calls=1) if index == 0 else Usage(),
             "meta": {IMPORT_KEY: {**row_note(_NAME, number, row), "choice": index}},
         }
         if "text" in choice and "message" not in choice:
@@ -134,11 +135,3 @@ def _is_empty_reasoning(item: Any) -> bool:
     if not isinstance(item, Mapping) or item.get("type") != "reasoning":
         return False
     return not any(item.get(name) for name in ("summary", "content", "encrypted_content"))
-
-
-def _usage(usage: Mapping[str, Any]) -> Usage:
-    return Usage(
-        prompt_tokens=reported_count(usage.get("prompt_tokens") or usage.get("input_tokens")),
-        completion_tokens=reported_count(usage.get("completion_tokens") or usage.get("output_tokens")),
-        calls=1,
-    )

@@ -23,7 +23,9 @@ from surefoot.records import (
     StepScores,
     Tool,
     Trace,
+    Usage,
     content_id,
+    reported_count,
 )
 
 IMPORT_KEY: Final = "import"
@@ -139,6 +141,19 @@ def with_reasoning_tokens(
         "reasoning": reasoning.model_dump() | {"tokens": tokens or reasoning.tokens}
     }
     return tuple(Message.model_validate(fields) if each is message else each for each in messages)
+
+
+def reported_usage(*rows: Mapping[str, Any], calls: int = 0) -> Usage:
+    """The sum of the tokens that ``rows`` report, under any of the usual names."""
+
+    def total(*names: str) -> int:
+        return sum(reported_count(next((row[n] for n in names if row.get(n)), None)) for row in rows)
+
+    return Usage(
+        prompt_tokens=total("prompt_tokens", "input_tokens", "tokens_sent"),
+        completion_tokens=total("completion_tokens", "output_tokens", "tokens_received"),
+        calls=calls,
+    )
 
 
 def task_of(messages: Sequence[Message]) -> str:

@@ -26,13 +26,14 @@ from surefoot.formats.imports import (
     TraceResults,
     check_origin,
     record_tools,
+    reported_usage,
     task_of,
 )
 from surefoot.formats.rows import Row
 from surefoot.io.atomic import atomic_file, write_json
 from surefoot.io.files import readable, shortened
 from surefoot.io.limits import FileLimits, RowSize, open_bounded, read_whole
-from surefoot.records import Problem, Trace, Usage, content_id, reported_count
+from surefoot.records import Problem, Trace, content_id
 
 _ZSTANDARD = 93
 """Compression method of Inspect's archives, which Python's zipfile supports only from 3.14 on."""
@@ -219,7 +220,7 @@ def _trace(sample: Any, context: ImportContext) -> ImportedTrace:
         sample=int(sample.get("epoch") or 1) - 1,
         finish_reason=choices[0].get("stop_reason"),
         error=error.get("message"),
-        usage=_usage(sample.get("model_usage") or {}),
+        usage=reported_usage(*(sample.get("model_usage") or {}).values()),
         meta={IMPORT_KEY: note},
     )
     return ImportedTrace(problem=problem, trace=trace)
@@ -254,10 +255,3 @@ def _outcome(value: Any) -> bool | None:
     if isinstance(value, str):
         return _GRADES.get(value)
     return bool(value) if isinstance(value, bool | int | float) and value in (0, 1) else None
-
-
-def _usage(models: Mapping[str, Mapping[str, Any]]) -> Usage:
-    def total(name: str) -> int:
-        return sum(reported_count(usage.get(name)) for usage in models.values())
-
-    return Usage(prompt_tokens=total("input_tokens"), completion_tokens=total("output_tokens"))

@@ -18,12 +18,13 @@ from surefoot.formats.imports import (
     ImportContext,
     ImportedTrace,
     record_tools,
+    reported_usage,
     row_note,
     task_of,
 )
 from surefoot.formats.rows import Row, raw_rows
 from surefoot.io.limits import FileLimits, RowSize
-from surefoot.records import Problem, Trace, Usage, as_json, reported_count
+from surefoot.records import Problem, Trace, as_json
 
 _NAME: Final = "openhands"
 _SKIPPED: Final = {
@@ -109,10 +110,7 @@ def _trace(note: dict[str, Any], row: Any, context: ImportContext) -> ImportedTr
         outcome=_resolved(row),
         policy=(metadata.get("llm_config") or {}).get("model") or chat.model,
         error=None if row.get("error") is None else str(row["error"]),
-        usage=Usage(
-            prompt_tokens=reported_count(usage.get("prompt_tokens")),
-            completion_tokens=reported_count(usage.get("completion_tokens")),
-        ),
+        usage=reported_usage(usage),
         meta={
             IMPORT_KEY: note,
             "openhands": {"instance": row.get("instance_id"), "test_result": row.get("test_result")},
@@ -172,10 +170,8 @@ class _Chat:
         elif kind in ("finish", "reject"):
             outputs = args.get("outputs") or {}
             texts = (
-                args.get("thought"),
-                args.get("final_thought"),
-                outputs.get("content"),
-                outputs.get("reason"),
+                *(args.get(name) for name in ("thought", "final_thought")),
+                *(outputs.get(name) for name in ("content", "reason")),
             )
             self._add_message("assistant", "\n\n".join(filter(None, texts)) or event.get("message"))
         else:
@@ -218,10 +214,8 @@ class _Chat:
             if result.get("kind") == "FinishObservation":
                 return  # it repeats the message
             texts = (
-                result.get("content"),
-                result.get("output"),
-                event.get("error"),
-                event.get("rejection_reason"),
+                *(result.get(name) for name in ("content", "output")),
+                *(event.get(name) for name in ("error", "rejection_reason")),
             )
             content = _content(next(filter(None, texts), ""), event.get("extended_content"))
             failed = bool(result.get("is_error") or result.get("error")) or _exit_code_is_error(result)

@@ -16,11 +16,12 @@ from surefoot.formats.imports import (
     IMPORT_KEY,
     ImportContext,
     ImportedTrace,
+    reported_usage,
     row_note,
     task_of,
 )
 from surefoot.formats.rows import raw_rows
-from surefoot.records import Problem, Trace, Usage, reported_count
+from surefoot.records import Problem, Trace, reported_count
 
 _NAME: Final = "swe-agent"
 
@@ -78,11 +79,7 @@ def _trace(note: dict[str, Any], run: Any, row: Mapping[str, Any], context: Impo
         sample=note["sample"],
         policy=((config.get("agent") or {}).get("model") or {}).get("name"),
         finish_reason=info.get("exit_status"),
-        usage=Usage(
-            prompt_tokens=reported_count(stats.get("tokens_sent")),
-            completion_tokens=reported_count(stats.get("tokens_received")),
-            calls=reported_count(stats.get("api_calls")),
-        ),
+        usage=reported_usage(stats, calls=reported_count(stats.get("api_calls"))),
         meta={
             IMPORT_KEY: note,
             "swe_agent": {

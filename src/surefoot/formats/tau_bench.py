@@ -17,11 +17,12 @@ from surefoot.formats.imports import (
     IMPORT_KEY,
     ImportContext,
     ImportedTrace,
+    reported_usage,
     row_note,
     task_of,
 )
 from surefoot.formats.rows import Row, raw_rows
-from surefoot.records import Message, Problem, Tool, Trace, Usage, content_id, reported_count
+from surefoot.records import Message, Problem, Tool, Trace, content_id
 
 _TAU: Final = "tau-bench"
 _TAU2: Final = "tau2"
@@ -127,7 +128,8 @@ def _tau2_trace(context: ImportContext, row: Any, simulation: Any, note: dict[st
         seed=simulation.get("seed"),
         sample=int(simulation.get("trial") or 0),
         finish_reason=simulation.get("termination_reason"),
-        usage=_usage(rows),
+        # of the agent, without the user's
+        usage=reported_usage(*(row.get("usage") or {} for row in rows if row.get("role") == "assistant")),
         meta={
             IMPORT_KEY: note,
             GOLD_KEY: [
@@ -179,15 +181,6 @@ def _tool(name: str, signature: Mapping[str, Any]) -> Tool:
         name=signature.get("name") or name,
         description=signature.get("doc"),
         parameters=None if parameters is None else json.dumps(parameters, ensure_ascii=False),
-    )
-
-
-def _usage(rows: Sequence[Mapping[str, Any]]) -> Usage:
-    """Tokens of the agent, without the user's."""
-    usages = [row.get("usage") or {} for row in rows if row.get("role") == "assistant"]
-    return Usage(
-        prompt_tokens=sum(reported_count(usage.get("prompt_tokens")) for usage in usages),
-        completion_tokens=sum(reported_count(usage.get("completion_tokens")) for usage in usages),
     )
 
 
