@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from pathlib import Path
 
+import _prm800k_reading
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -236,6 +237,15 @@ def main() -> None:
     options = _options()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     torch.set_num_threads(options.threads)
+    if options.reading:
+        train_items, test_items = (
+            list(read_prm800k_steps(options.data / file)) for file in (TRAIN_FILE, TEST_FILE)
+        )
+        found = _prm800k_reading.measure(train_items, test_items, options)
+        print(json.dumps(found, indent=2))
+        if options.json:
+            options.json.write_text(json.dumps(found, indent=2) + "\n")
+        return
     size = _size(options)
     with _open_run(options, size) as run:
         with run.timed("load"):
@@ -444,6 +454,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--train", nargs="+", choices=("frozen", "lora"), default=["frozen", "lora"])
+    parser.add_argument(
+        "--reading",
+        action="store_true",
+        help="only the reading gate: a ridge head on a middle layer, three seeds, against length and "
+        "position fitted on all training rows",
+    )
+    parser.add_argument("--layer", type=int, default=12, help="of the ridge head")
     parser.add_argument("--out", type=Path, default=Path("prm800k-run"), help="the run's directory")
     parser.add_argument("--json", type=Path)
     parser.add_argument(

@@ -23,6 +23,7 @@ from .implicit import build_outcome_examples as build_outcome_examples
 from .implicit import train_implicit as train_implicit
 from .probe import fit_probe as fit_probe
 from .probe import outcome_at_each_step as outcome_at_each_step
+from .probe import read_step_states as read_step_states
 from .probe import train_probe as train_probe
 from .sft import Demonstration as Demonstration
 from .sft import build_cloning_examples as build_cloning_examples

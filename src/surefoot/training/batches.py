@@ -40,6 +40,8 @@ class Inputs:
     """Where the token before that lies."""
     read_s: torch.Tensor
     """Ids of the tokens at the positions."""
+    branches: Sequence[TokenBranch] = ()
+    """Of the row, if traces share it."""
     shared_rows: dict[str, Any] = field(default_factory=dict)
     """Arguments of the trunk that keep traces in one row apart."""
 
@@ -224,6 +226,7 @@ def lay_out(
     ``trunk`` reads them inside :func:`sharing_rows`; only the layout ``padded`` does without.
     """
     mask: torch.Tensor | None = None
+    branches: list[TokenBranch] = []
     shared_rows: dict[str, Any] = {}
     if layout == "padded" or trunk is None:
         ids, mask = pad_batch([part.ids for part in parts])
@@ -241,6 +244,7 @@ def lay_out(
         at_s=torch.tensor([int(path[at]) for path, _, at in reading], device=device),
         before_s=torch.tensor([int(path[at - 1]) for path, _, at in reading], device=device),
         read_s=torch.tensor([ids[at] for _, ids, at in reading], device=device),
+        branches=branches,
         shared_rows=shared_rows,
     )
 
@@ -309,7 +313,7 @@ def require_layout(trunk: PreTrainedModel, layout: Layout) -> None:
     was_training = trunk.training
     trunk.eval()
     try:
-        fits = tree_limit(trunk) == sys.maxsize and _keeps_apart(trunk, layout)
+        fits = tree_limit(trunk) == sys.maxsize
     finally:
         trunk.train(was_training)
     if not fits:
@@ -317,32 +321,6 @@ def require_layout(trunk: PreTrainedModel, layout: Layout) -> None:
             f"traces that share a row (layout '{layout}') would see each other in this trunk, or it has a "
             "sliding window; use the layout 'padded'"
         )
-
-
-@torch.no_grad()
-def _keeps_apart(trunk: PreTrainedModel, layout: Layout) -> bool:
-    """Tried on three short traces that begin alike."""
-    size = int(trunk.config.get_text_config().vocab_size)
-    parts = [
-        Example(
-            trace_id="",
-            ids=(2 % size, 3 % size, *(number * step % size for number in range(1, 6))),
-            positions=tuple(range(7)),
-            targets=(),
-        )
-        for step in (1, 3, 7)
-    ]
-    try:
-        with sharing_rows(trunk, layout):
-            inputs = lay_out(parts, layout, trunk.device, trunk=trunk)
-            together = trunk(input_ids=inputs.ids_bt, use_cache=False, **inputs.shared_rows)
-    except (TypeError, ValueError, LookupError):
-        return False
-    ids = torch.tensor([part.ids for part in parts], device=trunk.device)
-    expected = trunk(input_ids=ids, use_cache=False).last_hidden_state.flatten(0, 1).float()
-    states = together.last_hidden_state[inputs.rows_s, inputs.at_s].float()
-    difference = (states - expected).norm() / expected.norm()
-    return bool(difference < (1e-4 if trunk.dtype in (torch.float32, torch.float64) else 0.05))
 
 
 def sharing_rows(trunk: PreTrainedModel, layout: Layout) -> AbstractContextManager[None]:

@@ -7,16 +7,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
+import numpy as np
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss, pad
+from transformers import PreTrainedModel
 
 from surefoot.errors import TrainingError
 from surefoot.labels import target_is_good
 from surefoot.models.card import Head
-from surefoot.models.engine.packing import read_states
+from surefoot.models.engine.packing import read_states, running_layers
 from surefoot.models.engine.tensor_shards import TensorShards, content_key, fingerprint
+from surefoot.models.engine.tree_plan import TokenBranch
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.lora import add_adapter, has_adapter
 from surefoot.stats.roc import roc_auc
@@ -31,7 +34,9 @@ from surefoot.training.optimisation import (
     open_distributed,
     recompute_activations,
 )
-from surefoot.tree import shared_length
+from surefoot.tree import Tokens, shared_length
+
+C = TypeVar("C")
 
 _EVALUATED_TOGETHER = 32
 """Held-out traces of one forward pass."""
@@ -105,12 +110,12 @@ def _fit(
 ) -> TrainingLog:
     """The updates of the whole model, of its adapter, or of its head alone."""
     _choose_parameters(model, config)
-    features = None
+    features = lower = None
+    parts = chain((part for item in examples for part in item.parts), held_out.examples if held_out else ())
     if config.freeze_trunk:
-        parts = chain(
-            (part for item in examples for part in item.parts), held_out.examples if held_out else ()
-        )
-        features = _features(model, parts, directory, processes)
+        features = _cached(processes, lambda: FrozenFeatures(model, parts, directory))
+    elif config.frozen_layers:
+        lower = _cached(processes, lambda: LowerStates(model, parts, directory, config.frozen_layers))
     optimiser = ModelOptimiser(
         model,
         config,
@@ -126,9 +131,12 @@ def _fit(
             return features.logits(parts)
         device = next(model.parameters()).device
         batch = lay_out(parts, config.layout, device, trunk=model.trunk)
+        ids: torch.Tensor | None = batch.ids_bt
+        if lower:
+            ids, batch.shared_rows["inputs_embeds"] = None, lower.of(batch.branches).to(device)
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=config.bf16):
             logits: torch.Tensor = optimiser.called(
-                batch.ids_bt, batch.mask_bt, batch.rows_s, batch.at_s, **batch.shared_rows
+                ids, batch.mask_bt, batch.rows_s, batch.at_s, **batch.shared_rows
             )
         return logits
 
@@ -147,7 +155,8 @@ def _fit(
         validation = Validation(
             auc=lambda: held_out.auc(model, outputs), every=config.evaluate_every, patience=config.patience
         )
-    with nullcontext() if config.freeze_trunk else sharing_rows(model.trunk, config.layout):
+    upper = running_layers(model.trunk, slice(config.frozen_layers, None)) if lower else nullcontext()
+    with nullcontext() if config.freeze_trunk else sharing_rows(model.trunk, config.layout), upper:
         log = run_updates(
             optimiser,
             examples,
@@ -161,8 +170,8 @@ def _fit(
             progress=progress,
             keep_state=keep_state,
         )
-    if features and processes.rank == 0:
-        features.remove()
+    if (cached := features or lower) and processes.rank == 0:
+        cached.states.remove()
     return log
 
 
@@ -210,12 +219,12 @@ class FrozenFeatures:
     """
 
     def __init__(self, model: RewardModel, examples: Iterable[Example], directory: Path) -> None:
-        self._model, self._states = model, TensorShards(directory / "features")
+        self._model, self.states = model, TensorShards(directory / "features")
         self._trunk = (fingerprint(model.trunk), str(model.trunk.dtype))
         done = 0
         for chunk in _of_size(examples, _FILE_TOKENS):
             done += len(chunk)
-            missing = {key: example for example in chunk if (key := self._key(example)) not in self._states}
+            missing = {key: example for example in chunk if (key := self._key(example)) not in self.states}
             if not missing:
                 continue
             keys, read = list(missing), list(missing.values())
@@ -224,21 +233,78 @@ class FrozenFeatures:
                 model.trunk, [item.ids for item in read], [item.positions for item in read]
             ):
                 states |= {keys[at]: state.float().cpu().clone() for at, state in reading.states.items()}
-            self._states.update(states)
+            self.states.update(states)
             logger.info("frozen trunk: %d traces read", done)
 
     def logits(self, batch: Sequence[Example]) -> torch.Tensor:
         """The head's outputs at each labelled step of the batch, shape [S, C], with gradient to the head."""
         head = self._model.head
-        states = torch.cat([self._states[self._key(item)] for item in batch])
+        states = torch.cat([self.states[self._key(item)] for item in batch])
         return head(states.to(head.weight.device))
-
-    def remove(self) -> None:
-        """Delete the files, when the run is over."""
-        self._states.remove()
 
     def _key(self, example: Example) -> str:
         return content_key(self._trunk, example.ids, example.positions)
+
+
+class LowerStates:
+    """States of all tokens behind the first ``layers`` of a trunk, which are frozen; each distinct one once.
+
+    A trace holds the states of the tokens in which it parts from the trace before it, in sorted order within
+    its file, and finds the others there. Files are kept as by :class:`FrozenFeatures`.
+    """
+
+    def __init__(self, model: RewardModel, examples: Iterable[Example], directory: Path, layers: int) -> None:
+        self.states = TensorShards(directory / "features")
+        self._pieces: dict[Tokens, list[tuple[str, int, int]]] = {}
+        """By sequence: key of a tensor, and the first and last + 1 token of the sequence that it has."""
+        training, trunk = model.trunk.training, model.trunk.eval()
+        facts = (fingerprint(trunk), str(trunk.dtype), layers)
+        for chunk in _of_size(examples, _FILE_TOKENS):
+            new: dict[Tokens, tuple[str, int]] = {}
+            previous: Tokens = ()
+            for ids in sorted({item.ids for item in chunk} - self._pieces.keys()):
+                start = shared_length(previous, ids)
+                above = [
+                    (key, first, min(last, start)) for key, first, last in self._pieces.get(previous, ())
+                ]
+                new[ids] = content_key(facts, ids, start), start
+                self._pieces[ids] = [*above, (new[ids][0], start, len(ids))]
+                previous = ids
+            if not (missing := [ids for ids in new if new[ids][0] not in self.states]):
+                continue
+            states: dict[str, torch.Tensor] = {}
+            with running_layers(trunk, slice(layers)):
+                positions = [range(new[ids][1], len(ids)) for ids in missing]
+                for reading in read_states(trunk, missing, positions):
+                    states |= {
+                        new[missing[at]][0]: state.cpu().clone() for at, state in reading.states.items()
+                    }
+            self.states.update(states)
+        self._check(trunk, layers)
+        trunk.train(training)
+
+    @torch.no_grad()
+    def _check(self, trunk: PreTrainedModel, layers: int) -> None:
+        """Raise ``TrainingError`` for a trunk that scales its inputs: its upper layers cannot begin there."""
+        ids = min(self._pieces, key=len)
+        whole = trunk(input_ids=torch.tensor([ids], device=trunk.device), use_cache=False)
+        branch = TokenBranch(ids=ids, path=np.arange(len(ids)), start=0, stop=len(ids), jump=False)
+        with running_layers(trunk, slice(layers, None)):
+            upper = trunk(inputs_embeds=self.of([branch]).to(trunk.device), use_cache=False)
+        tolerance = 1e-3 if trunk.dtype == torch.float32 else 0.05
+        if (upper[0] - whole[0]).norm() > tolerance * whole[0].norm():
+            raise TrainingError("the layers of this trunk cannot be run apart: train without 'frozen_layers'")
+
+    def of(self, branches: Sequence[TokenBranch]) -> torch.Tensor:
+        """States ``[1, N, H]`` of the tokens of ``branches``."""
+        return torch.cat(
+            [
+                self.states[key][max(start, branch.start) - start : min(stop, branch.stop) - start]
+                for branch in branches
+                for key, start, stop in self._pieces[branch.ids]
+                if max(start, branch.start) < min(stop, branch.stop)
+            ]
+        )[None]
 
 
 def _of_size(examples: Iterable[Example], tokens: int) -> Iterator[list[Example]]:
@@ -266,20 +332,21 @@ def _choose_parameters(model: RewardModel, config: TrainingConfig) -> None:
         model.trunk.train()
     else:
         model.trunk.requires_grad_(not config.freeze_trunk)
+    if config.frozen_layers:
+        for part in (model.trunk.get_input_embeddings(), model.trunk.layers[: config.frozen_layers]):
+            part.requires_grad_(False)
     if config.gradient_checkpointing and not config.freeze_trunk:
         recompute_activations(model.trunk)
 
 
-def _features(
-    model: RewardModel, parts: Iterable[Example], directory: Path, processes: Distributed
-) -> FrozenFeatures:
-    """Computed by one process; the others read its files."""
+def _cached(processes: Distributed, read: Callable[[], C]) -> C:
+    """What ``read`` computes in one process; the others find its files."""
     if processes.rank > 0:
         processes.barrier()
-        return FrozenFeatures(model, parts, directory)
-    computed = FrozenFeatures(model, parts, directory)
-    processes.barrier()
-    return computed
+    states = read()
+    if processes.rank == 0:
+        processes.barrier()
+    return states
 
 
 def _check_device(model: RewardModel, config: TrainingConfig) -> None:
@@ -288,6 +355,11 @@ def _check_device(model: RewardModel, config: TrainingConfig) -> None:
         raise TrainingError(f"'bf16' is on, but {torch.cuda.get_device_name(device)} lacks bfloat16")
     if not config.freeze_trunk:
         require_layout(model.trunk, config.layout)
+    layers = len(getattr(model.trunk, "layers", ()))
+    if config.frozen_layers and config.frozen_layers >= layers:
+        raise TrainingError(
+            f"'frozen_layers' is {config.frozen_layers}; this trunk lets 0 to {layers - 1} run apart"
+        )
 
 
 _HEADS: dict[Loss, tuple[Head, ...]] = {

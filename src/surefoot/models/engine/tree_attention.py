@@ -250,7 +250,9 @@ def _attend(
     strange = [name for name, value in settings.items() if value is not None and name not in _HARMLESS]
     if strange or attention_mask is not None or query.shape[2] != key.shape[2]:
         raise ValueError(f"no tree attention with {', '.join(strange) or 'a mask'}")
-    running = tree or _RUNNING.get()
+    running = tree or _RUNNING.get(None)
+    if running is None:
+        raise ValueError("no tree attention: the trunk does not hand its argument 'tree' down to it")
     if running.block_mask is not None:
         if dropout:
             raise ValueError("FlexAttention does not support dropout: set the model's attention_dropout to 0")
