@@ -1,7 +1,11 @@
-"""What the gateway adds to a request: many clients on this machine, a scripted policy of known latency.
+"""What the gateway adds to a request: processor time next to other proxies, and latency for many clients.
 
-``python benchmarks/gateway.py [--quick] [--json FILE] [--clients 200] [--seconds 120]
+``python benchmarks/gateway.py [--quick] [--json FILE] [--rivals FOLDER] [--clients 200] [--seconds 120]
 [--latency-ms 1000] [--database URL] [--keys 0]``
+
+``cpu_ms_plain`` and ``cpu_ms_majority_4`` are processor time of a request over an HTTP upstream, with a key
+and a durable record; ``_gateway_cpu.py`` says how to install the rivals in FOLDER. The rest is measured with
+a scripted policy of known latency.
 
 The server and the load run in separate processes. Each client asks one question after the other, by one of
 several strategies, half of them as streams, and checks that the answer is to its own question. Overhead is
@@ -35,6 +39,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _gateway_cpu import race
 
 STRATEGIES = {"scripted": 1, "best-of-4": 1, "majority-4": 1, "accept-reject": 3}
 """Calls of the policy that follow each other."""
@@ -276,6 +281,22 @@ def killed(
     return len(acknowledged), missing(database, acknowledged)
 
 
+def cpu_figures(results: dict[str, dict[str, list[float]]]) -> list[dict[str, Any]]:
+    """Processor time by kind of request, as medians of five parts with their range, next to the rivals'."""
+    rows = []
+    for kind, parts in results["surefoot"].items():
+        ours = float(np.median(parts))
+        row = {"name": f"cpu_ms_{kind}", "value": ours, "unit": "ms", "low": min(parts), "high": max(parts)}
+        rows.append(row)
+        for rival, kinds in results.items():
+            if rival != "surefoot" and kind in kinds:
+                theirs = float(np.median(kinds[kind]))
+                row = {"name": f"{rival}_cpu_ms_{kind}", "value": theirs, "unit": "ms"}
+                row |= {"low": min(kinds[kind]), "high": max(kinds[kind]), "ratio": ours / theirs}
+                rows.append(row)
+    return rows
+
+
 def figures(seen: Seen, lost: int) -> list[dict[str, Any]]:
     values = np.array(seen.overheads_s) * 1000
     generator = np.random.default_rng(0)
@@ -310,6 +331,7 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="30 seconds of load in place of 120")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--rivals", type=Path, help="folder with the environments of its_hub and litellm")
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--latency-ms", type=float, default=1000.0)
@@ -321,6 +343,7 @@ def main() -> None:
     if given.serve:
         serve(latency_s, given.serve)
         return
+    cpu = cpu_figures(race(given.rivals, 1000 if given.quick else 4000))
     seconds = 30.0 if given.quick else given.seconds
     with tempfile.TemporaryDirectory() as folder:
         database = given.database or str(Path(folder) / "store.db")
@@ -334,7 +357,7 @@ def main() -> None:
         before_kill, lost_by_kill = killed(
             database, given.clients, min(10.0, seconds), given.latency_ms, keys
         )
-    found = figures(seen, lost + lost_by_kill)
+    found = cpu + figures(seen, lost + lost_by_kill)
     setting = {
         "clients": given.clients,
         "seconds": seconds,
@@ -357,7 +380,7 @@ def main() -> None:
         "quick": given.quick,
     }
     for figure in found:
-        print(f"{figure['name']:18} {figure['value']:10.3f} {figure['unit']}")
+        print(f"{figure['name']:24} {figure['value']:10.3f} {figure['unit']}")
     print(json.dumps(setting, indent=2))
     if given.json:
         result = [{"ratio": None, **figure} for figure in found]

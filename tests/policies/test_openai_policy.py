@@ -368,6 +368,27 @@ def test_vllm_dialect_keeps_the_models_own_sampling_settings_out():
     assert body["top_k"] == 20
 
 
+def test_samples_share_a_call_where_the_probe_found_that_they_can():
+    def answer(body):
+        return Reply(payload=completion(["a b", "a b c d e f g", "a"][: body.get("n", 1)]))
+
+    for samples, calls in ((True, 1), (False, 3)):
+        with serve(answer) as server:
+            server.probe.samples = samples
+            policy = make(server).with_shared_calls()
+            policy.capabilities()
+            [result] = asyncio.run(policy.sample([SampleRequest(prompt="q", n=3)]))
+            greedy = SampleRequest(prompt="q", n=3, sampling=Sampling(temperature=0.0))
+            asyncio.run(policy.sample([greedy]))
+        assert len(server.bodies) == calls + 3
+        assert result.usage.calls == calls
+        assert len(result.completions) == 3
+        assert sum(completion.tokens for completion in result.completions) == result.usage.completion_tokens
+    with serve(answer) as server:
+        asyncio.run(make(server).with_shared_calls().sample([SampleRequest(prompt="q", n=3)]))
+    assert len(server.bodies) == 3  # not probed
+
+
 def test_vllm_dialect_without_token_ids_invents_no_counts():
     (result,), _ = sample(
         lambda _: Reply(payload=completion(["a", "b"])), SampleRequest(prompt="Hi", n=2), dialect="vllm"

@@ -126,6 +126,7 @@ class OpenAIPolicy:
         self._mode: Mode = mode
         self._dialect: Dialect = dialect
         self._extra_body = dict(extra_body or {})
+        self._shares_calls = False
         urls = (base_url,) if isinstance(base_url, str) else tuple(base_url)
         self._servers = _Servers(
             urls=urls,
@@ -158,6 +159,16 @@ class OpenAIPolicy:
         """
         policy = copy(self)
         policy._extra_body = {**self._extra_body, **extra_body}
+        return policy
+
+    def with_shared_calls(self) -> OpenAIPolicy:
+        """A copy that also asks in the ``openai`` dialect for all samples of a request in one call, if the
+        probe found that the servers return several.
+
+        The tokens of such samples are known in total, and are divided by the lengths of the texts.
+        """
+        policy = copy(self)
+        policy._shares_calls = True
         return policy
 
     def capabilities(self) -> Capabilities:
@@ -218,7 +229,9 @@ class OpenAIPolicy:
             )
 
     async def _answer(self, request: SampleRequest, show: Show | None = None) -> SampleResult:
-        if self._dialect == "vllm" and request.sampling.temperature > 0:
+        probed = self.probed
+        shared = self._shares_calls and request.n > 1 and probed is not None and probed.n.confirmed
+        if (shared or self._dialect == "vllm") and request.sampling.temperature > 0:
             # vLLM gives sample i the seed s + i.
             spread = replace(request, seed=_sample_seed(request, 0) + request.first)
             return await self._call(spread, show)
@@ -328,7 +341,9 @@ class _Call:
             counts = response.usage
             counts.limit(self._body, completion=self._most_tokens)
             spent = Usage(prompt_tokens=counts.prompt_tokens, completion_tokens=counts.completion_tokens)
-            return read(response, self._request, self._mode, Usage(calls=self.attempts) + spent)
+            usage = Usage(calls=self.attempts) + spent
+            divide = "return_token_ids" not in self._body
+            return read(response, self._request, self._mode, usage, divide_tokens=divide)
         except (CallError, ResponseError) as error:
             reason = str(error)
         except UnicodeEncodeError as error:

@@ -37,8 +37,10 @@ def body_of(request: SampleRequest, *, model: str, mode: Mode, dialect: Dialect)
     }
     if sampling.stop:
         body["stop"] = list(sampling.stop)
+    if dialect == "vllm" or request.n > 1:
+        body["n"] = request.n
     if dialect == "vllm":
-        body |= {"n": request.n, "include_stop_str_in_output": True, "return_token_ids": True, **_NEUTRAL}
+        body |= {"include_stop_str_in_output": True, "return_token_ids": True, **_NEUTRAL}
     if request.logprobs:
         # only the sampled token's
         body |= {"logprobs": 0} if "prompt" in body else {"logprobs": True, "top_logprobs": 0}

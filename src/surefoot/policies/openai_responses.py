@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, Literal
 
 from pydantic import AliasChoices, BaseModel, Field, InstanceOf, PrivateAttr, StrictFloat
@@ -101,6 +102,8 @@ class ResponseChoice(BaseModel):
     stop_reason: str | int | None = None
     matched_stop: str | int | list[int] | None = None
     logprobs: _Logprobs | None = None
+    _tokens: int | None = PrivateAttr(default=None)
+    """Its part of the tokens of a call."""
 
 
 _UNSEEN_TOKENS = 65_536
@@ -149,13 +152,20 @@ class ResponseBody(_Chunk):
     usage: TokenCounts
 
 
-def read(answer: ResponseBody, request: SampleRequest, mode: Mode, usage: Usage) -> SampleResult:
-    """An answer as a result; raises :class:`ResponseError` if nothing of it can be kept."""
+def read(
+    answer: ResponseBody, request: SampleRequest, mode: Mode, usage: Usage, *, divide_tokens: bool = False
+) -> SampleResult:
+    """An answer as a result; raises :class:`ResponseError` if nothing of it can be kept.
+
+    ``divide_tokens``: several choices without ``token_ids`` share the tokens of the call by their lengths.
+    """
     if not answer.choices:
         raise ResponseError("the answer has no choices")
     if len(answer.choices) > request.n:
         raise ResponseError(f"{len(answer.choices)} choices came, {request.n} were asked for")
     choices = sorted(answer.choices, key=lambda choice: choice.index)
+    if divide_tokens and len(choices) > 1:
+        _divide_tokens(choices, answer.usage.completion_tokens)
     completions = tuple(_completion(choice, mode, request.sampling.stop, answer) for choice in choices)
     if request.logprobs:
         completions = tuple(
@@ -242,7 +252,17 @@ def _restore_stop(choice: ResponseChoice, text: str, stop: tuple[str, ...]) -> t
     return text, reason if reported else STOP_UNKNOWN
 
 
+def _divide_tokens(choices: Sequence[ResponseChoice], total: int) -> None:
+    """Give each choice its part of the tokens, so that the parts add up to ``total``."""
+    texts = [choice.text or (choice.message and choice.message.content) or "" for choice in choices]
+    ends = list(accumulate(len(text) + 1 for text in texts))
+    for choice, start, end in zip(choices, [0, *ends], ends, strict=False):
+        choice._tokens = total * end // ends[-1] - total * start // ends[-1]
+
+
 def _tokens(choice: ResponseChoice, answer: ResponseBody) -> int:
+    if choice._tokens is not None and choice.token_ids is None:
+        return choice._tokens
     if choice.token_ids is not None:
         return len(choice.token_ids)
     if len(answer.choices) > 1:

@@ -10,7 +10,7 @@ from conftest import Clock
 
 from surefoot.errors import ExpiredKeyError, NotFoundError, StoreError
 from surefoot.records import Usage
-from surefoot.server import Database, GatewayRecord, expiry_of
+from surefoot.server import Database, GatewayRecord, expiry_of, open_database
 
 NOON = datetime(2026, 12, 30, 12, tzinfo=UTC)
 
@@ -30,6 +30,31 @@ def test_a_key_is_valid_until_it_expires(db: Database, clock: Clock) -> None:
     assert db.keys.authenticate(text) is None
     with pytest.raises(StoreError, match="past"):
         db.keys.create("late", "client", expires=clock())
+
+
+def test_a_key_is_recalled_until_it_or_its_user_changes(db: Database, clock: Clock) -> None:
+    user = db.users.create("alice")
+    text, key = db.keys.create("alice's", "client", user_id=user.id, expires=clock() + timedelta(hours=1))
+    assert db.keys.recall(text) is None  # only once it was authenticated
+    assert db.keys.authenticate(text) == key
+    kept = key if db.backend == "sqlite" else None
+    assert db.keys.recall(text) == kept
+    assert db.keys.recall(f"{text}x") is None
+    with open_database(db._connections.engine.url.render_as_string(hide_password=False)) as other:
+        other.users.set_active(user.id, False)  # as another process does
+        assert db.keys.recall(text) is None
+        assert db.keys.authenticate(text) is None
+        other.users.set_active(user.id, True)
+        assert db.keys.authenticate(text) == key
+        assert db.keys.recall(text) == kept
+        other.keys.change(key.id, rate_limit=7)
+        assert db.keys.recall(text) is None
+        other.keys.revoke(key.id)
+    assert db.keys.recall(text) is None
+    text, _ = db.keys.create("guest", "client", expires=clock() + timedelta(hours=1))
+    assert db.keys.authenticate(text) is not None
+    clock.forward(3600)
+    assert db.keys.recall(text) is None
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 from starlette.types import Receive
 
 from surefoot.concurrency import CALLER, FairQueue, FairTurn
-from surefoot.server.gateway.errors import ApiError
+from surefoot.server.gateway.errors import ApiError, ClientDisconnectedError
 from surefoot.server.gateway.records import AuthorizedKey
 
 T = TypeVar("T")
@@ -127,6 +127,34 @@ class Jobs:
         task.add_done_callback(self._tasks.discard)
         return task
 
+    async def run(self, work: Coroutine[Any, Any, T], disconnect: Coroutine[Any, Any, None]) -> T:
+        """What ``work`` returns, in the current task; it is cancelled once ``disconnect`` ends, and by
+        :meth:`stop`.
+
+        Raises ``ClientDisconnectedError``, and :class:`ApiError` 503 if it was stopped.
+        """
+        task, ended = asyncio.current_task(), False
+        assert task is not None  # noqa: S101 - for the type checker
+
+        def interrupt(watcher: asyncio.Task[None]) -> None:
+            if not (ended or watcher.cancelled()):
+                task.cancel()
+
+        watcher = asyncio.ensure_future(disconnect)
+        watcher.add_done_callback(interrupt)
+        self._tasks.add(task)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if not (self._stopped or watcher.done()):
+                raise
+            task.uncancel()
+            raise self._stopping() if self._stopped else ClientDisconnectedError() from None
+        finally:
+            ended = True
+            self._tasks.discard(task)
+            watcher.cancel()
+
     def stop(self) -> int:
         """Cancel all tasks, and return their number."""
         self._stopped = True
@@ -137,9 +165,12 @@ class Jobs:
     def result(self, task: asyncio.Task[T]) -> T:
         """Result of a task that has ended. Raises its error, or :class:`ApiError` 503 if it was stopped."""
         if task.cancelled() and self._stopped:
-            message = "the server is stopping, and this was not done in time"
-            raise ApiError(503, message, code="stopping", retry_after_s=5)
+            raise self._stopping()
         return task.result()
+
+    def _stopping(self) -> ApiError:
+        message = "the server is stopping, and this was not done in time"
+        return ApiError(503, message, code="stopping", retry_after_s=5)
 
 
 async def wait_for_disconnect(receive: Receive) -> None:

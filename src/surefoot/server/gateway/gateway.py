@@ -53,6 +53,8 @@ from surefoot.server.gateway.upstream import FairBatcher, StaysConnected, Upstre
 T = TypeVar("T")
 SMALL_BYTES = 32_000
 """A body up to this size is cut into steps within some milliseconds, whatever its text."""
+_SHORT_CHARACTERS = 4000
+"""Texts up to this length are checked for flags in the event loop."""
 _PAIR_S = 2.0
 """Seconds of algebra for two answers."""
 _QUICK_CHECK_S = 0.1
@@ -168,16 +170,12 @@ class Gateway:
         :class:`ClientDisconnectedError`.
         """
         slot = self.admission.reserve(request.state.key)
-        task = self.jobs.start(work(slot))
-        disconnect = asyncio.ensure_future(wait_for_disconnect(request.receive))
         try:
-            await asyncio.wait({task, disconnect}, return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                return self.jobs.result(task)
+            return await self.jobs.run(work(slot), wait_for_disconnect(request.receive))
+        except ClientDisconnectedError:
             self.metrics.disconnects.inc()
-            raise ClientDisconnectedError
+            raise
         finally:
-            await cancel(task, disconnect)
             slot.close()
 
     async def run_in_slot(self, slot: Slot, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -212,7 +210,8 @@ class Gateway:
                 partial(self.holds.review, entry.record) if self.holds is not None else None,
             )
             draft = entry.success(choices)
-            choices = await self.compute(0, lambda: self.flags.apply(draft, choices))
+            flagged = partial(self.flags.apply, draft, choices)
+            choices = flagged() if _is_short(choices) else await self.compute(0, flagged)
             observations = Observations()
             for choice in choices:
                 self.metrics.add_decisions(choice.decisions)
@@ -234,11 +233,13 @@ class Gateway:
         """Add a request to the monitor, offer it to people, and send it and new alarms on."""
         self.monitor.add(observations, record)
         self.outbox.export(record)
-        alarms, change = self.monitor.alarms, self.monitor.chart.change
-        details = {"cause": change.cause, "signals": dict(change.signals), "request_id": record.request_id}
-        self.outbox.alerts(alarms, details)
+        self.outbox.alerts(self.monitor.alarms, lambda: self._details(record))
         if self.gold is not None:
             self.gold.offer(self._stored(record))
+
+    def _details(self, record: GatewayRecord) -> dict[str, Any]:
+        change = self.monitor.chart.change
+        return {"cause": change.cause, "signals": dict(change.signals), "request_id": record.request_id}
 
     async def score(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """Step scores, in a batch with other clients' items. Raises :class:`ApiError` without a scorer."""
@@ -318,6 +319,14 @@ class Gateway:
         if self.gold is not None:
             await self.gold.close()
         await self._connections.aclose()
+
+
+def _is_short(choices: Sequence[Choice]) -> bool:
+    """Whether all texts of the answers are checked in less time than a thread takes to begin."""
+    traces = [candidate.trace for choice in choices for candidate in choice.candidates]
+    return all(not trace.messages for trace in traces) and (
+        sum(len(trace.text or "") for trace in traces) <= _SHORT_CHARACTERS
+    )
 
 
 class _FairGuard(Guard):

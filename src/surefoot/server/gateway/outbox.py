@@ -13,7 +13,7 @@ import logging
 import re
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -46,9 +46,11 @@ class Outbox:
         self._opening: set[asyncio.Task[None]] = set()
         self.sent = self.lost = 0
 
-    def alerts(self, firing: frozenset[str], details: dict[str, Any]) -> None:
-        """Post each alarm that begins or ends, and open an incident for each that begins."""
+    def alerts(self, firing: frozenset[str], describe: Callable[[], dict[str, Any]]) -> None:
+        """Post each alarm that begins or ends, with the fields of ``describe``, and open an incident for each
+        that begins."""
         changed, self._firing = sorted(firing ^ self._firing), firing
+        details = describe() if changed else {}
         for name in changed:
             state = "firing" if name in firing else "resolved"
             body = {"alert": name, "state": state, "created": datetime.now(UTC).isoformat(), **details}

@@ -300,6 +300,11 @@ class KeyStore(Protocol):
         """
         ...
 
+    def recall(self, key: str) -> AuthorizedKey | None:
+        """The same for a key that was authenticated before and has not changed since, without waiting;
+        ``None`` if that cannot be told."""
+        ...
+
     def note_use(self, key: Any) -> None:
         """Record that ``key``, as returned by ``authenticate``, was used now."""
         ...

@@ -186,7 +186,7 @@ def score_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
         return await gateway.serve(request, work)
 
     @router.post("/v1/verify", response_model=VerifyResponse, responses=SCORING_ERRORS)
-    async def verify(request: Request, body: VerifyRequest) -> VerifyResponse:
+    async def verify(request: Request, body: VerifyRequest) -> Response:
         """Accept a solution, or find its first bad step."""
         scorer = require_scorer(gateway, body.model)
         threshold = gateway.settings.threshold if body.threshold is None else body.threshold
@@ -204,12 +204,13 @@ def score_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
         meter = UsageMeter()
         size = len(await request.body())
 
-        async def work(slot: Slot) -> VerifyResponse:
+        async def work(slot: Slot) -> Response:
             item = await gateway.compute(size, body.item)
             with gateway.failures_recorded(entry, meter):
-                return await gateway.run_in_slot(
+                answer = await gateway.run_in_slot(
                     slot, lambda: _verify(gateway, item, threshold, meter, entry)
                 )
+            return Response(answer.model_dump_json(), media_type="application/json")
 
         return await gateway.serve(request, work)
 

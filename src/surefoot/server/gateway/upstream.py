@@ -40,11 +40,20 @@ class StaysConnected(Protocol):
         ...
 
 
+@runtime_checkable
+class SharesCalls(Protocol):
+    """A policy that can ask for several samples in one call; see ``OpenAIPolicy``."""
+
+    def with_shared_calls(self) -> Policy:
+        """A copy that does, where the server can."""
+        ...
+
+
 class UpstreamPolicy:
     """``policy`` with errors that clients may see; it raises nothing but ``PolicyError``."""
 
     def __init__(self, policy: Policy) -> None:
-        self.policy = policy
+        self.policy = policy.with_shared_calls() if isinstance(policy, SharesCalls) else policy
 
     @property
     def name(self) -> str:

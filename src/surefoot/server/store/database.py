@@ -66,7 +66,7 @@ class Database:
 
     def close(self) -> None:
         """Close all connections that are not in use."""
-        self._connections.engine.dispose()
+        self._connections.close()
 
     def __enter__(self) -> Self:
         return self
@@ -92,7 +92,7 @@ def open_database(
     try:
         _run_migrations(connections)
     except BaseException:
-        connections.engine.dispose()
+        connections.close()
         raise
     return Database(connections, password_cost)
 

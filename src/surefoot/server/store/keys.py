@@ -15,7 +15,7 @@ from surefoot.errors import ExpiredKeyError, NotFoundError, StoreError
 from surefoot.server.gateway.records import ROLE_SCOPES, SCOPES, KeyScope
 from surefoot.server.store import accounts as t
 from surefoot.server.store.accounts import ApiKey, Role
-from surefoot.server.store.engine import Repository
+from surefoot.server.store.engine import Connections, Repository
 from surefoot.server.store.schema import as_data, checked_name, inserted, one_of, rows_of
 from surefoot.server.store.users import checked_roles, new_token, token_hash
 
@@ -23,6 +23,10 @@ _KEY_MARK: Final = "sf"
 _PREFIX_BYTES: Final = 4
 _LAST_USED_EVERY: Final = timedelta(minutes=1)
 _NO_HASH: Final = "0" * 64
+_MOST_RECALLED: Final = 10_000
+_STORED: Final = (
+    "SELECT api_keys.*, users.active FROM api_keys LEFT JOIN users ON users.id = user_id WHERE prefix = ?"
+)
 
 
 class KeyLimits(TypedDict, total=False):
@@ -35,6 +39,11 @@ class KeyLimits(TypedDict, total=False):
 
 class Keys(Repository):
     """Repository of API keys."""
+
+    def __init__(self, connections: Connections) -> None:
+        super().__init__(connections)
+        self._recalled: dict[str, tuple[tuple[Any, ...], ApiKey]] = {}
+        """By hash: the row of a valid key and its user as the database stores it, and the key."""
 
     def create(
         self,
@@ -84,8 +93,8 @@ class Keys(Repository):
         The row is found by the prefix, which is not secret; the rest is compared in constant time. Writes
         nothing; see ``note_use``.
         """
-        parts = key.split("-", 2)
-        prefix = parts[1] if len(parts) == 3 and parts[0] == _KEY_MARK and parts[1].isalnum() else ""
+        prefix, hashed = _prefix_of(key), token_hash(key)
+        stored = self._connections.peek(_STORED, prefix)
         query = (
             select(t.api_keys, t.users.c.active)
             .join(t.users, t.users.c.id == t.api_keys.c.user_id, isouter=True)
@@ -93,13 +102,26 @@ class Keys(Repository):
         )
         with self._connections.read() as connection:
             row = connection.execute(query).mappings().one_or_none()
-        matches = hmac.compare_digest(token_hash(key), row["key_hash"] if row else _NO_HASH)
+        matches = hmac.compare_digest(hashed, row["key_hash"] if row else _NO_HASH)
         if not matches or row is None or row["revoked"] is not None or row["active"] is False:
             return None
         if row["expires"] is not None and row["expires"] <= self._connections.clock():
             when = row["expires"].isoformat(timespec="minutes")
             raise ExpiredKeyError(f"key {row['name']!r} expired at {when}; ask for a new one")
-        return as_data(ApiKey, row)
+        found = as_data(ApiKey, row)
+        if stored is not None:
+            if len(self._recalled) >= _MOST_RECALLED:
+                self._recalled.clear()
+            self._recalled[hashed] = stored, found
+        return found
+
+    def recall(self, key: str) -> ApiKey | None:
+        """The row of a key that ``authenticate`` found, if neither it nor its user has changed since and it
+        has not expired; ``None`` if only ``authenticate`` can tell. Does not wait."""
+        stored, found = self._recalled.get(token_hash(key), (None, None))
+        if found is None or self._connections.peek(_STORED, found.prefix) != stored:
+            return None
+        return found if found.expires is None or found.expires > self._connections.clock() else None
 
     def note_use(self, key: ApiKey) -> None:
         """Write that ``key`` was used now, at most once a minute: a busy key does not write each time.
@@ -140,6 +162,12 @@ class Keys(Repository):
         with self._connections.write() as connection:
             connection.execute(update(t.api_keys).where(live_key).values(revoked=self._connections.clock()))
         return self.get(key_id)
+
+
+def _prefix_of(key: str) -> str:
+    mark, _, rest = key.partition("-")
+    prefix, dash, _ = rest.partition("-")
+    return prefix if mark == _KEY_MARK and dash and prefix.isalnum() else ""
 
 
 def _checked_limits(limits: KeyLimits, role: Role, now: datetime) -> dict[str, Any]:
