@@ -27,7 +27,6 @@ from surefoot.policies.devices import Loading
 from surefoot.policies.openai_requests import openai_message
 from surefoot.rl import engines
 from surefoot.segment import visible_part
-from surefoot.server.gateway.records import KeyScope
 from surefoot.server.gateway.settings import (
     FlagSettings,
     GatewaySettings,
@@ -38,6 +37,7 @@ from surefoot.server.gateway.settings import (
     is_loopback,
 )
 from surefoot.server.pages.settings import PageSettings
+from surefoot.server.records import KeyScope
 
 Role = Literal["admin", "annotator", "viewer", "client"]
 DatabaseName = Annotated[

@@ -11,8 +11,8 @@ from starlette.testclient import TestClient
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.server import Gateway, create_pages_app, open_database
 from surefoot.server.gateway.app import create_app
-from surefoot.server.gateway.records import ROLE_SCOPES, SCOPES
 from surefoot.server.gateway.settings import ServerSettings
+from surefoot.server.records import ROLE_SCOPES, SCOPES
 
 CHAT = {"model": "scripted", "messages": [{"role": "user", "content": "hello"}]}
 SOLUTION = {"problem": "p", "steps": ["a bad line\n", "b"]}

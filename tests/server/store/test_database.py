@@ -35,32 +35,12 @@ def all_text(url: str) -> str:
     return "\n".join(rows)
 
 
-def test_tables_are_those_of_the_migrations(url: str) -> None:
-    from alembic.autogenerate import compare_metadata
-    from alembic.migration import MigrationContext
-
-    from surefoot.server.store.schema import METADATA
-
-    engine = engine_of(url)
-    with engine.connect() as connection:
-        context = MigrationContext.configure(
-            connection, opts={"compare_type": True, "include_name": not_of_search}
-        )
-        assert compare_metadata(context, METADATA) == []
-    engine.dispose()
-
-
-def not_of_search(name: str | None, *_: object) -> bool:
-    """Each database has its own kind of index of words."""
-    return "trace_search" not in (name or "")
-
-
 def test_other_versions_are_refused(url: str) -> None:
     engine = engine_of(url)
     with engine.begin() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+        connection.execute(text("UPDATE database_version SET version = 9999"))
     engine.dispose()
-    with pytest.raises(StoreError, match="version 9999, which this surefoot does not know"):
+    with pytest.raises(StoreError, match="version 9999, and this surefoot uses version 1; open it with"):
         open_database(url)
 
 

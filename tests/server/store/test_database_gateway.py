@@ -13,7 +13,7 @@ from test_database import HOSTILE, engine_of
 
 from surefoot.errors import NotFoundError, StoreError, UnavailableError
 from surefoot.records import Problem, Step, StepScores, Trace, Usage
-from surefoot.server import Database, GatewayCandidate, GatewayRecord, RecordStore, open_database
+from surefoot.server import Database, GatewayCandidate, GatewayRecord, open_database
 
 
 def record(clock, name: str = "r1", **more) -> GatewayRecord:
@@ -50,7 +50,7 @@ def record(clock, name: str = "r1", **more) -> GatewayRecord:
 
 
 def test_a_request_comes_back_whole(db: Database, clock) -> None:
-    log: RecordStore = db.gateway
+    log = db.gateway
     given = record(clock, HOSTILE)
     log.write_all([given])
     log.write_all([given.model_copy(update={"status": 500})])

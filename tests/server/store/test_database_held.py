@@ -8,11 +8,11 @@ import pytest
 from held_calls import held_call
 
 from surefoot.errors import ConflictError, NotFoundError
-from surefoot.server import Database, HoldStore
+from surefoot.server import Database
 
 
 def test_a_call_waits_until_it_is_decided_once(db: Database, clock) -> None:
-    store: HoldStore = db.held_calls
+    store = db.held_calls
     ada = db.users.create("ada", password="a long password").id
     given = held_call(clock.at, arguments='{"order": "\x00 W1 ü"}', key_id=7)
     number = store.hold(given, most=2)

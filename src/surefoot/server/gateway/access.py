@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -24,8 +24,12 @@ from surefoot.concurrency import CALLER
 from surefoot.errors import ExpiredKeyError, ScopeError, StoreError
 from surefoot.server.gateway.connections import client_address
 from surefoot.server.gateway.errors import ApiError, invalid, printable, response_of
-from surefoot.server.gateway.records import AuthorizedKey, KeyScope, KeyStore
 from surefoot.server.gateway.settings import ServerLimits, ServerSettings, is_loopback
+from surefoot.server.records import KeyScope
+
+if TYPE_CHECKING:
+    from surefoot.server.store.accounts import ApiKey
+    from surefoot.server.store.keys import Keys
 
 _BUCKETS = 100_000
 """Keys whose rate is tracked; more than a server has."""
@@ -49,7 +53,7 @@ class KeyAuth:
 
     def __init__(
         self,
-        store: KeyStore | None,
+        store: Keys | None,
         *,
         required: bool = True,
         rate_per_minute: float | None = None,
@@ -63,7 +67,7 @@ class KeyAuth:
         self._noted: dict[int, float] = {}
         """When the use of each key was last noted."""
 
-    async def check(self, headers: Mapping[str, str], scope: KeyScope | None = None) -> AuthorizedKey | None:
+    async def check(self, headers: Mapping[str, str], scope: KeyScope | None = None) -> ApiKey | None:
         """The key of a request, or ``None`` without one. Raises :class:`ApiError` 401, 403, 429 or 503."""
         try:
             return await self._check(headers, scope)
@@ -71,7 +75,7 @@ class KeyAuth:
             self._on_refusal(error.code or "")
             raise
 
-    async def _check(self, headers: Mapping[str, str], scope: KeyScope | None) -> AuthorizedKey | None:
+    async def _check(self, headers: Mapping[str, str], scope: KeyScope | None) -> ApiKey | None:
         authorization = headers.get("authorization")
         if authorization is None and "x-api-key" in headers:  # as Anthropic's clients send it
             authorization = f"Bearer {headers['x-api-key']}"
@@ -106,7 +110,7 @@ class KeyAuth:
         _, _, key = (authorization or "").partition(" ")
         return self.store is not None and key.strip().startswith(KEY_PREFIX)
 
-    async def _look_up(self, authorization: str | None) -> AuthorizedKey | None:
+    async def _look_up(self, authorization: str | None) -> ApiKey | None:
         scheme, _, key = (authorization or "").partition(" ")
         if self.store is None or scheme.lower() != "bearer" or not key.strip():
             return None
@@ -134,14 +138,14 @@ class KeyAuth:
         self._noted[key_id] = now
         return True
 
-    def _note_use(self, key: AuthorizedKey) -> None:
+    def _note_use(self, key: ApiKey) -> None:
         try:
             if self.store is not None:
                 self.store.note_use(key)
         except StoreError as error:
             _LOG.warning("the use of key %d could not be recorded: %s", key.id, error)
 
-    def _check_rate(self, key: AuthorizedKey) -> None:
+    def _check_rate(self, key: ApiKey) -> None:
         rate = key.rate_limit or self.rate_per_minute
         if rate is None:
             return
@@ -243,7 +247,7 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-def caller_of(request: Request, key: AuthorizedKey | None) -> str:
+def caller_of(request: Request, key: ApiKey | None) -> str:
     """The client's identity: its key, or its address without one."""
     if key is not None:
         return f"key {key.id}"

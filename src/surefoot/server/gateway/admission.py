@@ -6,13 +6,15 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Coroutine
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from starlette.types import Receive
 
 from surefoot.concurrency import CALLER, FairQueue, FairTurn
 from surefoot.server.gateway.errors import ApiError, ClientDisconnectedError
-from surefoot.server.gateway.records import AuthorizedKey
+
+if TYPE_CHECKING:
+    from surefoot.server.store.accounts import ApiKey
 
 T = TypeVar("T")
 Name = TypeVar("Name", int, str)
@@ -43,7 +45,7 @@ class Admission:
         """Requests that wait for a slot."""
         return self.admitted - self.running
 
-    def reserve(self, key: AuthorizedKey | None = None) -> Slot:
+    def reserve(self, key: ApiKey | None = None) -> Slot:
         """A slot to wait for. Raises :class:`ApiError` 429 if too many wait already, 503 while stopping."""
         if self.draining:
             raise ApiError(503, "the server is stopping", code="stopping", retry_after_s=5)

@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import uvicorn
 from anyio import to_thread
@@ -32,9 +32,11 @@ from surefoot.server.gateway.errors import (
     response_of,
 )
 from surefoot.server.gateway.gateway import Gateway
-from surefoot.server.gateway.records import KeyStore
 from surefoot.server.gateway.score import score_routes
 from surefoot.server.gateway.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from surefoot.server.store.keys import Keys
 
 
 def create_app(
@@ -43,7 +45,7 @@ def create_app(
     gateway: Gateway | None = None,
     routers: Sequence[APIRouter] = (),
     pages: ASGIApp | None = None,
-    keys: KeyStore | None = None,
+    keys: Keys | None = None,
 ) -> FastAPI:
     """The application.
 

@@ -25,8 +25,8 @@ import numpy as np
 
 from surefoot.records import Problem
 from surefoot.scores import is_scored
-from surefoot.server.gateway.records import GatewayCandidate, GatewayRecord, GoldResult
 from surefoot.server.gateway.settings import MonitorSettings
+from surefoot.server.records import GatewayCandidate, GatewayRecord, GoldResult
 from surefoot.stats.e_detector import EDetector, FloatArray
 from surefoot.stats.intervals import Interval
 

@@ -20,8 +20,8 @@ from surefoot.records import Problem, Trace
 from surefoot.segment import segment_trace
 from surefoot.server.gateway.changes import ChangeChart
 from surefoot.server.gateway.generation import Choice
-from surefoot.server.gateway.records import AnswerFlag, FlagName, GatewayCandidate, GatewayRecord
 from surefoot.server.gateway.settings import FlagSettings
+from surefoot.server.records import AnswerFlag, FlagName, GatewayCandidate, GatewayRecord
 
 _INSTRUCTION = re.compile(
     r"\b(?:note|message|instructions?|memo|attention)\s+(?:to|for)\s+(?:the\s+|any\s+)?"

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import Request
 
@@ -36,19 +36,21 @@ from surefoot.server.gateway.gold import GoldStream
 from surefoot.server.gateway.monitor import Metrics, Monitor, Observations
 from surefoot.server.gateway.outbox import Outbox, redacted
 from surefoot.server.gateway.plan import DEFAULT, PLAIN, Plan, Planner, UsageMeter
-from surefoot.server.gateway.records import (
-    GatewayRecord,
-    GoldStore,
-    HeldCall,
-    HoldStore,
-    IncidentStore,
-    RecordStore,
-)
 from surefoot.server.gateway.request_log import LogEntry, Recorder, log_unavailable
 from surefoot.server.gateway.responses import ResponseWriter
 from surefoot.server.gateway.schemas import StrategyOptions
 from surefoot.server.gateway.settings import GatewaySettings, ServerLimits, ToolGuard
 from surefoot.server.gateway.upstream import FairBatcher, StaysConnected, UpstreamPolicy, UpstreamScorer
+from surefoot.server.records import (
+    GatewayRecord,
+    HeldCall,
+)
+
+if TYPE_CHECKING:
+    from surefoot.server.store.gateway_log import RequestLog
+    from surefoot.server.store.gold import GoldSamples
+    from surefoot.server.store.held_calls import HeldCalls
+    from surefoot.server.store.incidents import Incidents
 
 T = TypeVar("T")
 SMALL_BYTES = 32_000
@@ -83,12 +85,12 @@ class Gateway:
         *,
         settings: GatewaySettings | None = None,
         limits: ServerLimits | None = None,
-        log: RecordStore | None = None,
+        log: RequestLog | None = None,
         monitor: Monitor | None = None,
         verifiers: Sequence[StepVerifier] = (),
-        holds: HoldStore | None = None,
-        gold: GoldStore | None = None,
-        incidents: IncidentStore | None = None,
+        holds: HeldCalls | None = None,
+        gold: GoldSamples | None = None,
+        incidents: Incidents | None = None,
         continues: bool = True,
     ) -> None:
         self.settings, self.limits = settings or GatewaySettings(), limits or ServerLimits()
@@ -348,7 +350,7 @@ class Holds:
     ``on_review`` is called with each decision that came in time.
     """
 
-    def __init__(self, store: HoldStore, settings: ToolGuard, on_review: Callable[[Review], None]) -> None:
+    def __init__(self, store: HeldCalls, settings: ToolGuard, on_review: Callable[[Review], None]) -> None:
         self._store, self._settings, self._on_review = store, settings, on_review
         self._waiting: dict[int, asyncio.Future[Review]] = {}
         self._polling: asyncio.Task[None] | None = None

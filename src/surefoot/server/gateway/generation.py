@@ -34,9 +34,9 @@ from surefoot.search.space import Prefix, Space
 from surefoot.segment import channels_of, segment_trace
 from surefoot.server.gateway.errors import ApiError
 from surefoot.server.gateway.plan import Plan
-from surefoot.server.gateway.records import GatewayCandidate, SampledTokens
 from surefoot.server.gateway.request_session import RequestSession
 from surefoot.server.gateway.upstream import FairBatcher, UpstreamPolicy, gather_all, policy_failure
+from surefoot.server.records import GatewayCandidate, SampledTokens
 
 T = TypeVar("T")
 OnText = Callable[[int, str, str], None]

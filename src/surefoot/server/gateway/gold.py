@@ -6,12 +6,16 @@ import asyncio
 import logging
 import random
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from surefoot.errors import StoreError
 from surefoot.server.gateway.admission import cancel
 from surefoot.server.gateway.changes import ChangeChart
-from surefoot.server.gateway.records import GatewayRecord, GoldStore
 from surefoot.server.gateway.settings import MonitorSettings
+from surefoot.server.records import GatewayRecord
+
+if TYPE_CHECKING:
+    from surefoot.server.store.gold import GoldSamples
 
 _LOG = logging.getLogger("surefoot.server")
 
@@ -24,7 +28,7 @@ class GoldStream:
 
     def __init__(
         self,
-        store: GoldStore,
+        store: GoldSamples,
         settings: MonitorSettings,
         chart: ChangeChart,
         rng: random.Random | None = None,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -23,10 +23,14 @@ from surefoot.server.gateway.connections import ConnectionTable
 from surefoot.server.gateway.generation import Choice
 from surefoot.server.gateway.gold import GoldStream
 from surefoot.server.gateway.plan import Plan
-from surefoot.server.gateway.records import GatewayRecord, GoldStore, RecordHistory
 from surefoot.server.gateway.request_log import Recorder
 from surefoot.server.gateway.settings import MonitorSettings
+from surefoot.server.records import GatewayRecord
 from surefoot.stats.intervals import Interval, wilson_interval
+
+if TYPE_CHECKING:
+    from surefoot.server.store.gateway_log import RequestLog
+    from surefoot.server.store.gold import GoldSamples
 
 Share = Literal["accepted", "abstained", "unparsed", "unscored"]
 """accepted: accepted steps, or accepted solutions of clients; abstained: answers withheld or missing;
@@ -113,7 +117,7 @@ class Monitor:
 
 
 def resume_monitor(
-    settings: MonitorSettings, log: RecordHistory, *, policy: str, gold: GoldStore | None = None
+    settings: MonitorSettings, log: RequestLog, *, policy: str, gold: GoldSamples | None = None
 ) -> Monitor:
     """A monitor that resumes from a log, so that a change does not become the reference after a restart.
 

@@ -11,7 +11,6 @@ from surefoot.messages import messages_of_items
 from surefoot.records import Ending, Usage
 from surefoot.server.gateway.errors import ApiError, ResponseModel
 from surefoot.server.gateway.generation import Choice, usage_of
-from surefoot.server.gateway.records import GatewayRecord
 from surefoot.server.gateway.request_log import new_id
 from surefoot.server.gateway.responses import EventWriter, output_calls
 from surefoot.server.gateway.schemas import (
@@ -22,6 +21,7 @@ from surefoot.server.gateway.schemas import (
     refuse,
 )
 from surefoot.server.gateway.settings import GatewaySettings
+from surefoot.server.records import GatewayRecord
 
 _STORED = ("previous_response_id", "conversation", "prompt")
 """Fields that refer to stored conversations; this server stores none."""

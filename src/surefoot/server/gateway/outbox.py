@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
@@ -23,8 +23,11 @@ from surefoot.errors import StoreError
 from surefoot.formats.otel_spans import evaluation_event, otlp_attributes
 from surefoot.policies.http_client import CallError, HttpClient
 from surefoot.server.gateway.admission import cancel
-from surefoot.server.gateway.records import GatewayRecord, IncidentStore
 from surefoot.server.gateway.settings import PRIVATE, OutboxSettings
+from surefoot.server.records import GatewayRecord
+
+if TYPE_CHECKING:
+    from surefoot.server.store.incidents import Incidents
 
 _MOST_WAITING = 1000
 _TIMEOUT_S = 10.0
@@ -37,7 +40,7 @@ _Post = tuple[str, str, dict[str, Any]]
 class Outbox:
     """Sends in the background; if ``_MOST_WAITING`` posts wait, the oldest is dropped and counted."""
 
-    def __init__(self, settings: OutboxSettings, incidents: IncidentStore | None = None) -> None:
+    def __init__(self, settings: OutboxSettings, incidents: Incidents | None = None) -> None:
         self._settings, self._incidents = settings, incidents
         self._posts: deque[_Post] = deque()
         self._arrived = asyncio.Event()
@@ -63,7 +66,7 @@ class Outbox:
                 self._opening.add(task)
                 task.add_done_callback(self._opening.discard)
 
-    async def _open(self, store: IncidentStore, title: str, alert: str, request_id: str) -> None:
+    async def _open(self, store: Incidents, title: str, alert: str, request_id: str) -> None:
         try:
             await asyncio.to_thread(store.open, title, "monitor", request_id=request_id, alert=alert)
         except StoreError as error:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 
@@ -21,7 +21,11 @@ from surefoot.errors import UnavailableError
 from surefoot.records import Trace, Usage
 from surefoot.server.gateway.errors import ApiError
 from surefoot.server.gateway.generation import Choice
-from surefoot.server.gateway.records import AuthorizedKey, GatewayCandidate, GatewayRecord, RecordStore
+from surefoot.server.records import GatewayCandidate, GatewayRecord
+
+if TYPE_CHECKING:
+    from surefoot.server.store.accounts import ApiKey
+    from surefoot.server.store.gateway_log import RequestLog
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +38,7 @@ class LogEntry:
     @classmethod
     def of(cls, request: Request, prefix: str, /, **fields: Any) -> LogEntry:
         """The entry of a request, with an id that begins with ``prefix``; ``fields`` are the record's."""
-        key: AuthorizedKey | None = request.state.key
+        key: ApiKey | None = request.state.key
         record = GatewayRecord(
             request_id=new_id(prefix),
             created=datetime.now(UTC),
@@ -104,7 +108,7 @@ class Recorder:
     stores nothing. ``on_loss`` is called for each lost record of a failed request.
     """
 
-    def __init__(self, log: RecordStore | None, *, on_loss: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, log: RequestLog | None, *, on_loss: Callable[[], None] = lambda: None) -> None:
         self._log, self._on_loss = log, on_loss
         self._waiting: deque[_Waiting] = deque()
         self._writing: asyncio.Task[None] | None = None
@@ -165,17 +169,17 @@ class Recorder:
                 _LOG.error("%d requests were not recorded in time", len(self._waiting))
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _put(self, log: RecordStore, record: GatewayRecord) -> asyncio.Future[None]:
+    def _put(self, log: RequestLog, record: GatewayRecord) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((record, done))
         self._start(log)
         return done
 
-    def _start(self, log: RecordStore) -> None:
+    def _start(self, log: RequestLog) -> None:
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write(log))
 
-    async def _write(self, log: RecordStore) -> None:
+    async def _write(self, log: RequestLog) -> None:
         while self._waiting:
             size = min(_BATCH_SIZE, len(self._waiting))
             oldest = [self._waiting.popleft() for _ in range(size)]
@@ -190,7 +194,7 @@ class Recorder:
                 for waiting in batch:
                     _settle(waiting[1], await self._try(log, [waiting]))
 
-    async def _try(self, log: RecordStore, batch: Sequence[_Waiting]) -> Exception | None:
+    async def _try(self, log: RequestLog, batch: Sequence[_Waiting]) -> Exception | None:
         try:
             await self._run(partial(log.write_all, [record for record, _ in batch]))
         except Exception as error:

@@ -12,7 +12,6 @@ from surefoot.records import Ending, Step, ToolCall
 from surefoot.segment import Channels, channels_of
 from surefoot.server.gateway.errors import ApiError
 from surefoot.server.gateway.generation import Choice, usage_of
-from surefoot.server.gateway.records import GatewayCandidate, GatewayRecord, HeldCall
 from surefoot.server.gateway.schemas import (
     CandidateResponse,
     ChatChoice,
@@ -32,6 +31,7 @@ from surefoot.server.gateway.schemas import (
     TokenUsage,
 )
 from surefoot.server.gateway.settings import GatewaySettings
+from surefoot.server.records import GatewayCandidate, GatewayRecord, HeldCall
 
 Emit = Callable[[str], None]
 """Sends one event of a stream, in its wire format."""

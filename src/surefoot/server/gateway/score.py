@@ -19,9 +19,9 @@ from surefoot.server.gateway.errors import ApiError, ResponseModel, declared
 from surefoot.server.gateway.gateway import Gateway
 from surefoot.server.gateway.monitor import Observations
 from surefoot.server.gateway.plan import UsageMeter
-from surefoot.server.gateway.records import Decision, GatewayCandidate
 from surefoot.server.gateway.request_log import LogEntry
 from surefoot.server.gateway.schemas import RequestModel, TokenUsage
+from surefoot.server.records import Decision, GatewayCandidate
 
 MAX_STEPS = 2000
 """Steps of one solution."""

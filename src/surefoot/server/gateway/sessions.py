@@ -10,7 +10,7 @@ from surefoot.guard import GuardDecision
 from surefoot.records import Message, Problem, Reasoning, StepScores, Tool, Trace, as_json, content_id
 from surefoot.segment import channels_of, cut_trace
 from surefoot.server.gateway.errors import ApiError
-from surefoot.server.gateway.records import GatewayCandidate, GatewayRecord, SampledTokens, SessionTurn
+from surefoot.server.records import GatewayCandidate, GatewayRecord, SampledTokens, SessionTurn
 
 _HEADER = "X-Session-Id"
 _FIELD = "metadata.session_id"

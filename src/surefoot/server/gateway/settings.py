@@ -13,7 +13,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 from surefoot.answers import AnswerStyle
 from surefoot.guard.records import GuardSettings
 from surefoot.scores import TraceRule
-from surefoot.server.gateway.records import FlagName
+from surefoot.server.records import FlagName
 
 Candidates = Literal["all", "chosen", "none"]
 """Which candidates an answer shows in addition to its text."""

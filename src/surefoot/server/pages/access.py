@@ -19,8 +19,8 @@ from surefoot.errors import ForbiddenError, NotFoundError, UnavailableError
 from surefoot.server.gateway.access import require_scope
 from surefoot.server.gateway.connections import PEER, address_in
 from surefoot.server.gateway.monitor import Monitor
-from surefoot.server.gateway.records import KeyScope
 from surefoot.server.pages.settings import PageSettings
+from surefoot.server.records import KeyScope
 from surefoot.server.store.accounts import Project, Role
 from surefoot.server.store.database import Database
 from surefoot.server.store.users import folded_name

@@ -13,11 +13,11 @@ from surefoot.errors import NotFoundError, StoreError
 from surefoot.records import StepScores, Trace
 from surefoot.search.saved_tree import SavedTree
 from surefoot.segment import segment_trace
-from surefoot.server.gateway.records import GatewayCandidate, HeldCall
 from surefoot.server.pages.access import SiteAdmin, SiteReader, enter, pages_of
 from surefoot.server.pages.forms import CheckedForm, query_of
 from surefoot.server.pages.render import done, next_page, show, twin, wants_json
 from surefoot.server.pages.run import strip
+from surefoot.server.records import GatewayCandidate, HeldCall
 from surefoot.server.store.held_calls import HeldRow, HeldState
 from surefoot.server.store.incidents import IncidentDecision
 from surefoot.server.store.traces import whole_text

@@ -14,7 +14,7 @@ from pydantic import Field
 from sqlalchemy import Column, ForeignKey, Index, String, Table, Text, UniqueConstraint
 
 from surefoot.records import FrozenModel
-from surefoot.server.gateway.records import KeyScope
+from surefoot.server.records import KeyScope
 from surefoot.server.store.schema import (
     METADATA,
     Count,

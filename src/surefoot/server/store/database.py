@@ -1,15 +1,11 @@
-"""Opening a database, bringing its tables to this version, and its repositories side by side."""
+"""Opening a database, and its repositories side by side."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Final, Self
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, text
+from sqlalchemy import Column, Connection, Integer, Table, insert, inspect, select, text
 
 from surefoot.errors import StoreError
 from surefoot.server.store.assignments import Assignments
@@ -28,10 +24,11 @@ from surefoot.server.store.traces import Traces, create_search
 from surefoot.server.store.transfer import ExportRepository
 from surefoot.server.store.users import DEFAULT_COST, SignIns, Users
 
-MIGRATIONS: Final = Path(__file__).parent / "migrations"
-
+VERSION: Final = 1
+"""Version of the tables; raise it with each change of a table after a release."""
+database_version = Table("database_version", METADATA, Column("version", Integer, primary_key=True))
 _LOCK: Final = 0x5EF007
-"""Number of the PostgreSQL advisory lock under which migrations run."""
+"""Number of the PostgreSQL advisory lock under which tables are created."""
 
 
 class Database:
@@ -83,47 +80,41 @@ def open_database(
 ) -> Database:
     """Open the database at ``url``: ``sqlite:///FILE``, a plain path, or ``postgresql://…``.
 
-    Its tables are created, or brought to this version. ``clock`` gives the time for leases and sessions;
+    The tables of a new database are created. ``clock`` gives the time for leases and sessions;
     ``password_cost`` is log2 of scrypt's N.
 
     Raises ``StoreError`` if it cannot be opened or another version of surefoot made it.
     """
     connections = Connections(connect(url), clock)
     try:
-        _run_migrations(connections)
+        _create_tables(connections)
     except BaseException:
         connections.close()
         raise
     return Database(connections, password_cost)
 
 
-def _run_migrations(connections: Connections) -> None:
-    """Create the tables of a new database, or run the missing migrations, in one transaction."""
-    config = Config()
-    # a percent sign would be read as interpolation
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    config.set_main_option("path_separator", "os")
-    scripts = ScriptDirectory.from_config(config)
+def _create_tables(connections: Connections) -> None:
+    """Create the tables of a new database. Raises ``StoreError`` for those of another version."""
     with connections.read() as connection:
-        if _revision(connection) == scripts.get_current_head():
+        if _version(connection) == VERSION:
             return
     with connections.write() as connection:
         if not connections.sqlite:
             connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _LOCK})
-        revision = _revision(connection)  # another process may have created the tables while we waited
-        if revision is not None and revision not in {script.revision for script in scripts.walk_revisions()}:
-            raise StoreError(
-                f"the database is at version {revision}, which this surefoot does not know; "
-                "open it with the surefoot that made it"
-            )
-        config.attributes["connection"] = connection
-        if revision is None:
+        version = _version(connection)  # another process may have created the tables while we waited
+        if version is None:
             METADATA.create_all(connection, checkfirst=False)
             create_search(connection)
-            command.stamp(config, "head")
-        else:
-            command.upgrade(config, "head")
+            connection.execute(insert(database_version).values(version=VERSION))
+        elif version != VERSION:
+            raise StoreError(
+                f"the database is at version {version}, and this surefoot uses version {VERSION}; open it "
+                "with the surefoot that made it, export its projects, and import them into a new database"
+            )
 
 
-def _revision(connection: Connection) -> str | None:
-    return MigrationContext.configure(connection).get_current_revision()
+def _version(connection: Connection) -> int | None:
+    if not inspect(connection).has_table(database_version.name):
+        return None
+    return connection.scalar(select(database_version.c.version))

@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from surefoot.errors import NotFoundError, StoreError
 from surefoot.records import Trace
-from surefoot.server.gateway.records import GatewayCandidate, GatewayRecord
+from surefoot.server.records import GatewayCandidate, GatewayRecord
 from surefoot.server.store.engine import Repository, insert_new
 from surefoot.server.store.schema import (
     METADATA,
@@ -95,7 +95,7 @@ _AT_ONCE: Final = 50
 
 
 class RequestLog(Repository):
-    """The gateway's requests: a ``RecordStore`` and ``RecordHistory`` of ``surefoot.server``."""
+    """Repository of the gateway's requests."""
 
     def write_all(self, records: Sequence[GatewayRecord]) -> None:
         """Store requests with their candidates in one transaction: on disk when this returns.

@@ -12,7 +12,7 @@ from sqlalchemy import Index, func, insert, select
 
 from surefoot.records import StepScores, Trace
 from surefoot.segment import segment_trace
-from surefoot.server.gateway.records import GatewayCandidate, GatewayRecord, GoldResult
+from surefoot.server.records import GatewayCandidate, GatewayRecord, GoldResult
 from surefoot.server.store.engine import Repository
 from surefoot.server.store.gateway_log import gateway_candidates, gateway_requests
 from surefoot.server.store.items import Items
@@ -53,7 +53,7 @@ class GoldState:
 
 
 class GoldSamples(Repository):
-    """Repository of random samples of answers: a ``GoldStore`` of ``surefoot.server``."""
+    """Repository of random samples of answers."""
 
     def add(self, project_id: int, record: GatewayRecord, chance: float) -> bool:
         """Put a request's answer into the project's queue; ``False`` for one without text or score.

@@ -11,7 +11,7 @@ from sqlalchemy import Column, Index, Text, delete, func, insert, select, update
 
 from surefoot.errors import ConflictError, NotFoundError
 from surefoot.guard import Review
-from surefoot.server.gateway.records import HeldCall
+from surefoot.server.records import HeldCall
 from surefoot.server.store.engine import Repository
 from surefoot.server.store.schema import Mark, UserId, as_data, checked_text, payload_of, rows_of, table
 
@@ -47,7 +47,7 @@ held_calls = table(
 
 
 class HeldCalls(Repository):
-    """The queue of held calls: a ``HoldStore`` of ``surefoot.server``."""
+    """Repository of held calls."""
 
     def hold(self, held: HeldCall, *, most: int) -> int | None:
         """Add a call and return its number; ``None`` where ``most`` calls wait already."""

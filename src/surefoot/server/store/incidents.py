@@ -10,7 +10,7 @@ from sqlalchemy import Index, insert, select, update
 
 from surefoot.errors import ConflictError, NotFoundError
 from surefoot.records import FrozenModel
-from surefoot.server.gateway.records import GatewayRecord
+from surefoot.server.records import GatewayRecord
 from surefoot.server.store.engine import Repository
 from surefoot.server.store.gateway_log import RequestLog
 from surefoot.server.store.schema import Mark, checked_name, checked_text, one_of, rows_of, table

@@ -12,7 +12,7 @@ from typing import Any, Final, TypedDict, Unpack
 from sqlalchemy import or_, select, update
 
 from surefoot.errors import ExpiredKeyError, NotFoundError, StoreError
-from surefoot.server.gateway.records import ROLE_SCOPES, SCOPES, KeyScope
+from surefoot.server.records import ROLE_SCOPES, SCOPES, KeyScope
 from surefoot.server.store import accounts as t
 from surefoot.server.store.accounts import ApiKey, Role
 from surefoot.server.store.engine import Connections, Repository

@@ -2,8 +2,7 @@
 
 Rows of a project carry ``project_id``, and foreign keys to problems, traces and items include it, so that the
 database itself refuses a label of one project on an item of another. ``payload`` columns hold records as
-pydantic writes them; fields that queries filter by are also separate columns. A change to a table needs a
-migration: a test compares the two.
+pydantic writes them; fields that queries filter by are also separate columns.
 """
 
 from __future__ import annotations

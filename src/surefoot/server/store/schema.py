@@ -47,7 +47,7 @@ LONGEST_NAME: Final = 200
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
-# Systematic names, so that migrations can refer to constraints.
+# Systematic names of constraints, so that errors name them in both databases.
 METADATA: Final = MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",

@@ -1,13 +1,13 @@
-"""Records of requests, and protocols of the stores that the gateway uses."""
+"""Records of requests to the gateway, and the scopes of its keys."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, Final, Literal, Protocol, get_args
+from typing import Any, Final, Literal, get_args
 
 from pydantic import Field
 
@@ -169,52 +169,6 @@ class HeldCall(FrozenModel):
     """The person's decision; ``None`` until there is one."""
 
 
-class HoldStore(Protocol):
-    """Store of held calls, such as ``Database.held_calls``. All methods block and raise ``StoreError``."""
-
-    def hold(self, held: HeldCall, *, most: int) -> int | None:
-        """Store a call and return its number, or ``None`` if ``most`` calls wait already."""
-        ...
-
-    def reviews(self, numbers: Sequence[int]) -> dict[int, Review]:
-        """Decisions about these calls; undecided ones are left out."""
-        ...
-
-    def abandon(self, number: int) -> None:
-        """The client has disconnected: a call that is undecided cannot be decided any more."""
-        ...
-
-    def deliver(self, number: int) -> bool:
-        """Whether this request gets the approved call: only the first one that asks does."""
-        ...
-
-    def held(self, number: int, *, key_id: int | None) -> HeldCall:
-        """A call of this key (``None``: of requests without a key). Raises ``NotFoundError``."""
-        ...
-
-
-class RecordStore(Protocol):
-    """Store of requests, such as ``Database.gateway``."""
-
-    def write_all(self, records: Sequence[GatewayRecord]) -> None:
-        """Store all ``records`` or none. They are on disk when this returns. Blocks; call it in a thread."""
-        ...
-
-    def ping(self) -> None:
-        """Return if records can be written. Raises ``UnavailableError``; blocks."""
-        ...
-
-
-class RecordHistory(Protocol):
-    """Earlier requests, from which a monitor resumes; such as ``Database.gateway``."""
-
-    def history(
-        self, *, policy: str, since: datetime | None = None, first: int = 1000, latest: int = 1000
-    ) -> Iterator[GatewayRecord]:
-        """The ``first`` requests since ``since``, then the ``latest`` of the others, oldest first."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class GoldResult:
     """What people say of an answer that was chosen at random."""
@@ -228,26 +182,6 @@ class GoldResult:
     weight: float
     """1 / (the chance of being chosen)."""
     labelled: datetime
-
-
-class IncidentStore(Protocol):
-    """Where alarms open incidents, such as ``Database.incidents``."""
-
-    def open(self, title: str, by: str, *, request_id: str | None = None, alert: str | None = None) -> int:
-        """Open an incident, or add to the open one of the same alarm; its number. Raises ``StoreError``."""
-        ...
-
-
-class GoldStore(Protocol):
-    """Queue of random answers for people, such as ``Database.gold``. All block and raise ``StoreError``."""
-
-    def add(self, project_id: int, record: GatewayRecord, chance: float) -> bool:
-        """Queue a request's answer; ``False`` for one without text or score."""
-        ...
-
-    def results(self, project_id: int) -> Sequence[GoldResult]:
-        """What people have labelled, in the order of the samples."""
-        ...
 
 
 KeyScope = Literal["chat", "score", "pages", "admin"]
@@ -266,45 +200,3 @@ ROLE_SCOPES: Final[Mapping[str, frozenset[KeyScope]]] = MappingProxyType(
     }
 )
 """Scopes that keys of a role may have; they have all of them by default."""
-
-
-class AuthorizedKey(Protocol):
-    """The fields of an API key that the gateway reads; see ``surefoot.server.store.ApiKey``."""
-
-    @property
-    def id(self) -> int: ...
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def role(self) -> str: ...
-
-    @property
-    def project_id(self) -> int | None: ...
-
-    @property
-    def rate_limit(self) -> int | None: ...
-
-    @property
-    def scopes(self) -> tuple[KeyScope, ...] | None: ...
-
-
-class KeyStore(Protocol):
-    """Store of keys, such as ``Database.keys``. All methods block and raise ``StoreError``."""
-
-    def authenticate(self, key: str) -> AuthorizedKey | None:
-        """The key with this secret; ``None`` if it is unknown or revoked.
-
-        Raises ``ExpiredKeyError``.
-        """
-        ...
-
-    def recall(self, key: str) -> AuthorizedKey | None:
-        """The same for a key that was authenticated before and has not changed since, without waiting;
-        ``None`` if that cannot be told."""
-        ...
-
-    def note_use(self, key: Any) -> None:
-        """Record that ``key``, as returned by ``authenticate``, was used now."""
-        ...
