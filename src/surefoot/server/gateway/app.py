@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 import socket
 import sys
 import time
@@ -169,6 +170,8 @@ _CANCEL_S = 10
 _ARENAS = 2
 """Heaps of the C library, which would otherwise make one for each of some hundred threads and keep them."""
 _M_ARENA_MAX = -8
+_OBJECTS_PER_COLLECTION = 10_000
+"""Of new objects; a request makes some hundred."""
 _TICKS_PER_TRIM = 100
 """Between two looks whether the server is idle; uvicorn ticks ten times a second."""
 
@@ -190,6 +193,13 @@ class GracefulServer(uvicorn.Server):
         self._trimmed = 0
         if self._trim is not None:
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """See the base class; what was made before the start is not searched for garbage."""
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(_OBJECTS_PER_COLLECTION)
+        super().run(sockets)
 
     async def on_tick(self, counter: int) -> bool:
         """See the base class; returns free memory to the system after requests."""

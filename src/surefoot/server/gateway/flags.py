@@ -21,7 +21,7 @@ from surefoot.segment import segment_trace
 from surefoot.server.gateway.changes import ChangeChart
 from surefoot.server.gateway.generation import Choice
 from surefoot.server.gateway.settings import FlagSettings
-from surefoot.server.records import AnswerFlag, FlagName, GatewayCandidate, GatewayRecord
+from surefoot.server.records import AnswerFlag, FlagName, GatewayCandidate
 
 _INSTRUCTION = re.compile(
     r"\b(?:note|message|instructions?|memo|attention)\s+(?:to|for)\s+(?:the\s+|any\s+)?"
@@ -82,14 +82,14 @@ class AnswerFlags:
                     flags.append(AnswerFlag(name=name, reason="the check failed"))
         return tuple(flags)
 
-    def apply(self, record: GatewayRecord, choices: Sequence[Choice]) -> list[Choice]:
+    def apply(self, problem: Problem, choices: Sequence[Choice]) -> list[Choice]:
         """Choices with flags, and without the text of those that a flag keeps back."""
-        return [self._flagged(record, choice) for choice in choices]
+        return [self._flagged(problem, choice) for choice in choices]
 
-    def _flagged(self, record: GatewayRecord, choice: Choice) -> Choice:
-        if choice.abstained or choice.best is None or record.problem is None:
+    def _flagged(self, problem: Problem, choice: Choice) -> Choice:
+        if choice.abstained or choice.best is None:
             return choice
-        flags = self.raised(record.problem, choice.best, choice.candidates)
+        flags = self.raised(problem, choice.best, choice.candidates)
         stop = next((flag for flag in flags if flag.name in self.settings.withhold), None)
         withheld = f"flag {stop.name}: {stop.reason}" if stop else None
         fields = {"flags": flags} | ({"chosen": False, "reason": withheld} if withheld else {})
@@ -153,7 +153,8 @@ class AnswerFlags:
             seen.add(text)
 
     def _unsupported(self, item: ProblemTrace, *_: object) -> Iterator[AnswerFlag]:
-        yield from _verdicts("unsupported-claim", self._claims, item)
+        if item.trace.messages:
+            yield from _verdicts("unsupported-claim", self._claims, item)
 
     def _loophole(self, item: ProblemTrace, *_: object) -> Iterator[AnswerFlag]:
         yield from _found("loophole", item.trace, _TAMPERING)

@@ -31,7 +31,7 @@ from surefoot.server.gateway.admission import (
 )
 from surefoot.server.gateway.errors import CLIENT_DISCONNECTED, ApiError, ClientDisconnectedError
 from surefoot.server.gateway.flags import AnswerFlags
-from surefoot.server.gateway.generation import Choice, Generator, usage_of
+from surefoot.server.gateway.generation import SHORT_CHARACTERS, Choice, Generator, usage_of
 from surefoot.server.gateway.gold import GoldStream
 from surefoot.server.gateway.monitor import Metrics, Monitor, Observations
 from surefoot.server.gateway.outbox import Outbox, redacted
@@ -55,8 +55,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SMALL_BYTES = 32_000
 """A body up to this size is cut into steps within some milliseconds, whatever its text."""
-_SHORT_CHARACTERS = 4000
-"""Texts up to this length are checked for flags in the event loop."""
 _PAIR_S = 2.0
 """Seconds of algebra for two answers."""
 _QUICK_CHECK_S = 0.1
@@ -211,8 +209,7 @@ class Gateway:
                 writer.on_text if writer and not self.flags.settings.withhold else None,
                 partial(self.holds.review, entry.record) if self.holds is not None else None,
             )
-            draft = entry.success(choices)
-            flagged = partial(self.flags.apply, draft, choices)
+            flagged = partial(self.flags.apply, plan.problem, choices)
             choices = flagged() if _is_short(choices) else await self.compute(0, flagged)
             observations = Observations()
             for choice in choices:
@@ -327,7 +324,7 @@ def _is_short(choices: Sequence[Choice]) -> bool:
     """Whether all texts of the answers are checked in less time than a thread takes to begin."""
     traces = [candidate.trace for choice in choices for candidate in choice.candidates]
     return all(not trace.messages for trace in traces) and (
-        sum(len(trace.text or "") for trace in traces) <= _SHORT_CHARACTERS
+        sum(len(trace.text or "") for trace in traces) <= SHORT_CHARACTERS
     )
 
 

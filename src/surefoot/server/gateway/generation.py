@@ -9,12 +9,14 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any, TypeVar
 
-from surefoot.answers import AnswerChecker, Grader, Solution, group_equal
+from surefoot.answers import AnswerChecker, Grader, Solution, final_answer, group_equal
+from surefoot.answers.checker import plain_words
 from surefoot.batching import Batcher
 from surefoot.concurrency import CALLER
 from surefoot.errors import PolicyError, ScoreError
 from surefoot.guard import Guard, GuardDecision, GuardedReply, Review, guarded_reply
 from surefoot.guard.loop import Reviewer
+from surefoot.maths import read_quantity
 from surefoot.protocols import Candidate, ProblemTrace, SampleRequest, SampleResult, TakesExtraBody
 from surefoot.records import (
     Ending,
@@ -39,6 +41,8 @@ from surefoot.server.gateway.upstream import FairBatcher, UpstreamPolicy, gather
 from surefoot.server.records import GatewayCandidate, SampledTokens
 
 T = TypeVar("T")
+SHORT_CHARACTERS = 4000
+"""Texts up to this length are checked and compared in the event loop."""
 OnText = Callable[[int, str, str], None]
 """Called with the number of a choice and the certain beginnings of its reasoning and of its text."""
 ChoiceReviewer = Callable[
@@ -292,7 +296,10 @@ class Generator:
             result = conclude(space, search.name, leaves, search.rule)
             return self._search_choice(result, space, leaves, session, plan, number, on_text is not None)
 
-        choice = await grader.checker.run(conclusion)  # in a thread: other requests go on
+        if _is_quick([space.solution(leaf) for leaf in leaves], grader):
+            choice = conclusion()
+        else:
+            choice = await grader.checker.run(conclusion)  # in a thread: other requests go on
         if choice.chosen is None and choice.error is not None:
             raise policy_failure(choice.error)
         return choice
@@ -351,6 +358,14 @@ class Generator:
 def _check_complete(result: SampleResult, n: int) -> None:
     if len(result.completions) < n:
         raise policy_failure(result.error or "policy: it returned fewer samples than requested")
+
+
+def _is_quick(solutions: Sequence[Solution], grader: Grader) -> bool:
+    """Whether a choice is quick: the texts are short, and no answer needs algebra."""
+    if sum(len(solution.text) for solution in solutions) > SHORT_CHARACTERS:
+        return False
+    answers = {final_answer(solution, grader.styles) for solution in solutions} - {None}
+    return all(answer and (read_quantity(answer) or plain_words(answer)) for answer in answers)
 
 
 def _below(threshold: float | None, value: float | None, what: str) -> str | None:

@@ -6,6 +6,7 @@ import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -90,6 +91,7 @@ _BEAMS: dict[str, Callable[[str, int, int], SearchMethod]] = {
 }
 
 
+@lru_cache(maxsize=1000)
 def strategy_of(name: str, *, threshold: float, retries: int) -> Strategy | None:
     """The strategy called ``name``, such as ``best-of-16``, ``beam-4x4`` (width x expand) or ``dvts-4x4``
     (trees x expand); ``None`` if no strategy has this name. Raises :class:`ApiError` for impossible numbers.
