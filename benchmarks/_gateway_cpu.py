@@ -208,7 +208,7 @@ def _bare(port: int, folder: str) -> type[_Http]:
 
 def _gateway(upstream: int, folder: str) -> None:
     """Run this package's server, as ``surefoot serve`` sets it up, until standard input is closed."""
-    from surefoot.policies.openai import OpenAIPolicy
+    from surefoot.policies import OpenAIPolicy
     from surefoot.server import (
         Gateway,
         GatewaySettings,

@@ -79,7 +79,7 @@ def test_a_body_has_a_deadline_that_its_bytes_extend():
 
 
 def test_a_client_that_does_not_read_is_let_go():
-    long = ScriptedPolicy(lambda request, sample: "x" * 40_000_000)
+    long = ScriptedPolicy(lambda request, sample: "x" * 16_000_000)
     with served(long, limits=LIMITS) as found, connect(found) as link:
         link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         body = b'{"model": "scripted", "messages": [{"role": "user", "content": "hello"}]}'

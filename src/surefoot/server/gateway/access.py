@@ -337,7 +337,7 @@ def _declared_length(scope: Scope) -> int:
 
 
 async def read_json(request: Request, limits: ServerLimits) -> Any:
-    """The value of the body, which the request keeps; ``None`` for what is not JSON, which the route refuses.
+    """The parsed body, which the request keeps; ``None`` if it is not JSON, which the route refuses.
 
     Raises :class:`ApiError` 400 for one nested too deeply or of too many parts, and for text that UTF-8
     cannot hold.
@@ -359,7 +359,7 @@ async def read_json(request: Request, limits: ServerLimits) -> Any:
 
 def parsed(body: bytes) -> Any:
     """The value of JSON in UTF-8. Raises :class:`ApiError` for text in other encodings, and for half of a
-    surrogate pair; ``ValueError`` for what is not JSON."""
+    surrogate pair; ``ValueError`` if it is not JSON."""
     try:
         return from_json(body)
     except ValueError:

@@ -195,7 +195,7 @@ class GracefulServer(uvicorn.Server):
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        """See the base class; what was made before the start is not searched for garbage."""
+        """See the base class. Objects that exist before the start are not searched for garbage."""
         gc.collect()
         gc.freeze()
         gc.set_threshold(_OBJECTS_PER_COLLECTION)

@@ -282,7 +282,7 @@ def gold_view(problem: Problem, trace: Trace) -> list[dict[str, Any]]:
         for (message, number), verdict_of_call in compared.verdicts.items()
         if verdict_of_call.value == 1
     ]
-    return [{"call": call, "made": any(_equal(call, made) for made in right)} for call in needed]
+    return [{"call": call, "made": any(_equal(call, other) for other in right)} for call in needed]
 
 
 def _equal(call: ToolCall, other: ToolCall) -> bool:

@@ -95,7 +95,7 @@ def open_database(
 
 
 def _create_tables(connections: Connections) -> None:
-    """Create the tables of a new database. Raises ``StoreError`` for those of another version."""
+    """Create the tables of a new database. Raises ``StoreError`` if they have another version."""
     with connections.read() as connection:
         if _version(connection) == VERSION:
             return

@@ -76,9 +76,9 @@ class Connections:
                 yield connection
 
     def peek(self, query: str, value: str) -> tuple[Any, ...] | None:
-        """The first row of a query as SQLite stores it, on a connection of its own, within microseconds.
+        """The first row of a query as SQLite stores it, read on a separate connection within microseconds.
 
-        ``None`` if there is no row, if that would take longer, and for PostgreSQL.
+        ``None`` without a row, if another process holds a lock, and for PostgreSQL.
         """
         if not self.sqlite:
             return None

@@ -93,7 +93,7 @@ class Keys(Repository):
         The row is found by the prefix, which is not secret; the rest is compared in constant time. Writes
         nothing; see ``note_use``.
         """
-        prefix, hashed = _prefix_of(key), token_hash(key)
+        prefix, digest = _prefix_of(key), token_hash(key)
         stored = self._connections.peek(_STORED, prefix)
         query = (
             select(t.api_keys, t.users.c.active)
@@ -102,26 +102,26 @@ class Keys(Repository):
         )
         with self._connections.read() as connection:
             row = connection.execute(query).mappings().one_or_none()
-        matches = hmac.compare_digest(hashed, row["key_hash"] if row else _NO_HASH)
+        matches = hmac.compare_digest(digest, row["key_hash"] if row else _NO_HASH)
         if not matches or row is None or row["revoked"] is not None or row["active"] is False:
             return None
         if row["expires"] is not None and row["expires"] <= self._connections.clock():
             when = row["expires"].isoformat(timespec="minutes")
             raise ExpiredKeyError(f"key {row['name']!r} expired at {when}; ask for a new one")
-        found = as_data(ApiKey, row)
+        api_key = as_data(ApiKey, row)
         if stored is not None:
             if len(self._recalled) >= _MOST_RECALLED:
                 self._recalled.clear()
-            self._recalled[hashed] = stored, found
-        return found
+            self._recalled[digest] = stored, api_key
+        return api_key
 
     def recall(self, key: str) -> ApiKey | None:
         """The row of a key that ``authenticate`` found, if neither it nor its user has changed since and it
         has not expired; ``None`` if only ``authenticate`` can tell. Does not wait."""
-        stored, found = self._recalled.get(token_hash(key), (None, None))
-        if found is None or self._connections.peek(_STORED, found.prefix) != stored:
+        stored, api_key = self._recalled.get(token_hash(key), (None, None))
+        if api_key is None or self._connections.peek(_STORED, api_key.prefix) != stored:
             return None
-        return found if found.expires is None or found.expires > self._connections.clock() else None
+        return api_key if api_key.expires is None or api_key.expires > self._connections.clock() else None
 
     def note_use(self, key: ApiKey) -> None:
         """Write that ``key`` was used now, at most once a minute: a busy key does not write each time.
@@ -165,8 +165,8 @@ class Keys(Repository):
 
 
 def _prefix_of(key: str) -> str:
-    mark, _, rest = key.partition("-")
-    prefix, dash, _ = rest.partition("-")
+    mark, _, tail = key.partition("-")
+    prefix, dash, _ = tail.partition("-")
     return prefix if mark == _KEY_MARK and dash and prefix.isalnum() else ""
 
 
