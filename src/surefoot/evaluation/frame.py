@@ -68,12 +68,8 @@ _CLAIMS: Mapping[Question, Mapping[Decision, str]] = {
     },
 }
 _WORST_FIRST: Mapping[Question, Sequence[Verdict]] = {
-    "reads": ("no", "yes", "cannot tell"),
-    "selects": ("no", "yes", "cannot tell"),
-    "trust": ("no", "cannot tell", "yes"),
-    "steps": ("no", "yes", "cannot tell"),
-    "resists": ("no", "cannot tell", "yes"),
-    "says": ("no", "yes", "cannot tell"),
+    **dict.fromkeys(QUESTIONS, ("no", "yes", "cannot tell")),
+    **dict.fromkeys(("trust", "resists"), ("no", "cannot tell", "yes")),
 }
 """Which of several answers counts: a measured yes, except that trust needs every test to be decided."""
 

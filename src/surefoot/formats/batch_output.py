@@ -17,6 +17,7 @@ from surefoot.formats.imports import (
     ImportedTrace,
     record_tools,
     reported_usage,
+    require_object,
     row_note,
     task_of,
     with_reasoning_tokens,
@@ -52,8 +53,7 @@ def _requests(path: str | None) -> dict[str, Mapping[str, Any]]:
 
 def _body(row: Any) -> dict[str, Any]:
     """The response's body. Raises ``RecordError`` for a failed request, with the server's message."""
-    if not isinstance(row, dict):
-        raise RecordError(f"a row is an object, not {row!r:.40}")
+    row = require_object(row, "a row")
     response = row.get("response")
     body = response.get("body") if isinstance(response, Mapping) and "body" in response else response or row
     error = row.get("error") or (body.get("error") if isinstance(body, Mapping) else None)

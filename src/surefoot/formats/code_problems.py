@@ -199,13 +199,11 @@ def _longest(text: str, kind: type[ast.expr] | None) -> str | None:
             continue
         try:
             tree = ast.parse(text[:end], mode="eval").body
-            if kind is None:
-                ast.literal_eval(tree)
-            elif not isinstance(tree, kind) or not all(map(_is_plain, getattr(tree, "args", ()))):
-                continue
-        except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
+        except (SyntaxError, ValueError, MemoryError, RecursionError):
             continue
-        return text[:end]
+        values = [tree] if kind is None else getattr(tree, "args", [])
+        if (kind is None or isinstance(tree, kind)) and all(map(_is_plain, values)):
+            return text[:end]
     return None
 
 

@@ -93,8 +93,7 @@ class ImportContext:
         """Messages in any supported shape; unknown fields are left out."""
         messages = []
         for row in rows:
-            if not isinstance(row, Mapping):
-                raise RecordError(f"a message is an object, not {row!r:.40}")
+            row = require_object(row, "a message")
             messages += [record_message(message, self.keep) for message in messages_of(row)]
         return tuple(messages)
 
@@ -103,6 +102,15 @@ class ImportContext:
         messages = self.messages(rows)
         check_assistant(messages)
         return messages
+
+
+def require_object(row: Any, what: str) -> Mapping[str, Any]:
+    """``row``. Raises ``RecordError`` unless it is a JSON object."""
+    if isinstance(row, ValueError):
+        raise RecordError(f"not JSON ({row})")
+    if not isinstance(row, Mapping):
+        raise RecordError(f"{what} is an object, not {row!r:.40}")
+    return row
 
 
 def record_message(row: Mapping[str, Any], store: StoreAttachment | None = None) -> Message:

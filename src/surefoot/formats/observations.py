@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from surefoot.errors import RecordError
-from surefoot.formats.imports import ImportContext, ImportedTrace
+from surefoot.formats.imports import ImportContext, ImportedTrace, require_object
 from surefoot.formats.otel_spans import Span, parsed_json, read_spans, timestamp
 
 _OBSERVATIONS: Final = {
@@ -53,16 +52,8 @@ def _parts(row: Any, names: Sequence[str]) -> Iterator[Any]:
     yield from next((value for value in lists if isinstance(value, list)), ())
 
 
-def _checked(row: Any) -> Mapping[str, Any]:
-    if isinstance(row, ValueError):
-        raise RecordError(f"not JSON ({row})")
-    if not isinstance(row, Mapping):
-        raise RecordError(f"an observation or run is an object, not {row!r:.40}")
-    return row
-
-
 def _langfuse_spans(row: Any) -> Iterator[Span]:
-    row = _checked(row)
+    row = require_object(row, "an observation or run")
     if {"observations", "data"} & row.keys():
         for part in _parts(row, ("observations", "data")):
             yield from _langfuse_spans(part)
@@ -85,7 +76,7 @@ def _langfuse_spans(row: Any) -> Iterator[Span]:
 
 
 def _langsmith_spans(row: Any) -> Iterator[Span]:
-    row = _checked(row)
+    row = require_object(row, "an observation or run")
     prompt, answer = parsed_json(row.get("inputs")) or {}, parsed_json(row.get("outputs")) or {}
     extra = parsed_json(row.get("extra")) or {}
     parameters, metadata = extra.get("invocation_params") or {}, extra.get("metadata") or {}

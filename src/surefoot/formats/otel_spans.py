@@ -27,6 +27,7 @@ from surefoot.formats.imports import (
     TraceResults,
     check_assistant,
     record_tools,
+    require_object,
     task_of,
     with_reasoning_tokens,
 )
@@ -294,10 +295,7 @@ def _content_part(part: Mapping[str, Any]) -> dict[str, Any]:
 
 def _spans(row: Any) -> Iterator[Span]:
     """The spans of one row: of OTLP's envelope, or one span."""
-    if isinstance(row, ValueError):
-        raise RecordError(f"not JSON ({row})")
-    if not isinstance(row, Mapping):
-        raise RecordError(f"a span is an object, not {row!r:.40}")
+    row = require_object(row, "a span")
     for resource in row.get("resourceSpans") or row.get("resource_spans") or ():
         for scope in resource.get("scopeSpans") or resource.get("scope_spans") or ():
             yield from (_span(span) for span in scope.get("spans") or ())

@@ -25,6 +25,7 @@ from surefoot.formats.imports import (
     TraceResults,
     check_assistant,
     record_tools,
+    require_object,
     row_note,
     rows_with_results,
     task_of,
@@ -103,8 +104,7 @@ class _Columns:
 
     def traces(self, number: int, row: Any) -> Iterator[ImportedTrace]:
         """The traces of one row. Raises ``RecordError`` for a row without any."""
-        if not isinstance(row, Mapping):
-            raise RecordError(f"a row is an object with named fields, not {row!r:.40}")
+        row = require_object(row, "a row")
         filled = {name for name, value in row.items() if value is not None}
         if self._columns is None or not filled <= self._filled:
             self._columns = self._guess(row)
