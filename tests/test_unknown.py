@@ -108,7 +108,7 @@ def test_an_unscored_candidate_is_never_better_than_a_failed_one(name, candidate
     ]
     at = data.draw(st.integers(0, len(candidates) - 1))
     unscored = [replace(c, score=None) if k == at else c for k, c in enumerate(candidates)]
-    if name != "knockout" and SELECTORS[name].select(unscored) == at and any(c.score for c in unscored):
+    if SELECTORS[name].select(unscored) == at and any(c.score for c in unscored):
         failed = [replace(c, score=0.0) if k == at else c for k, c in enumerate(candidates)]
         assert failed[SELECTORS[name].select(failed)].answer == candidates[at].answer
     if name in ("best_of_n", "weighted_vote"):

@@ -94,7 +94,6 @@ def test_every_rule_reads_every_scorer_alike(files: Path, tmp_path: Path):
         "confidence_vote_10",
         "confidence_vote_90",
         "agreement",
-        "knockout",
     ]
     good(*words, *(f"--rule={rule}" for rule in rules))
     data = json.loads((tmp_path / "best-of-n.json").read_text())
@@ -103,7 +102,7 @@ def test_every_rule_reads_every_scorer_alike(files: Path, tmp_path: Path):
         read = [[c["aggregation"], c["accuracy"]] for c in data["curves"] if c["rule"] == rule]
         assert len(read) == 2 * 5
         assert read[:5] == read[5:], "the same scores under two names"
-    for rule in ("confidence_vote_10", "knockout"):
+    for rule in ("confidence_vote_10", "agreement"):
         picked = good(
             *("select", files / "traces.jsonl", "--scores", files / "scores.jsonl"),
             *("--rule", rule, "--equality", "exact"),

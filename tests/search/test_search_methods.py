@@ -170,7 +170,7 @@ def test_registry_has_searches_that_work_as_they_are():
 
 @pytest.mark.parametrize("kind", [kind for name, kind in SEARCHES.items() if name != "optimal"])
 def test_unknown_rules_are_refused(kind):
-    with pytest.raises(ValueError, match=r"'majority', 'best_of_n', .*, 'knockout' or 'first'"):
+    with pytest.raises(ValueError, match=r"'majority', 'best_of_n', .*, 'agreement' or 'first'"):
         kind(rule="best")
 
 

@@ -11,7 +11,6 @@ from surefoot.search import (
     SELECTORS,
     BestOfN,
     ConfidenceVote,
-    Knockout,
     Majority,
     WeightedVote,
     knockout,
@@ -167,23 +166,6 @@ def test_where_both_are_correct_a_fair_coin_decides(answers, chance):
     """The one b has to win as many matches as there are candidates with a, one a round."""
     wins = [answers[played(answers, [True] * len(answers), seed)[0][0]] == "a" for seed in range(2000)]
     assert np.mean(wins) == pytest.approx(chance, abs=4 * math.sqrt(chance * (1 - chance) / 2000))
-
-
-def test_coins_of_a_knockout_by_scores_follow_from_the_candidates():
-    candidates = [pool(("a", 0.6), ("b", 0.6 + number / 1e4)) for number in range(2000)]
-    first = [Knockout().select(of_two) for of_two in candidates]
-    assert first == [Knockout().select(of_two) for of_two in candidates]
-    assert np.mean(first) == pytest.approx(0.5, abs=4 * 0.5 / math.sqrt(2000))
-
-
-def test_a_knockout_by_scores_judges_by_its_threshold():
-    assert Knockout().select(pool(("a", 0.4), ("b", 0.7), ("c", 0.3))) == 1
-    # one answer is left: its best-scored candidate
-    assert Knockout().select(pool(("a", 0.6), ("a", 0.8), ("b", 0.2), ("b", 0.1))) == 1
-    # all are out: the best-scored of all
-    assert Knockout().select(pool(("a", 0.1), ("b", 0.3))) == 1
-    assert Knockout(threshold=0.2).select(pool(("a", 0.1), ("b", 0.3), (None, 0.9), ("c", None))) == 1
-    assert Knockout().select(pool((None, 0.1), (None, 0.9))) == 1
 
 
 @pytest.mark.parametrize("name", sorted(SELECTORS))

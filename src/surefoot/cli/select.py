@@ -43,7 +43,7 @@ class Select(Command):
     rule: SelectorName = "best_of_n"
     """The best-scored trace; one with the most frequent answer; one with the answer whose scores add up to
     most, among all, the best-scored 10 % or 90 % of the traces; with the highest mean score times root of its
-    votes (agreement); the winner of a knockout."""
+    votes (agreement)."""
     among: Annotated[str | None, o.INPUT] = None
     """File of step scores that come first: of a problem's traces those with the highest lowest score there,
     or the best verdicts, take part. For example visible tests, by `surefoot execute --scores`."""

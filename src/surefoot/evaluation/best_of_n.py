@@ -49,7 +49,6 @@ RULE_NAMES: Mapping[ScoreRule, str] = {
     "confidence_vote_10": "confidence vote 10 %",
     "confidence_vote_90": "confidence vote 90 %",
     "agreement": "agreement",
-    "knockout": "knockout",
 }
 
 
@@ -272,7 +271,7 @@ def _left_out(source: Iterable[StepScores], rules: Sequence[ScoreRule]) -> tuple
         )
     if negative:
         reason = "scores below 0: map them to probabilities first"
-        # a negative vote counts against its answer, and a knockout's threshold is a probability
+        # a negative vote counts against its answer
         reasons["product"] = reason
         reasons |= dict.fromkeys((rule for rule in rules if rule != "best_of_n"), reason)
     return traces, reasons

@@ -139,6 +139,14 @@ class Rule(FrozenModel):
         raise NotImplementedError
 
 
+def with_rewards(groups: Sequence[Sequence[ScoredRollout]], rule: CreditRule) -> list[list[ScoredRollout]]:
+    """The rollouts of every group (the samples of one problem), with the rewards that ``rule`` gives them."""
+    return [
+        [replace(rollout, rewards=streams) for rollout, streams in zip(group, rewards, strict=True)]
+        for group, rewards in zip(groups, rule.credit(groups), strict=True)
+    ]
+
+
 def unknown_as_failed(group: Sequence[ScoredRollout], *, scores: bool = True) -> list[ScoredRollout]:
     """The group with unknown outcomes counted as wrong if another outcome is known; with ``scores``, also
     with unscored steps counted as the group's worst step if another step is scored.

@@ -33,7 +33,6 @@ from .saved_tree import save_tree as save_tree
 from .selection import SELECTORS as SELECTORS
 from .selection import BestOfN as BestOfN
 from .selection import ConfidenceVote as ConfidenceVote
-from .selection import Knockout as Knockout
 from .selection import Majority as Majority
 from .selection import WeightedVote as WeightedVote
 from .selection import knockout as knockout

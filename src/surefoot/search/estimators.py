@@ -1,8 +1,7 @@
 """How well a selection rule does with k samples, estimated from a pool of n >= k samples per problem.
 
 The first k samples alone would give a noisy answer and waste the other n - k. The estimators here average
-over all subsets of k (closed form), or over a random set of subsets where no closed form exists (votes), or
-of orders where the rule depends on them (knockout).
+over all subsets of k (closed form), or over a random set of subsets where no closed form exists (votes).
 
 Ties. All estimators give the expected value of the stable rule of ``surefoot.search.selection`` when the k
 samples come in random order. For best-of-n this is a uniformly random choice among the best-scored samples;
@@ -15,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, cast
@@ -28,11 +27,9 @@ from surefoot.search.selection import (
     SELECTORS,
     TIE_TOLERANCE,
     ConfidenceVote,
-    Knockout,
     SelectorName,
     WeightedVote,
     confidence_threshold,
-    passing,
     preference,
 )
 
@@ -163,8 +160,6 @@ def pool_curve(pool: Pool, method: Method, sizes: Sequence[int], random: RandomO
     if method not in SELECTORS:
         raise ValueError(f"unknown method {method!r}; use pass, {', '.join(SELECTORS)}")
     selector = SELECTORS[method]
-    if isinstance(selector, Knockout):
-        return [_mean_over_orders(selector, pool.answers, values, right, k, random, gate) for k in sizes]
     ballot = _Ballot.of(pool.answers, right, None if method == "majority" else values, gate)
     if isinstance(selector, ConfidenceVote):
         ballot = replace(ballot, keep=selector.keep)
@@ -305,35 +300,6 @@ def _mean_over_subsets(ballot: _Ballot, k: int, random: RandomOrders) -> float:
     else:
         subsets = random.orders[:, :k]
     return float(ballot.expected(subsets).mean())
-
-
-def _mean_over_orders(
-    selector: Knockout,
-    answers: Sequence[str | None],
-    values: FloatArray,
-    right: FloatArray,
-    k: int,
-    random: RandomOrders,
-    gate: FloatArray | None,
-) -> float:
-    """As :func:`_mean_over_subsets`, for a rule whose choice depends on the order of the samples."""
-    n = random.n
-    if k == 1:
-        return float(right.mean())
-    candidates = [
-        Candidate(answer=answer, score=None if math.isnan(value) else value)
-        for answer, value in zip(answers, values.tolist(), strict=True)
-    ]
-    orders: Iterable[Sequence[int]] = (
-        itertools.permutations(range(n), k)
-        if math.perm(n, k) <= max(n, random.draws)
-        else random.orders[:, :k].tolist()
-    )
-    select = selector.among(candidates)
-    if gate is not None:
-        orders = ([order[at] for at in passing(gate[list(order)].tolist())] for order in orders)
-    hits = [right[select(order)] for order in orders]
-    return float(np.mean(hits))
 
 
 def _chance_of_being_best(n: int, k: int) -> FloatArray:

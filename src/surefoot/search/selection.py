@@ -20,11 +20,8 @@ from numpy.typing import NDArray
 
 from surefoot.errors import ScoreError
 from surefoot.protocols import Candidate, Selector
-from surefoot.records import as_json, id_of_json
 
-ScoreRule = Literal[
-    "best_of_n", "weighted_vote", "confidence_vote_10", "confidence_vote_90", "agreement", "knockout"
-]
+ScoreRule = Literal["best_of_n", "weighted_vote", "confidence_vote_10", "confidence_vote_90", "agreement"]
 """Selectors that read scores, of whatever scorer."""
 
 COMMON_RULES: tuple[ScoreRule, ...] = ("best_of_n", "weighted_vote")
@@ -198,49 +195,6 @@ def knockout(answers: Sequence[Hashable], judge: PairJudge, rng: np.random.Gener
     return pool
 
 
-@dataclass(frozen=True)
-class Knockout(_Selector):
-    """A knockout tournament (:func:`knockout`); of the candidates left, the best-scored.
-
-    A score is of one candidate alone, so it judges both of a match: correct from ``threshold`` on. (If the
-    higher score won, this would be ``BestOfN``.) That makes it a vote among the candidates judged correct
-    whose result is partly chance. For a judge that reads both solutions call :func:`knockout`. Candidates
-    without an answer or a score do not take part. If all are out, ``BestOfN`` chooses among them all. The
-    coins follow from the candidates, so that equal candidates give equal choices.
-    """
-
-    threshold: float = 0.5
-
-    def _choose(self, candidates: Sequence[Candidate]) -> int:
-        return self.among(candidates)(range(len(candidates)))
-
-    def among(self, candidates: Sequence[Candidate]) -> Callable[[Sequence[int]], int]:
-        """Index chosen of any ``candidates`` in any order, given by their indices.
-
-        For many subsets of one pool: what depends on a candidate alone is computed once.
-        """
-        votes = [_votes_by_score(candidate) for candidate in candidates]
-        right = [_value(candidate) >= self.threshold for candidate in candidates]
-        answers = [candidate.answer for candidate in candidates]
-        texts = [as_json((c.answer, c.score)).encode("utf-8", "surrogatepass") for c in candidates]
-
-        def select(order: Sequence[int]) -> int:
-            players = [at for at in order if votes[at]]
-            if not players:
-                return order[WeightedVote().select([candidates[at] for at in order])]
-            judged = [right[at] for at in players]
-            winner = knockout(
-                [answers[at] for at in players],
-                lambda first, second: (judged[first], judged[second]),
-                np.random.default_rng(
-                    int(id_of_json(b"[%s]" % b",".join([texts[at] for at in players])), 16)
-                ),
-            )
-            return _best(candidates, [players[at] for at in winner] or order)
-
-        return select
-
-
 SELECTORS: Mapping[str, Selector] = MappingProxyType(
     {
         "majority": Majority(),
@@ -249,7 +203,6 @@ SELECTORS: Mapping[str, Selector] = MappingProxyType(
         "confidence_vote_10": ConfidenceVote(keep=0.1),
         "confidence_vote_90": ConfidenceVote(keep=0.9),
         "agreement": WeightedVote(power=0.5),
-        "knockout": Knockout(),
     }
 )
 """Selectors by the name that the command line and the reports use."""

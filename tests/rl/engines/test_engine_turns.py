@@ -11,10 +11,10 @@ import pytest
 from surefoot.errors import ScoreError
 from surefoot.rl.advantage import Group, Reinforce
 from surefoot.rl.credit import AnchorState, TurnDifference
-from surefoot.rl.engines.prime_rl import set_turn_rewards
 from surefoot.rl.engines.turns import (
     at_turn_ends,
     episode,
+    set_turn_rewards,
     skyrl_turn_rewards,
     turn_advantages,
     verl_turn_rewards,

@@ -35,7 +35,7 @@ def _numbers(value: Any) -> Any:
 class EvaluateBestOfN(ScoringCommand):
     """Choose among N samples: selectors, pass@N and majority against N and against tokens.
 
-    Best-of-N, votes and knockout (`--rule`) by min, product, last, mean and sum, for any number of
+    Best-of-N and votes (`--rule`) by min, product, last, mean and sum, for any number of
     scorers on the same samples, with 95 % intervals over problems and differences from majority paired by
     problem.
 

@@ -21,7 +21,7 @@ from surefoot.protocols import ProblemTrace, Segmenter, StepScorer
 from surefoot.records import Problem, Trace
 from surefoot.rl.advantage import token_returns, total_return
 from surefoot.rl.channels import canaries, graded, require_no_leak
-from surefoot.rl.credit import CreditRule, FloatArray, ScoredRollout
+from surefoot.rl.credit import CreditRule, FloatArray, ScoredRollout, with_rewards
 from surefoot.rl.rollouts import score_steps, step_ends, token_starts
 from surefoot.segment import channels_of, segment_trace
 
@@ -114,13 +114,6 @@ class StepRewards:
             for tokens, part, outcome, of_steps in zip(lengths, read, outcomes, scores, strict=True)
         ]
 
-    def add_rewards(self, groups: Sequence[Sequence[ScoredRollout]]) -> list[list[ScoredRollout]]:
-        """The responses of every group (the samples of one problem), with their rewards."""
-        return [
-            [replace(rollout, rewards=streams) for rollout, streams in zip(group, rewards, strict=True)]
-            for group, rewards in zip(groups, self.credit.credit(groups), strict=True)
-        ]
-
     def reward(self, responses: Sequence[EngineSample]) -> list[ScoredRollout]:
         """The responses with their rewards, for engines that subtract a baseline themselves.
 
@@ -131,7 +124,7 @@ class StepRewards:
         groups = [
             [next(scored) for _ in group] for _, group in groupby(responses, key=lambda one: one.problem.id)
         ]
-        rewarded = [rollout for group in self.add_rewards(groups) for rollout in group]
+        rewarded = [rollout for group in with_rewards(groups, self.credit) for rollout in group]
         if any(stream.centred for item in rewarded for stream in item.rewards):
             raise TrainingError(
                 "this credit rule gives advantages of single steps, not rewards: pass them on per token "

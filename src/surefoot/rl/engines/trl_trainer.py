@@ -13,7 +13,7 @@ from trl import GRPOTrainer
 
 from surefoot.errors import TrainingError
 from surefoot.rl.advantage import Estimator, total_return
-from surefoot.rl.credit import FloatArray
+from surefoot.rl.credit import FloatArray, with_rewards
 from surefoot.rl.engines.rewards import EngineSample, StepRewards, problems_of
 
 
@@ -76,7 +76,7 @@ class StepGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         gathered = gather_object(scored)  # a group may be spread over several processes
         size = self.num_generations if self.model.training else self.num_generations_eval
         groups = [gathered[at : at + size] for at in range(0, len(gathered), size)]
-        rewarded = self._rewards.add_rewards(groups)
+        rewarded = with_rewards(groups, self._rewards.credit)
         self._all_token_advantages = [
             array for group in self._advantage.advantages(rewarded) for array in group
         ]
