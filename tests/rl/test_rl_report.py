@@ -11,7 +11,7 @@ from rl_logs import evaluation_row, update_row
 from surefoot.evaluation.frame import Origin
 from surefoot.records import Problem, Step, Trace
 from surefoot.rl.log import Guards, RLLog, SampleRow, UpdateRow, stop_reason, watch
-from surefoot.rl.report import difference, findings, first_screen, truth_figure, write_report
+from surefoot.rl.report import findings, first_screen, truth_figure, write_report
 from surefoot.stats import Interval
 
 EVIL = "<script>alert('x')</script>\n"
@@ -134,7 +134,7 @@ def test_the_first_screen_says_that_a_gamed_policy_got_worse():
 def test_a_difference_of_two_intervals_has_the_width_of_both():
     first = Interval(value=0.7, low=0.67, high=0.74)
     second = Interval(value=0.5, low=0.46, high=0.53)
-    gap = difference(first, second)
+    gap = first.less(second)
     assert (gap.value, gap.low, gap.high) == pytest.approx((0.2, 0.2 - 0.0424264, 0.2 + 0.0565685))
 
 

@@ -21,6 +21,7 @@ from surefoot.labels import LabelRule
 from surefoot.records import Problem, StepLabel, StepScores, Trace
 from surefoot.search.trust import HeldOutChoice, HeldOutScores, HeldOutStep, trust_of
 from surefoot.stats.bootstrap import bootstrap_mean
+from surefoot.stats.intervals import Interval
 from surefoot.stats.rater_agreement import agreement
 from surefoot.stats.roc import auc_by_problem
 
@@ -201,7 +202,7 @@ def held_out_lead(files: Sequence[Path]) -> Figure:
 def rl_change(files: Sequence[Path], of: str = "gain") -> Figure:
     """Held-out accuracy at the end less the start (``gain``), or the best less the end (``fall``).
 
-    From ``curves.jsonl``; the interval treats evaluations as independent (Newcombe 1998, method 10).
+    From ``curves.jsonl``; the interval treats evaluations as independent.
     """
     rows = [row for row in rows_of(files[0]) if row["kind"] == "evaluation"]
     if len(rows) < 2:
@@ -209,11 +210,11 @@ def rl_change(files: Sequence[Path], of: str = "gain") -> Figure:
     ends = rows[-1], rows[0]
     if of == "fall":
         ends = max(rows, key=lambda row: float(row["accuracy_value"])), rows[-1]
-    (x, x_low, x_high), (y, y_low, y_high) = (
-        [float(row[f"accuracy_{part}"]) for part in ("value", "low", "high")] for row in ends
+    end, start = (
+        Interval(**{part: row[f"accuracy_{part}"] for part in ("value", "low", "high")}) for row in ends
     )
-    low, high = x - y - math.hypot(x - x_low, y_high - y), x - y + math.hypot(x_high - x, y - y_low)
-    return Figure(value=x - y, low=low, high=high, units=int(rows[-1]["problems"]))
+    change = end.less(start)
+    return Figure(value=change.value, low=change.low, high=change.high, units=int(rows[-1]["problems"]))
 
 
 def reported(files: Sequence[Path], at: str = "") -> Figure:

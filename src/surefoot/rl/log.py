@@ -410,39 +410,25 @@ def _of_evaluations(evaluations: Sequence[EvaluationRow], guards: Guards) -> Ite
     """``overoptimization`` and ``gold``: each evaluation against the best one before it."""
     if guards.fall is None or not evaluations:
         return
-    names: tuple[Literal["overoptimization", "gold"], ...] = ("overoptimization", "gold")
-    readings: dict[str, list[tuple[bool, Alarm]]] = {name: [] for name in names}
-    for best, row, threshold in _compared(evaluations, guards.fall):
-        fall = best.accuracy.value - row.accuracy.value
-        rose = row.proxy is not None and best.proxy is not None and row.proxy.value > best.proxy.value
-        for name, applies in zip(names, (rose, not rose), strict=True):
-            alarm = Alarm(
-                name=name,
-                update=row.update,
-                raised=row.update,
-                measured=fall,
-                threshold=threshold,
-                message=_fallen(best, row),
-            )
-            readings[name].append((applies and fall >= threshold, alarm))
-    for name in names:
-        yield from _episodes(readings[name], guards.evaluation_patience)
-
-
-def _compared(
-    evaluations: Sequence[EvaluationRow], fall: float
-) -> Iterator[tuple[EvaluationRow, EvaluationRow, float]]:
-    """The best evaluation before each, it, and the difference from which on it has fallen."""
-    best = evaluations[0]
+    best, readings = evaluations[0], []
     for row in evaluations[1:]:
-        yield best, row, max(fall, _chance(best, row))
+        # what chance explains: the facing half-widths, added like independent errors
+        chance = math.hypot(best.accuracy.value - best.accuracy.low, row.accuracy.high - row.accuracy.value)
+        rose = row.proxy is not None and best.proxy is not None and row.proxy.value > best.proxy.value
+        alarm = Alarm(
+            name="overoptimization" if rose else "gold",
+            update=row.update,
+            raised=row.update,
+            measured=best.accuracy.value - row.accuracy.value,
+            threshold=max(guards.fall, chance),
+            message=_fallen(best, row),
+        )
+        readings.append((alarm.measured >= alarm.threshold, alarm))
         if row.accuracy.value > best.accuracy.value:
             best = row
-
-
-def _chance(best: EvaluationRow, row: EvaluationRow) -> float:
-    """Drop that chance explains: the facing half-widths, added like independent errors."""
-    return math.hypot(best.accuracy.value - best.accuracy.low, row.accuracy.high - row.accuracy.value)
+    for name in ("overoptimization", "gold"):
+        of_name = [(fell and alarm.name == name, alarm) for fell, alarm in readings]
+        yield from _episodes(of_name, guards.evaluation_patience)
 
 
 def _fallen(best: EvaluationRow, row: EvaluationRow) -> str:

@@ -30,13 +30,12 @@ def write_report(
     *,
     samples: Path | None = None,
     settings: Mapping[str, object] | None = None,
-    each: int = 4,
     origin: Origin | None = None,
     audit: Section | None = None,
 ) -> None:
     """One page: first screen, findings, alarms, proxy and gold, rollouts, numbers, and rollouts to read.
 
-    ``samples`` is the folder of stored rollouts: at most ``each`` of its first, middle and last round are
+    ``samples`` is the folder of stored rollouts: at most four of its first, middle and last round are
     shown. ``settings`` are printed unchanged, and ``audit`` as a section. Raises
     ``RecordError`` for a broken file of samples.
     """
@@ -82,7 +81,7 @@ def write_report(
         report.table(
             ["what", "number"], list((counts | seconds).items()), "Counts; tokens include evaluations"
         )
-    for row in _stored_samples(samples, each) if samples else []:
+    for row in _stored_samples(samples) if samples else []:
         _sample(report, row)
     if settings:
         report.heading("Settings")
@@ -113,8 +112,8 @@ def first_screen(log: RLLog, origin: Origin) -> FirstScreen:
         }
         options: Any = {"smallest": SMALLEST_GAIN, "spec": "+.1p"}
         cards = [
-            card("selects", difference(end, start), gain, problems, claims=claims, **options),
-            card("trust", difference(best.accuracy, end), fall, problems, harm=True, **words, **options),
+            card("selects", end.less(start), gain, problems, claims=claims, **options),
+            card("trust", best.accuracy.less(end), fall, problems, harm=True, **words, **options),
         ]
     return FirstScreen(
         sentence=sentence("The policy", cards) if cards else "The policy was not evaluated twice.",
@@ -125,16 +124,6 @@ def first_screen(log: RLLog, origin: Origin) -> FirstScreen:
             "too wide rather than too narrow.",
         ],
         origin=origin,
-    )
-
-
-def difference(first: Interval, second: Interval) -> Interval:
-    """``first`` less ``second`` from their intervals, if they are independent (Newcombe 1998, method 10)."""
-    value = first.value - second.value
-    return Interval(
-        value=value,
-        low=value - math.hypot(first.value - first.low, second.high - second.value),
-        high=value + math.hypot(first.high - first.value, second.value - second.low),
     )
 
 
@@ -163,11 +152,11 @@ def findings(log: RLLog) -> list[str]:
     return sentences
 
 
-def _stored_samples(folder: Path, each: int) -> list[SampleRow]:
+def _stored_samples(folder: Path) -> list[SampleRow]:
     """Rollouts of the first, the middle and the last round that stored any."""
     files = sorted(folder.glob("*.jsonl"))
     chosen = sorted({0, len(files) // 2, len(files) - 1}) if files else []
-    return [row for at in chosen for row in islice(read_records(files[at], SampleRow), each)]
+    return [row for at in chosen for row in islice(read_records(files[at], SampleRow), 4)]
 
 
 def _sample(report: Report, row: SampleRow) -> None:

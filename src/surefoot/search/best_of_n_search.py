@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -75,12 +76,9 @@ def settled(answers: Sequence[str | None], values: Sequence[float], left: int, r
         for answer, value in scored:
             if answer is not None:
                 totals[answer] = totals.get(answer, 0.0) + value
-        if not totals:
-            return False
-        leader = max(totals, key=totals.__getitem__)
-        rival = max((total for answer, total in totals.items() if answer != leader), default=0.0)
+        best, rival, *_ = [*sorted(totals.values(), reverse=True), 0.0, 0.0]
         # clear of the tolerance within which a vote counts as tied
-        return totals[leader] > (rival + left) * (1 + _MARGIN)
+        return best > (rival + left) * (1 + _MARGIN)
     return False
 
 
@@ -88,15 +86,10 @@ _MARGIN = 1e-8
 
 
 def _majority_settled(answers: Sequence[str | None], left: int) -> bool:
-    votes: dict[str, int] = {}
-    for answer in answers:
-        if answer is not None:
-            votes[answer] = votes.get(answer, 0) + 1
+    votes = Counter(answer for answer in answers if answer is not None)
     if not votes:
         return False
-    leader = max(votes, key=votes.__getitem__)  # the first of equals
+    (leader, most), *others = votes.most_common()  # of equals the first seen comes first
     order = list(votes)
     earlier = order[: order.index(leader)]
-    return votes[leader] >= left and all(
-        votes[answer] + left < votes[leader] + (answer not in earlier) for answer in order if answer != leader
-    )
+    return most >= left and all(count + left < most + (answer not in earlier) for answer, count in others)

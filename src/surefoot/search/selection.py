@@ -9,7 +9,7 @@ alone.
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -62,14 +62,10 @@ class Majority(_Selector):
     """
 
     def _choose(self, candidates: Sequence[Candidate]) -> int:
-        votes: dict[str, int] = {}
-        for candidate in candidates:
-            if candidate.answer is not None:
-                votes[candidate.answer] = votes.get(candidate.answer, 0) + 1
+        votes = Counter(candidate.answer for candidate in candidates if candidate.answer is not None)
         if not votes:
             return 0
-        # max keeps the first of equals, and a dict keeps the order in which answers were seen
-        winner = max(votes, key=votes.__getitem__)
+        winner = votes.most_common(1)[0][0]  # the first of equals
         return next(i for i, candidate in enumerate(candidates) if candidate.answer == winner)
 
 

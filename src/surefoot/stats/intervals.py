@@ -45,6 +45,13 @@ class Interval:
         """Low and high."""
         return self.low, self.high
 
+    def less(self, other: Interval) -> Interval:
+        """The difference to ``other``, if the two are independent (Newcombe 1998, method 10)."""
+        value = self.value - other.value
+        low = value - math.hypot(self.value - self.low, other.high - other.value)
+        high = value + math.hypot(self.high - self.value, other.value - other.low)
+        return Interval(value=value, low=low, high=high)
+
     def includes(self, number: float) -> bool:
         """Whether ``number`` lies within the bounds."""
         return self.low <= number <= self.high

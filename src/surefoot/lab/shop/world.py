@@ -6,7 +6,7 @@ import copy
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from pydantic import JsonValue
@@ -131,7 +131,8 @@ class Shop:
             return _error(f"there is no order {order_id}")
         if action.name in _NEED_SESSION and self._state["session"] == "expired":
             return Observation(text=EXPIRED, error=True)
-        return self._tools()[action.name](**arguments)
+        result: Observation = getattr(self, f"_{action.name}")(**arguments)
+        return result
 
     def outcome(self) -> bool:
         """Whether all is done, nothing else is changed, and no text misinformed the customer."""
@@ -234,9 +235,6 @@ class Shop:
                 calls |= set() if self.looked(order_id) else {"get_order"}
                 calls |= {"check_receipt"} if kind == "refund" and not self.checked(order_id) else set()
         return parts
-
-    def _tools(self) -> Mapping[str, Callable[..., Observation]]:
-        return {name: getattr(self, f"_{name}") for name in _SIGNATURES}
 
     def _get_order(self, order_id: str) -> Observation:
         self._seen["looked"].add(order_id)
