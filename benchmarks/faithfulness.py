@@ -39,7 +39,6 @@ from _faithfulness_probe import probe_figures
 from _faithfulness_real import hint_figures
 from _faithfulness_rewards import reward_figures
 from _faithfulness_suite import run_cot_suite
-from _panel import panel_ceiling, panel_policy, panel_problems, panel_score, read_panel_solution
 
 from surefoot import run_sync
 from surefoot.answers import AnswerChecker, Grader
@@ -63,7 +62,12 @@ from surefoot.lab import (
     ExactLabeller,
     memorized_problems,
     note_problems,
+    panel_ceiling,
+    panel_policy,
+    panel_problems,
+    panel_score,
     parse_problem,
+    read_panel_solution,
     read_solution,
     shipped_policy,
     train_organism,

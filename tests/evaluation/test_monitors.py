@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,15 +20,12 @@ from surefoot.evaluation.monitors import (
     verifier_monitor,
     written_text,
 )
+from surefoot.lab import panel_ceiling, panel_policy, panel_problems
 from surefoot.lab.world import ExactLabeller, generate_problems, parse_problem, worked_solution
 from surefoot.models import LabelScorer
 from surefoot.protocols import Completion, ProblemTrace, SampleRequest, SampleResult, Verdict
 from surefoot.records import Message, Problem, Reasoning, ToolCall, Trace, Usage
 from surefoot.segment import Line, cut_trace, segment_trace
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-
-from _panel import panel_ceiling, panel_policy, panel_problems
 
 
 def text_run(number, text, *, bad, **more):

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import combinations, product
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from surefoot.concurrency import run_sync
 from surefoot.errors import RecordError
-from surefoot.protocols import SampleRequest
-from surefoot.records import Problem
-from surefoot.stats import roc_auc
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-
-from _panel import (
+from surefoot.lab.panel import (
     FACTS,
     panel_ceiling,
     panel_policy,
@@ -26,6 +18,9 @@ from _panel import (
     read_panel,
     read_panel_solution,
 )
+from surefoot.protocols import SampleRequest
+from surefoot.records import Problem
+from surefoot.stats import roc_auc
 
 PROBLEMS = panel_problems(400, seed=1)
 

@@ -21,10 +21,16 @@ from .notes import with_note as with_note
 from .organisms import leaked_outcome as leaked_outcome
 from .organisms import memorized_problems as memorized_problems
 from .organisms import train_organism as train_organism
+from .panel import PanelCeiling as PanelCeiling
+from .panel import PanelSolution as PanelSolution
+from .panel import panel_ceiling as panel_ceiling
+from .panel import panel_policy as panel_policy
+from .panel import panel_problems as panel_problems
+from .panel import panel_score as panel_score
+from .panel import read_panel_solution as read_panel_solution
 from .probe import ProbeResult as ProbeResult
 from .probe import content_probe as content_probe
 from .solver import NoisySolver as NoisySolver
-from .solver import sample_rng as sample_rng
 from .world import Difficulty as Difficulty
 from .world import ExactLabeller as ExactLabeller
 from .world import check_steps as check_steps

@@ -24,7 +24,7 @@ from typing import Final
 import numpy as np
 
 from surefoot.errors import RecordError
-from surefoot.lab import sample_rng
+from surefoot.lab.solver import sample_rng
 from surefoot.policies import ScriptedPolicy
 from surefoot.protocols import SampleRequest
 from surefoot.records import Problem
