@@ -170,6 +170,13 @@ def _put(engine: Engine, table: Table, rows: Sequence[dict[str, Any]]) -> None:
     names = [name for name in rows[0] if name in table.c]
     if table.name == "assignments":
         names.remove("id")
+    if engine.dialect.name == "postgresql" and table.name == "trace_search":
+        words = text(
+            "INSERT INTO trace_search VALUES (:project_id, :trace_id, to_tsvector('simple', :words))"
+        )
+        with engine.begin() as connection:
+            connection.execute(words, rows)
+        return
     if engine.dialect.name == "postgresql":
         raw = engine.raw_connection()
         columns = ", ".join(f'"{name}"' for name in names)

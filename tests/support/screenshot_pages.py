@@ -58,8 +58,15 @@ def _labelled(room: Room) -> Views:
     lease(db, room.project, agent, room.ids["admin"])
     run_page = f"{base}/items/{agent}"
     admin = room.browser("admin")
+    disputed = db.items.get(room.project, 1).trace_id
     admin.send(run_page, f"{run_page}/label", value="1")
-    admin.send(f"{base}/queue", policy="convincing-wrong", random_share="0.1", control_share="0.1")
+    admin.send(
+        f"{base}/settings",
+        f"{base}/queue",
+        policy="convincing-wrong",
+        random_share="0.1",
+        control_share="0.1",
+    )
     return {
         "projects": ("admin", "/projects"),
         "project": ("admin", base),
@@ -68,9 +75,8 @@ def _labelled(room: Room) -> Views:
         "label": ("ann", f"{base}/label"),
         "agreement": ("admin", f"{base}/agreement"),
         "disagreements": ("admin", f"{base}/adjudicate"),
-        "adjudicate": ("admin", f"{base}/adjudicate/1"),
-        "flags": ("admin", f"{base}/flags?state=all"),
-        "queue": ("admin", f"{base}/queue"),
+        "adjudicate": ("admin", f"{base}/run?id={disputed}&disagreement=1"),
+        "flags": ("admin", f"{base}/flags?all=1"),
         "settings": ("admin", f"{base}/settings"),
         "files": ("admin", f"{base}/files"),
         "people": ("admin", "/people"),

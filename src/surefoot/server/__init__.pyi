@@ -44,8 +44,8 @@ from .store.labelling import Comment as Comment
 from .store.labelling import Disagreement as Disagreement
 from .store.labelling import Item as Item
 from .store.labelling import KnownAnswer as KnownAnswer
+from .store.labelling import KnownLabel as KnownLabel
 from .store.labelling import LabelInput as LabelInput
-from .store.labelling import MatrixCell as MatrixCell
 from .store.labelling import NewItem as NewItem
 from .store.labelling import Progress as Progress
 from .store.labelling import StoredLabel as StoredLabel

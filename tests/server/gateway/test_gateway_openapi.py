@@ -56,7 +56,6 @@ FORMS = {
     f"{PROJECT}/members": "name role inactive",
     f"{PROJECT}/queue": "version policy scorer random_share control_share",
     f"{PROJECT}/files": "make",
-    f"{PROJECT}/adjudicate/{{item_id}}": "step value note after",
     f"{PROJECT}/flags/{{comment_id}}": "state kind",
     f"{ITEM}/label": "step value milliseconds comment key after",
     f"{ITEM}/undo": "key",

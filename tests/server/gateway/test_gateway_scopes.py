@@ -55,8 +55,6 @@ ROUTES = {
     },
     "admin": {
         f"GET {PROJECT}/adjudicate",
-        f"GET {PROJECT}/adjudicate/{{item_id:number}}",
-        f"POST {PROJECT}/adjudicate/{{item_id:number}}",
         f"GET {PROJECT}/flags",
         f"POST {PROJECT}/flags/{{comment_id:number}}",
         f"GET {PROJECT}/settings",
@@ -65,7 +63,6 @@ ROUTES = {
         f"POST {PROJECT}/sample",
         f"POST {PROJECT}/runs",
         f"POST {PROJECT}/run",
-        f"GET {PROJECT}/queue",
         f"POST {PROJECT}/queue",
         f"POST {PROJECT}/files",
         "POST /requests/import",

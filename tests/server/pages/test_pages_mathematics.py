@@ -86,7 +86,7 @@ def test_any_text_gives_only_known_tags_and_keeps_its_source(text: str) -> None:
     found = Tags(str(mathematics(text)))
     allowed = {"span", "code"}
     assert all(name in allowed or name.startswith("m") for name in found.names)
-    assert "".join(without_mathematics(text).split()) == "".join(text.split())
+    assert without_mathematics(text) == text
 
 
 @pytest.mark.parametrize(
@@ -117,21 +117,6 @@ def test_long_texts_take_little_time() -> None:
     ):
         mathematics(text)
     assert time.process_time() - began < 5
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("a \\[x\\] b", "a\\[x\\]b"),
-        ("a\n$$x$$\n\nb", "a$$x$$\nb"),
-        ("a $x$ b", "a $x$ b"),
-        ("$$x$$$$y$$", "$$x$$$$y$$"),
-        ("a \\[\\bad{\\] b", "a \\[\\bad{\\] b"),
-        ("$$x$$ \n $$y$$", "$$x$$$$y$$"),
-    ],
-)
-def test_a_display_formula_breaks_its_line_once(text: str, shown: str) -> None:
-    assert without_mathematics(text) == shown
 
 
 def test_a_page_has_a_budget_and_shows_the_rest_as_source() -> None:

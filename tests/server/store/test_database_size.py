@@ -109,21 +109,22 @@ def test_stored_ratings_follow_labels_and_undos(db: Database) -> None:
                 f"k{turn}",
             )
         finished[person] = not finished[person]
-        cells = {(cell.annotator, cell.step): cell.value for cell in db.reviews.cells(lab.id)}
+        finishers = {lab.people[number].user_id for number in range(2) if finished[number]}
+        labels = db.export.stored(lab.id)
+        counting = by_brute_force(labels)
+        by_step: dict[int, list[float | None]] = {}
+        for label in labels:
+            if label.id in counting and label.user_id in finishers:
+                by_step.setdefault(label.record.step, []).append(label.record.value)
         ratings = db.reviews.ratings(lab.id, most=9)
-        stored = {
-            (rater, step): None if value != value else value
-            for rater, row in zip(ratings.raters, ratings.matrix, strict=True)
-            for step, value in zip(ratings.steps.tolist(), row.tolist(), strict=True)
-        }
-        assert {place: value for place, value in stored.items() if value is not None} == {
-            place: value for place, value in cells.items() if value is not None
-        }
-        by_step = [{value for (_, at), value in cells.items() if at == step} for step in range(3)]
+        stored = [[value for value in unit if value == value] for unit in ratings.matrix.T.tolist()]
+        assert list(map(sorted, stored)) == [
+            sorted(value for value in values if value is not None) for _, values in sorted(by_step.items())
+        ]
         disputed = [dispute.step for dispute in db.reviews.disagreements(lab.id)]
-        assert disputed == [step for step, values in enumerate(by_step) if len(values) > 1]
+        assert disputed == [step for step, values in sorted(by_step.items()) if len(set(values)) > 1]
         merged = db.reviews.ratings(lab.id, most=0)
-        assert merged.times.sum() == len(ratings.steps)
+        assert merged.times.sum() == len(ratings.times)
         if finished == [True, True]:
             both = agreement(ratings.matrix), agreement(merged.matrix, times=merged.times)
             assert repr(both[0]) == repr(both[1])
@@ -213,7 +214,7 @@ class Client:
         assert answer.status_code in (200, 303), answer.text
 
 
-PAGES = ("agreement", "adjudicate", "runs", "runs?scorer=prm&high=0.5", "queue", "")
+PAGES = ("agreement", "adjudicate", "runs", "runs?scorer=prm&high=0.5", "settings", "")
 
 
 def test_pages_send_as_many_statements_for_more_labels(db: Database) -> None:

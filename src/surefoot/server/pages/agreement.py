@@ -1,4 +1,4 @@
-"""Agreement: raw, Cohen, Krippendorff and Gwet, per project, annotator and position; quality control."""
+"""Agreement: raw, Cohen, Krippendorff and Gwet, per project and annotator; quality control."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from surefoot.server.pages.access import ReaderPlace
 from surefoot.server.pages.render import show, twin
-from surefoot.server.store.labelling import MatrixCell
+from surefoot.server.store.labelling import KnownLabel
 from surefoot.server.store.reviews import Ratings
 from surefoot.stats.bootstrap import Resample, bootstrap_statistic
 from surefoot.stats.intervals import Interval, wilson_interval
@@ -38,15 +38,13 @@ def agreement_page(request: Request, place: ReaderPlace) -> Response:
     """All figures of a project; not for annotators, who work blind to each other."""
     db = place.db
     data = {
-        **agreement_view(
-            db.reviews.ratings(place.id, most=_MANY_UNITS), db.reviews.cells(place.id, known=True)
-        ),
+        **agreement_view(db.reviews.ratings(place.id, most=_MANY_UNITS), db.reviews.known_labels(place.id)),
         "progress": db.assignments.progress(place.id),
     }
     return show(request, place, "agreement.html", data)
 
 
-def agreement_view(ratings: Ratings, known: Sequence[MatrixCell]) -> dict[str, Any]:
+def agreement_view(ratings: Ratings, known: Sequence[KnownLabel]) -> dict[str, Any]:
     """Figures of labels: of normal items among annotators, of ``known`` items against their answers.
 
     Intervals are 95 %: the bootstrap's over solutions, and Wilson's for shares of known answers.
@@ -54,13 +52,12 @@ def agreement_view(ratings: Ratings, known: Sequence[MatrixCell]) -> dict[str, A
     return {
         "overall": _overall(ratings),
         "annotators": _by_annotator(ratings),
-        "positions": _by_position(ratings),
         "quality": _quality(known),
     }
 
 
 def _overall(ratings: Ratings) -> dict[str, Any] | None:
-    if not len(ratings.steps):
+    if not len(ratings.times):
         return None
     figures = agreement(ratings.matrix, categories=_VALUES, times=ratings.times)
     intervals = {} if ratings.items is None else _intervals(ratings.matrix, ratings.items)
@@ -113,25 +110,11 @@ def _by_annotator(ratings: Ratings) -> list[dict[str, Any]]:
     return figures
 
 
-def _by_position(ratings: Ratings) -> list[dict[str, Any]]:
-    table = []
-    for step in np.unique(ratings.steps).tolist():
-        at_step = ratings.steps == step
-        matrix = ratings.matrix[:, at_step]
-        # leave out raters without ratings at this position
-        rated = matrix[~np.isnan(matrix).all(axis=1)]
-        figures = agreement(rated, categories=_VALUES, times=ratings.times[at_step])
-        if figures.units:
-            table.append({"step": step, **asdict(figures)})
-    return table
-
-
-def _quality(cells: Sequence[MatrixCell]) -> list[dict[str, Any]]:
+def _quality(labels: Sequence[KnownLabel]) -> list[dict[str, Any]]:
     """Share of known labels that each annotator labelled correctly."""
     correct: dict[tuple[str, str], list[bool]] = defaultdict(list)
-    for cell in cells:
-        if cell.known is not None:
-            correct[cell.annotator, cell.role].append(cell.value == cell.known)
+    for label in labels:
+        correct[label.annotator, label.role].append(label.value == label.known)
     table = []
     for (name, role), answers in sorted(correct.items()):
         share = wilson_interval(sum(answers), len(answers))

@@ -6,14 +6,12 @@ influence the label. The view of an item is built from ``AnnotatorItem`` alone: 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from surefoot.errors import ForbiddenError, NotFoundError, StoreError
-from surefoot.records import Trace
 from surefoot.server.pages.access import AnnotatorPlace, MemberPlace, Place, pages_of
 from surefoot.server.pages.forms import CheckedForm, Form, new_key
 from surefoot.server.pages.render import done, show, twin
@@ -23,7 +21,6 @@ from surefoot.server.store.labelling import (
     AnnotatorItem,
     CommentKind,
     LabelInput,
-    StoredLabel,
 )
 from surefoot.server.store.traces import title_of
 
@@ -58,10 +55,10 @@ def work_page(request: Request, place: MemberPlace) -> Response:
 
 def _work(request: Request, place: Place, why: str | None) -> Response:
     progress, protocol = place.db.assignments.progress(place.id, users=()), place.project.protocol
+    user_id = place.visitor.user_id
     data = {
         "why": why,
         "item": None,
-        "own_progress": _own_progress(place),
         "items": progress.items,
         "left": progress.needed - progress.done,
         "instructions": place.project.instructions,
@@ -69,7 +66,8 @@ def _work(request: Request, place: Place, why: str | None) -> Response:
         "until": protocol.until,
         "show_answer": protocol.show_answer,
     }
-    return show(request, place, "label.html", data)
+    own = user_id and place.db.assignments.progress_of_user(place.id, user_id)
+    return show(request, place, "label.html", data, extra={"own": own})
 
 
 @twin(router, "/projects/{project_id:number}/items/{item_id:number}")
@@ -81,8 +79,6 @@ def item_page(request: Request, place: AnnotatorPlace, item_id: int) -> Response
     data = {
         **view,
         "comments": db.comments.list(place.id, item_id=item_id, user_id=place.user_id),
-        "previous": _previous(place, item_id),
-        "own_progress": _own_progress(place),
     }
     extra = {
         "mode": "label",
@@ -163,26 +159,6 @@ def _total(item: AnnotatorItem, step: int, time: int | None) -> int | None:
     return sum(measured) if len(measured) == len(times) else None
 
 
-def _previous(place: Place, item_id: int) -> int | None:
-    """The item that the annotator finished before this one."""
-    assignments = place.db.assignments.of_user(place.project.id, place.user_id, limit=20)
-    finished = [
-        assignment
-        for assignment in assignments
-        if assignment.state == "done" and assignment.finished and assignment.item_id != item_id
-    ]
-    latest = max(finished, key=lambda one: (one.finished, one.id), default=None)
-    return None if latest is None else latest.item_id
-
-
-def _own_progress(place: Place) -> dict[str, Any] | None:
-    """The annotator's own progress; nothing about others."""
-    user_id = place.visitor.user_id
-    progress = None if user_id is None else place.db.assignments.progress_of_user(place.id, user_id)
-    fields = ("done", "skipped", "labels", "milliseconds")
-    return None if progress is None else {name: getattr(progress, name) for name in fields}
-
-
 def item_view(item: AnnotatorItem, protocol: Protocol) -> dict[str, Any]:
     """Data of the page."""
     labels = {label.record.step: label for label in item.labels}
@@ -204,7 +180,16 @@ def item_view(item: AnnotatorItem, protocol: Protocol) -> dict[str, Any]:
         "until": protocol.until,
         "current": current,
         "labelled": len(labels),
-        "blocks": list(_blocks(item.trace, visible, labels)),
+        "blocks": [
+            {
+                **block,
+                "labelled": label is not None,
+                "value": label and label.record.value,
+                "comment": label and label.record.evidence.message,
+            }
+            for block in timeline(item.trace, visible)
+            for label in [labels.get(block["step"])]
+        ],
     }
 
 
@@ -214,12 +199,3 @@ def next_step(item: AnnotatorItem, protocol: Protocol) -> int | None:
     if -1.0 in values.values() and protocol.until != "every-step":
         return None
     return next((step for step in range(len(item.trace.steps)) if step not in values), None)
-
-
-def _blocks(trace: Trace, visible: int, labels: Mapping[int, StoredLabel]) -> Iterator[dict[str, Any]]:
-    """What the page shows up to step ``visible``, in order, with the annotator's own labels."""
-    for block in timeline(trace, visible):
-        label = labels.get(block["step"])
-        value = None if label is None or label.record.value is None else int(label.record.value)
-        comment = None if label is None else label.record.evidence.message
-        yield {**block, "labelled": label is not None, "value": value, "comment": comment}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
 
@@ -63,18 +64,6 @@ _STATUS: dict[type[Exception], int] = {
 _MESSAGES = {
     500: "an unforeseen error; the server's log has it",
     503: "the database does not answer; try again in a moment",
-}
-_TITLES = {
-    400: "Invalid request",
-    401: "Key expired",
-    403: "Access denied",
-    404: "Not found",
-    405: "Method not allowed",
-    409: "Changed in the meantime",
-    411: "Length required",
-    413: "Too large",
-    429: "Too many attempts",
-    503: "Not available now",
 }
 
 
@@ -147,7 +136,7 @@ def _refused(request: Request, error: Exception) -> Response:
 
 def _error_page(request: Request, status: int, message: str) -> Response:
     data: dict[str, Any] = {"error": message}
-    extra = {"status": status, "title": _TITLES.get(status, "Something went wrong")}
+    extra = {"status": status, "title": HTTPStatus(status).phrase}
     try:
         visitor = visitor_of(request)
     except Exception:  # whatever failed, such as the database, may fail here again

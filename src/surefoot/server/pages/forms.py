@@ -87,10 +87,10 @@ class Form:
 
     def natural(self, name: str, *, default: int = 0) -> int:
         """A whole number of at most 9 digits, not negative; ``default`` if the field is empty."""
-        text = self.optional(name, most=9) or str(default)
-        if not (text.isascii() and text.isdigit()):
-            raise StoreError(f"'{name}' must be a whole number, not {text!r}")
-        return int(text)
+        number = default if self.optional(name, most=9) is None else self.whole(name)
+        if number < 0:
+            raise StoreError(f"'{name}' must be a whole number, not {number}")
+        return number
 
     def number(self, name: str) -> float | None:
         """A finite number as people type it; ``None`` if the field is empty. The caller checks its range."""

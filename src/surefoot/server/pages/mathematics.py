@@ -62,8 +62,6 @@ def claim_markdown(characters: int) -> bool:
     return budget.markdown >= 0
 
 
-_GAP_AFTER = re.compile(r"\A[ \t]{0,80}\n?[ \t]{0,80}")
-_GAP_BEFORE = re.compile(r"[ \t]{0,80}\n?[ \t]{0,80}\Z")
 # fmt: off
 _ELEMENTS: Final = frozenset((
     "math", "menclose", "mfrac", "mi", "mmultiscripts", "mn", "mo", "mover", "mpadded", "mphantom",
@@ -86,19 +84,18 @@ def mathematics(text: str) -> Markup:
     searched = text[: budget.text]
     budget.text -= len(searched)
     parts: list[Markup] = []
-    end, after_block = 0, False
+    end = 0
     for start, stop, latex, display in _formulas(searched):
         rendered = formula(latex, display=display) if len(latex) <= budget.formulas else None
         budget.formulas -= min(len(latex), MAX_FORMULA, budget.formulas)
-        block = display and rendered is not None
-        parts.append(_between(text[end:start], after_block, block))
+        parts.append(escape(text[end:start]))
         source = escape(text[start:stop])
         if rendered is None:
             parts.append(Markup('<code class="tex">{}</code>').format(source))
         else:
             parts.append(Markup('<span class="formula" title="{}">{}</span>').format(source, rendered))
-        end, after_block = stop, block
-    parts.append(_between(text[end:], after_block, False))
+        end = stop
+    parts.append(escape(text[end:]))
     return Markup("").join(parts)
 
 
@@ -111,12 +108,6 @@ def _formulas(text: str) -> Iterator[tuple[int, int, str, bool]]:
         if formula.start >= end and formula.mark != r"\begin" and latex and len(latex) <= MAX_FORMULA:
             yield formula.start, formula.end, latex, formula.mark in ("$$", r"\[")
             end = formula.end
-
-
-def _between(text: str, after_block: bool, before_block: bool) -> Markup:
-    """Text between formulas, without a line end beside a displayed formula, which breaks its line."""
-    text = _GAP_AFTER.sub("", text, count=1) if after_block else text
-    return escape(_GAP_BEFORE.sub("", text) if before_block else text)
 
 
 @lru_cache(maxsize=4096)

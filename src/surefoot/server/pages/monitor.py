@@ -25,9 +25,9 @@ _SHARES: Final[dict[Share, str]] = {
 @twin(router, "/monitor")
 def monitor_page(request: Request, visitor: SiteReader) -> Response:
     """The state of the monitor. ``curves`` of the JSON twin has a value for each of the latest requests."""
-    monitor, db = pages_of(request).monitor, pages_of(request).db
-    data = {"state": None if monitor is None else _state(monitor), "incidents": db.incidents.find()}
-    return show(request, visitor, "monitor.html", data, extra={"shares": _SHARES})
+    monitor = pages_of(request).monitor
+    state = None if monitor is None else _state(monitor)
+    return show(request, visitor, "monitor.html", {"state": state}, extra={"shares": _SHARES})
 
 
 def _state(monitor: Monitor) -> dict[str, Any]:

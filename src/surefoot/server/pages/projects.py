@@ -26,7 +26,7 @@ from surefoot.server.pages.access import (
 )
 from surefoot.server.pages.forms import CheckedForm, protocol_with
 from surefoot.server.pages.render import HEADERS, done, last_place, show, twin
-from surefoot.server.store.accounts import Project, QueuePolicy, Role
+from surefoot.server.store.accounts import QueuePolicy, Role
 from surefoot.server.store.database import Database
 from surefoot.server.store.traces import RunFilter
 
@@ -62,8 +62,11 @@ def start(request: Request, visitor: SignedIn) -> Response:
 @twin(router, "/projects")
 def project_list(request: Request, visitor: SignedIn) -> Response:
     """The projects that the visitor may open; all of them for an administrator."""
-    db = pages_of(request).db
-    data = {"projects": [_summary(db, visitor, *entry) for entry in visible_projects(request, visitor)]}
+    projects = [
+        {"id": project.id, "name": project.name, "role": role}
+        for project, role in visible_projects(request, visitor)
+    ]
+    data = {"projects": projects}
     return show(request, visitor, "projects.html", data)
 
 
@@ -114,18 +117,20 @@ def load_sample(request: Request, place: AdminPlace, form: CheckedForm) -> Respo
 
 @twin(router, "/projects/{project_id:number}/settings")
 def settings_page(request: Request, place: AdminPlace) -> Response:
-    """Protocol, instructions, members, and the log of changes."""
+    """Protocol, order of the queue, instructions, members, and the log of changes."""
     db = place.db
     users = {user.id: user.name for user in db.users.list()}
     data = {
         "project": place.project,
+        "scorers": db.traces.scorers(place.id),
         "members": db.projects.members(place.id),
         "audit": [
             {"created": e.created, "by": users.get(e.user_id or 0), "action": e.action, "detail": e.detail}
             for e in db.projects.audit_log(place.id, limit=30)
         ],
     }
-    return show(request, place, "settings.html", data, extra={"roles": MEMBER_ROLES, "endings": _ENDINGS})
+    extra = {"roles": MEMBER_ROLES, "endings": _ENDINGS, "policies": POLICIES}
+    return show(request, place, "settings.html", data, extra=extra)
 
 
 @router.post("/projects/{project_id:number}/settings")
@@ -164,19 +169,6 @@ def set_member(request: Request, place: AdminPlace, form: CheckedForm) -> Respon
     return done(request, f"/projects/{place.id}/settings", {"member": member})
 
 
-def _summary(db: Database, visitor: Visitor, project: Project, role: Role) -> dict[str, Any]:
-    progress = db.assignments.progress(project.id, users=())
-    member = visitor.user_id is not None and db.projects.member(project.id, visitor.user_id) is not None
-    return {
-        "id": project.id,
-        "name": project.name,
-        "role": role,
-        "member": member,
-        "needed": progress.needed,
-        "done": progress.done,
-    }
-
-
 @twin(router, "/people")
 def people(request: Request, visitor: SiteAdmin) -> Response:
     """All accounts and API keys."""
@@ -191,7 +183,7 @@ def _people(request: Request, visitor: Visitor, **invited: str) -> Response:
         for user in db.users.list()
     ]
     extra = {"roles": ROLES, "proxied": pages.settings.trusted_user_header is not None}
-    extra |= {"projects": db.projects.list(), "member_roles": MEMBER_ROLES}
+    extra["projects"] = db.projects.list()
     data = {"users": users, "keys": db.keys.list(), "invitation": invited or None}
     return show(request, visitor, "people.html", data, extra=extra)
 
@@ -232,19 +224,6 @@ def change_account(request: Request, visitor: SiteAdmin, user_id: int, form: Che
     return done(request, "/people", {"user": db.users.get(user_id)})
 
 
-@twin(router, "/projects/{project_id:number}/queue")
-def queue_page(request: Request, place: AdminPlace) -> Response:
-    """The policy, its shares, and the number of items that it ranks."""
-    db, protocol = place.db, place.project.protocol
-    policy = protocol.queue
-    data = {
-        "project": place.project,
-        "scorers": db.traces.scorers(place.id),
-        "ranked": 0 if policy in ("order", "random") else len(db.items.priorities(place.id, policy)),
-    }
-    return show(request, place, "queue.html", data, extra={"policies": POLICIES})
-
-
 @router.post("/projects/{project_id:number}/queue")
 def choose_policy(request: Request, place: AdminPlace, form: CheckedForm) -> Response:
     """Set the policy and the shares, and compute the priorities that the policy needs."""
@@ -262,7 +241,7 @@ def choose_policy(request: Request, place: AdminPlace, form: CheckedForm) -> Res
         counts = {"ranked": len(ranked.values), "left_out": dict(ranked.left_out)}
     db.projects.update(place.id, form.whole("version"), protocol=protocol)
     db.projects.audit("queue", place.visitor.user_id, place.id, policy=policy, **(counts or {}))
-    return done(request, f"/projects/{place.id}/queue", {"policy": policy, "priorities": counts})
+    return done(request, f"/projects/{place.id}/settings", {"policy": policy, "priorities": counts})
 
 
 def recompute(db: Database, project_id: int, rule: QueueRule, *, scorer: str | None = None) -> Priorities:

@@ -107,7 +107,7 @@ def show(
     content = plain({**project, **data})
     if wants_json(request):
         return JSONResponse(content, status_code=status, headers=HEADERS)
-    rail = _rail_place(request, visitor, open_place)
+    rail = open_place or (visitor and last_place(request, visitor))
     with page_budget():
         page = (
             _templates()
@@ -140,10 +140,6 @@ def last_place(request: Request, visitor: Visitor) -> Place | None:
             return enter(request, visitor, int(number))
     projects = visible_projects(request, visitor)
     return enter(request, visitor, projects[0][0].id) if projects else None
-
-
-def _rail_place(request: Request, visitor: Visitor | None, place: Place | None) -> Place | None:
-    return place if place is not None or visitor is None else last_place(request, visitor)
 
 
 def next_page(query: str, **position: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, get_args
 from urllib.parse import urlencode
 
@@ -80,9 +80,13 @@ def request_filters(fields: Mapping[str, str | None]) -> dict[str, Any]:
 def request_page(request: Request, visitor: SiteReader) -> Response:
     """One request with all its candidates."""
     record = pages_of(request).db.gateway.get(query_of(request).required_id("id"))
+    # the client's own solutions, then choice by choice the chosen candidate and the others
+    candidates = sorted(
+        record.candidates, key=lambda item: (-1 if item.choice is None else item.choice, not item.chosen)
+    )
     extra = {
         "query": urlencode({"id": record.request_id}),
-        "candidates": [_candidate(candidate) for candidate in _in_order(record.candidates)],
+        "candidates": [_candidate(candidate) for candidate in candidates],
         "trees": sorted(record.trees),
     }
     return show(request, visitor, "request.html", {"request": record}, extra=extra)
@@ -123,11 +127,6 @@ def outline(tree: SavedTree) -> list[dict[str, Any]]:
         if inner:
             todo += [None, *inner]
     return rows
-
-
-def _in_order(candidates: Sequence[GatewayCandidate]) -> list[GatewayCandidate]:
-    """The client's own solutions, then choice by choice the chosen candidate and the others."""
-    return sorted(candidates, key=lambda one: (-1 if one.choice is None else one.choice, not one.chosen))
 
 
 def _candidate(candidate: GatewayCandidate) -> dict[str, Any]:

@@ -35,14 +35,12 @@ from surefoot.records import (
     ToolCall,
     Trace,
 )
-from surefoot.scores import AGGREGATORS
 from surefoot.segment import reports_error, trace_blocks
-from surefoot.server.gateway.score import value_of
 from surefoot.server.pages.access import AdminPlace, Place, ReaderPlace
 from surefoot.server.pages.forms import CheckedForm, Form, query_of
 from surefoot.server.pages.render import done, highlighted, show, twin
 from surefoot.server.store.database import Database
-from surefoot.server.store.labelling import Adjudication, StoredLabel
+from surefoot.server.store.labelling import Adjudication, Comment, StoredLabel
 from surefoot.server.store.traces import Facet, RunFilter, RunOrder, title_of
 
 router = APIRouter()
@@ -61,16 +59,20 @@ _CHARACTERS = 100_000
 def run_page(request: Request, place: ReaderPlace) -> Response:
     """One run; ``?id=`` takes any id of a data set, ``&call=`` the number of a call of a program.
 
-    ``&at=`` is its place in the list whose filters follow it.
+    ``&at=`` is its place in the list whose filters follow it. ``&disagreement=1`` shows what annotators say,
+    without scores and other sources, which must not influence the decision.
     """
     db, fields = place.db, query_of(request)
+    blind = fields.ticked("disagreement")
     trace = db.traces.trace(place.id, fields.required_id("id"))
     problem = db.traces.problem(place.id, trace.problem_id)
     labels = db.labels.of_trace(place.id, trace.id)
+    if blind:
+        labels = [label for label in labels if label.item_id is not None]
     decisions = _decisions(db, place.id, trace.id)
     error = marked_error(labels, decisions)
     groups = sources(labels)
-    strips = scorer_strips(db.traces.scores(place.id, trace.id), error)
+    strips = [] if blind else scorer_strips(db.traces.scores(place.id, trace.id), error)
     items = sorted({label.item_id for label in labels if label.item_id is not None})
     data: dict[str, Any] = {
         "problem": problem,
@@ -84,19 +86,28 @@ def run_page(request: Request, place: ReaderPlace) -> Response:
             for step, decision in decisions.items()
         },
         "attempts": db.traces.facets(place.id, RunFilter(problem_id=problem.id))[1]["outcome"],
-        "comments": [comment for item in items for comment in comments_of(place, item)],
+        "comments": with_names(
+            place, (comment for item in items for comment in db.comments.list(place.id, item_id=item))
+        ),
         "gold_calls": gold_view(problem, trace),
         "program": program_view(problem, trace, labels, fields.natural("call")),
     }
-    program = data["program"]
+    program, disputed, following = data["program"], list[int](), None
+    if blind:
+        disputes = db.reviews.disagreements(place.id, item_ids=items, decided=None)
+        disputed = [dispute.step for dispute in disputes]
+        open_ones = db.reviews.disagreements(place.id, most=2)
+        following = next((other.trace_id for other in open_ones if other.trace_id != trace.id), None)
     extra = {
-        "mode": "read",
+        "mode": "decide" if blind else "read",
+        "disputes": disputed,
+        "following": following and urlencode({"id": following, "disagreement": 1}),
         "code": highlighted([line["text"] for line in program["lines"]]) if program else [],
         "blocks": with_labels(trace, groups, decisions, strips),
         "query": urlencode({"id": trace.id}),
         "title": title_of(problem, trace) or trace.id,
         "address": request.url.query,
-        "disputed": None,
+        "disputed": next((step for step in disputed if step not in decisions), None),
         "neighbours": _neighbours(request, place),
     }
     return show(request, place, "run.html", data, extra=extra)
@@ -104,27 +115,24 @@ def run_page(request: Request, place: ReaderPlace) -> Response:
 
 @router.post("/projects/{project_id:number}/run")
 def decide_here(request: Request, place: AdminPlace, form: CheckedForm) -> Response:
-    """Decide a step of the run of the address, which becomes an item if it is none."""
-    (item_id,) = place.db.items.add_solutions(place.id, [query_of(request).required_id("id")])
-    adjudication = decide_step(place, form, item_id)
-    to = f"/projects/{place.id}/run?{request.url.query}"
-    return done(request, to, {"adjudication": adjudication})
+    """Decide a step of the run of the address, which becomes an item if it is none.
 
-
-def decide_step(place: Place, form: Form, item_id: int) -> Adjudication:
-    """Append a decision for one step. ``after`` is the decision that the form showed, 0 if none."""
+    ``after`` is the decision that the form showed, 0 if none. The annotators' labels stay as they are.
+    """
     step, value, values = form.whole("step"), form.value("value"), place.project.protocol.values
     if value not in values:
         raise StoreError(f"'value': this project's labels are {list(values)}")
     note, after = form.text("note", default="", most=5000), form.whole("after")
-    reviews = place.db.reviews
-    return reviews.adjudicate(place.id, item_id, place.user_id, step, value, note=note, after=after)
+    (item_id,) = place.db.items.add_solutions(place.id, [query_of(request).required_id("id")])
+    decision = place.db.reviews.adjudicate(
+        place.id, item_id, place.user_id, step, value, note=note, after=after
+    )
+    return done(request, f"/projects/{place.id}/run?{request.url.query}", {"adjudication": decision})
 
 
-def comments_of(place: Place, item_id: int) -> list[dict[str, Any]]:
-    """Comments and flags on an item, by pseudonym."""
+def with_names(place: Place, comments: Iterable[Comment]) -> list[dict[str, Any]]:
+    """Comments and flags with the pseudonyms of who made them."""
     names = {member.user_id: member.pseudonym for member in place.db.projects.members(place.id)}
-    comments = place.db.comments.list(place.id, item_id=item_id)
     return [{**vars(comment), "by": names.get(comment.user_id, "?")} for comment in comments]
 
 
@@ -381,18 +389,12 @@ def strip(scores: Sequence[float | None], first_error: int | None = None) -> lis
     ]
 
 
-def aggregates(scores: Sequence[float | None]) -> dict[str, float | None]:
-    """The step scores aggregated by every rule; ``None`` where a rule does not apply."""
-    return {how: value_of(scores, how) for how in AGGREGATORS}
-
-
 def scorer_strips(scores: Sequence[StepScores], first_error: int | None) -> list[dict[str, Any]]:
-    """One strip per scorer, with its aggregated scores."""
+    """One strip per scorer."""
     return [
         {
             "scorer": record.scorer,
             "cells": strip(record.scores, first_error),
-            "aggregates": aggregates(record.scores),
             "unscored_reason": record.unscored_reason,
             "reasons": record.reasons,
         }

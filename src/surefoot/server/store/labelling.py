@@ -293,7 +293,7 @@ rated_steps = Table(
     Column("ratings", Text, nullable=False),
     Column("disputed", Boolean, nullable=False),
     of_project("item_id", "items"),
-    Index(None, "project_id", "step", "ratings"),
+    Index(None, "project_id", "ratings"),
     Index(None, "project_id", "disputed", "item_id"),
 )
 
@@ -344,18 +344,14 @@ comments = table(
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)  # a project has a million of them
-class MatrixCell:
-    """One rating: a unit is (trace_id, step), a rater is ``annotator``."""
+@dataclass(frozen=True, kw_only=True)
+class KnownLabel:
+    """A label of a step of a control or screening item, and the correct one."""
 
-    item_id: int
-    trace_id: str
-    step: int
     annotator: str
-    value: int | None
     role: ItemRole
-    known: int | None
-    """The correct label, for control and screening items."""
+    value: float | None
+    known: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, Connection, Select, and_, exists, func, select, true, update
+from sqlalchemy import ColumnElement, Connection, and_, exists, func, select, true, update
 
 from surefoot.errors import ConflictError, NotFoundError, StoreError
 from surefoot.server.store import labelling as t
 from surefoot.server.store.accounts import members
 from surefoot.server.store.engine import Repository
 from surefoot.server.store.items import check_step, item_in
-from surefoot.server.store.labelling import Adjudication, Comment, CommentKind, Disagreement, MatrixCell
+from surefoot.server.store.labelling import Adjudication, Comment, CommentKind, Disagreement, KnownLabel
 from surefoot.server.store.projects import locked_project, project_in, pseudonym_in
-from surefoot.server.store.schema import as_data, checked_text, inserted, matching, rows_of
+from surefoot.server.store.schema import checked_text, inserted, matching, rows_of
 
 Place = tuple[int, int]
 """(item, step)."""
@@ -34,8 +34,6 @@ class Ratings:
     """Pseudonyms, sorted."""
     items: NDArray[np.int64] | None
     """[units]; ``None`` if equal units were merged."""
-    steps: NDArray[np.int64]
-    """[units]"""
     times: NDArray[np.float64]
     """[units]: how often each occurs; 1 unless merged."""
 
@@ -53,9 +51,9 @@ class Reviews(Repository):
             project_in(connection, project_id)
             merged = (connection.scalar(select(number).where(where)) or 0) > most
             query = (
-                select(rated.step, rated.ratings, number).group_by(rated.step, rated.ratings)
+                select(rated.ratings, number).group_by(rated.ratings)
                 if merged
-                else select(rated.step, rated.ratings, rated.item_id).order_by(rated.item_id, rated.step)
+                else select(rated.ratings, rated.item_id).order_by(rated.item_id, rated.step)
             )
             rows = connection.execute(query.where(where)).all()
             names = _pseudonyms(connection, project_id)
@@ -66,30 +64,34 @@ class Reviews(Repository):
         for column, unit in enumerate(units):
             for user, value in unit.items():
                 matrix[row_of[user], column] = math.nan if value is None else value
-        last = np.array([row[2] for row in rows], dtype=np.int64)
+        last = np.array([row[1] for row in rows], dtype=np.int64)
         return Ratings(
             matrix=matrix,
             raters=tuple(names[user] for user in raters),
             items=None if merged else last,
-            steps=np.array([row.step for row in rows], dtype=np.int64),
             times=last.astype(float) if merged else np.ones(len(rows)),
         )
 
-    def cells(self, project_id: int, *, known: bool | None = None) -> list[MatrixCell]:
-        """The ratings that count, in the order they were submitted.
-
-        ``known``: only ratings of items with known answers (true), or of other items (false).
-        """
-        query = _ratings(project_id)
-        if known is not None:
-            item = t.items.c
-            roles = item.role.in_(("control", "screening")) if known else item.role == "normal"
-            # the few items first: joined, SQLite would begin with the labels
-            items = select(item.id).where(item.project_id == project_id, roles)
-            query = query.where(t.labels.c.item_id.in_(items))
+    def known_labels(self, project_id: int) -> list[KnownLabel]:
+        """Labels of known steps, of annotators who finished the item, in the order they were submitted."""
+        label, item, assignment, member = t.labels.c, t.items.c, t.assignments.c, members.c
+        query = (
+            select(label.step, label.value, member.pseudonym, item.role, item.known)
+            .join_from(t.items, t.labels, label.item_id == item.id)
+            .join(t.assignments, and_(assignment.item_id == item.id, assignment.user_id == label.user_id))
+            .join(members, and_(member.user_id == label.user_id, member.project_id == label.project_id))
+            .where(item.project_id == project_id, item.role.in_(("control", "screening")))
+            .where(label.is_current, assignment.state == "done")
+        )
         with self._connections.read() as connection:
             project_in(connection, project_id)
-            return _cells(connection, query)
+            rows = connection.execute(query.order_by(label.id)).all()
+        return [
+            KnownLabel(annotator=row.pseudonym, role=row.role, value=row.value, known=answer.value)
+            for row in rows
+            for answer in row.known
+            if answer.step == row.step
+        ]
 
     def disagreements(
         self,
@@ -207,33 +209,6 @@ def _disputed(project_id: int, decided: bool | None) -> list[ColumnElement[bool]
     has_decision = exists().where(decision.item_id == rated.item_id, decision.step == rated.step)
     conditions = [rated.project_id == project_id, rated.disputed]
     return conditions if decided is None else [*conditions, has_decision if decided else ~has_decision]
-
-
-def _ratings(project_id: int) -> Select[Any]:
-    """Query for the labels that count of annotators who have finished the item."""
-    label, member, assignment = t.labels.c, members.c, t.assignments.c
-    same_user = and_(member.user_id == label.user_id, member.project_id == label.project_id)
-    same_item = and_(assignment.item_id == label.item_id, assignment.user_id == label.user_id)
-    return (
-        select(
-            *(label.item_id, label.trace_id, label.step, label.value),
-            *(member.pseudonym.label("annotator"), t.items.c.role, t.items.c.known),
-        )
-        .join_from(t.labels, t.items, t.items.c.id == label.item_id)
-        .join(members, same_user)
-        .join(t.assignments, same_item)
-        .where(label.project_id == project_id, label.is_current, assignment.state == "done")
-    )
-
-
-def _cells(connection: Connection, query: Select[Any]) -> list[MatrixCell]:
-    """The labels of ``_ratings`` in the order they were submitted."""
-    cells = []
-    for row in connection.execute(query.order_by(t.labels.c.id)).mappings():
-        value = None if row["value"] is None else int(row["value"])
-        answer = next((answer.value for answer in row["known"] if answer.step == row["step"]), None)
-        cells.append(as_data(MatrixCell, row, value=value, known=answer))
-    return cells
 
 
 def decisions(connection: Connection, project_id: int) -> dict[Place, Adjudication]:

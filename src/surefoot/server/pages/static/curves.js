@@ -12,10 +12,10 @@
       if (plots.has(name)) { plots.get(name).setData(data); continue; }
       const axis = { stroke: colour("--ink"), grid: { stroke: colour("--line") }, ticks: { stroke: colour("--line") } };
       plots.set(name, new uPlot({
-        width: box.clientWidth - 32, height: 200, title: name, cursor: { sync: { key: "monitor" } },
+        width: box.clientWidth - 32, height: 200, title: limit === null ? name : `${name}; alarm from the broken line`, legend: { show: false }, cursor: { sync: { key: "monitor" } },
         scales: { x: { time: false } }, axes: [axis, axis],
-        series: [{ label: "request, 0 is the latest" }, { label: name, stroke: colour("--accent"), points: { show: false } },
-          { label: "alarm from", stroke: colour("--wrong"), dash: [4, 4], points: { show: false } }].slice(0, data.length),
+        series: [{}, { stroke: colour("--accent"), points: { show: false } },
+          { stroke: colour("--wrong"), dash: [4, 4], points: { show: false } }].slice(0, data.length),
       }, data, box));
     }
   };

@@ -64,8 +64,6 @@
   addEventListener("hashchange", () => select(linked(), true));
 
   document.addEventListener("click", (event) => {
-    const fold = event.target.closest("[data-unfold]");
-    if (fold) for (const node of document.querySelectorAll(".tree details")) node.open = fold.dataset.unfold === "all";
     if (event.target.closest("#close")) document.getElementById("chosen").classList.remove("open");
     else if (!event.target.closest("a, summary, .notes")) select(event.target.closest(".step"), true);
   });
@@ -147,6 +145,5 @@
     field.value = location.origin + field.value;
     field.select();
   }
-  for (const button of document.querySelectorAll("[data-unfold]")) button.hidden = false;
   begin();
 })();
