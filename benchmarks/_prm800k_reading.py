@@ -1,7 +1,8 @@
 """The reading gate on PRM800K: a ridge head on a cached middle layer of SmolLM2 (see prm800k.py).
 
-Of each problem, prefixes are sampled with all their rated continuations, whatever their depth, up to a number
-of characters. Length and position are fitted on all rated rows of the training file.
+Of each problem, a few prefixes are sampled with all their rated continuations, whatever their depth: cutting
+a tree by depth would keep early steps, which are good more often. Length and position are fitted on all rated
+rows of the training file.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import argparse
 import logging
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 
@@ -30,8 +31,8 @@ from surefoot.records import StepLabel
 from surefoot.stats import Reading, length_scores, reading_gate, roc_auc, step_facts
 from surefoot.training import read_step_states
 
-CHARACTERS = 3_000
-"""Of one problem: longest sampled prefix and all sampled continuations."""
+PREFIXES = 4
+"""Sampled prefixes of one problem, at any depth."""
 SEEDS = (0, 1, 2)
 
 
@@ -69,15 +70,8 @@ def sampled(rows: Sequence[Row], problems: int, seed: int) -> list[Row]:
     chosen: list[Row] = []
     for name in rng.permutation(sorted(by_problem))[:problems].tolist():
         groups = list(by_problem[name].values())
-        longest, text = 0.0, 0
-        for number in rng.permutation(len(groups)):
-            group = groups[number]
-            size = text + sum(row.characters for row in group)
-            depth = max(longest, group[0].features[2])
-            if text and depth + size > CHARACTERS:
-                continue
-            longest, text = depth, size
-            chosen += group
+        for number in rng.permutation(len(groups))[:PREFIXES]:
+            chosen += groups[number]
     return chosen
 
 
@@ -115,7 +109,7 @@ def swapped(rows: Sequence[Row], seed: int = 0) -> tuple[list[Row], list[Row]]:
         if not row.good or row.item.problem.id in taken or row.step not in swap.places(row.item.trace):
             continue
         edited = swap.at(row.item.trace, row.step)
-        item = row.item.model_copy(update={"trace": edited.trace, "labels": ()})
+        item = replace(row.item, trace=edited.trace, labels=())
         before.append(row)
         after.append(Row(**{**vars(row), "item": item, "step": edited.step}))
     return before, after

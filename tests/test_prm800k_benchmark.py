@@ -17,6 +17,7 @@ from surefoot.segment import Line, segment_trace
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
+import _prm800k_reading as reading
 import prm800k
 
 SIZE = prm800k.Size(train_problems=4, test_problems=3, bench_problems=None, alternatives=2, longest=None)
@@ -81,6 +82,30 @@ def test_long_traces_are_left_out_and_counted_even_a_main_solution(drawn):
     assert left_out["too long"] == sum(
         length > 10 for length, item in zip(lengths(drawn), drawn, strict=True) if prm800k.rated(item)
     )
+
+
+def test_a_sampled_prefix_has_all_its_rated_continuations(drawn, monkeypatch):
+    rows = reading.rows_of(drawn)
+    assert len(rows) == 3 * 13, "each rating is a row, and the unrated step none"
+    monkeypatch.setattr(reading, "PREFIXES", 1)
+    chosen = reading.sampled(rows, 2, seed=0)
+    assert len({row.item.problem.id for row in chosen}) == len({row.prefix for row in chosen}) == 2
+    for prefix in {row.prefix for row in chosen}:
+        siblings = [row for row in rows if row.prefix == prefix]
+        assert [row for row in chosen if row.prefix == prefix] == siblings
+    depths = {row.step for seed in range(9) for row in reading.sampled(rows, 3, seed=seed)}
+    assert depths == {0, 1, 2}
+    assert reading.statistics(rows)["bad"] == pytest.approx(3 * 3 / 39)
+
+
+def test_a_swapped_number_changes_one_good_step_a_problem():
+    items = [labelled(name, f"{name}\nso {number}\n", [1, 1]) for number, name in enumerate("abc")]
+    before, after = reading.swapped(reading.rows_of(items))
+    assert [row.step for row in before] == [row.step for row in after] == [1, 1, 1]
+    assert len({row.item.problem.id for row in before}) == 3
+    for row, other in zip(before, after, strict=True):
+        assert other.item.trace.text != row.item.trace.text
+        assert other.item.trace.step_text(0) == row.item.trace.step_text(0)
 
 
 @pytest.fixture(scope="module")
@@ -243,3 +268,13 @@ def test_a_training_problem_that_is_tested_on_is_refused(data, tmp_path):
         shutil.copy(data / source, tmp_path / file)
     with pytest.raises(SystemExit, match="3 training problems are in test"):
         prm800k.load_material(tmp_path, prm800k.Size(**{**vars(SIZE), "train_problems": None}), lengths)
+
+
+def test_the_reading_gate_runs_on_a_middle_layer_with_three_seeds(data, lab_base, tmp_path, monkeypatch):
+    found = _run(monkeypatch, data, lab_base, tmp_path / "run", "--reading", "--layer", "1")
+    figures = {figure["name"]: figure for figure in found["figures"]}
+    for name in ("auc_within_prefix_minus_baseline", "auc_within_problem_minus_baseline"):
+        assert len(figures[name]["seeds"]) == 3
+        assert figures[name]["low"] <= figures[name]["value"] <= figures[name]["high"]
+    assert 0 <= figures["swapped_number_noticed"]["value"] <= 1
+    assert found["setting"]["baseline_rows"] >= found["setting"]["rows"]["train"]["rows"]
