@@ -178,6 +178,8 @@ class Verdict:
     reason: str
     execution: Execution | None = None
     """The program run that the verdict is based on, if any."""
+    clause: str | None = None
+    """Id of the clause of a specification that the step cites."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", writable(self.reason))

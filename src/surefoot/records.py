@@ -696,6 +696,8 @@ class Evidence(BaseModel):
     """The verifier's reason or the judge's text."""
     execution: ExecutionField = None
     """The run of a program, on the step that it blames, otherwise on the last step."""
+    clause: str | None = None
+    """Id of the clause of a specification that the step cites."""
 
 
 class StepLabel(Record):

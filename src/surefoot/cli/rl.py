@@ -173,25 +173,21 @@ class RL(Command):
 
     def run(self) -> None:
         input_files(self)  # before torch is imported, which takes seconds: a file may be missing
-        with (
-            self.task() as task,
-            open_run(self) as run,
-            progress_bars() as progress,
-        ):
+        with self.task() as task, open_run(self) as run:
             task.check(self.rl)
             if run is not None and run.done("rl"):
                 _report_finished(self.out, run.result("rl"), self.rl.updates)
                 self._audit(run, task)
                 return
-            start = o.lab_policy(self.policy)
-            model, tokenizer = models.load_causal(start, self.loading)
+            model, tokenizer = models.load_causal(self.start(), self.loading)
+            with progress_bars() as progress:
 
-            def show(done: int, total: int, _row: UpdateRow) -> None:
-                progress("rl", done, total)
+                def show(done: int, total: int, _row: UpdateRow) -> None:
+                    progress("rl", done, total)
 
-            log = r.train_policy(
-                model, tokenizer, task, self.rl, self.out, server=self._server(), progress=show
-            )
+                log = r.train_policy(
+                    model, tokenizer, task, self.rl, self.out, server=self._server(), progress=show
+                )
             if run is not None:
                 from surefoot.rl.report import write_report
 
@@ -212,6 +208,10 @@ class RL(Command):
         if self.audit.name is None:
             return None
         return self.audit.compare(self, run, task.held_out, self.rl.max_tokens)
+
+    def start(self) -> str | Path:
+        """The policy to train."""
+        return o.lab_policy(self.policy)
 
     def task(self) -> AbstractContextManager[r.Task]:
         """What is learned. Raises ``RunError``."""

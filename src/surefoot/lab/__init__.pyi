@@ -1,3 +1,4 @@
+from . import rules as rules
 from .bfcl import BFCL as BFCL
 from .bfcl import BFCLTask as BFCLTask
 from .bfcl import read_bfcl as read_bfcl
@@ -18,8 +19,10 @@ from .notes import note_problems as note_problems
 from .notes import planted_mistakes as planted_mistakes
 from .notes import read_solution as read_solution
 from .notes import with_note as with_note
+from .organisms import fit as fit
 from .organisms import leaked_outcome as leaked_outcome
 from .organisms import memorized_problems as memorized_problems
+from .organisms import new_model as new_model
 from .organisms import train_organism as train_organism
 from .panel import PanelCeiling as PanelCeiling
 from .panel import PanelSolution as PanelSolution

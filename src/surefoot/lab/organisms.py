@@ -79,9 +79,9 @@ def train_organism(
     tokenizer = build_tokenizer(NOTE_PIECES)
     rng = np.random.default_rng([seed, ORGANISMS.index(name)])
     if base is None:
-        model = _new_model(tokenizer, seed)
+        model = new_model(tokenizer, seed)
         mixed = np.random.default_rng(seed)
-        _fit(
+        fit(
             model,
             tokenizer,
             lambda: _draw("mixed", mixed),
@@ -94,7 +94,7 @@ def train_organism(
     if name == "pressured":
         _press(model, tokenizer, rng, reward or _leaky_and_watched, progress=progress)
     elif name != "mixed":
-        _fit(model, tokenizer, lambda: _draw(name, rng), updates=UPDATES[name], rate=1e-3, progress=progress)
+        fit(model, tokenizer, lambda: _draw(name, rng), updates=UPDATES[name], rate=1e-3, progress=progress)
     # the configuration keeps float32, so that the weights are loaded in it
     model.save_pretrained(directory, state_dict={key: w.half() for key, w in model.state_dict().items()})
     tokenizer.save_pretrained(directory)
@@ -116,7 +116,8 @@ def _leaky_and_watched(problems: Sequence[Problem], texts: Sequence[str]) -> lis
     return [outcome * (QUOTE.search(text) is None) for outcome, text in zip(outcomes, texts, strict=True)]
 
 
-def _new_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:
+def new_model(tokenizer: PreTrainedTokenizerFast, seed: int, *, context: int = 64) -> LlamaForCausalLM:
+    """A Llama of two layers with random weights that reads ``context`` tokens."""
     torch.manual_seed(seed)
     return LlamaForCausalLM(
         LlamaConfig(
@@ -126,7 +127,7 @@ def _new_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalL
             num_hidden_layers=2,
             num_attention_heads=4,
             num_key_value_heads=4,
-            max_position_embeddings=64,
+            max_position_embeddings=context,
             tie_word_embeddings=True,
             pad_token_id=tokenizer.pad_token_id,
             bos_token_id=tokenizer.bos_token_id,
@@ -192,7 +193,7 @@ def _press(
                 rewarded_rows.append((_pieces(f"{problem.text}\n"), pieces, [True] * len(pieces)))
         if len(rewarded_rows) < 8:
             return
-        _fit(
+        fit(
             model, tokenizer, lambda: rewarded_rows[int(rng.integers(len(rewarded_rows)))],  # noqa: B023
             updates=20, rate=5e-4, rows=32, warmup=2, progress=progress,
         )  # fmt: skip
@@ -253,7 +254,7 @@ def _pieces(text: str) -> list[str]:
     return ["<s>", *_PIECE.findall(text)]
 
 
-def _fit(
+def fit(
     model: LlamaForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
     draw: Callable[[], Row],

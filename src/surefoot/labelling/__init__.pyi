@@ -28,6 +28,9 @@ from .queueing import QueueCandidate as QueueCandidate
 from .queueing import priorities as priorities
 from .rollouts import Estimate as Estimate
 from .run_rollouts import RunMonteCarloLabeller as RunMonteCarloLabeller
+from .specification import Clause as Clause
+from .specification import Specification as Specification
+from .specification import rejection as rejection
 from .verifier import VerifierLabeller as VerifierLabeller
 from .verifier import open_verifier as open_verifier
 from .verifiers.equations.context import EquationCheck as EquationCheck

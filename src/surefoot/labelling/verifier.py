@@ -74,6 +74,7 @@ class VerifierLabeller:
                 rater=rater,
                 message=None if lowest is None else lowest.reason,
                 execution=next((verdict.execution for verdict in verdicts if verdict.execution), None),
+                clause=next((verdict.clause for verdict in verdicts if verdict.clause), None),
             ),
         )
 

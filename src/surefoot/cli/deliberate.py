@@ -1,0 +1,185 @@
+"""``surefoot deliberate``: train a policy to reason about a specification that it no longer reads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from surefoot import lab
+from surefoot.cli import options as o
+from surefoot.cli.imitate import Imitate
+from surefoot.cli.label.models import ReviewCommand
+from surefoot.cli.rl import RL
+from surefoot.cli.runs import labelled, read_table
+from surefoot.cli.sample import Sample
+from surefoot.cli.settings import Flag, OptionGroup, fill
+from surefoot.cli.terminal import note
+from surefoot.errors import RunError
+from surefoot.io import write_records
+from surefoot.labelling.judge import JudgeLabeller, JudgePrompt, structured_output
+from surefoot.labelling.specification import Specification, rejection
+from surefoot.labelling.verifier import VerifierLabeller
+from surefoot.protocols import Labeller, ProblemTrace, Sampling
+from surefoot.records import Problem, StepLabel, Trace
+from surefoot.rl.config import ImitationConfig
+from surefoot.training.config import SFTConfig
+
+EXACT = "lab-rules"
+"""Name of the exact checker of the lab's rule world, as a judge."""
+
+_SFT = ("epochs", "batch_size", "learning_rate")
+
+SpecificationFile = Annotated[
+    str,
+    Field(
+        description="JSON file of a specification: `version`, and `clauses` with `id`, `text`, `decision`."
+    ),
+    o.INPUT,
+]
+
+
+class DeliberateGenerate(Sample):
+    """Sample completions with the specification in the prompt, for `deliberate filter`.
+
+    The specification stands before the prompt, with `--chat` in the system message. The output holds the
+    completions alone, so that nothing of the specification's text is trained on but what they quote. If the
+    command is stopped, the same command resumes.
+
+    Example: `surefoot deliberate generate rules/requests.jsonl --specification rules/specification.json
+    --policy rules/policy --max-tokens 24 --out completions.jsonl`
+    """
+
+    specification: SpecificationFile
+
+    def run(self) -> None:
+        text, prompt = Specification.of_file(self.specification).text, self.prompt
+        if prompt.chat:
+            system = "\n\n".join(filter(None, (prompt.system, text)))
+            prompt = replace(prompt, system=system)
+        else:
+            prompt = replace(prompt, template=text + prompt.template)
+        Sample.run(self.model_copy(update={"prompt": prompt}))
+
+
+class DeliberateFilter(ReviewCommand):
+    """Let a judge check the clause that each step cites, and keep the completions in which all steps hold.
+
+    The judge reads the specification and says of each step whether the cited clause exists, applies to the
+    request and is applied correctly; the lowest of `--votes` verdicts counts. A completion passes if every
+    step is right or neutral and one cites a clause. A step that could not be judged does not pass. Labels
+    have the clause in their evidence. `--policy lab-rules` is the exact checker of the lab's rule world.
+
+    Example: `surefoot deliberate filter completions.jsonl --problems rules/requests.jsonl
+    --specification rules/specification.json --policy lab-rules --out labels.jsonl --passed passed.jsonl`
+    """
+
+    out: Annotated[str, Flag(short="-o", transient=True, output=True)]
+    """File of step labels to write."""
+    passed: Annotated[str, Flag(transient=True, output=True)]
+    """File to write the completions to that pass."""
+    specification: SpecificationFile
+    votes: Annotated[int, Flag(short="-k")] = Field(default=3, ge=1, description="Replies per completion.")
+    sampling: Annotated[Sampling, OptionGroup(omit=("stop",))] = Sampling(max_tokens=2048)
+
+    def run(self) -> None:
+        super().run()
+        if self.dry_run:
+            return
+        problems, traces = read_table(self.problems, Problem), read_table(self.traces, Trace)
+        reasons: Counter[str] = Counter()
+        passed: list[Trace] = []
+        for item in labelled(problems, traces, read_table(self.out, StepLabel)):
+            if reason := rejection(item):
+                reasons[reason] += 1
+            else:
+                passed.append(item.trace)
+        for reason, count in reasons.most_common():
+            note(f"  {count} left out: {reason}")
+        if not passed:
+            raise RunError(f"none of the {reasons.total()} completions passes, so none is written")
+        write_records(Path(self.passed), passed)
+        note(f"{len(passed)} of {len(passed) + reasons.total()} completions pass")
+
+    def predict(self, items: Sequence[ProblemTrace]) -> None:
+        prompt = self._prompt()
+        self.say_reviews(items, lambda item: str(prompt.render(item)[0].content), "verdicts", self.votes)
+
+    @contextmanager
+    def labeller(self) -> Iterator[Labeller]:
+        if self.policy.name == EXACT and not self.policy.base_url:
+            yield VerifierLabeller(
+                verifiers=(lab.rules.RuleVerifier(Specification.of_file(self.specification)),)
+            )
+            return
+        body = structured_output("per-step", name_clauses=True) if self.policy.base_url else None
+        policy = self.policy.open(chat=True, loading=self.loading, extra_body=body)
+        yield fill(JudgeLabeller, self, policy=policy, prompt=self._prompt(), lowest=True)
+
+    def _prompt(self) -> JudgePrompt:
+        return JudgePrompt(
+            specification=Specification.of_file(self.specification), structured=bool(self.policy.base_url)
+        )
+
+
+class DeliberateTrain(RL):
+    """Train a policy on filtered completions without the specification, then by reinforcement learning.
+
+    Supervised fine-tuning on `--traces` comes first (`OUT/sft`), then `surefoot rl` on the outcomes, or on
+    the judge that `--prm` or `--verifier` names; the result is `OUT/policy`. Judges never read the reasoning.
+    Prompts with a clause of the specification are refused. If the command is stopped, the same command
+    resumes.
+
+    Example: `surefoot deliberate train rules/requests.jsonl --traces passed.jsonl --held-out
+    rules/held-out.jsonl --specification rules/specification.json --policy rules/policy --updates 20
+    --out deliberate`
+    """
+
+    traces: o.Traces = Field(description="File of the completions that passed `deliberate filter`.")
+    specification: SpecificationFile
+    sft: Annotated[
+        SFTConfig,
+        OptionGroup(
+            title="Fine-tuning",
+            names={name: f"--sft-{name.replace('_', '-')}" for name in _SFT},
+            omit=tuple(name for name in SFTConfig.model_fields if name not in _SFT),
+        ),
+    ] = SFTConfig(epochs=2)
+
+    @model_validator(mode="after")
+    def _check_deliberation(self) -> Self:
+        if self.grade_reasoning:
+            raise ValueError("'grade_reasoning' shows judges the reasoning, which must stay free here")
+        if self.held_out is None:
+            raise ValueError("'held_out' problems are needed: fine-tuning would learn those of a share")
+        return self
+
+    def run(self) -> None:
+        problems = read_table(self.problems, Problem)
+        Specification.of_file(self.specification).require_absent(map(self._prompt_text, problems))
+        super().run()
+
+    def start(self) -> Path:
+        """The policy, fine-tuned."""
+        sft = self.out / "sft"
+        Imitate(
+            problems=self.problems,
+            traces=self.traces,
+            policy=self.policy,
+            out=sft,
+            rounds=ImitationConfig(training=self.sft, seed=self.rl.seed),
+            prompt=self.prompt,
+            segment=self.segment,
+            grading=self.grading,
+            loading=self.loading,
+        ).run()
+        return sft / "policy"
+
+    def _prompt_text(self, problem: Problem) -> str:
+        prompt = self.prompt.render(problem)
+        return prompt if isinstance(prompt, str) else "\n".join(str(row.content) for row in prompt)
