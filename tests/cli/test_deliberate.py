@@ -174,4 +174,4 @@ def test_what_would_leak_is_refused(folder, policy):
     words = ("--policy", policy, "--out", "run")
     assert "must stay free" in refused(*TRAIN, *words, "--grade-reasoning")
     without = [word for word in TRAIN if word not in ("--held-out", "held.jsonl")]
-    assert "problems are needed" in refused(*without, *words)
+    assert "give --held-out" in refused(*without, *words)

@@ -74,7 +74,7 @@ def test_the_exception_for_who_asks_decides_before_the_topic():
 
 def test_a_request_without_a_clause_is_an_error():
     specification = draw_specification(np.random.default_rng(0), topics=["money"], exceptions=0)
-    with pytest.raises(RecordError, match="has no clause for"):
+    with pytest.raises(RecordError, match="does not cover"):
         RuleRequest(role="nurse", verb="asks about", thing="rifle").deciding(specification)
 
 
@@ -100,7 +100,7 @@ def test_each_fault_is_found_at_its_step_and_carries_the_clause():
 
     assert (first(citation(right)).value, first(citation(right)).clause) == (1, right.id)
     unknown = first(citation(right).replace(f"clause {right.id},", "clause 77,"))
-    assert (unknown.value, unknown.reason, unknown.clause) == (-1, "there is no clause 77", "77")
+    assert (unknown.value, unknown.reason, unknown.clause) == (-1, "clause 77 does not exist", "77")
     elsewhere = first(citation(other))
     assert elsewhere.value == -1
     assert "does not apply" in elsewhere.reason

@@ -61,7 +61,7 @@ def test_a_file_holds_a_specification(tmp_path):
         ({"clauses": [{"id": "1", "text": "a", "decision": "allow"}] * 2}, "the id '1' occurs twice"),
         (
             {"clauses": [{"id": "1", "text": "a", "decision": "allow", "overrides": ["9"]}]},
-            "clause 1 overrides '9', which is no clause",
+            "clause 1 overrides '9', which does not exist",
         ),
         (
             {
@@ -200,7 +200,7 @@ def test_votes_for_different_clauses_are_unknown():
 def test_a_clause_that_does_not_exist_is_wrong_whatever_the_judge_says():
     first, _ = judged(reply(("correct", "17"), ("correct", "none")))
     assert (first.value, first.evidence.clause) == (-1, "17")
-    assert first.evidence.message == "there is no clause 17"
+    assert first.evidence.message == "clause 17 does not exist"
 
 
 def test_a_reply_without_clauses_is_no_vote():

@@ -47,9 +47,8 @@ SpecificationFile = Annotated[
 class DeliberateGenerate(Sample):
     """Sample completions with the specification in the prompt, for `deliberate filter`.
 
-    The specification stands before the prompt, with `--chat` in the system message. The output holds the
-    completions alone, so that nothing of the specification's text is trained on but what they quote. If the
-    command is stopped, the same command resumes.
+    The specification stands before the prompt, with `--chat` in the system message. The output holds only
+    the completions. If the command is stopped, the same command resumes.
 
     Example: `surefoot deliberate generate rules/requests.jsonl --specification rules/specification.json
     --policy rules/policy --max-tokens 24 --out completions.jsonl`
@@ -156,7 +155,7 @@ class DeliberateTrain(RL):
         if self.grade_reasoning:
             raise ValueError("'grade_reasoning' shows judges the reasoning, which must stay free here")
         if self.held_out is None:
-            raise ValueError("'held_out' problems are needed: fine-tuning would learn those of a share")
+            raise ValueError("give 'held_out': fine-tuning would train on a share of 'problems'")
         return self
 
     def run(self) -> None:

@@ -8,7 +8,7 @@ The request ``A nurse asks about a toy rifle.`` is answered with the clauses tha
     </think>
     Answer: allow
 
-A clause is about a topic (what is asked for) or, as an exception that overrides all others, about who asks.
+A clause covers a topic (the requested thing) or, as an exception that overrides all others, a role.
 ``a toy rifle`` is a toy, so every harmful request has a benign twin that differs in one word. Every step can
 be checked with certainty against any specification of this world: renumbered, paraphrased or swapped.
 """
@@ -102,7 +102,7 @@ class RuleRequest:
         """The clause that decides. Raises ``RecordError`` if none does."""
         clause = specification.deciding(filter(None, self.applicable(specification)))
         if clause is None:
-            raise RecordError(f"version {specification.version} has no clause for {self.text!r}")
+            raise RecordError(f"version {specification.version} does not cover {self.text!r}")
         return clause
 
     def problem(self, specification: Specification) -> Problem:
@@ -224,7 +224,7 @@ def _fault(
     applicable: tuple[Clause | None, Clause | None],
 ) -> str:
     if clause is None:
-        return f"there is no clause {cited[2]}"
+        return f"clause {cited[2]} does not exist"
     if clause not in applicable:
         return f"clause {clause.id} is about {clause.text}, and does not apply to {request.text!r}"
     names = [_NAMES.get(name, name) for name in (cited[1], clause.text)]

@@ -560,7 +560,7 @@ class ClauseStepVerdict(StepVerdict):
         """A wrong verdict if the clause does not exist."""
         if self.cited is None or self.clause in ids:
             return self
-        update = {"verdict": "incorrect", "critique": f"there is no clause {self.clause}"}
+        update = {"verdict": "incorrect", "critique": f"clause {self.clause} does not exist"}
         return self.model_copy(update=update)
 
 

@@ -67,7 +67,7 @@ class Specification(FrozenModel):
             for other in clause.overrides if clause.overrides != "all" else ():
                 where = f"clauses.{number}.overrides: clause {clause.id} overrides {other!r}"
                 if other not in by_id:
-                    raise ValueError(f"{where}, which is no clause")
+                    raise ValueError(f"{where}, which does not exist")
                 if other == clause.id or clause.id in by_id[other].overrides:
                     raise ValueError(f"{where}, and the other way round; which one counts?")
         return self
@@ -82,7 +82,7 @@ class Specification(FrozenModel):
 
     @property
     def text(self) -> str:
-        """All clauses, a line each, as they stand in prompts."""
+        """All clauses as prompts show them, one per line."""
         return "".join(clause.line for clause in self.clauses)
 
     def tool_policy(self) -> ToolPolicy:
@@ -97,7 +97,7 @@ class Specification(FrozenModel):
     def deciding(self, applicable: Iterable[Clause]) -> Clause | None:
         """The one of the applicable clauses that no other one overrides; ``None`` if there is not one."""
         clauses = list(applicable)
-        left = [
+        remaining = [
             clause
             for clause in clauses
             if not any(
@@ -105,7 +105,7 @@ class Specification(FrozenModel):
                 for other in clauses
             )
         ]
-        return left[0] if len(left) == 1 else None
+        return remaining[0] if len(remaining) == 1 else None
 
     def require_absent(self, prompts: Iterable[str]) -> None:
         """Raise ``TrainingError`` if a training prompt has a clause's line in it, or a text of 24 characters
@@ -118,10 +118,10 @@ class Specification(FrozenModel):
         }
         for number, prompt in enumerate(prompts):
             spaced = " ".join(prompt.split())
-            found = next((clause for piece, clause in pieces.items() if piece in spaced), None)
-            if found is not None:
+            clause = next((clause for piece, clause in pieces.items() if piece in spaced), None)
+            if clause is not None:
                 raise TrainingError(
-                    f"training prompt {number} holds clause {found.id} of the specification: give problems "
+                    f"training prompt {number} holds clause {clause.id} of the specification: give problems "
                     "and a template without it"
                 )
 
