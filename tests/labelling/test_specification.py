@@ -8,7 +8,7 @@ import json
 import pytest
 
 from surefoot.errors import LabelError, TrainingError
-from surefoot.labelling import Clause, JudgeLabeller, JudgePrompt, Specification, ToolPolicy, rejection
+from surefoot.labelling import Clause, JudgeLabeller, JudgePrompt, Specification, read_tool_policy, rejection
 from surefoot.labelling.judge import structured_output
 from surefoot.labelling.verifiers.tool_policy import PolicyRule, judge_call
 from surefoot.policies.scripted import ScriptedPolicy
@@ -98,7 +98,7 @@ def test_exceptions_override_and_ambiguity_decides_nothing():
 
 
 def test_one_file_holds_the_rules_of_the_guard_too(tmp_path):
-    policy = ToolPolicy.of_file(file(tmp_path, SPECIFICATION.model_dump(mode="json")))
+    policy = read_tool_policy(file(tmp_path, SPECIFICATION.model_dump(mode="json")))
     assert [rule.tools for rule in policy.rules] == [("refund",)]
     (outcome,) = judge_call(policy, ToolCall(name="refund", arguments='{"amount": 200}'), (), ())
     assert (outcome.outcome, outcome.reason) == (

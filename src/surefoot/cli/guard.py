@@ -24,7 +24,7 @@ from surefoot.guard.records import Channel, GuardSettings
 from surefoot.guard.replay import replay_policy
 from surefoot.guard.view import call_steps, viewed_trace
 from surefoot.io import write_json
-from surefoot.labelling import ToolCallVerifier, ToolPolicy
+from surefoot.labelling import ToolCallVerifier, ToolPolicy, read_tool_policy
 from surefoot.labels import LabelRule, binary_labels
 from surefoot.policies.devices import Loading
 from surefoot.protocols import ProblemTrace, StepScorer, StepVerifier
@@ -45,7 +45,7 @@ def open_rules(names: Sequence[str], policy: str | None) -> Iterator[tuple[StepV
     if not names:
         yield ()
         return
-    calls = ToolCallVerifier(policy=ToolPolicy.of_file(policy) if policy else ToolPolicy())
+    calls = ToolCallVerifier(policy=read_tool_policy(policy) if policy else ToolPolicy())
     with o.open_verifiers(names, {"tool-calls": calls}) as labeller:
         yield labeller.verifiers
 
@@ -221,7 +221,7 @@ class CheckPolicy(Command):
     """JSON file with all counts, and each call that is not released."""
 
     def run(self) -> None:
-        policy, runs = ToolPolicy.of_file(self.policy), read_table(self.runs, Trace)
+        policy, runs = read_tool_policy(self.policy), read_table(self.runs, Trace)
         if tools := {tool.name: tool for run in runs for tool in run.tools}:
             try:
                 policy.check_names(list(tools.values()))

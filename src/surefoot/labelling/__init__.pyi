@@ -30,6 +30,7 @@ from .rollouts import Estimate as Estimate
 from .run_rollouts import RunMonteCarloLabeller as RunMonteCarloLabeller
 from .specification import Clause as Clause
 from .specification import Specification as Specification
+from .specification import read_tool_policy as read_tool_policy
 from .specification import rejection as rejection
 from .verifier import VerifierLabeller as VerifierLabeller
 from .verifier import open_verifier as open_verifier

@@ -6,6 +6,7 @@ filters it with a judge that reads the specification, and trains without the spe
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, Self
@@ -124,6 +125,20 @@ class Specification(FrozenModel):
                     f"training prompt {number} holds clause {clause.id} of the specification: give problems "
                     "and a template without it"
                 )
+
+
+def read_tool_policy(path: str | Path) -> ToolPolicy:
+    """The tool policy in a JSON file, or the rules for tools of the specification in it.
+
+    Raises ``LabelError`` if it cannot be read or is invalid.
+    """
+    try:
+        value = json.loads(Path(path).read_bytes())
+    except (OSError, ValueError):
+        value = None  # refused below
+    if isinstance(value, dict) and "clauses" in value:
+        return Specification.of_file(path).tool_policy()
+    return ToolPolicy.of_file(path)
 
 
 def rejection(item: LabelledTrace) -> str | None:

@@ -19,7 +19,7 @@ from surefoot.cli.terminal import note, note_count
 from surefoot.errors import LabelError
 from surefoot.io import write_json, write_records
 from surefoot.io.joins import LabelledTraces
-from surefoot.labelling import StateReplayVerifier, ToolCallVerifier, ToolPolicy
+from surefoot.labelling import StateReplayVerifier, ToolCallVerifier, ToolPolicy, read_tool_policy
 from surefoot.labelling.advantage import advantage_labels, progress_labels, start_values
 from surefoot.labelling.consensus import Consensus, ConsensusRule, SameFirstError, Unanimous, Weighted
 from surefoot.labelling.expert import Disagreement, ExpertLabeller, MatchRule, StepMatch, expert_traces
@@ -72,7 +72,7 @@ class Verify(LabelCommand):
     def labeller(self) -> AbstractContextManager[Labeller]:
         with_settings: dict[str, StepVerifier] = {}
         if "tool-calls" in self.verifier:
-            policy = ToolPolicy.of_file(self.tool_policy) if self.tool_policy else ToolPolicy()
+            policy = read_tool_policy(self.tool_policy) if self.tool_policy else ToolPolicy()
             with_settings["tool-calls"] = ToolCallVerifier(rules=self.tool_rules, policy=policy)
         if "state-replay" in self.verifier:
             with_settings["state-replay"] = StateReplayVerifier(

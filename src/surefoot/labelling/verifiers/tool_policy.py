@@ -282,16 +282,9 @@ class ToolPolicy(FrozenModel):
 
     @classmethod
     def of_file(cls, path: str | Path) -> ToolPolicy:
-        """The policy in a JSON file, or the rules for tools in a
-        :class:`surefoot.labelling.specification.Specification`. Raises ``LabelError`` if it cannot be read or
-        is invalid."""
-        from surefoot.labelling.specification import Specification  # which has rules of this module
-
+        """The policy in a JSON file. Raises ``LabelError`` if it cannot be read or is invalid."""
         try:
-            data = Path(path).read_bytes()
-            shared = isinstance(value := json.loads(data), dict) and "clauses" in value
-            policy = Specification.model_validate(value).tool_policy() if shared else None
-            return cls.model_validate_json(data) if policy is None else cls(rules=policy.rules)
+            return cls.model_validate_json(Path(path).read_bytes())
         except (OSError, ValueError) as error:
             raise LabelError(f"{path}: not a valid tool policy: {error}") from error
 
