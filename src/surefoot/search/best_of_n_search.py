@@ -89,7 +89,7 @@ def _majority_settled(answers: Sequence[str | None], left: int) -> bool:
     votes = Counter(answer for answer in answers if answer is not None)
     if not votes:
         return False
-    (leader, most), *others = votes.most_common()  # of equals the first seen comes first
+    (leader, lead), *rivals = votes.most_common()  # of equals the first seen comes first
     order = list(votes)
     earlier = order[: order.index(leader)]
-    return most >= left and all(count + left < most + (answer not in earlier) for answer, count in others)
+    return lead >= left and all(count + left < lead + (answer not in earlier) for answer, count in rivals)
