@@ -152,6 +152,7 @@ label critiques e --problems e --policy lab
 train prm e --problems e --labels e --base lab --out out
 train orm e --problems e --base lab --out out
 train probe e --problems e --base lab --out out
+train fused e --problems e --labels e --out out
 train implicit e --problems e --base lab --out out
 train verifier e --problems e --labels e --critiques e --base lab --out out
 rl e --policy lab --out out

@@ -36,6 +36,7 @@ from surefoot.records import LabelKind, Problem, StepLabel, StepPair, content_id
 from surefoot.scores import Aggregator
 from surefoot.segment import segmenter
 from surefoot.training.config import (
+    FusionConfig,
     ImplicitConfig,
     OutcomeTargets,
     ProbeConfig,
@@ -69,13 +70,10 @@ TrainingResult = tuple["TrainingLog", Mapping[str, int], Sequence[str]]
 
 
 class TrainCommand(Command):
-    """Settings of all kinds: data, directory of the checkpoint, model to start from."""
+    """Settings of all kinds: data, directory of the checkpoint."""
 
     problems: o.Problems
     out: o.OutDirectory = Field(description="Directory for the checkpoint.")
-    base: str
-    """Model to start from: `lab` (the lab's trunk), a checkpoint directory or a hub name
-    (`owner/name@revision`)."""
     loading: o.TrainedModels = FLOAT32
 
     def train(
@@ -103,9 +101,10 @@ class TrainCommand(Command):
                 remarks.append(f"read {log.read_tokens:,} of {log.tokens:,} tokens, shared prefixes once")
             updates = len(log.losses)
             run.finish("train", {"updates": updates, "tokens": log.tokens, "dropped": dict(dropped)})
-        tail = log.losses[-50:]
-        mean = f"mean loss of the last {len(tail)}: {sum(tail) / len(tail):.4f}"
-        note(f"{self.out}: {', '.join([f'{updates} updates', mean, *remarks])}")
+        if tail := log.losses[-50:]:
+            mean = f"mean loss of the last {len(tail)}: {sum(tail) / len(tail):.4f}"
+            remarks = [f"{updates} updates", mean, *remarks]
+        note(f"{self.out}: {', '.join(remarks)}")
 
     def trust(self, held_out: Iterable[LabelledTrace] | None, training: Iterable[LabelledTrace]) -> list[str]:
         """Measure the saved checkpoint on held-out problems, store that with it, and say it."""
@@ -129,6 +128,9 @@ class TrainCommand(Command):
 class StepCommand(TrainCommand):
     """Models that are read at the steps."""
 
+    base: str
+    """Model to start from: `lab` (the lab's trunk), a checkpoint directory or a hub name
+    (`owner/name@revision`)."""
     prompt: PromptFormat = PromptFormat()
     max_length: int = Field(default=2048, ge=8)
     """Tokens of a trace; later steps are left out and counted."""
@@ -326,6 +328,9 @@ class TrainImplicit(TrainCommand):
     Example: `surefoot train implicit traces.jsonl --base lab --problems problems.jsonl --out iprm`
     """
 
+    base: str
+    """Model to start from: `lab` (the lab's trunk), a checkpoint directory or a hub name
+    (`owner/name@revision`)."""
     traces: o.TracesArgument
     prompt: PromptFormat = PromptFormat()
     max_length: int = Field(default=2048, ge=8)
@@ -490,6 +495,51 @@ class TrainVerifier(TrainCommand):
             return log, data.dropped, [f"{len(data.examples)} of {sum(map(len, texts))} critiques"]
 
         self.train(work, content_id(texts, form.model_dump(), *items))
+
+
+class TrainFused(TrainCommand):
+    """Fuse models, verifiers and the text of a step into one score, by gradient-boosted trees.
+
+    A verifier such as `equations` knows few wrong steps, but for certain; a model guesses at all. The trees
+    learn from labelled steps what each says, and also see length, position, numbers and words. What each part
+    is worth on other problems is stored in `fused.json`. No model is needed.
+
+    Example: `surefoot train fused traces.jsonl --problems problems.jsonl --labels labels.jsonl
+    --verifier equations --model prm --out fused`
+    """
+
+    traces: o.TracesArgument
+    labels: Annotated[str, o.INPUT] = Field(description="File of step labels.")
+    model: tuple[str, ...] = ()
+    """Reward models whose scores are parts: directories or hub names; may be repeated."""
+    verifier: tuple[str, ...] = ()
+    """Verifiers whose verdicts are parts, as in `label verify`; may be repeated."""
+    validation: float = Field(default=0.1, ge=0, le=0.9)
+    """Share of the problems to hold out; nothing is fitted on them."""
+    training: Annotated[FusionConfig, TRAINING] = FusionConfig()
+
+    def run(self) -> None:
+        from surefoot.models.loading import open_member
+        from surefoot.training.fusion import fit_fused
+
+        items = list(labelled(self.problems, self.traces, read_table(self.labels, StepLabel)))
+        held_out = [item for item in items if is_held_out(item.problem.id, self.validation)]
+        training = [item for item in items if not is_held_out(item.problem.id, self.validation)]
+        members = {name: open_member(name, loading=self.loading) for name in self.model}
+        sources = _kinds_and_sources(label for item in items for label in item.labels)[1]
+
+        def work(progress: Progress) -> TrainingResult:
+            verifiers: Any = {"models": members, "verifiers": self.verifier}
+            scorer = fit_fused(training, self.training, **verifiers, name=self.out.name, label_source=sources)
+            scorer.save(self.out)
+            progress(1, 1, 0.0)
+            auc = scorer.settings.auc
+            parts = [
+                f"{auc['all'] - auc[f'without {part}']:+.3f} by {part}" for part in scorer.settings.parts
+            ]
+            return TrainingLog(), {}, [f"step AUC {auc['all']:.3f} out of fold ({', '.join(parts)})"]
+
+        self.train(work, content_id(*items), held_out or None)
 
 
 def report_dropped(dropped: Mapping[str, int], first: Mapping[str, str] | None = None) -> None:

@@ -13,6 +13,8 @@ from surefoot.models.card import (
     CALIBRATION,
     CARD,
     CLASSIFIER,
+    FUSED,
+    FUSED_SETTINGS,
     HEAD,
     IMPLICIT,
     IMPLICIT_SETTINGS,
@@ -22,6 +24,7 @@ from surefoot.models.card import (
     VERIFIER_FORMAT,
     announce,
     read_card,
+    read_json,
 )
 from surefoot.models.engine.causal import load_causal
 from surefoot.models.families.checkpoint import Checkpoint
@@ -36,7 +39,16 @@ from surefoot.models.lora import base_of
 from surefoot.models.scorer import CheckpointScorer, Scorer
 from surefoot.policies.devices import LOADING, Loading
 
-IDENTIFYING = (CARD, HEAD, IMPLICIT_SETTINGS, PROBE_SETTINGS, VERIFIER_FORMAT, "training.json", CALIBRATION)
+IDENTIFYING = (
+    CARD,
+    HEAD,
+    IMPLICIT_SETTINGS,
+    PROBE_SETTINGS,
+    FUSED_SETTINGS,
+    VERIFIER_FORMAT,
+    "training.json",
+    CALIBRATION,
+)
 """Files of any kind that tell one checkpoint from another."""
 
 _FOR = {
@@ -129,6 +141,14 @@ class Opening:
             value = getattr(self, name)
             if value is True or value not in (None, False, 1):
                 raise CheckpointError(f"{name}={value!r} is for {_FOR[name]}; this is {of}")
+
+
+def open_member(name: str, *, loading: Loading = LOADING) -> CheckpointScorer:
+    """A member of a fused scorer. Raises ``CheckpointError``, also for one that is fused itself."""
+    own = Path(name) / CARD
+    if own.is_file() and read_card(own.parent).family == FUSED:
+        raise CheckpointError(f"{name} is a fused scorer itself; name its members instead")
+    return load_prm(name, loading=loading)
 
 
 def is_server(name: str | Path) -> bool:
@@ -271,6 +291,13 @@ def _own(directory: Path, *, name: str, family: str | None, options: Opening) ->
         options.refuse("reference", "chains", of="a probe")
         probe = LinearProbe.load(directory, base=options.base, loading=loading)
         return ProbeScorer(probe, name=name, batch_tokens=loading.batch_tokens)
+    if card.family == FUSED:
+        options.refuse("reference", "chains", of="a fused scorer")
+        from surefoot.models.kinds.fused import FusedScorer, FusedSettings  # verifiers: slow to load
+
+        settings = read_json(directory / FUSED_SETTINGS, FusedSettings)
+        members = [open_member(member, loading=loading) for member in settings.models]
+        return FusedScorer.load(directory, models=members, name=name)
     if card.family == IMPLICIT:
         options.refuse("chains", of="an implicit reward model")
         implicit = ImplicitPRM.load(directory, reference=options.reference, loading=loading)

@@ -1,0 +1,243 @@
+"""One score from many: models, verifiers and the text of a step, fused by gradient-boosted trees.
+
+A step classifier knows what wrong steps look like, a verifier knows a few of them for certain, and length and
+position are what both have to beat. :mod:`surefoot.training.fusion` fits the trees on labelled steps.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import accumulate, chain
+from math import nan
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from surefoot.errors import CheckpointError
+from surefoot.io import write_json
+from surefoot.labelling.verifier import open_verifier
+from surefoot.models.card import (
+    FUSED,
+    FUSED_SETTINGS,
+    TREES,
+    CheckpointCard,
+    read_json,
+    verified_card,
+    write_card,
+)
+from surefoot.models.scorer import CheckpointScorer
+from surefoot.protocols import ProblemTrace, StepScorer, StepVerifier
+from surefoot.records import FrozenModel, StepScores, Usage
+from surefoot.scores import checked_scores
+
+FloatArray = NDArray[np.float64]
+
+LAYOUT = ("characters", "position")
+TEXT = (
+    "repeated",
+    "equations",
+    "numbers",
+    "new_numbers",
+    "numbers_of_last_step",
+    "words",
+    "new_words",
+    "words_of_problem",
+    "words_of_last_step",
+)
+"""What is read off a step's text; new = neither in the problem nor in an earlier step."""
+MEMBER = ("value", "lowest_before")
+"""What a member says of a step, and the lowest that it said of an earlier one."""
+
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_WORD = re.compile(r"[^\W\d_]{3,}")
+
+
+class FusedSettings(FrozenModel):
+    """``fused.json``: what is fused, and what each part is worth."""
+
+    format: Literal[1] = 1
+    models: tuple[str, ...]
+    """Directories or hub names, as :func:`surefoot.models.load_prm` takes them."""
+    verifiers: tuple[str, ...]
+    """Names of :data:`surefoot.labelling.VERIFIERS`."""
+    bias: float = 0.0
+    """Log odds before the first tree."""
+    auc: dict[str, float] = Field(default_factory=dict)
+    """Step AUC on problems left out of the fit: of all parts, of each part alone and without each part."""
+
+    @property
+    def parts(self) -> dict[str, slice]:
+        """Columns of each part."""
+        names = {"layout": len(LAYOUT), "text": len(TEXT)}
+        names |= dict.fromkeys([*self.models, *self.verifiers], len(MEMBER))
+        ends = list(accumulate(names.values()))
+        return {name: slice(end - width, end) for (name, width), end in zip(names.items(), ends, strict=True)}
+
+
+class Trees:
+    """Regression trees over the features of a step; their sum is the log odds of a good step.
+
+    Node k of tree t sends a row with ``feature[t, k]`` at most ``threshold[t, k]`` to ``left[t, k]``, others
+    to ``right[t, k]``, and a row without that feature to the left if ``missing_left[t, k]``. A leaf points to
+    itself, and ``value[t, k]`` is what it adds.
+    """
+
+    NAMES = ("feature", "threshold", "left", "right", "missing_left", "value")
+
+    def __init__(self, arrays: dict[str, NDArray[Any]]) -> None:
+        self.arrays = arrays
+        self._depth = arrays["feature"].shape[1]
+
+    @classmethod
+    def checked(cls, arrays: dict[str, NDArray[Any]], features: int) -> Self:
+        """Trees from a file. Raises ``ValueError`` for arrays that are none: nothing else may be indexed."""
+        shapes = {arrays[name].shape for name in cls.NAMES if name in arrays}
+        if set(arrays) != set(cls.NAMES) or len(shapes) != 1 or len(next(iter(shapes))) != 2:
+            raise ValueError(f"it needs {', '.join(cls.NAMES)} of one shape [trees, nodes]")
+        nodes = arrays["feature"].shape[1]
+        for name, end in (("feature", features), ("left", nodes), ("right", nodes)):
+            if arrays[name].size and not 0 <= arrays[name].min() <= arrays[name].max() < end:
+                raise ValueError(f"{name!r} must lie in 0 to {end - 1}")
+        if not np.isfinite(arrays["value"]).all() or np.isnan(arrays["threshold"]).any():
+            raise ValueError("'value' and 'threshold' must be numbers")
+        return cls(arrays)
+
+    def sum(self, features_nf: FloatArray) -> FloatArray:
+        """[steps, features] → [steps]; NaN is a missing feature."""
+        feature, threshold, left, right, missing_left, value = (self.arrays[name] for name in self.NAMES)
+        tree = np.arange(len(feature))
+        rows = np.arange(len(features_nf))[:, None]
+        node = np.zeros((len(features_nf), len(feature)), dtype=np.int64)
+        for _ in range(self._depth):
+            x = features_nf[rows, feature[tree, node]]
+            goes_left = np.where(np.isnan(x), missing_left[tree, node], x <= threshold[tree, node])
+            moved = np.where(goes_left, left[tree, node], right[tree, node])
+            if (moved == node).all():
+                break
+            node = moved
+        return np.asarray(value[tree, node].sum(axis=1, dtype=float))
+
+
+class FusedScorer(CheckpointScorer):
+    """A :class:`surefoot.protocols.StepScorer`: the chance that a step is good, given all parts.
+
+    A member that does not score a step leaves a gap there, which the trees were fitted to as well.
+    """
+
+    def __init__(
+        self,
+        settings: FusedSettings,
+        trees: Trees,
+        card: CheckpointCard,
+        *,
+        models: Sequence[StepScorer],
+        name: str,
+    ) -> None:
+        self.settings, self.trees, self.card, self.name = settings, trees, card, name
+        self.models = tuple(models)
+        self.verifiers = tuple(open_verifier(verifier) for verifier in settings.verifiers)
+
+    @classmethod
+    def load(cls, directory: Path, *, models: Sequence[StepScorer], name: str) -> Self:
+        """Load what :meth:`save` wrote. Raises ``CheckpointError`` naming the missing or bad file."""
+        card = verified_card(directory, family=FUSED)
+        settings = read_json(directory / FUSED_SETTINGS, FusedSettings)
+        features = max(part.stop for part in settings.parts.values())
+        try:
+            trees = Trees.checked(load_file(directory / TREES), features)
+        except (SafetensorError, ValueError, OSError) as error:
+            raise CheckpointError(f"{directory / TREES} does not hold this model's trees: {error}") from error
+        return cls(settings, trees, card, models=models, name=name)
+
+    def save(self, directory: Path) -> None:
+        """Write ``trees.safetensors``, ``fused.json`` and ``surefoot.json``."""
+        directory.mkdir(parents=True, exist_ok=True)
+        save_file(
+            {name: np.ascontiguousarray(array) for name, array in self.trees.arrays.items()},
+            directory / TREES,
+        )
+        write_json(directory / FUSED_SETTINGS, self.settings.model_dump())
+        write_card(directory, self.card)
+
+    def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
+        """One record a trace, a score in [0, 1] for each step."""
+        features, usage = step_features(items, self.models, self.verifiers)
+        return [
+            StepScores.of_model(
+                trace_id=item.trace.id,
+                scorer=self.name,
+                scores=tuple(self.chances(rows).tolist()),
+                unscored_reason=None,
+                usage=used,
+            )
+            for item, rows, used in zip(items, features, usage, strict=True)
+        ]
+
+    def chances(self, features_nf: FloatArray) -> FloatArray:
+        """[steps, features] → [steps]: the chance that each is good."""
+        odds = self.settings.bias + self.trees.sum(features_nf)
+        return np.asarray((1 + np.tanh(odds / 2)) / 2)
+
+
+def step_features(
+    items: Sequence[ProblemTrace], models: Sequence[StepScorer], verifiers: Sequence[StepVerifier]
+) -> tuple[list[FloatArray], list[Usage]]:
+    """For each trace its features [steps, features], NaN where a member says nothing, and what it cost."""
+    columns = [[*zip(*_text_features(item), strict=True)] or [()] * len(LAYOUT + TEXT) for item in items]
+    usage = [Usage()] * len(items)
+    for model in models:
+        for number, record in enumerate(checked_scores(model, items)):
+            columns[number] += _with_lowest(record.scores)
+            usage[number] += record.usage
+    for verifier in verifiers:
+        for number, verdicts in enumerate(verifier.verify(items)):
+            columns[number] += _with_lowest([verdict.value for verdict in verdicts])
+    return [np.array(of_trace, dtype=float).T for of_trace in columns], usage
+
+
+def _with_lowest(values: Sequence[float | None]) -> list[tuple[float, ...]]:
+    """What a member says of each step, and the lowest that it said before."""
+    numbers = [nan if value is None else float(value) for value in values]
+    lowest = accumulate(chain([nan], numbers), lambda low, value: float(np.fmin(low, value)))
+    return [tuple(numbers), tuple(lowest)[: len(numbers)]]
+
+
+def _text_features(item: ProblemTrace) -> list[tuple[float, ...]]:
+    """Features of each step from its text and what is before it: ``LAYOUT`` and ``TEXT``."""
+    rows: list[tuple[float, ...]] = []
+    problem = _words(item.problem.text)
+    known_numbers, known_words = set(_NUMBER.findall(item.problem.text)), set(problem)
+    last_numbers, last_words, texts = set[str](), set[str](), set[str]()
+    for step in range(len(item.trace.steps)):
+        text = item.trace.step_text(step).strip()
+        numbers, words = _NUMBER.findall(text), _words(text)
+        rows.append(
+            (
+                len(text),
+                step,
+                text in texts,
+                text.count("="),
+                len(numbers),
+                sum(number not in known_numbers for number in numbers),
+                sum(number in last_numbers for number in numbers),
+                len(words),
+                len(words - known_words),
+                len(words & problem),
+                len(words & last_words),
+            )
+        )
+        texts.add(text)
+        last_numbers, last_words = set(numbers), words
+        known_numbers |= last_numbers
+        known_words |= words
+    return rows
+
+
+def _words(text: str) -> set[str]:
+    return {word.lower() for word in _WORD.findall(text)}

@@ -1,0 +1,176 @@
+"""Fused scorers: trees as arrays, features of a prefix, parts that are worth something, and refusals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from command_line import good, refused
+from fixed_scorer import FixedScorer
+from lab_traces import lab_item
+from safetensors.numpy import load_file, save_file
+from sklearn.ensemble import HistGradientBoostingClassifier
+
+from surefoot.errors import CheckpointError, TrainingError
+from surefoot.io import write_records
+from surefoot.lab import generate_problems
+from surefoot.lab.world import LabVerifier
+from surefoot.models import load_prm
+from surefoot.models.kinds.fused import LAYOUT, TEXT, Trees, step_features
+from surefoot.protocols import LabelledTrace, ProblemTrace
+from surefoot.records import Problem, StepLabel, Trace
+from surefoot.segment import Line, segment_trace
+from surefoot.training import FusionConfig, fit_fused
+from surefoot.training.fusion import _trees
+
+CONFIG = FusionConfig(trees=20, steps_per_leaf=5, folds=3)
+
+
+def labelled(count: int, *, seed: int) -> list[LabelledTrace]:
+    """Lab solutions, every other one with a wrong step, under exact labels."""
+    rng = np.random.default_rng(seed)
+    problems = generate_problems(count, seed=seed)
+    items = [lab_item(problem, wrong=number % 2 == 0, rng=rng) for number, problem in enumerate(problems)]
+    rows = LabVerifier().verify(items)
+    return [
+        LabelledTrace(
+            problem=item.problem,
+            trace=item.trace,
+            labels=tuple(
+                StepLabel(
+                    trace_id=item.trace.id, step=step, kind="correctness", value=verdict.value, source="t"
+                )
+                for step, verdict in enumerate(verdicts)
+                if verdict.value is not None
+            ),
+        )
+        for item, verdicts in zip(items, rows, strict=True)
+    ]
+
+
+def fused(items, verifiers=("lab",), **models):
+    return fit_fused(items, CONFIG, models=models, verifiers=verifiers, name="f", label_source="t")
+
+
+@pytest.fixture(scope="module")
+def scorer():
+    return fused(labelled(60, seed=1))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_arrays_compute_what_the_boosted_trees_compute(seed):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(400, 5)).round(1)
+    x[rng.random(x.shape) < 0.2] = np.nan
+    y = (np.nan_to_num(x[:, 0]) * np.nan_to_num(x[:, 1], nan=1) + rng.normal(size=400)) > 0
+    model = HistGradientBoostingClassifier(max_iter=15, random_state=0).fit(x, y)
+    fresh = rng.normal(size=(500, 5)).round(1)
+    fresh[rng.random(fresh.shape) < 0.3] = np.nan
+    odds = _trees(model).sum(fresh) + model._baseline_prediction.item()
+    assert np.allclose(odds, model.decision_function(fresh))
+
+
+def test_features_of_a_step_by_hand():
+    problem = Problem(text="Tom has 3 apples and 12 pears.")
+    text = "Tom has 3 + 12 = 15.\nSo 15 / 4 = 3.75 pears each.\n"
+    trace = segment_trace(Trace(problem_id=problem.id, text=text), Line())
+    [rows], _ = step_features([ProblemTrace(problem=problem, trace=trace)], (), ())
+    assert (*LAYOUT, *TEXT[:5]) == (
+        *("characters", "position", "repeated", "equations", "numbers", "new_numbers"),
+        "numbers_of_last_step",
+    )
+    assert TEXT[5:] == ("words", "new_words", "words_of_problem", "words_of_last_step")
+    assert rows.tolist() == [[20, 0, 0, 1, 3, 1, 0, 2, 0, 2, 0], [28, 1, 0, 1, 3, 2, 1, 2, 1, 1, 0]]
+
+
+def test_a_score_does_not_depend_on_later_steps(scorer):
+    [item] = labelled(1, seed=7)
+    steps = item.trace.steps
+    whole = ProblemTrace(problem=item.problem, trace=item.trace)
+    part = ProblemTrace(
+        problem=item.problem, trace=item.trace.model_copy(update={"steps": steps[: len(steps) - 1]})
+    )
+    long, short = scorer.score_traces([whole, part])
+    assert long.scores[:-1] == short.scores
+
+
+def test_finds_wrong_steps_by_the_verifier_and_says_so(scorer):
+    auc = scorer.settings.auc
+    assert auc["all"] == pytest.approx(1, abs=0.01)
+    assert auc["lab alone"] > 0.95 > auc["without lab"]
+    items = labelled(20, seed=2)
+    records = scorer.score_traces([ProblemTrace(problem=i.problem, trace=i.trace) for i in items])
+    for item, record in zip(items, records, strict=True):
+        for label in item.labels:
+            assert (record.scores[label.step] > 0.5) == (label.value > -1)
+
+
+def test_saved_scores_are_the_same_and_damage_is_refused(tmp_path, scorer):
+    scorer.save(tmp_path / "f")
+    items = [ProblemTrace(problem=item.problem, trace=item.trace) for item in labelled(5, seed=3)]
+    assert [r.scores for r in load_prm(tmp_path / "f").score_traces(items)] == [
+        r.scores for r in scorer.score_traces(items)
+    ]
+    settings = scorer.settings.model_copy(update={"models": (str(tmp_path / "f"),)})
+    type(scorer)(settings, scorer.trees, scorer.card, models=(), name="g").save(tmp_path / "g")
+    with pytest.raises(CheckpointError, match="fused scorer itself"):
+        load_prm(tmp_path / "g")
+    trees = load_file(tmp_path / "f" / "trees.safetensors")
+    for name, value in (("left", 10_000), ("feature", -1), ("value", np.nan)):
+        damaged = {key: array.copy() for key, array in trees.items()}
+        damaged[name].flat[0] = value
+        with pytest.raises(ValueError, match=name):
+            Trees.checked(damaged, features=13)
+    save_file(
+        {key: array for key, array in trees.items() if key != "left"}, tmp_path / "f" / "trees.safetensors"
+    )
+    with pytest.raises(CheckpointError, match="damaged"):
+        load_prm(tmp_path / "f")
+
+
+def test_a_model_is_a_part_and_may_leave_gaps():
+    items = labelled(30, seed=4)
+    scores = {item.trace.text or "": [label.value for label in item.labels] for item in items}
+    for row in list(scores.values())[::2]:
+        row[0] = None
+    scorer = fused(items, verifiers=(), exact=FixedScorer(scores))
+    assert scorer.settings.models == ("exact",)
+    assert scorer.settings.auc["exact alone"] > scorer.settings.auc["without exact"]
+    [record] = scorer.score_traces([ProblemTrace(problem=items[0].problem, trace=items[0].trace)])
+    assert record.usage.verifier_tokens == 10
+    assert None not in record.scores
+    silent = FixedScorer({text: [None] * len(row) for text, row in scores.items()})
+    with pytest.raises(TrainingError, match="'silent' says nothing"):
+        fused(items, silent=silent)
+
+
+def test_refuses_labels_that_cannot_be_learned_from():
+    items = labelled(9, seed=5)
+    right = [
+        replace(item, labels=tuple(label for label in item.labels if label.value == 1)) for item in items
+    ]
+    with pytest.raises(TrainingError, match="are good"):
+        fused(right)
+    with pytest.raises(TrainingError, match="fewer than 'folds'"):
+        fused(items[:2])
+    with pytest.raises(TrainingError, match="no step has a known label"):
+        fused([replace(item, labels=()) for item in items])
+
+
+def test_from_the_command_line(tmp_path):
+    items = labelled(60, seed=6)
+    write_records(tmp_path / "p.jsonl", [item.problem for item in items])
+    write_records(tmp_path / "t.jsonl", [item.trace for item in items])
+    write_records(tmp_path / "l.jsonl", [label for item in items for label in item.labels])
+    files = [tmp_path / "t.jsonl", "--problems", tmp_path / "p.jsonl", "--labels", tmp_path / "l.jsonl"]
+    ended = good(
+        *["train", "fused", *files, "--verifier", "lab", "--steps-per-leaf", "5", "--out", tmp_path / "f"]
+    )
+    assert "by lab" in ended.stderr
+    card = load_prm(tmp_path / "f").card
+    assert card.trust is not None
+    assert card.trust.auc[0] > 0.95
+    assert "unknown verifier" in refused(
+        *["train", "fused", *files, "--verifier", "nothing", "--out", tmp_path / "g"]
+    )
