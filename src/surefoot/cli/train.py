@@ -522,11 +522,12 @@ class TrainFused(TrainCommand):
         from surefoot.models.loading import open_member
         from surefoot.training.fusion import fit_fused
 
-        items = list(labelled(self.problems, self.traces, read_table(self.labels, StepLabel)))
-        held_out = [item for item in items if is_held_out(item.problem.id, self.validation)]
-        training = [item for item in items if not is_held_out(item.problem.id, self.validation)]
+        labels = read_table(self.labels, StepLabel)
+        items = labelled(self.problems, self.traces, labels)
+        training = items.of_problems(lambda problem: not is_held_out(problem, self.validation))
+        held_out = items.of_problems(lambda problem: is_held_out(problem, self.validation))
         members = {name: open_member(name, loading=self.loading) for name in self.model}
-        sources = _kinds_and_sources(label for item in items for label in item.labels)[1]
+        sources = _kinds_and_sources(labels)[1]
 
         def work(progress: Progress) -> TrainingResult:
             verifiers: Any = {"models": members, "verifiers": self.verifier}
@@ -539,7 +540,7 @@ class TrainFused(TrainCommand):
             ]
             return TrainingLog(), {}, [f"step AUC {auc['all']:.3f} out of fold ({', '.join(parts)})"]
 
-        self.train(work, content_id(*items), held_out or None)
+        self.train(work, items.digest, held_out or None)
 
 
 def report_dropped(dropped: Mapping[str, int], first: Mapping[str, str] | None = None) -> None:

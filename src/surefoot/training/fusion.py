@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ _BATCH = 256
 
 
 def fit_fused(
-    items: Sequence[LabelledTrace],
+    items: Iterable[LabelledTrace],
     config: FusionConfig,
     *,
     models: dict[str, StepScorer],
@@ -77,12 +78,12 @@ def fit_fused(
 
 
 def _labelled_steps(
-    items: Sequence[LabelledTrace], scorer: FusedScorer
+    items: Iterable[LabelledTrace], scorer: FusedScorer
 ) -> tuple[FloatArray, NDArray[np.bool_], list[str]]:
     """Features [steps, features] of the distinct labelled steps, whether they are good, their problems."""
     rows: dict[tuple[str, ...], tuple[FloatArray, list[float], str]] = {}
-    for start in range(0, len(items), _BATCH):
-        batch = items[start : start + _BATCH]
+    remaining = iter(items)
+    while batch := list(islice(remaining, _BATCH)):
         traces = [ProblemTrace(problem=item.problem, trace=item.trace) for item in batch]
         for item, features in zip(
             batch, step_features(traces, scorer.models, scorer.verifiers)[0], strict=True
