@@ -5,11 +5,11 @@
 ``DIR`` holds ``prm800k/phase1_{train_plus,test}.jsonl.gz`` and
 ``processbench/{gsm8k,math.fixed}.json.gz``. No model runs. The scorer is fitted on PRM800K problems of parts
 0 to 4 (of 8, by CRC-32 of the problem), on which the rules of the equation verifier were developed too; it is
-measured on parts 5 to 7 and on the test file.
+measured on parts 5 to 7 and on the test file, each rated step once for a prefix.
 
-- ``auc``, ``within_problem``, ``within_prefix``: pairs of a good and a bad step, of all, of one problem, and
-  among the continuations of one prefix; ``…_minus_baseline``: the paired difference to the better of boosted
-  trees and a logistic regression on length and position alone, fitted on the same steps.
+- ``auc``: over all pairs of a good and a bad step.
+- ``within_prefix``, ``similar_length``, ``within_problem``: the reading gate, differences to a logistic
+  regression on length and position that was fitted on the same steps (``surefoot.stats.reading_gate``).
 - ``swapped_number_noticed``: of good steps with an equation, the share whose score falls when the last number
   is another, less the share whose score rises.
 - ``processbench_*``: F1 with the threshold that was chosen on held-out training problems (flags of the
@@ -25,176 +25,106 @@ import json
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
-from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from surefoot import __version__
 from surefoot.evaluation.benchmarks import processbench_f1
 from surefoot.formats import read_prm800k_steps, read_processbench
-from surefoot.models import FusedScorer
+from surefoot.models import FusedScorer, Trust
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Trace
 from surefoot.search import score_held_out, trust_of
-from surefoot.stats import Interval, Resample, bootstrap_statistic, roc_auc, roc_auc_within
+from surefoot.stats import Interval, bootstrap_statistic
 from surefoot.training import FusionConfig, fit_fused
 
 DRAWS = 300
 BATCH = 256
 NUMBER = re.compile(r"\d+(?=\D*$)")
 Figure = dict[str, object]
-AucOf = Callable[[NDArray[np.float64], Resample], float]
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Distinct rated steps."""
-
-    scores: NDArray[np.float64]
-    layout: NDArray[np.float64]
-    """Shape [rows, 2]: characters and position."""
-    good: NDArray[np.bool_]
-    problems: list[str]
-    prefixes: list[tuple[str, ...]]
-
-
-def part(item: LabelledTrace) -> int:
-    """The part of eight that a problem is in."""
-    return zlib.crc32(item.problem.text.encode()) % 8
-
-
-def rated(items: Iterable[LabelledTrace], scorer: FusedScorer | None) -> Rows:
-    """Each rated step once for a prefix, scored if there is a scorer."""
-    rows: dict[tuple[str, ...], tuple[float, float, float, bool, str]] = {}
-    for batch in batches(items):
-        pairs = [ProblemTrace(problem=item.problem, trace=item.trace) for item in batch]
-        records = scorer.score_traces(pairs) if scorer else [None] * len(batch)
-        for item, record in zip(batch, records, strict=True):
-            texts = [item.trace.step_text(step).strip() for step in range(len(item.trace.steps))]
-            for label in item.labels:
-                if label.value is not None:
-                    score = (record.scores[label.step] if record else None) or 0.0
-                    key = (item.problem.id, *texts[: label.step + 1])
-                    size = len(texts[label.step])
-                    rows.setdefault(key, (score, size, label.step, label.value > -1, item.problem.id))
-    return Rows(
-        scores=np.array([row[0] for row in rows.values()]),
-        layout=np.array([row[1:3] for row in rows.values()], dtype=float),
-        good=np.array([row[3] for row in rows.values()]),
-        problems=[row[4] for row in rows.values()],
-        prefixes=[key[:-1] for key in rows],
-    )
+def in_parts(path: Path, parts: Sequence[int]) -> Iterator[LabelledTrace]:
+    """Rated traces of the problems in these of eight parts; each rated step once for a prefix."""
+    seen: set[tuple[str, ...]] = set()
+    for item in read_prm800k_steps(path):
+        if zlib.crc32(item.problem.text.encode()) % 8 not in parts:
+            continue
+        texts = [item.trace.step_text(step).strip() for step in range(len(item.trace.steps))]
+        labels = []
+        for label in item.labels:
+            key = (item.problem.id, *texts[: label.step + 1])
+            if label.value is not None and key not in seen:
+                seen.add(key)
+                labels.append(label)
+        if labels:
+            yield replace(item, labels=tuple(labels))
 
 
-def batches(items: Iterable[LabelledTrace]) -> Iterator[list[LabelledTrace]]:
-    """Pieces of ``BATCH`` traces."""
-    batch: list[LabelledTrace] = []
-    for item in items:
-        batch.append(item)
-        if len(batch) == BATCH:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
-
-
-def compare(name: str, rows: Rows, trained: Rows) -> list[Figure]:
-    """AUC of the scorer, and its lead over length and position."""
-    models = (
-        HistGradientBoostingClassifier(
-            max_iter=100, learning_rate=0.06, early_stopping=False, random_state=0
-        ),
-        make_pipeline(StandardScaler(), LogisticRegression()),
-    )
-    rivals = [model.fit(trained.layout, trained.good).predict_proba(rows.layout)[:, 1] for model in models]
-    figures: list[Figure] = []
-    groups = {"auc": None, "within_problem": rows.problems, "within_prefix": rows.prefixes}
-    for measure, group in groups.items():
-        numbers = np.unique(list(map(hash, group)), return_inverse=True)[1] if group else None
-
-        def auc(
-            scores: NDArray[np.float64], sample: Resample, numbers: NDArray[np.intp] | None = numbers
-        ) -> float:
-            at = sample.items
-            if numbers is None:
-                return roc_auc(scores[at], rows.good[at]).value
-            # a problem that was drawn twice is two groups
-            return roc_auc_within(
-                scores[at], rows.good[at], sample.clusters * len(rows.good) + numbers[at]
-            ).value
-
-        everything = Resample(items=np.arange(len(rows.good)), clusters=np.zeros(len(rows.good), dtype=int))
-        rival = max(rivals, key=lambda scores: auc(scores, everything))
-
-        def lead(sample: Resample, auc: AucOf = auc, rival: NDArray[np.float64] = rival) -> float:
-            return auc(rows.scores, sample) - auc(rival, sample)
-
-        for suffix, statistic in (("", partial(auc, rows.scores)), ("_minus_baseline", lead)):
-            interval = bootstrap_statistic(
-                rows.problems, statistic, draws=DRAWS, rng=np.random.default_rng(0)
-            )
-            figures.append(figure(f"{name}_{measure}{suffix}", interval, len(rows.good)))
-    return figures
-
-
-def figure(name: str, interval: Interval, count: int) -> Figure:
+def figure(name: str, value: Interval | Sequence[float] | None, count: int) -> Figure:
     """One line of the result, printed as it comes."""
-    made: Figure = {
-        "name": name, "value": interval.value, "low": interval.low, "high": interval.high, "items": count,
-    }  # fmt: skip
-    print(
-        f"{name:44s} {interval.value:7.3f} [{interval.low:.3f}, {interval.high:.3f}]  n={count}", flush=True
-    )
-    return made
+    if isinstance(value, Interval):
+        value = (value.value, value.low, value.high)
+    shown = "not measured" if value is None else "{:7.3f} [{:.3f}, {:.3f}]".format(*value)
+    print(f"{name:36s} {shown}  n={count}", flush=True)
+    return {"name": name, "value": value, "items": count}
 
 
-def swapped(items: Sequence[LabelledTrace], scorer: FusedScorer) -> Figure:
+def trusted(scorer: FusedScorer, items: Iterable[LabelledTrace], training: Sequence[LabelledTrace]) -> Trust:
+    """The scorer on ``items``, next to length and position fitted on ``training``."""
+    trust = trust_of(score_held_out(scorer, list(items), training))
+    if trust is None or trust.reading is None:
+        raise SystemExit("error: the rated steps are all good or all bad; is the file complete?")
+    return trust
+
+
+def gate(name: str, trust: Trust) -> list[Figure]:
+    """AUC and reading gate."""
+    print(f"  {name}: {trust}")
+    reading = trust.reading.model_dump(exclude={"problems"}) if trust.reading else {}
+    return [
+        figure(f"{name}_{key}", value, trust.steps) for key, value in {"auc": trust.auc, **reading}.items()
+    ]
+
+
+def swapped(items: Iterable[LabelledTrace], scorer: FusedScorer) -> Figure:
     """Good steps with an equation whose last number is changed: does the score fall?"""
     rng = np.random.default_rng(0)
-    chosen: dict[tuple[str, str], ProblemTrace] = {}
+    originals, changed = [], []
     for item in items:
         for label in item.labels:
+            steps = item.trace.steps[: label.step + 1]
             text = item.trace.step_text(label.step)
-            if label.value == 1 and "=" in text and NUMBER.search(text):
-                steps = item.trace.steps[: label.step + 1]
-                trace = item.trace.model_copy(update={"steps": steps})
-                chosen.setdefault((item.problem.id, text), ProblemTrace(problem=item.problem, trace=trace))
-    originals = list(chosen.values())
-    changed = []
-    for item in originals:
-        step = item.trace.steps[-1]
-        text = item.trace.step_text(len(item.trace.steps) - 1)
-        new = NUMBER.sub(lambda match: str(int(match[0]) + int(rng.integers(1, 10))), text)
-        whole = (item.trace.text or "")[: step.start] + new
-        last = step.model_copy(update={"end": step.start + len(new)})
-        trace = Trace(problem_id=item.problem.id, text=whole, steps=(*item.trace.steps[:-1], last))
-        changed.append(ProblemTrace(problem=item.problem, trace=trace))
-    before = np.array([record.scores[-1] for record in scorer.score_traces(originals)], dtype=float)
-    after = np.array([record.scores[-1] for record in scorer.score_traces(changed)], dtype=float)
+            if label.value != 1 or "=" not in text or not NUMBER.search(text):
+                continue
+            trace = item.trace.model_copy(update={"steps": steps})
+            originals.append(ProblemTrace(problem=item.problem, trace=trace))
+            new = NUMBER.sub(lambda match: str(int(match[0]) + int(rng.integers(1, 10))), text)
+            last = steps[-1].model_copy(update={"end": steps[-1].start + len(new)})
+            whole = (item.trace.text or "")[: last.start] + new
+            trace = Trace(problem_id=item.problem.id, text=whole, steps=(*steps[:-1], last))
+            changed.append(ProblemTrace(problem=item.problem, trace=trace))
+    before, after = (
+        np.array([record.scores[-1] for record in scorer.score_traces(of_kind)], dtype=float)
+        for of_kind in (originals, changed)
+    )
     net = np.sign(before - after)
+    problems = [item.problem.id for item in originals]
     interval = bootstrap_statistic(
-        [item.problem.id for item in originals],
-        lambda sample: float(net[sample.items].mean()),
-        draws=DRAWS,
-        rng=np.random.default_rng(0),
+        problems, lambda sample: float(net[sample.items].mean()), draws=DRAWS, rng=np.random.default_rng(0)
     )
     return figure("swapped_number_noticed", interval, len(net))
 
 
 def on_processbench(path: Path, scorer: FusedScorer, threshold: float, limit: int | None) -> Figure:
     """F1 of the first step below the threshold."""
-    items = list(read_processbench(path))[:limit]
-    traces = [ProblemTrace(problem=item.problem, trace=item.trace) for item in items]
-    scores = [list(record.scores) for batch in range(0, len(traces), BATCH)
-              for record in scorer.score_traces(traces[batch : batch + BATCH])]  # fmt: skip
+    items = list(islice(read_processbench(path), limit))
+    records = scorer.score_traces([ProblemTrace(problem=item.problem, trace=item.trace) for item in items])
+    scores = [list(record.scores) for record in records]
     labels = [next((label.step for label in item.labels if label.value == -1), -1) for item in items]
     interval = bootstrap_statistic(
         [item.problem.id for item in items],
@@ -221,30 +151,23 @@ def main(words: Sequence[str] | None = None) -> int:
     train_file, test_file = (
         options.data / "prm800k" / f"phase1_{name}.jsonl.gz" for name in ("train_plus", "test")
     )
-    parts = (0,) if options.quick else (0, 1, 2, 3, 4)
-    development = [item for item in read_prm800k_steps(train_file) if part(item) in parts]
+    development = list(in_parts(train_file, (0,) if options.quick else range(5)))
     held_out = {item.problem.id for item in development if zlib.crc32(item.problem.id.encode()) % 10 == 0}
     training = [item for item in development if item.problem.id not in held_out]
     scorer = fit_fused(
         training, FusionConfig(), models={}, verifiers=("equations",), name="fused", label_source="human"
     )
     for choice, auc in scorer.settings.auc.items():
-        print(f"  out of fold, {choice:24s} {auc:.3f}")
-    trust = trust_of(score_held_out(scorer, [item for item in development if item.problem.id in held_out]))
-    print(f"  {trust}")
-    trained = rated(training, None)
-    test = list(read_prm800k_steps(test_file))
-    if options.quick:
-        kept = sorted({item.problem.id for item in test})[:25]
-        test = [item for item in test if item.problem.id in kept]
-    figures = compare("test", rated(test, scorer), trained)
+        print(f"  out of fold, {choice:24s} {auc:.3f}", flush=True)
+    chosen_on = [item for item in development if item.problem.id in held_out]
+    threshold = trusted(scorer, chosen_on, training).threshold
+    test = list(in_parts(test_file, (0, 1) if options.quick else range(8)))
+    figures = gate("test", trusted(scorer, test, training))
     figures.append(swapped(test, scorer))
     if not options.quick:
-        fresh = (item for item in read_prm800k_steps(train_file) if part(item) > 4)
-        figures += compare("fresh", rated(fresh, scorer), trained)
+        figures += gate("fresh", trusted(scorer, in_parts(train_file, (5, 6, 7)), training))
     for name in ("gsm8k", "math.fixed"):
         path = options.data / "processbench" / f"{name}.json.gz"
-        threshold = trust.threshold if trust else 0.5
         figures.append(on_processbench(path, scorer, threshold, 60 if options.quick else None))
     if options.json:
         record = {"version": __version__, "command": sys.argv, "figures": figures, "auc": scorer.settings.auc}

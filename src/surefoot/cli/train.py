@@ -540,7 +540,7 @@ class TrainFused(TrainCommand):
             ]
             return TrainingLog(), {}, [f"step AUC {auc['all']:.3f} out of fold ({', '.join(parts)})"]
 
-        self.train(work, items.digest, held_out or None)
+        self.train(work, items.digest, held_out or None, training)
 
 
 def report_dropped(dropped: Mapping[str, int], first: Mapping[str, str] | None = None) -> None:

@@ -1,4 +1,5 @@
 from .card import CheckpointCard as CheckpointCard
+from .card import Trust as Trust
 from .encoding import EncodedTrace as EncodedTrace
 from .encoding import Encoding as Encoding
 from .encoding import encode_traces as encode_traces
