@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -18,24 +18,21 @@ from pydantic import (
     model_validator,
 )
 
-from surefoot import models
-from surefoot.answers import AnswerChecker, AnswerStyle, Grader
+from surefoot import answers, labelling, models, policies, work
 from surefoot.cli.settings import Flag, OptionGroup, fill
 from surefoot.cli.terminal import note
 from surefoot.errors import CheckpointError, RunError, SandboxError
 from surefoot.io.hub import is_hub_name
 from surefoot.lab.checkpoints import TRUNK, shipped_policy
-from surefoot.labelling.verifier import VerifierLabeller, open_verifier
 from surefoot.labels import Neutral
-from surefoot.policies import capabilities_of, load_policy
-from surefoot.policies.capabilities import CapabilityName
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.protocols import Policy, StepScorer, StepVerifier
-from surefoot.sandbox.containers import check_sandbox_name
 from surefoot.scores import TraceRule
 from surefoot.segment import segmenter
-from surefoot.work import Engine, Processes, RayEngine
 from surefoot.work.cost import Rates
+
+if TYPE_CHECKING:
+    from surefoot.policies.capabilities import CapabilityName
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -49,6 +46,8 @@ def _segmenter(name: str) -> str:
 
 
 def _sandbox(name: str) -> str:
+    from surefoot.sandbox.containers import check_sandbox_name
+
     try:
         check_sandbox_name(name)
     except SandboxError as error:
@@ -254,31 +253,33 @@ class PolicySettings(SettingsGroup):
             return ShopAgent()
         name = self.name if self.base_url else lab_policy(self.name)
         options: Any = {"extra_body": extra_body, "loading": loading, "timeout_s": self.timeout}
-        return fill(load_policy, self, name, chat=chat, **options)
+        return fill(policies.load_policy, self, name, chat=chat, **options)
 
     def check(
         self, policy: Policy, needs: CapabilityName, instead: str, *, accept_unknown: bool = False
     ) -> None:
         """Raise ``PolicyError`` for a server without a capability; ``instead`` names an alternative."""
         where = " ".join(self.base_url)
-        capabilities_of(policy).require(needs, where, instead, accept_unknown=accept_unknown)
+        policies.capabilities_of(policy).require(needs, where, instead, accept_unknown=accept_unknown)
 
 
 class GradingSettings(SettingsGroup):
     """Where the final answer is, and when two answers are equal."""
 
-    extract: Annotated[tuple[AnswerStyle, ...], BeforeValidator(split_commas), Flag(comma=True)] = Field(
-        default=("boxed", "hash", "phrase", "last_number"),
-        description="Where the final answer is; the first of these styles that finds one counts.",
+    extract: Annotated[tuple[answers.AnswerStyle, ...], BeforeValidator(split_commas), Flag(comma=True)] = (
+        Field(
+            default=("boxed", "hash", "phrase", "last_number"),
+            description="Where the final answer is; the first of these styles that finds one counts.",
+        )
     )
     equality: Literal["math", "numeric", "exact"] = "math"
     """How answers are compared."""
 
     @contextmanager
-    def open(self) -> Iterator[Grader]:
+    def open(self) -> Iterator[answers.Grader]:
         """The grader; at the end it says what could not be compared."""
-        with AnswerChecker(self.equality) as checker:
-            yield Grader(checker=checker, styles=self.extract)
+        with answers.AnswerChecker(self.equality) as checker:
+            yield answers.Grader(checker=checker, styles=self.extract)
             for reason, count in checker.failures.items():
                 note(f"{count} answers could not be compared: {reason}")
 
@@ -335,27 +336,28 @@ def open_verifiers(
     opened_before: Mapping[str, StepVerifier] = MappingProxyType({}),
     *,
     sandbox: str = "bubblewrap",
-) -> Iterator[VerifierLabeller]:
+) -> Iterator[labelling.VerifierLabeller]:
     """The verifiers of these names as one labeller; ``opened_before`` has those that need settings.
 
     Those that run programs do so in ``sandbox``.
     """
     with ExitStack() as stack:
         opened = [
-            opened_before.get(name) or open_verifier(name, sandbox=sandbox) for name in dict.fromkeys(names)
+            opened_before.get(name) or labelling.open_verifier(name, sandbox=sandbox)
+            for name in dict.fromkeys(names)
         ]
         for verifier in opened:
             if isinstance(verifier, AbstractContextManager):
                 stack.enter_context(verifier)
-        yield VerifierLabeller(verifiers=tuple(opened))
+        yield labelling.VerifierLabeller(verifiers=tuple(opened))
 
 
-def open_engine(name: str, workers: int, loading: Loading = LOADING) -> Engine | None:
+def open_engine(name: str, workers: int, loading: Loading = LOADING) -> work.Engine | None:
     """The engine that does the work; ``None`` = this process."""
     if name == "ray":
         on_gpu = loading.device.startswith("cuda") or loading.device_map is not None
-        return RayEngine(workers, gpus=float(on_gpu))
-    return Processes(workers) if workers > 1 else None
+        return work.RayEngine(workers, gpus=float(on_gpu))
+    return work.Processes(workers) if workers > 1 else None
 
 
 def require_checkpoints(names: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from surefoot import lab, models
+from surefoot import lab, models, policies
 from surefoot import rl as r
 from surefoot.cli import options as o
 from surefoot.cli.audit.faithfulness import AUDIT, TrainingAudit
@@ -20,9 +20,7 @@ from surefoot.errors import RunError
 from surefoot.evaluation.frame import Origin
 from surefoot.evaluation.report import Section
 from surefoot.io import Run
-from surefoot.policies import load_environment
 from surefoot.policies.devices import FLOAT32, Loading
-from surefoot.policies.openai import OpenAIPolicy
 from surefoot.policies.prompts import PromptFormat
 from surefoot.policies.servers import list_models
 from surefoot.records import Problem
@@ -215,7 +213,7 @@ class RL(Command):
 
     def task(self) -> AbstractContextManager[r.Task]:
         """What is learned. Raises ``RunError``."""
-        environment = load_environment(self.environment) if self.environment else None
+        environment = policies.load_environment(self.environment) if self.environment else None
         if environment is not None and environment().tools and not self.base_url:
             raise RunError(
                 f"--environment {self.environment} takes calls of its tools, which a model in this process "
@@ -260,7 +258,7 @@ class RL(Command):
             return None
         for url in self.base_url:
             list_models(url)  # not whether the model is there: an adapter is published only later
-        policy = OpenAIPolicy(
+        policy = policies.OpenAIPolicy(
             model=self.server_model,
             base_url=self.base_url,
             mode="chat" if self.prompt.chat or self.environment is not None else "completions",

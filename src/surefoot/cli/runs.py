@@ -10,17 +10,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pydantic import ValidationError
 
+from surefoot import formats, stats
 from surefoot.cli.options import JudgeSettings, lab_policy, lab_trunk, open_engine
 from surefoot.cli.settings import Command, command_line, options_of
 from surefoot.cli.terminal import echo, echo_table, echo_wrapped, note, note_count
 from surefoot.errors import RecordError, RunError, SurefootError
-from surefoot.evaluation.frame import FirstScreen, Origin
-from surefoot.evaluation.report import Table
-from surefoot.formats import RECORDS, ImportContext, ImportSettings, detect_format, import_traces
 from surefoot.io import ReadReport, Run, read_records
 from surefoot.io.files import RecordWriter, needs, record_writer
 from surefoot.io.joins import Joined, JoinedTraces, LabelledTraces, join_traces
@@ -31,9 +29,12 @@ from surefoot.io.tables import RecordTable, open_table
 from surefoot.policies.devices import LOADING
 from surefoot.records import Problem, Record, StepLabel, Trace, Usage, content_id
 from surefoot.segment import cut_trace
-from surefoot.stats import format_cell
 from surefoot.work import Here, Job, MapResult, Pieces, Rates, map_resumable
 from surefoot.work.cost import predict_hours
+
+if TYPE_CHECKING:
+    from surefoot.evaluation.frame import FirstScreen, Origin
+    from surefoot.evaluation.report import Table
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
@@ -50,12 +51,14 @@ def print_report(first: FirstScreen, parts: Iterable[str | Table]) -> None:
         if isinstance(part, str):
             echo_wrapped(part)
         else:
-            rows = ([format_cell(cell, part.spec) for cell in row] for row in part.rows)
+            rows = ([stats.format_cell(cell, part.spec) for cell in row] for row in part.rows)
             echo_table(part.caption, part.headers, rows)
 
 
 def origin_of(command: Command, json_name: str) -> Origin:
     """Header of a report: the files and models that the options name, the command, and the day."""
+
+    from surefoot.evaluation.frame import Origin
 
     def named(*options: str) -> str:
         values = [value for option in options if (value := getattr(command, option, None))]
@@ -122,11 +125,11 @@ def _imported(path: str, record: type[R]) -> RecordTable[R] | None:
     if record not in (Problem, Trace):
         return None
     notes: list[str] = []
-    context = ImportContext(settings=ImportSettings(), report=ReadReport(), say=notes.append)
-    name = detect_format(path, context.settings)
-    if name == RECORDS:
+    context = formats.ImportContext(settings=formats.ImportSettings(), report=ReadReport(), say=notes.append)
+    name = formats.detect_format(path, context.settings)
+    if name == formats.RECORDS:
         return None
-    imported = import_traces(path, name, context)
+    imported = formats.import_traces(path, name, context)
     items = (item.problem if record is Problem else item.trace for item in imported)
     path = shown(path)
     table = open_table(path, record, records=(item for item in items if isinstance(item, record)))

@@ -8,6 +8,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from surefoot import policies
 from surefoot.cli import options as o
 from surefoot.cli.runs import (
     map_pieces,
@@ -17,7 +18,6 @@ from surefoot.cli.runs import (
 )
 from surefoot.cli.settings import Command, Flag, fill
 from surefoot.cli.terminal import note
-from surefoot.policies import load_environment, sample_runs, sample_traces
 from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
@@ -88,7 +88,7 @@ class Sample(Command):
     @contextmanager
     def opened(self) -> Iterator[Opened]:
         """The work of a job, with the policy loaded."""
-        environment = load_environment(self.environment) if self.environment else None
+        environment = policies.load_environment(self.environment) if self.environment else None
         chat = self.prompt.chat or environment is not None
         policy = self.policy.open(chat=chat, loading=self.loading)
         if environment is not None:
@@ -98,10 +98,14 @@ class Sample(Command):
             async def work(piece: Sequence[Problem]) -> list[Trace]:
                 if environment is not None:
                     turns = self.turns
-                    traces = await fill(sample_runs, self, policy, piece, environment, max_turns=turns)
+                    traces = await fill(
+                        policies.sample_runs, self, policy, piece, environment, max_turns=turns
+                    )
                 else:
                     cut = segmenter(self.segment)
-                    traces = await fill(sample_traces, self, policy, piece, segmenter=cut, grader=grader)
+                    traces = await fill(
+                        policies.sample_traces, self, policy, piece, segmenter=cut, grader=grader
+                    )
                 return [trace for of_problem in traces for trace in of_problem]
 
             yield Opened(work=work, policy=policy)

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Self
 import numpy as np
 from pydantic import ByteSize, Field, create_model, model_validator
 
+from surefoot import policies
 from surefoot import search as s
 from surefoot.answers import Grader
 from surefoot.cli import options as o
@@ -23,7 +24,6 @@ from surefoot.cli.terminal import echo_table, note, note_count
 from surefoot.errors import PolicyError, RecordError, RunError
 from surefoot.io import Run, read_records, write_json, write_records
 from surefoot.io.sources import ENDINGS
-from surefoot.policies.capabilities import capabilities_of
 from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Policy, Sampling, StepScorer
@@ -82,7 +82,7 @@ class SearchSettings(Command):
 
     def how(self, scorer: StepScorer | None, policy: Policy | None = None) -> s.Steps:
         """How solutions are written for ``scorer``; in one piece if ``policy`` cannot continue a text."""
-        continuation = capabilities_of(policy).continuation if policy else None
+        continuation = policies.capabilities_of(policy).continuation if policy else None
         whole_solutions = continuation is not None and not continuation.confirmed
         if whole_solutions and continuation:
             reason = f"the policy cannot continue a text ({continuation.evidence})"

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from surefoot import policies
 from surefoot import server as s
 from surefoot.answers import AnswerStyle
 from surefoot.cli import options as o
@@ -22,9 +23,7 @@ from surefoot.errors import RecordError, ScoreError
 from surefoot.guard.records import GuardSettings
 from surefoot.io import atomic_file
 from surefoot.io.tables import Seen
-from surefoot.policies.capabilities import capabilities_of
 from surefoot.policies.devices import Loading
-from surefoot.policies.openai_requests import openai_message
 from surefoot.rl import engines
 from surefoot.segment import visible_part
 from surefoot.server.gateway.settings import (
@@ -185,7 +184,7 @@ class Serve(Command):
             }
         )
         policy = self.policy.open(chat=settings.chat, loading=self.loading)
-        continuation = capabilities_of(policy).continuation
+        continuation = policies.capabilities_of(policy).continuation
         if not continuation.confirmed:
             note(f"strategies step by step are not offered: {continuation.evidence}")
         return s.Gateway(
@@ -479,6 +478,8 @@ class Sessions(Command):
 
 
 def _recorded(turn: s.ConversationTurn, reward: float | None) -> engines.RecordedTurn:
+    from surefoot.policies.openai_requests import openai_message
+
     assert reward is not None  # noqa: S101 - for the type checker
     return engines.RecordedTurn(
         prompt=[openai_message(message) for message in turn.context],

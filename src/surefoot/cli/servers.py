@@ -8,13 +8,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from surefoot import models
+from surefoot import models, policies
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import echo, echo_table
 from surefoot.errors import PolicyError
-from surefoot.policies import OpenAIPolicy
-from surefoot.policies.capabilities import MEANINGS
 from surefoot.policies.devices import Loading
 from surefoot.policies.servers import checked_url, list_models
 from surefoot.protocols import StepScorer
@@ -37,6 +35,8 @@ class Doctor(Command):
 
     def run(self) -> None:
         """Probe and print. Raises ``PolicyError`` if neither endpoint answers."""
+        from surefoot.policies.capabilities import MEANINGS
+
         url = checked_url(self.url)
         models = list_models(url)
         if not models and self.model is None:
@@ -45,7 +45,9 @@ class Doctor(Command):
         echo(f"{url} serves {', '.join(served.id for served in models[:20]) or 'no listed model'}")
         statuses = set()
         for mode in ("chat", "completions"):
-            policy = OpenAIPolicy(model=model, base_url=url, mode=mode, timeout_s=self.timeout, max_retries=0)
+            policy = policies.OpenAIPolicy(
+                model=model, base_url=url, mode=mode, timeout_s=self.timeout, max_retries=0
+            )
             capabilities = policy.capabilities()
             rows = []
             for name, meaning in MEANINGS.items():

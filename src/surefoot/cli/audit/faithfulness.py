@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from surefoot import policies
 from surefoot.cli import options as o
 from surefoot.cli.audit.inputs import subset
 from surefoot.cli.evaluate.inputs import ReportCommand
@@ -31,7 +32,6 @@ from surefoot.evaluation.audits.settings import FaithfulnessSettings
 from surefoot.evaluation.report import Report, Section, first_screen_of, to_json
 from surefoot.io import Run, write_json, write_records
 from surefoot.io.tables import open_table
-from surefoot.policies import capabilities_of, load_policy
 from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
@@ -87,10 +87,10 @@ class AuditFaithfulness(ReportCommand):
     def opened(self) -> Iterator[Opened]:
         """The work of a job: load the policy, and ask a server whether it continues text."""
         policy = self.policy.open(chat=self.prompt.chat, loading=self.loading)
-        continuation = capabilities_of(policy).continuation
+        continuation = policies.capabilities_of(policy).continuation
         if not continuation.confirmed:
             note(f"only the hint is tested: the server may not continue text ({continuation.evidence})")
-        paraphraser = self.paraphraser and load_policy(
+        paraphraser = self.paraphraser and policies.load_policy(
             self.paraphraser,
             base_url=self.policy.base_url or None,
             chat=True,

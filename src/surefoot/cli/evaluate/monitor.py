@@ -7,7 +7,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from surefoot import models
+from surefoot import models, policies
 from surefoot.cli import options as o
 from surefoot.cli.evaluate.inputs import ReportCommand, named
 from surefoot.cli.runs import pair
@@ -28,7 +28,6 @@ from surefoot.evaluation.monitors import (
 )
 from surefoot.io.tables import open_table
 from surefoot.labelling import open_verifier
-from surefoot.policies import load_policy
 from surefoot.policies.devices import Loading
 
 
@@ -97,7 +96,7 @@ class EvaluateMonitor(ReportCommand):
             return verifier_monitor(open_verifier(argument))
         if name == "judge" and argument:
             judge = argument if self.judge_url else o.lab_policy(argument)
-            policy = load_policy(judge, base_url=self.judge_url, chat=True, loading=self.loading)
+            policy = policies.load_policy(judge, base_url=self.judge_url, chat=True, loading=self.loading)
             return judge_monitor(policy, self.question, seed=self.seed)
         return scorer_monitor(models.load_prm(kind, loading=self.loading))
 

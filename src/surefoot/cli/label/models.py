@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from surefoot import training
+from surefoot import policies, training
 from surefoot.answers import ProblemGrader
 from surefoot.cli import options as o
 from surefoot.cli.label.command import LabelCommand, usable, with_answer
@@ -34,7 +34,6 @@ from surefoot.labelling.monte_carlo import MonteCarloLabeller, MonteCarloSetting
 from surefoot.labelling.omegaprm import OmegaPRMLabeller, ProblemTree, TreeSettings
 from surefoot.labelling.run_rollouts import RunMonteCarloLabeller
 from surefoot.labelling.verifiers.programs import ProgramGrader, has_hidden_tests
-from surefoot.policies import load_environment
 from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Labeller, Policy, ProblemTrace, Sampling
@@ -167,7 +166,10 @@ class MonteCarlo(RolloutSettings, LabelCommand):
         if self.environment is not None:
             policy = self.policy.open(chat=True, loading=self.loading)
             self.policy.check(policy, "tool_calls", o.CALL_TOOLS, accept_unknown=True)
-            environment, rollouts = load_environment(self.environment), self.monte_carlo.estimate.rollouts
+            environment, rollouts = (
+                policies.load_environment(self.environment),
+                self.monte_carlo.estimate.rollouts,
+            )
             about: Any = {"environment": environment, "rollouts": rollouts, "max_turns": self.turns}
             yield fill(RunMonteCarloLabeller, self, policy=policy, **about)
             return

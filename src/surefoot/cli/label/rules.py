@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from surefoot import policies
 from surefoot.cli import options as o
 from surefoot.cli.evaluate.inputs import named, named_numbers
 from surefoot.cli.label.command import LabelCommand, usable
@@ -26,7 +27,6 @@ from surefoot.labelling.expert import Disagreement, ExpertLabeller, MatchRule, S
 from surefoot.labelling.mutation import MutantReport, labelled_mutants
 from surefoot.labelling.verifiers.tool_calls import TOOL_RULES, ToolRule
 from surefoot.labels import Neutral
-from surefoot.policies import load_environment
 from surefoot.protocols import LabelledTrace, Labeller, StepVerifier
 from surefoot.records import Problem, StepLabel, Trace
 from surefoot.sandbox import open_sandbox
@@ -76,7 +76,7 @@ class Verify(LabelCommand):
             with_settings["tool-calls"] = ToolCallVerifier(rules=self.tool_rules, policy=policy)
         if "state-replay" in self.verifier:
             with_settings["state-replay"] = StateReplayVerifier(
-                environment=load_environment(self.environment) if self.environment else None,
+                environment=policies.load_environment(self.environment) if self.environment else None,
                 order="gold" if self.gold_order else "any",
             )
         return o.open_verifiers(self.verifier, with_settings, sandbox=self.sandbox)
