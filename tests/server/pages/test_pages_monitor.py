@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from monitored_requests import request_of
 
 from surefoot.server import Monitor, MonitorSettings, create_pages_app
 from surefoot.server.gateway.monitor import Observations
+from surefoot.server.pages.render import FOLDER
 
 
 @pytest.fixture
@@ -83,3 +85,16 @@ def test_curves_and_lists_are_live(room: Room) -> None:
         page.clock.run_for(6000)
         page.wait_for_selector("text=r1")
         browser.close()
+
+
+def test_vendored_libraries_are_the_published_files() -> None:
+    """SHA-256 of the files in npm's htmx.org 4.0.1 and uplot 1.6.32."""
+    hashes = {
+        "htmx-4.0.1.min.js": "a0abb04f2f45a1f89d1d4844023245537e5e6014c87b144553e0607b4cc32130",
+        "uplot-1.6.32.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+        "uplot-1.6.32.min.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+    }
+    folder = FOLDER / "static" / "vendor"
+    for name, digest in hashes.items():
+        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest
+    assert {path.name for path in folder.iterdir()} == {*hashes, "htmx-LICENSE.txt", "uplot-LICENSE.txt"}

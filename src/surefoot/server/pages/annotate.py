@@ -66,8 +66,8 @@ def _work(request: Request, place: Place, why: str | None) -> Response:
         "until": protocol.until,
         "show_answer": protocol.show_answer,
     }
-    own = user_id and place.db.assignments.progress_of_user(place.id, user_id)
-    return show(request, place, "label.html", data, extra={"own": own})
+    own_progress = user_id and place.db.assignments.progress_of_user(place.id, user_id)
+    return show(request, place, "label.html", data, extra={"own": own_progress})
 
 
 @twin(router, "/projects/{project_id:number}/items/{item_id:number}")

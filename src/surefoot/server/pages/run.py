@@ -122,10 +122,10 @@ def decide_here(request: Request, place: AdminPlace, form: CheckedForm) -> Respo
     step, value, values = form.whole("step"), form.value("value"), place.project.protocol.values
     if value not in values:
         raise StoreError(f"'value': this project's labels are {list(values)}")
-    note, after = form.text("note", default="", most=5000), form.whole("after")
+    note, last = form.text("note", default="", most=5000), form.whole("after")
     (item_id,) = place.db.items.add_solutions(place.id, [query_of(request).required_id("id")])
     decision = place.db.reviews.adjudicate(
-        place.id, item_id, place.user_id, step, value, note=note, after=after
+        place.id, item_id, place.user_id, step, value, note=note, after=last
     )
     return done(request, f"/projects/{place.id}/run?{request.url.query}", {"adjudication": decision})
 
