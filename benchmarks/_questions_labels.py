@@ -24,10 +24,16 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.linear_model import LogisticRegression
 from transformers import AutoModelForCausalLM
 
-from surefoot.formats import read_agent_processbench, read_bigbench_mistake, read_prm800k, read_processbench
+from surefoot.formats import (
+    read_agent_judgements,
+    read_agent_processbench,
+    read_bigbench_mistake,
+    read_prm800k,
+    read_processbench,
+)
 from surefoot.labels import LabelRule
 from surefoot.protocols import LabelledTrace
-from surefoot.stats import Interval, mean_over_runs, roc_auc
+from surefoot.stats import Bootstrap, Interval, mean_over_runs, roc_auc
 
 FloatArray = NDArray[np.float64]
 Figures = list[dict[str, Any]]
@@ -36,17 +42,42 @@ LENGTH, TRACES, PER_PROBLEM, TEST = 7, 200, 4, 150
 CONFIDENT = 0.9
 
 
-def evaluator_figures(seeds: Sequence[int]) -> Figures:
-    """Accuracy of labels by difficulty, AUC of the PRM trained on them, and the effect of assistance."""
+def evaluator_figures(seeds: Sequence[int], data: Path | None) -> Figures:
+    """Accuracy of labels by difficulty, AUC of the PRM trained on them, and the effect of assistance.
+
+    With ``data`` also the stored labels of judges against people's, in runs that succeeded and that failed.
+    """
     results: dict[str, list[float]] = {}
     for seed in seeds:
         for name, value in _evaluators(seed).items():
             results.setdefault(name, []).append(value)
-    return [figure(f"evaluator_{name}", _over_seeds(values), "share") for name, values in results.items()]
+    figures = [figure(f"evaluator_{name}", _over_seeds(values), "share") for name, values in results.items()]
+    return figures + (_judges(data / "agent" / "apb_human_vs_judges.jsonl.gz") if data is not None else [])
 
 
-def _over_seeds(values: Sequence[float]) -> Interval:
+def _over_seeds(values: Sequence[float]) -> Interval | float:
+    if len(values) == 1:
+        return values[0]
     return mean_over_runs(np.array(values)[:, None], rng=np.random.default_rng(0))
+
+
+def _judges(file: Path) -> Figures:
+    """Share of steps at which a judge agrees with people; intervals are over problems."""
+    rule = LabelRule(neutral="good")
+    rows: dict[tuple[str, str], list[tuple[str, float]]] = {}
+    for run in read_agent_judgements(file):
+        people = {label.step: rule.good(label) for label in run.labels}
+        group = {True: "successful_runs", False: "failed_runs", None: "ungraded_runs"}[run.outcome]
+        for name, labels in run.judges.items():
+            for label in labels:
+                if people.get(label.step) is not None and rule.good(label) is not None:
+                    right = float(rule.good(label) == people[label.step])
+                    rows.setdefault((name, group), []).append((run.problem_id, right))
+    bootstrap = Bootstrap(draws=500)
+    return [
+        figure(f"judge_{name}_{group}", bootstrap.mean([r for _, r in of], [p for p, _ in of]), "share")
+        for (name, group), of in sorted(rows.items())
+    ]
 
 
 def _evaluators(seed: int) -> dict[str, float]:
@@ -83,9 +114,7 @@ def _evaluators(seed: int) -> dict[str, float]:
         sure = np.abs(marked - 0.5) > CONFIDENT - 0.5
         key = {"slips": "larger", "no slips": "small"}[name]
         labellers[f"checker_30_wrong_assisted_by_{key}"] = np.where(sure, marked > 0.5, noisy)
-    start = policy.chances(pool.symbols[:, 0], pool.start, pool.digits[:, 0])
-    success = (start * policy.values(pool)[:, 0]).sum(axis=1)[np.arange(TRACES) // PER_PROBLEM]
-    groups = {"hard": success <= np.quantile(success, 1 / 3), "easy": success >= np.quantile(success, 2 / 3)}
+    groups, tested = _thirds(policy.success(train.chains)[rows]), _thirds(policy.success(test.chains))
     results = {}
     for name, labels in labellers.items():
         results[f"{name}_labels"] = float((labels == truth).mean())
@@ -93,6 +122,9 @@ def _evaluators(seed: int) -> dict[str, float]:
             results[f"{name}_labels_{group}"] = float((labels == truth)[which].mean())
         scores = fitted("prefix", 0.01, train.features[rows], labels.astype(float), test.features)
         results[f"{name}_prm_auc"] = roc_auc(scores.ravel(), _prefixes(test).ravel()).value
+        for group, which in tested.items():
+            auc = roc_auc(scores[which].ravel(), _prefixes(test)[which].ravel()).value
+            results[f"{name}_prm_auc_{group}"] = auc
     for name, marked in marks.items():
         key = {"slips": "larger", "no slips": "small"}[name]
         gain = (labellers[f"checker_30_wrong_assisted_by_{key}"] == truth) * 1.0 - (noisy == truth)
@@ -106,6 +138,12 @@ def _evaluators(seed: int) -> dict[str, float]:
 def _prefixes(traces: Traces) -> NDArray[np.bool_]:
     """Whether each prefix is free of errors, [U, L]."""
     return np.asarray(np.logical_and.accumulate(traces.good, axis=1))
+
+
+def _thirds(success: FloatArray) -> dict[str, NDArray[np.bool_]]:
+    """The hardest and the easiest third, by the policy's chance of success."""
+    low, high = np.quantile(success, (1 / 3, 2 / 3))
+    return {"hard": success <= low, "easy": success >= high}
 
 
 def _marks(train: Traces, _: Traces, own: Traces) -> FloatArray:

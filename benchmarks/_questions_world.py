@@ -79,6 +79,11 @@ class Misconceptions:
         np.put_along_axis(chances, right[..., None], (1 - rate)[..., None], axis=-1)
         return chances / chances.sum(axis=-1, keepdims=True)
 
+    def success(self, chains: Chains) -> NDArray[np.float64]:
+        """Exact chance of success at each problem, [P]."""
+        first = self.chances(chains.symbols[:, 0], chains.start, chains.digits[:, 0])
+        return np.asarray((first * self.values(chains)[:, 0]).sum(axis=1))
+
     def values(self, chains: Chains) -> NDArray[np.float64]:
         """Exact chance of success after each step from each running value, [P, L, 10]."""
         count, length = chains.symbols.shape
@@ -118,13 +123,9 @@ def misconceptions(rng: np.random.Generator, length: int, operations: str, accur
     low, most = 0, 300
     while most - low > 1:
         middle = (low + most) // 2
-        low, most = (middle, most) if _accuracy(policy(middle), problems) > accuracy else (low, middle)
+        enough = policy(middle).success(problems).mean() > accuracy
+        low, most = (middle, most) if enough else (low, middle)
     return policy(low)
-
-
-def _accuracy(policy: Misconceptions, problems: Chains) -> float:
-    first = policy.chances(problems.symbols[:, 0], problems.start, problems.digits[:, 0])
-    return float((first * policy.values(problems)[:, 0]).sum(axis=1).mean())
 
 
 def sample(rng: np.random.Generator, policy: Misconceptions, chains: Chains, samples: int) -> IntArray:

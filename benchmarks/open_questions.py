@@ -13,8 +13,8 @@
 - ``audits`` (``_questions_audits.py``): path dependence and memorized problems, with ``surefoot audit``'s
   functions, in the lab and on real data.
 
-Granularity, bad arguments and sycophancy are commands of their own: docs/results/audits.md. ``transfer`` and
-``audits`` use real data from ``--data``, a folder with ``processbench``, ``bigbench_mistake``, ``prm800k``,
+Granularity, bad arguments and sycophancy are commands of their own: docs/results/audits.md. The last three
+use real data from ``--data``, a folder with ``processbench``, ``bigbench_mistake``, ``prm800k``,
 ``agent``, ``bon`` and ``math``; without it they measure the lab alone.
 """
 
@@ -33,7 +33,7 @@ from _agents_figures import measure
 Figures = list[dict[str, Any]]
 
 QUICK_SEEDS = (0,)
-SEEDS = (10, 11, 12)
+SEEDS = (10, 11, 12, 13, 14, 15)
 """Seeds 0 and 1000 were used while the parts were written."""
 
 
@@ -65,7 +65,7 @@ def map_(options: argparse.Namespace) -> Figures:
 def evaluators(options: argparse.Namespace) -> Figures:
     from _questions_labels import evaluator_figures
 
-    return evaluator_figures(options.seeds or (QUICK_SEEDS if options.quick else SEEDS))
+    return evaluator_figures(options.seeds or (QUICK_SEEDS if options.quick else SEEDS), options.data)
 
 
 def transfer(options: argparse.Namespace) -> Figures:
