@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _agents_figures import figure
 from _questions_map import ACCURACY, COMPARISONS, FLIPPED, LENGTHS, NOISES, SAMPLES, TRUNKS, Measured
 from _questions_world import OPERATIONS
 from matplotlib import rc_context
@@ -91,53 +93,36 @@ def map_figures(cells: Sequence[Cell], seeds: Sequence[int]) -> list[dict[str, A
             figures += [
                 _count(f"cells_{kind}{suffix}_{name}", by_trunk[kind]) for kind in ("prm", "none", "orm")
             ]
-    for noise in NOISES:
-        of = [cell for cell in cells if cell.noise == noise]
-        for comparison in COMPARISONS:
-            for trunk in TRUNKS:
-                mean = np.mean([cell.differences[trunk, comparison].value for cell in of])
-                name = f"mean_difference_{noise}_equal_{comparison}_{trunk}".replace(" %", "").replace(
-                    " ", "_"
-                )
-                figures.append({"name": name, "value": 100 * float(mean), "unit": "points", "ratio": None})
-    figures.append(_count("map_seeds", len(seeds)))
+    figures.append(figure("map_seeds", len(seeds), "seeds"))
     return figures
 
 
 def _count(name: str, value: int) -> dict[str, Any]:
-    return {"name": name, "value": value, "unit": "cells", "ratio": None, "low": None, "high": None}
+    return figure(name, value, "cells")
 
 
-def by_length(rows: Sequence[Measured]) -> list[dict[str, Any]]:
-    """PRM less ORM with exact labels and 16 samples by chain length: where the two converge."""
+def averages(rows: Sequence[Measured]) -> list[dict[str, Any]]:
+    """Mean PRM less ORM over the cells with each kind of labels; with exact labels also by each coordinate.
+
+    Intervals are over seeds. By chain length, they show where the two converge.
+    """
+    groups: dict[str, list[Measured]] = defaultdict(list)
+    for row in rows:
+        groups[f"{row.noise}_labels"].append(row)
+        if row.noise == "exact":
+            groups[f"length_{row.length}"].append(row)
+            groups[f"recoverability_{row.recoverability}"].append(row)
+            groups[f"samples_{row.samples}"].append(row)
     figures = []
-    for trunk in TRUNKS:
-        for comparison in COMPARISONS:
-            for length in LENGTHS:
-                of = [
-                    row
-                    for row in rows
-                    if (row.trunk, row.length, row.noise, row.samples) == (trunk, length, "exact", 16)
-                ]
-                seeds = sorted({row.seed for row in of})
-                gaps = [
-                    np.mean(
-                        [np.subtract(row.prm, row.orm[comparison]) for row in of if row.seed == seed], axis=0
-                    )
-                    for seed in seeds
-                ]
-                gap = 100 * mean_over_runs(np.array(gaps), rng=np.random.default_rng(0))
-                name = f"prm_minus_orm_length_{length}_equal_{comparison}_{trunk}".replace(" ", "_")
-                figures.append(
-                    {
-                        "name": name,
-                        "value": gap.value,
-                        "unit": "points",
-                        "ratio": None,
-                        "low": gap.low,
-                        "high": gap.high,
-                    }
-                )
+    for (name, members), trunk, comparison in itertools.product(groups.items(), TRUNKS, COMPARISONS):
+        by_seed: dict[int, list[float]] = defaultdict(list)
+        for row in members:
+            if row.trunk == trunk:
+                by_seed[row.seed].append(float(np.mean(np.subtract(row.prm, row.orm[comparison]))))
+        means = np.array([[np.mean(gaps)] for gaps in by_seed.values()])
+        gap = 100 * mean_over_runs(means, rng=np.random.default_rng(0))
+        key = f"prm_minus_orm_{name}_equal_{comparison}_{trunk}".replace(" %", "").replace(" ", "_")
+        figures.append(figure(key, gap if len(means) > 1 else gap.value, "points"))
     return figures
 
 

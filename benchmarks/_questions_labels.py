@@ -28,7 +28,7 @@ from surefoot.formats import (
     read_agent_judgements,
     read_agent_processbench,
     read_bigbench_mistake,
-    read_prm800k,
+    read_prm800k_steps,
     read_processbench,
 )
 from surefoot.labels import LabelRule
@@ -158,14 +158,16 @@ def transfer_figures(data: Path | None, most: int) -> Figures:
         sources = {
             "gsm8k": (read_processbench, "processbench/gsm8k.json.gz"),
             "math": (read_processbench, "processbench/math.fixed.json.gz"),
-            "prm800k": (read_prm800k, "prm800k/phase1_test.jsonl.gz"),
+            "prm800k": (read_prm800k_steps, "prm800k/phase1_test.jsonl.gz"),
             "arithmetic": (read_bigbench_mistake, "bigbench_mistake/multistep_arithmetic.jsonl.gz"),
             "dyck": (read_bigbench_mistake, "bigbench_mistake/dyck_languages.jsonl.gz"),
             "agents": (read_agent_processbench, "agent/agentprocessbench_hotpotqa.jsonl.gz"),
         }
         for name, (read, file) in sources.items():
             sets[name] = list(itertools.islice(_steps(read(data / file)), 4 * most))
-    words = HashingVectorizer(n_features=2**14, ngram_range=(1, 2), alternate_sign=False)
+    words = HashingVectorizer(
+        n_features=2**14, ngram_range=(1, 2), alternate_sign=False, token_pattern=r"\S+"
+    )
     halves = {}
     for name, steps in sets.items():
         problems = sorted({problem for problem, *_ in steps})

@@ -38,7 +38,7 @@ SEEDS = (10, 11, 12, 13, 14, 15)
 
 
 def map_(options: argparse.Namespace) -> Figures:
-    from _questions_cells import by_length, cells_of, draw_map, map_figures, write_map
+    from _questions_cells import averages, cells_of, draw_map, map_figures, write_map
     from _questions_map import Measured, Sizes
     from _questions_map import measure as measure_seed
 
@@ -59,7 +59,7 @@ def map_(options: argparse.Namespace) -> Figures:
     draw_map(cells, options.out / "when-step-labels-pay.svg")
     if options.map:
         write_map(cells, seeds, options.map)
-    return map_figures(cells, seeds) + by_length(rows)
+    return map_figures(cells, seeds) + averages(rows)
 
 
 def evaluators(options: argparse.Namespace) -> Figures:
@@ -71,7 +71,7 @@ def evaluators(options: argparse.Namespace) -> Figures:
 def transfer(options: argparse.Namespace) -> Figures:
     from _questions_labels import transfer_figures
 
-    return transfer_figures(options.data, 400 if options.quick else 1500)
+    return transfer_figures(options.data, 400)
 
 
 def audits(options: argparse.Namespace) -> Figures:
