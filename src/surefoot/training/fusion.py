@@ -60,9 +60,9 @@ def fit_fused(
     features[:, np.isnan(features).all(axis=0)] = 0
     fold = group_folds(problems, config.folds, seed=config.seed)
     parts = {part: np.arange(features.shape[1])[where] for part, where in settings.parts.items()}
-    every = np.arange(features.shape[1])
-    choices = {"all": every} | {f"{part} alone": columns for part, columns in parts.items()}
-    choices |= {f"without {part}": np.setdiff1d(every, columns) for part, columns in parts.items()}
+    columns_of_all = np.arange(features.shape[1])
+    choices = {"all": columns_of_all} | {f"{part} alone": columns for part, columns in parts.items()}
+    choices |= {f"without {part}": np.setdiff1d(columns_of_all, columns) for part, columns in parts.items()}
     auc = {
         choice: _held_out_auc(features[:, columns], good, fold, config) for choice, columns in choices.items()
     }

@@ -52,14 +52,14 @@ TEXT = (
 )
 """What is read off a step's text; new = neither in the problem nor in an earlier step."""
 MEMBER = ("value", "lowest_before")
-"""What a member says of a step, and the lowest that it said of an earlier one."""
+"""A member's value of a step, and its lowest value of an earlier one."""
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _WORD = re.compile(r"[^\W\d_]{3,}")
 
 
 class FusedSettings(FrozenModel):
-    """``fused.json``: what is fused, and what each part is worth."""
+    """``fused.json``: the parts and their AUC."""
 
     format: Literal[1] = 1
     models: tuple[str, ...]
@@ -85,7 +85,7 @@ class Trees:
 
     Node k of tree t sends a row with ``feature[t, k]`` at most ``threshold[t, k]`` to ``left[t, k]``, others
     to ``right[t, k]``, and a row without that feature to the left if ``missing_left[t, k]``. A leaf points to
-    itself, and ``value[t, k]`` is what it adds.
+    itself, and adds ``value[t, k]``.
     """
 
     NAMES = ("feature", "threshold", "left", "right", "missing_left", "value")
@@ -188,7 +188,7 @@ class FusedScorer(CheckpointScorer):
 def step_features(
     items: Sequence[ProblemTrace], models: Sequence[StepScorer], verifiers: Sequence[StepVerifier]
 ) -> tuple[list[FloatArray], list[Usage]]:
-    """For each trace its features [steps, features], NaN where a member says nothing, and what it cost."""
+    """Features [steps, features] of each trace, NaN where a member has no value, and the tokens spent."""
     columns = [[*zip(*_text_features(item), strict=True)] or [()] * len(LAYOUT + TEXT) for item in items]
     usage = [Usage()] * len(items)
     for model in models:
@@ -202,14 +202,14 @@ def step_features(
 
 
 def _with_lowest(values: Sequence[float | None]) -> list[tuple[float, ...]]:
-    """What a member says of each step, and the lowest that it said before."""
+    """A member's value of each step, and its lowest value before."""
     numbers = [nan if value is None else float(value) for value in values]
     lowest = accumulate(chain([nan], numbers), lambda low, value: float(np.fmin(low, value)))
     return [tuple(numbers), tuple(lowest)[: len(numbers)]]
 
 
 def _text_features(item: ProblemTrace) -> list[tuple[float, ...]]:
-    """Features of each step from its text and what is before it: ``LAYOUT`` and ``TEXT``."""
+    """``LAYOUT`` and ``TEXT`` of each step, from its text and the steps before."""
     rows: list[tuple[float, ...]] = []
     problem = _words(item.problem.text)
     known_numbers, known_words = set(_NUMBER.findall(item.problem.text)), set(problem)
