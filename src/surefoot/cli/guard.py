@@ -208,8 +208,8 @@ def _summary(fit: g.ThresholdFit, seen: Sequence[Channel]) -> Iterator[str]:
 class CheckPolicy(Command):
     """Replay a tool policy over recorded runs: which calls it would have released, blocked, or not decided.
 
-    Each call is judged after the recorded calls before it. Tools and arguments that rules name
-    must be among those that the runs list.
+    Each call is judged after the recorded calls before it. Rules are compared with the schemas of the tools
+    that the runs list.
 
     Example: `surefoot guard check policy.json --runs traces.jsonl --out replay.json`
     """
@@ -224,7 +224,7 @@ class CheckPolicy(Command):
         policy, runs = read_tool_policy(self.policy), read_table(self.runs, Trace)
         if tools := {tool.name: tool for run in runs for tool in run.tools}:
             try:
-                policy.check_names(list(tools.values()))
+                policy.check_types(list(tools.values()))
             except ValueError as error:
                 raise RunError(f"{self.policy}: {error}") from error
         replay = replay_policy(policy, runs)

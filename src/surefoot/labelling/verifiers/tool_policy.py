@@ -264,12 +264,12 @@ class ToolPolicy(FrozenModel):
     read_only: tuple[str, ...] = ()
     """Tools that change nothing: calls of them between two equal calls do not justify the repetition."""
     tools: tuple[Tool, ...] = ()
-    """The tools as they are offered. If given, the names of tools and arguments in the rules are checked."""
+    """The tools as they are offered. If given, names, arguments and types in the rules are checked."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.tools:
-            self.check_names(self.tools)
+            self.check_types(self.tools)
         return self
 
     @classmethod
@@ -300,9 +300,9 @@ class ToolPolicy(FrozenModel):
             if normal_name(name) in map(normal_name, rule.tools)
         ]
 
-    def check_names(self, tools: Sequence[Tool]) -> None:
+    def check_types(self, tools: Sequence[Tool]) -> None:
         """Compare the rules with the tools' schemas. Raises ``ValueError``, naming rule and field, for an
-        unknown tool and an unknown argument."""
+        unknown tool, an unknown argument, and a comparison that the argument's type does not allow."""
         schemas = {tool.name: json.loads(tool.parameters or "{}") for tool in tools}
         named = {"forbidden": self.forbidden, "repeatable": self.repeatable, "read_only": self.read_only}
         named |= {f"rules.{number}.tools": rule.tools for number, rule in enumerate(self.rules)}
@@ -314,7 +314,7 @@ class ToolPolicy(FrozenModel):
                 )
         for number, rule in enumerate(self.rules):
             for name in rule.tools:
-                if wrong := _unknown_argument(rule.require, schemas[name]):
+                if wrong := _type_error(rule.require, schemas[name]):
                     raise ValueError(f"rules.{number}.require: for {name}, {wrong}")
 
 
@@ -548,21 +548,28 @@ def _end(tokens: Sequence[str], opening: int) -> int:
     return len(tokens)
 
 
-def _unknown_argument(expression: str, schema: Mapping[str, Any]) -> str | None:
-    """The first part of ``args`` that an expression names and the schema of a tool's arguments lacks."""
+_TYPES: Final[Mapping[type, str]] = {str: "string", bool: "boolean", float: "number", int: "number"}
+_ORDERED: Final = ("<", "<=", ">", ">=")
+_COMPARED: Final = ("==", "!=", *_ORDERED)
+
+
+def _type_error(expression: str, schema: Mapping[str, Any]) -> str | None:
+    """Why an expression does not fit the schema of a tool's arguments: the values compared with ``args`` are
+    checked wherever the schema has types."""
     tokens = _TOKENS.findall(expression)
     for at, token in enumerate(tokens):
         if token != "args" or tokens[at - 1 : at] == ["."]:
             continue
-        part, path, end = schema, "", at + 1
+        part: Mapping[str, Any] | None = schema
+        path, end = "args", at + 1
         while (name := _member(tokens, end)) is not None:
-            path, end = f"{path}.{name}".removeprefix("."), end + (2 if tokens[end] == "." else 3)
-            inner = part.get("properties")
-            if not isinstance(inner, dict):
-                break
-            if name not in inner:
-                return f"there is no argument {path!r}; it has {', '.join(inner) or 'none'}"
-            part = inner[name]
+            path, end = f"{path}.{name}", end + (2 if tokens[end] == "." else 3)
+            inner = (part or {}).get("properties")
+            if isinstance(inner, dict) and name not in inner:
+                return f"there is no argument {path[5:]!r}; it has {', '.join(inner) or 'none'}"
+            part = inner[name] if isinstance(inner, dict) else None
+        if part is not None and part is not schema and (wrong := _misuse(path, part, tokens, at, end)):
+            return wrong
     return None
 
 
@@ -574,3 +581,56 @@ def _member(tokens: Sequence[str], at: int) -> str | None:
         case ["[", name, "]"] if name[0] in "'\"":
             return name[1:-1]
     return None
+
+
+def _misuse(path: str, part: Mapping[str, Any], tokens: Sequence[str], at: int, end: int) -> str | None:
+    types, choices = _types(part), part.get("enum")
+    preceding, following = tokens[max(0, at - 2) : at], tokens[end : end + 2]
+    if len(following) == 2 and following[0] == "." and types and "string" not in types:
+        wrong = f"{path} has no {following[1]}(): it is a {' or '.join(sorted(types))}"
+        return wrong if following[1] in _OF_TEXT else None
+    listed = following == ["in", "["]
+    operands = tokens[end + 2 : _end(tokens, end + 1)] if listed else following[1:]
+    operator = "==" if listed else following[0] if following else ""
+    if operator not in (*_COMPARED, "+", "-", "*", "/") and len(preceding) == 2 and preceding[1] in _COMPARED:
+        operator, operands = preceding[1], preceding[:1]
+    for value in map(_literal, operands):
+        if value is None or operator not in (*_COMPARED, "+", "-", "*", "/"):
+            continue
+        if types and _TYPES[type(value)] not in types:
+            return f"{path} is a {' or '.join(sorted(types))} and is compared with {value!r}"
+        if operator in ("+", "-", "*", "/") and isinstance(value, int):
+            return f"write {value}.0 beside {path}: numbers are doubles"
+        if isinstance(choices, list) and operator in ("==", "!=") and value not in choices:
+            return f"{path} is never {value!r}; it is one of {', '.join(map(str, choices))}"
+    if operator in _ORDERED and types and not types & {"number", "string"}:
+        return f"{path} is a {' or '.join(sorted(types))} and has no order"
+    return None
+
+
+_OF_TEXT: Final = ("startsWith", "endsWith", "contains", "matches")
+
+
+def _types(part: Mapping[str, Any]) -> set[str] | None:
+    """JSON types that a schema allows, ``integer`` as ``number``; ``None`` if it does not say."""
+    for keyword in ("anyOf", "oneOf"):
+        if isinstance(part.get(keyword), list):
+            inner = [_types(option) for option in part[keyword]]
+            return None if None in inner else set().union(*filter(None, inner))
+    if isinstance(part.get("enum"), list):
+        return {_TYPES.get(type(value), "object") for value in part["enum"]}
+    kinds = part.get("type")
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    return {"number" if kind == "integer" else kind for kind in kinds} if kinds else None
+
+
+def _literal(token: str) -> str | float | bool | None:
+    """The value of a literal; ``None`` for anything else."""
+    if token[0] in "'\"":
+        return token[1:-1]
+    if token in ("true", "false"):
+        return token == "true"
+    try:
+        return int(token) if token.isdigit() else float(token) if token[0].isdigit() else None
+    except ValueError:
+        return None
