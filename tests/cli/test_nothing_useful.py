@@ -156,6 +156,9 @@ train fused e --problems e --labels e --out out
 train implicit e --problems e --base lab --out out
 train verifier e --problems e --labels e --critiques e --base lab --out out
 rl e --policy lab --out out
+deliberate generate e --specification e --policy lab
+deliberate filter e --problems e --specification e --policy lab-rules --passed p.jsonl
+deliberate train e --traces e --specification e --policy lab --out out
 imitate e --traces e --policy lab --out out
 expert-iteration e --policy lab --out out
 score e --problems e -m lab
