@@ -110,14 +110,14 @@ class Trees:
 
     def sum(self, features_nf: FloatArray) -> FloatArray:
         """[steps, features] → [steps]; NaN is a missing feature."""
-        feature, threshold, left, right, missing_left, value = (self.arrays[name] for name in self.NAMES)
+        feature, threshold, lower, upper, missing_left, value = (self.arrays[name] for name in self.NAMES)
         tree = np.arange(len(feature))
         rows = np.arange(len(features_nf))[:, None]
         node = np.zeros((len(features_nf), len(feature)), dtype=np.int64)
         for _ in range(self._depth):
             x = features_nf[rows, feature[tree, node]]
             goes_left = np.where(np.isnan(x), missing_left[tree, node], x <= threshold[tree, node])
-            moved = np.where(goes_left, left[tree, node], right[tree, node])
+            moved = np.where(goes_left, lower[tree, node], upper[tree, node])
             if (moved == node).all():
                 break
             node = moved
@@ -188,7 +188,7 @@ class FusedScorer(CheckpointScorer):
 def step_features(
     items: Sequence[ProblemTrace], models: Sequence[StepScorer], verifiers: Sequence[StepVerifier]
 ) -> tuple[list[FloatArray], list[Usage]]:
-    """Features [steps, features] of each trace, NaN where a member has no value, and the tokens spent."""
+    """Features [steps, features] of each trace, NaN where a member lacks a value, and the tokens spent."""
     columns = [[*zip(*_text_features(item), strict=True)] or [()] * len(LAYOUT + TEXT) for item in items]
     usage = [Usage()] * len(items)
     for model in models:
