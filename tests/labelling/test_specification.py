@@ -143,7 +143,10 @@ def test_only_known_right_steps_pass():
     assert rejection(labelled(1, None)) == "a step that could not be judged"
     assert rejection(labelled(1)) == "a step that could not be judged"
     assert rejection(labelled(None, -1)) == "a wrong step"
-    assert rejection(labelled(1, 1, clause=None)) == "no clause is cited"
+    assert rejection(labelled(1, 1, clause=None)) == "no right step cites a clause"
+    assert rejection(labelled(0, 1)) == "no right step cites a clause"
+    wrong = TRACE.model_copy(update={"outcome": False})
+    assert rejection(labelled(1, 1, trace=wrong)) == "a wrong answer"
     cut = TRACE.model_copy(update={"finish_reason": "length"})
     assert rejection(labelled(1, 1, trace=cut)) == "truncated or empty"
 

@@ -52,11 +52,18 @@ def test_pairs_are_counted_by_hand() -> None:
         scores, baseline, [True, False, True, False],
         problems=["a"] * 4, prefixes=["x", "x", "y", "y"], characters=[10, 12, 10, 40],
     )  # fmt: skip
+    assert found.interval.value == found.within_prefix[0], "the lower one of the two decides"
     # prefix x: 3 > 1 won, baseline tied; y: tied, baseline won; in the problem: 3.5 of 4 pairs and 3 of 4
     assert found.within_prefix[0] == pytest.approx((1 + 0.5) / 2 - (0.5 + 1) / 2)
     assert found.similar_length[0] == pytest.approx(1 - 0.5)
     assert found.within_problem[0] == pytest.approx((3.5 - 3.0) / 4)
     assert not found.reads, "one problem decides nothing"
+    more = [f"b{number}" for number in range(20)]
+    found = reading_gate(
+        scores + [1.0] * 20, baseline + [0.0] * 20, [True, False, True, False, *[True] * 20],
+        problems=["a"] * 4 + more, prefixes=[*"xxyy", *more], characters=[10, 12, 10, 11] + [9] * 20,
+    )  # fmt: skip
+    assert (found.problems, found.reads) == (1, False), "problems without a pair decide nothing either"
 
 
 def test_without_siblings_the_problem_decides_and_without_pairs_nothing_does() -> None:

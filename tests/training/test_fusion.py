@@ -17,6 +17,7 @@ from surefoot.io import write_records
 from surefoot.lab import generate_problems
 from surefoot.lab.world import LabVerifier
 from surefoot.models import load_prm
+from surefoot.models.kinds import fused as fused_scorers
 from surefoot.models.kinds.fused import LAYOUT, TEXT, Trees, step_features
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Problem, StepLabel, Trace
@@ -106,7 +107,7 @@ def test_finds_wrong_steps_by_the_verifier_and_says_so(scorer):
             assert (record.scores[label.step] > 0.5) == (label.value > -1)
 
 
-def test_saved_scores_are_the_same_and_damage_is_refused(tmp_path, scorer):
+def test_saved_scores_are_the_same_and_damage_is_refused(tmp_path, scorer, monkeypatch):
     scorer.save(tmp_path / "f")
     items = [ProblemTrace(problem=item.problem, trace=item.trace) for item in labelled(5, seed=3)]
     assert [r.scores for r in load_prm(tmp_path / "f").score_traces(items)] == [
@@ -116,6 +117,12 @@ def test_saved_scores_are_the_same_and_damage_is_refused(tmp_path, scorer):
     type(scorer)(settings, scorer.trees, scorer.card, models=(), name="g").save(tmp_path / "g")
     with pytest.raises(CheckpointError, match="fused scorer itself"):
         load_prm(tmp_path / "g")
+    member = scorer.settings.model_copy(update={"models": ("lab",)})
+    monkeypatch.setattr(fused_scorers, "_weights", lambda _: {"lab": {"head.safetensors": "1"}})
+    type(scorer)(member, scorer.trees, scorer.card, models=(), name="h").save(tmp_path / "h")
+    monkeypatch.undo()
+    with pytest.raises(CheckpointError, match="other weights than when the trees were fitted"):
+        load_prm(tmp_path / "h")
     trees = load_file(tmp_path / "f" / "trees.safetensors")
     for name, value in (("left", 10_000), ("feature", -1), ("value", np.nan)):
         damaged = {key: array.copy() for key, array in trees.items()}
@@ -135,14 +142,26 @@ def test_a_model_is_a_part_and_may_leave_gaps():
     for row in list(scores.values())[::2]:
         row[0] = None
     scorer = fused(items, verifiers=(), exact=FixedScorer(scores))
-    assert scorer.settings.models == ("exact",)
+    assert (scorer.settings.models, scorer.settings.complete) == (("exact",), ("layout", "text"))
     assert scorer.settings.auc["exact alone"] > scorer.settings.auc["without exact"]
     [record] = scorer.score_traces([ProblemTrace(problem=items[0].problem, trace=items[0].trace)])
     assert record.usage.verifier_tokens == 10
     assert None not in record.scores
+    complete = {item.trace.text or "": [label.value for label in item.labels] for item in items}
+    scorer = fused(items, verifiers=(), exact=FixedScorer(complete))
+    assert scorer.settings.complete == ("layout", "text", "exact")
+    scorer.models = (FixedScorer(scores),)
+    [record] = scorer.score_traces([ProblemTrace(problem=items[0].problem, trace=items[0].trace)])
+    assert [score is None for score in record.scores] == [
+        value is None for value in scores[items[0].trace.text]
+    ]
+    assert record.unscored_reason == "no value of exact"
     silent = FixedScorer({text: [None] * len(row) for text, row in scores.items()})
     with pytest.raises(TrainingError, match="'silent' says nothing"):
         fused(items, silent=silent)
+    text, row = next((text, row) for text, row in complete.items() if len(row) > 1)
+    rare = fused(items, rare=FixedScorer({**silent.scores, text: row}))
+    assert rare.settings.complete == ("layout", "text", "lab"), "some folds were fitted without its values"
 
 
 def test_refuses_labels_that_cannot_be_learned_from():

@@ -69,10 +69,11 @@ class DeliberateGenerate(Sample):
 class DeliberateFilter(ReviewCommand):
     """Let a judge check the clause that each step cites, and keep the completions in which all steps hold.
 
-    The judge reads the specification and says of each step whether the cited clause exists, applies to the
-    request and is applied correctly; the lowest of `--votes` verdicts counts. A completion passes if every
-    step is right or neutral and one cites a clause. A step that could not be judged does not pass. Labels
-    have the clause in their evidence. `--policy lab-rules` is the exact checker of the lab's rule world.
+    The judge reads the specification and says of each step whether the cited clause exists, applies to
+    the request and is applied correctly; the lowest of `--votes` verdicts counts. A completion passes if
+    every step is right or neutral, a right one cites a clause, and the outcome is not wrong. An unknown
+    step does not pass. Labels have the clause in their evidence. `--policy lab-rules` is the lab's exact
+    checker.
 
     Example: `surefoot deliberate filter completions.jsonl --problems rules/requests.jsonl
     --specification rules/specification.json --policy lab-rules --out labels.jsonl --passed passed.jsonl`

@@ -350,7 +350,7 @@ def _reads(scorer: ScorerCalibration, problems: int) -> Card:
         return card("reads", scorer.auc, text, units=problems, null=0.5)
     where = "continuations of one prefix" if scorer.reading.within_prefix else "steps of one problem"
     text = f"is the AUC among {where} minus the AUC of length and position, fitted on other problems."
-    return card("reads", scorer.reading.interval or UNKNOWN, text, units=problems)
+    return card("reads", scorer.reading.interval or UNKNOWN, text, units=scorer.reading.problems)
 
 
 def _finding(scorer: ScorerCalibration) -> str:

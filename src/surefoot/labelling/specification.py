@@ -144,13 +144,17 @@ def read_tool_policy(path: str | Path) -> ToolPolicy:
 def rejection(item: LabelledTrace) -> str | None:
     """Why a labelled completion does not pass; ``None`` if it does.
 
-    Every step needs a label that calls it right or neutral, and one right step has to cite a clause.
+    Every step needs a label that calls it right or neutral, one right step has to cite a clause, and the
+    outcome must not be known to be wrong.
     """
     if item.trace.cut_off or not item.trace.steps:
         return "truncated or empty"
+    if item.trace.outcome is False:
+        return "a wrong answer"
     good = [step.good for step in binary_labels(item.labels, len(item.trace.steps), _PASSES)]
     if False in good:
         return "a wrong step"
     if None in good:
         return "a step that could not be judged"
-    return None if any(label.evidence.clause for label in item.labels) else "no clause is cited"
+    cited = any(label.evidence.clause and label.value == 1 for label in item.labels)
+    return None if cited else "no right step cites a clause"

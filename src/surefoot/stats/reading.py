@@ -26,6 +26,7 @@ class Reading(FrozenModel):
     """AUC of a scorer minus the AUC of length and position, with 95 % intervals over problems."""
 
     problems: int
+    """With pairs in each comparison that decides."""
     within_prefix: tuple[float, float, float] | None
     """Over pairs of a good and a bad continuation of one prefix; ``None`` without such pairs."""
     similar_length: tuple[float, float, float] | None
@@ -35,26 +36,26 @@ class Reading(FrozenModel):
 
     @property
     def interval(self) -> Interval | None:
-        """Of the figure that decides: the first of the three that could be measured."""
-        measured = self.within_prefix or self.within_problem
-        return Interval(value=measured[0], low=measured[1], high=measured[2]) if measured else None
+        """The lowest of the differences that decide: those within a prefix, without any that within a
+        problem. ``None`` if one of them could not be measured."""
+        measured = [self.within_prefix, self.similar_length] if self.within_prefix else [self.within_problem]
+        intervals = [Interval(value=row[0], low=row[1], high=row[2]) for row in measured if row is not None]
+        return min(intervals, key=lambda one: one.low) if len(intervals) == len(measured) else None
 
     @property
     def reads(self) -> bool:
-        """Whether the differences among continuations of one prefix (without any: within a problem) are
-        certainly above 0."""
-        decisive = (self.within_prefix, self.similar_length) if self.within_prefix else (self.within_problem,)
-        return self.problems >= FEWEST_UNITS and all(item is not None and item[1] > 0 for item in decisive)
+        """Whether the differences that decide are certainly above 0."""
+        return self.interval is not None and self.interval.low > 0 and self.problems >= FEWEST_UNITS
 
     def __str__(self) -> str:
-        if self.interval is None:
+        first = self.within_prefix or self.within_problem
+        if first is None:
             return "whether it reads the steps is not known: no problem has a good and a bad one"
         where = "among continuations of one prefix" if self.within_prefix else "within a problem"
         verdict = "it reads the steps" if self.reads else "it is not shown to read the steps"
-        near = self.similar_length
-        similar = f", of similar length {near[0]:+.3f} [{near[1]:+.3f}, {near[2]:+.3f}]" if near else ""
-        lead = f"its AUC minus the AUC of length and position is {self.interval:+.3f}"
-        return f"{verdict}: {where} {lead}{similar}"
+        spell = "{:+.3f} [{:+.3f}, {:+.3f}]".format
+        similar = f", of similar length {spell(*self.similar_length)}" if self.similar_length else ""
+        return f"{verdict}: {where} its AUC minus the AUC of length and position is {spell(*first)}{similar}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,9 +133,12 @@ def reading_gate(
     labels, sizes = np.asarray(good, dtype=bool), np.asarray(characters, dtype=float)
     problem = group_numbers(problems)
 
+    paired = []
+
     def difference(groups: Sequence[str], ratio: float) -> tuple[float, float, float] | None:
         counts = _pairs_won(compared, labels, sizes, group_numbers(groups), problem, ratio)
-        if not counts[:, 0].sum():
+        paired.append(int((counts[:, 0] > 0).sum()))
+        if not paired[-1]:
             return None
 
         def statistic(totals: FloatArray) -> FloatArray:
@@ -144,12 +148,12 @@ def reading_gate(
         [interval] = Bootstrap(draws=draws).totals([counts[counts[:, 0] > 0]], statistic)
         return interval.value, interval.low, interval.high
 
-    return Reading(
-        problems=len(set(problems)),
-        within_prefix=difference(prefixes, np.inf),
-        similar_length=difference(prefixes, _SIMILAR),
-        within_problem=difference(problems, np.inf),
-    )
+    differences = {
+        "within_prefix": difference(prefixes, np.inf),
+        "similar_length": difference(prefixes, _SIMILAR),
+        "within_problem": difference(problems, np.inf),
+    }
+    return Reading(problems=min(paired[:2]) if paired[0] else paired[2], **differences)
 
 
 def _pairs_won(

@@ -53,8 +53,9 @@ def fit_fused(
     if good.all() or not good.any():
         kind = "good" if good.all() else "bad"
         raise TrainingError(f"all {len(good)} labelled steps are {kind}: a scorer needs both kinds")
-    for part, where in settings.parts.items():
-        if np.isnan(features[:, where.start]).all():
+    gaps = {part: np.isnan(features[:, where.start]) for part, where in settings.parts.items()}
+    for part, missing in gaps.items():
+        if missing.all():
             raise TrainingError(f"{part!r} says nothing about any labelled step; leave it out")
     # scikit-learn fails on columns without a value: what an earlier step got, where no trace has two
     features[:, np.isnan(features).all(axis=0)] = 0
@@ -68,7 +69,8 @@ def fit_fused(
     }
     fitted = _boosted(config).fit(features, good)
     bias = float(fitted._baseline_prediction.item())
-    scorer.settings = settings.model_copy(update={"auc": auc, "bias": bias})
+    complete = tuple(part for part, missing in gaps.items() if not missing.any())
+    scorer.settings = settings.model_copy(update={"auc": auc, "bias": bias, "complete": complete})
     scorer.trees = _trees(fitted)
     if not np.allclose(scorer.chances(features[:100]), fitted.predict_proba(features[:100])[:, 1], atol=1e-6):
         raise TrainingError(
@@ -85,9 +87,8 @@ def _labelled_steps(
     remaining = iter(items)
     while batch := list(islice(remaining, _BATCH)):
         traces = [ProblemTrace(problem=item.problem, trace=item.trace) for item in batch]
-        for item, features in zip(
-            batch, step_features(traces, scorer.models, scorer.verifiers)[0], strict=True
-        ):
+        of_traces, _ = step_features(traces, scorer.models, scorer.verifiers)
+        for item, features in zip(batch, of_traces, strict=True):
             texts = [item.trace.step_text(step) for step in range(len(item.trace.steps))]
             for label in item.labels:
                 target = as_target(label, neutral=1.0)
@@ -122,9 +123,8 @@ def _held_out_auc(
     chances = np.full(len(good), np.nan)
     for number in np.unique(fold):
         train, test = fold != number, fold == number
-        chances[test] = (
-            _boosted(config).fit(features[train], good[train]).predict_proba(features[test])[:, -1]
-        )
+        rows = np.where(np.isnan(features[train]).all(axis=0), 0, features)  # as in fit_fused
+        chances[test] = _boosted(config).fit(rows[train], good[train]).predict_proba(rows[test])[:, -1]
     return roc_auc(chances, good).value
 
 

@@ -23,10 +23,12 @@ from surefoot.errors import CheckpointError
 from surefoot.io import write_json
 from surefoot.labelling.verifier import open_verifier
 from surefoot.models.card import (
+    CARD,
     FUSED,
     FUSED_SETTINGS,
     TREES,
     CheckpointCard,
+    read_card,
     read_json,
     verified_card,
     write_card,
@@ -64,8 +66,12 @@ class FusedSettings(FrozenModel):
     format: Literal[1] = 1
     models: tuple[str, ...]
     """Directories or hub names, as :func:`surefoot.models.load_prm` takes them."""
+    weights: dict[str, dict[str, str]] = Field(default_factory=dict)
+    """Checksums of the weights of each model that was trained here, when the trees were fitted."""
     verifiers: tuple[str, ...]
     """Names of :data:`surefoot.labelling.VERIFIERS`."""
+    complete: tuple[str, ...] = ()
+    """Parts with a value for every training step; a step to which one of them gives none is not scored."""
     bias: float = 0.0
     """Log odds before the first tree."""
     auc: dict[str, float] = Field(default_factory=dict)
@@ -92,7 +98,6 @@ class Trees:
 
     def __init__(self, arrays: dict[str, NDArray[Any]]) -> None:
         self.arrays = arrays
-        self._depth = arrays["feature"].shape[1]
 
     @classmethod
     def checked(cls, arrays: dict[str, NDArray[Any]], features: int) -> Self:
@@ -114,7 +119,7 @@ class Trees:
         tree = np.arange(len(feature))
         rows = np.arange(len(features_nf))[:, None]
         node = np.zeros((len(features_nf), len(feature)), dtype=np.int64)
-        for _ in range(self._depth):
+        for _ in range(feature.shape[1]):
             x = features_nf[rows, feature[tree, node]]
             goes_left = np.where(np.isnan(x), missing_left[tree, node], x <= threshold[tree, node])
             moved = np.where(goes_left, lower[tree, node], upper[tree, node])
@@ -127,7 +132,7 @@ class Trees:
 class FusedScorer(CheckpointScorer):
     """A :class:`surefoot.protocols.StepScorer`: the chance that a step is good, given all parts.
 
-    A member that does not score a step leaves a gap there, which the trees were fitted to as well.
+    A step that a member does not score has a score only if the trees were fitted to such gaps.
     """
 
     def __init__(
@@ -148,6 +153,8 @@ class FusedScorer(CheckpointScorer):
         """Load what :meth:`save` wrote. Raises ``CheckpointError`` naming the missing or bad file."""
         card = verified_card(directory, family=FUSED)
         settings = read_json(directory / FUSED_SETTINGS, FusedSettings)
+        if settings.weights not in ({}, _weights(settings)):
+            raise CheckpointError(f"{directory}: a model has other weights than when the trees were fitted")
         features = max(part.stop for part in settings.parts.values())
         try:
             trees = Trees.checked(load_file(directory / TREES), features)
@@ -158,31 +165,35 @@ class FusedScorer(CheckpointScorer):
     def save(self, directory: Path) -> None:
         """Write ``trees.safetensors``, ``fused.json`` and ``surefoot.json``."""
         directory.mkdir(parents=True, exist_ok=True)
-        save_file(
-            {name: np.ascontiguousarray(array) for name, array in self.trees.arrays.items()},
-            directory / TREES,
-        )
-        write_json(directory / FUSED_SETTINGS, self.settings.model_dump())
+        arrays = {name: np.ascontiguousarray(array) for name, array in self.trees.arrays.items()}
+        save_file(arrays, directory / TREES)
+        settings = self.settings.model_copy(update={"weights": _weights(self.settings)})
+        write_json(directory / FUSED_SETTINGS, settings.model_dump())
         write_card(directory, self.card)
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """One record a trace, a score in [0, 1] for each step."""
         features, usage = step_features(items, self.models, self.verifiers)
-        return [
-            StepScores.of_model(
-                trace_id=item.trace.id,
-                scorer=self.name,
-                scores=tuple(self.chances(rows).tolist()),
-                unscored_reason=None,
-                usage=used,
+        complete, records = self.settings.complete, []
+        for item, rows, used in zip(items, features, usage, strict=True):
+            gaps = np.isnan(rows[:, [self.settings.parts[part].start for part in complete]])
+            why = "; ".join(f"no value of {part}" for part in np.array(complete)[gaps.any(axis=0)]) or None
+            scores = np.where(gaps.any(axis=1), None, self.chances(rows)).tolist()  # type: ignore[call-overload]
+            records.append(
+                StepScores.of_model(
+                    trace_id=item.trace.id, scorer=self.name, scores=scores, unscored_reason=why, usage=used
+                )
             )
-            for item, rows, used in zip(items, features, usage, strict=True)
-        ]
+        return records
 
     def chances(self, features_nf: FloatArray) -> FloatArray:
         """[steps, features] → [steps]: the chance that each is good."""
         odds = self.settings.bias + self.trees.sum(features_nf)
         return np.asarray((1 + np.tanh(odds / 2)) / 2)
+
+
+def _weights(settings: FusedSettings) -> dict[str, dict[str, str]]:
+    return {name: read_card(Path(name)).weights for name in settings.models if (Path(name) / CARD).is_file()}
 
 
 def step_features(
