@@ -20,6 +20,7 @@ from surefoot.models.kinds.generative import load_verifier
 from surefoot.models.kinds.verifier_format import VerifierFormat
 from surefoot.models.lora import Lora
 from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling
+from surefoot.training.batches import sharing_rows
 from surefoot.training.config import VerifierConfig
 from surefoot.training.critiques import build_critique_examples, write_critiques
 from surefoot.training.examples import Example
@@ -81,10 +82,12 @@ def by_hand(model, example: Example) -> float:
     return -sum(logs[at - 1, example.ids[at]].item() for at in example.positions)
 
 
-@pytest.mark.parametrize("layout", ["padded", "packed"])
+@pytest.mark.parametrize("layout", ["padded", "packed", "tree"])
 def test_the_loss_is_the_critiques_alone(lab_base, examples, layout) -> None:
     model, _ = base(lab_base)
-    found = TokenLoss(model.eval(), VerifierConfig(layout=layout))(examples[:4])
+    loss = TokenLoss(model.eval(), VerifierConfig(layout=layout))
+    with sharing_rows(model.base_model, layout):
+        found = loss(examples[:4])
     assert found.item() == pytest.approx(sum(by_hand(model, one) for one in examples[:4]), rel=1e-5)
 
 
