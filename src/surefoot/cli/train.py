@@ -511,7 +511,7 @@ class TrainFused(TrainCommand):
     traces: o.TracesArgument
     labels: Annotated[str, o.INPUT] = Field(description="File of step labels.")
     model: tuple[str, ...] = ()
-    """Reward models whose scores are parts: directories or hub names; may be repeated."""
+    """Reward models whose scores are parts: directories or hub names, trained on other problems."""
     verifier: tuple[str, ...] = ()
     """Verifiers whose verdicts are parts, as in `label verify`; may be repeated."""
     validation: float = Field(default=0.1, ge=0, le=0.9)
