@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from surefoot.cards.figures import held_out_auc
+from surefoot.io import write_records
 from surefoot.records import Problem, Step, Trace
+from surefoot.search.trust import HeldOutStep
 from surefoot.stats.reading import length_scores, reading_gate, step_facts
 
 
@@ -106,3 +109,16 @@ def test_a_prefix_is_the_problem_and_the_steps_before() -> None:
     assert step_facts(Problem(id="q", text="Add."), one)[1].prefix != facts[1].prefix
     assert facts[1].characters == 4
     assert facts[1].features[:4] == (4.0, 2.0, 6.0, 4.0)
+
+
+def test_a_release_card_counts_the_problems_that_decide(tmp_path) -> None:
+    rows = [
+        HeldOutStep(
+            problem_id=f"p{number // 2}", trace_id=f"t{number}", step=0, score=number % 2,
+            good=number != 0, characters=10, prefix=f"p{number // 2}",
+        )
+        for number in range(40)
+    ]  # fmt: skip
+    write_records(tmp_path / "held-out-steps.jsonl", rows, record=HeldOutStep)
+    found = held_out_auc([tmp_path / "held-out-steps.jsonl"], of="reading")
+    assert (found.value, found.units) == (0.5, 1)

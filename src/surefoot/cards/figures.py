@@ -182,12 +182,9 @@ def held_out_auc(files: Sequence[Path], of: str = "scores") -> Figure:
     if trust is None:
         return Figure(value=None)
     if of == "reading":
-        lead = trust.reading.interval if trust.reading else None
-        return (
-            Figure(value=lead.value, low=lead.low, high=lead.high, units=trust.problems)
-            if lead
-            else Figure(value=None)
-        )
+        if trust.reading is None or (lead := trust.reading.interval) is None:
+            return Figure(value=None)
+        return Figure(value=lead.value, low=lead.low, high=lead.high, units=trust.reading.problems)
     if of == "baseline":
         return Figure(value=max(trust.length_auc, trust.position_auc), units=trust.problems)
     return Figure(value=trust.auc[0], low=trust.auc[1], high=trust.auc[2], units=trust.problems)
