@@ -18,6 +18,7 @@ import yaml
 
 TEXTS = (".py", ".md", ".yaml", ".toml", ".ipynb", ".sh")
 ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "docs").rglob("*.ipynb"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(
     r"^(?P<mark>```+|~~~+)[ ]*(?P<language>\w*)[^\n]*\n(?P<body>.*?)^(?P=mark)[ ]*$", re.M | re.S
@@ -133,7 +134,7 @@ def test_the_readers_of_markdown_read_what_is_there() -> None:
     assert sections(page) == {"surefoot a": "\nuses `--b`\n### Notes\nmore\n"}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", [*PAGES, *NOTEBOOKS], ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_to_files_and_headings_resolve(page: Path) -> None:
     assert list(broken_links(page)) == []
 

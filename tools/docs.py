@@ -8,16 +8,19 @@ that the repository does not hold (index, API reference, changelog); links that 
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from notebooks import as_markdown
+
 ROOT = Path(__file__).resolve().parents[1]
 STAGED = ROOT / "build/docs"
 CONTENTS = {
-    "Tutorial": "tutorial/*",
+    "Tutorial": "tutorial/* notebooks/*",
     "Data and labels": "how-to/install how-to/bring-your-own-data how-to/label how-to/annotate how-to/code "
     "how-to/proofs how-to/sandbox",
     "Reward models and search": "how-to/train how-to/other-reward-models how-to/search "
@@ -26,7 +29,7 @@ CONTENTS = {
     "Training policies": "how-to/reinforcement-learning how-to/rl-servers-and-trainers how-to/imitate",
     "Trust": "how-to/read-a-report how-to/* security cards/*/README",
     "Reference": "reference/* reference/commands/README reference/commands/* api/index",
-    "Measured results": "results/* log/README",
+    "Measured results": "when-step-labels-pay results/* log/README",
     "Project": "CHANGELOG CONTRIBUTING SECURITY",
 }
 """Pages by heading of the sidebar; a pattern names the pages that no other entry names."""
@@ -76,6 +79,8 @@ def rewritten(text: str, page: Path) -> str:
         if inside == Path("README.md"):
             inside = Path("index.md")
         here = page.parent.relative_to(ROOT / "docs") if page.is_relative_to(ROOT / "docs") else Path()
+        if inside.suffix == ".ipynb":
+            inside = inside.with_suffix(".md")
         return f"{image}[{label}]({'../' * len(here.parts)}{inside}{hash_}{anchor})"
 
     return _LINK.sub(link, text)
@@ -88,7 +93,9 @@ def stage() -> None:
         if file.is_file() and "__pycache__" not in file.parts:
             inside = file.relative_to(ROOT / "docs")
             content = file.read_bytes()
-            wanted[inside] = rewritten(content.decode(), file).encode() if file.suffix == ".md" else content
+            if file.suffix == ".ipynb":
+                inside, content = inside.with_suffix(".md"), as_markdown(json.loads(content)).encode()
+            wanted[inside] = rewritten(content.decode(), file).encode() if inside.suffix == ".md" else content
     for name in ROOT_PAGES:
         wanted[Path(name)] = rewritten((ROOT / name).read_text(), ROOT / name).encode()
     packages = sorted(

@@ -13,6 +13,11 @@ import pytest
 import uvicorn
 from annotation_site import PASSWORD
 from playwright.sync_api import Browser, Page
+from screenshot_inspection import Views
+
+WIDE, PHONE = ("wide", 1280, 800), ("phone", 390, 844)
+ALL_LOOKS = [(*WIDE, "light"), (*PHONE, "dark"), (*WIDE, "dark"), (*PHONE, "light")]
+"""Name, width and height in pixels, colour scheme; the first two have each width and each scheme once."""
 
 
 @contextmanager
@@ -48,3 +53,25 @@ def enter(browser: Browser, address: str, name: str, **options: Any) -> Page:
     page.wait_for_load_state()
     page.wait_for_selector("#rail", state="attached")
     return page
+
+
+def looked_at(
+    shown: tuple[str, Views, Browser], name: str, width: int, height: int, scheme: str
+) -> Iterator[tuple[str, Page]]:
+    """Each page in turn, as the person sees it who would."""
+    address, views, browser = shown
+    options: dict[str, Any] = {"viewport": {"width": width, "height": height}, "color_scheme": scheme}
+    if name == "phone":
+        options |= {"has_touch": True, "is_mobile": True}
+    pages: dict[str | None, Page] = {None: browser.new_context(**options).new_page()}
+    for view, (person, path) in views.items():
+        if person is not None and person not in pages:
+            pages[person] = enter(browser, address, person, **options)
+        page = pages[person]
+        page.set_viewport_size({"width": width, "height": height})
+        answer = page.goto(address + path)
+        assert answer is not None
+        assert answer.ok or view == "error", f"{view}: status {answer.status}"
+        yield view, page
+    for page in pages.values():
+        page.context.close()

@@ -102,7 +102,7 @@ def _score(found: Inspection, project: int, traces: list[Trace]) -> None:
     draw = random.Random(7)
     rows = []
     for trace in traces:
-        for scorer in ("prm-7b", "judge-32b", "Qwen/Qwen2.5-Math-PRM-7B"):
+        for scorer in ("prm-7b", "judge-32b", "example-lab/step-scorer-7b"):
             level = 0.93 if trace.outcome else 0.72
             scores = [
                 min(0.99, max(0.02, draw.gauss(level - 0.07 * n, 0.12))) for n in range(len(trace.steps))

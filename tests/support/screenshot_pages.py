@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from annotation_site import Browser, Room, lease, text_trace
 from inspection_site import Inspection, open_inspection
@@ -21,9 +22,9 @@ Judge **each step** as if it stood in a textbook.
 <b>No HTML here.</b>"""
 
 
-def open_shown(folder: Path) -> tuple[Inspection, Views]:
+def open_shown(folder: Path, **settings: Any) -> tuple[Inspection, Views]:
     """A server with content on every page, and the pages by the names of their pictures."""
-    found = open_inspection(folder)
+    found = open_inspection(folder, **settings)
     room = found.room
     room.db.projects.update(room.project, 1, instructions=_INSTRUCTIONS)
     views = {"sign-in": (None, "/sign-in"), **_labelled(room), **inspected(found)}

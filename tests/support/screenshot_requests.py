@@ -7,7 +7,7 @@ from datetime import timedelta
 from held_calls import held_call
 from inspection_site import NOON, add_request
 
-from surefoot.records import Problem, StepScores, Trace
+from surefoot.records import Message, Problem, StepScores, Trace
 from surefoot.search.saved_tree import SavedTree
 from surefoot.server import Database, GatewayCandidate
 
@@ -53,7 +53,8 @@ def add_requests(db: Database, problem: Problem, traces: list[Trace], tree: Save
             **{**({"strategy": "best-of-4"} if number % 2 else plain), **failed},
         )
     for order in ("W17", "W18"):
+        asked = (Message(role="user", content=f"Please refund my order {order}, today."),)
         db.held_calls.hold(
-            held_call(arguments=f'{{"order": "{order}"}}', request_id="chatcmpl-shown-1"), most=9
+            held_call(arguments=f'{{"order": "{order}"}}', request_id="chatcmpl-shown-1", run=asked), most=9
         )
     db.held_calls.decide(1, None, approved=True, comment="A known customer.")

@@ -1,7 +1,7 @@
 """Every page in a real browser: it fits a phone, can be read in light and dark, and its links lead somewhere.
 
-``SUREFOOT_SCREENSHOTS=DIR`` also writes pictures of each page there, light and dark, wide and phone width.
 ``SUREFOOT_AXE=FILE`` (``axe.min.js`` of npm's axe-core) also runs axe on each page in all four looks.
+``tests/support/write_pictures.py`` writes pictures of these pages.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from io import BytesIO
 from pathlib import Path
-from typing import Any
 from urllib.parse import urldefrag
 
 import pytest
@@ -19,16 +17,13 @@ import pytest
 pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 
 import screenshot_pages
-from browsing import enter, served
-from playwright.sync_api import Browser, Page, sync_playwright
+from browsing import ALL_LOOKS, looked_at, served
+from playwright.sync_api import Browser, sync_playwright
 from screenshot_pages import Views, open_shown
 
 CHROMIUM = shutil.which("chromium")
-SCREENSHOTS = os.environ.get("SUREFOOT_SCREENSHOTS")
 AXE = os.environ.get("SUREFOOT_AXE")
 AUDIT = (Path(screenshot_pages.__file__).parent / "page_audit.js").read_text()
-TALLEST = 1600
-"""Pixels of a picture; a longer page is cut."""
 
 pytestmark = [
     pytest.mark.slow,
@@ -46,15 +41,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Views
     found.db.close()
 
 
-WIDE, PHONE = ("wide", 1280, 800), ("phone", 390, 844)
-LOOKS = [(*WIDE, "light"), (*PHONE, "dark")]
-"""Each width and each scheme once; pictures are of all four."""
-ALL_LOOKS = [*LOOKS, (*WIDE, "dark"), (*PHONE, "light")]
-if SCREENSHOTS:
-    LOOKS = ALL_LOOKS
-
-
-@pytest.mark.parametrize(("name", "width", "height", "scheme"), LOOKS)
+@pytest.mark.parametrize(("name", "width", "height", "scheme"), ALL_LOOKS[:2])
 def test_every_page(
     shown: tuple[str, Views, Browser], name: str, width: int, height: int, scheme: str
 ) -> None:
@@ -63,10 +50,6 @@ def test_every_page(
         wrong += [f"{view}: {sentence}" for sentence in page.evaluate(AUDIT)]
         if page.evaluate("document.documentElement.scrollWidth") > width:
             wrong.append(f"{view}: too wide")
-        if SCREENSHOTS:
-            folder = Path(SCREENSHOTS)
-            folder.mkdir(parents=True, exist_ok=True)
-            write_picture(page, width, height, folder / f"{view}-{name}-{scheme}.png")
     assert wrong == []
 
 
@@ -115,37 +98,3 @@ def test_the_audit_sees_what_is_wrong(shown: tuple[str, Views, Browser]) -> None
     ):
         assert sentence in found
     page.close()
-
-
-def looked_at(
-    shown: tuple[str, Views, Browser], name: str, width: int, height: int, scheme: str
-) -> Iterator[tuple[str, Page]]:
-    """Each page in turn, as the person sees it who would."""
-    address, views, browser = shown
-    options: dict[str, Any] = {"viewport": {"width": width, "height": height}, "color_scheme": scheme}
-    if name == "phone":
-        options |= {"has_touch": True, "is_mobile": True}
-    pages: dict[str | None, Page] = {None: browser.new_context(**options).new_page()}
-    for view, (person, path) in views.items():
-        if person is not None and person not in pages:
-            pages[person] = enter(browser, address, person, **options)
-        page = pages[person]
-        page.set_viewport_size({"width": width, "height": height})
-        answer = page.goto(address + path)
-        assert answer is not None
-        assert answer.ok or view == "error", f"{view}: status {answer.status}"
-        yield view, page
-    for page in pages.values():
-        page.context.close()
-
-
-def write_picture(page: Page, width: int, height: int, path: Path) -> None:
-    """The page as far as ``TALLEST``, in 256 colours, which is half of the bytes."""
-    from PIL import Image
-
-    page.wait_for_load_state("networkidle")
-    tall = page.evaluate("document.documentElement.scrollHeight")
-    page.set_viewport_size({"width": width, "height": min(max(tall, height), TALLEST)})
-    page.evaluate("scrollTo(0, 0)")
-    drawn = Image.open(BytesIO(page.screenshot())).convert("RGB")
-    drawn.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(path, optimize=True)
