@@ -107,6 +107,9 @@ def test_one_file_holds_the_rules_of_the_guard_too(tmp_path):
     )
     (outcome,) = judge_call(policy, ToolCall(name="refund", arguments='{"amount": 20}'), (), ())
     assert outcome.outcome == "satisfied"
+    without = SPECIFICATION.model_copy(update={"clauses": CLAUSES[:2]})
+    with pytest.raises(LabelError, match="no clause has 'tools'"):
+        read_tool_policy(file(tmp_path, without.model_dump(mode="json")))
 
 
 def test_a_training_prompt_with_a_clause_is_refused():

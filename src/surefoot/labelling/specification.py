@@ -130,14 +130,17 @@ class Specification(FrozenModel):
 def read_tool_policy(path: str | Path) -> ToolPolicy:
     """The tool policy in a JSON file, or the rules for tools of the specification in it.
 
-    Raises ``LabelError`` if it cannot be read or is invalid.
+    Raises ``LabelError`` if it cannot be read, is invalid, or is a specification without rules for tools.
     """
     try:
         value = json.loads(Path(path).read_bytes())
     except (OSError, ValueError):
         value = None  # refused below
     if isinstance(value, dict) and "clauses" in value:
-        return Specification.of_file(path).tool_policy()
+        policy = Specification.of_file(path).tool_policy()
+        if not policy.rules:
+            raise LabelError(f"{path}: no clause has 'tools', so it would allow every call")
+        return policy
     return ToolPolicy.of_file(path)
 
 
