@@ -42,6 +42,15 @@ def test_an_administrator_decides(room: Room) -> None:
     assert room.db.projects.audit_log()[0].action == "held call denied"
 
 
+def test_the_call_that_waits_longest_is_on_top(room: Room) -> None:
+    numbers = [room.db.held_calls.hold(held_call(), most=99) for _ in range(22)]
+    admin = room.browser("admin")
+    first = admin.json("/held")
+    assert [call["id"] for call in first["calls"]] == numbers[:20]
+    assert [call["id"] for call in admin.json(f"/held.json{first['next']}")["calls"]] == numbers[20:]
+    assert [call["id"] for call in admin.json("/held?state=all")["calls"]] == numbers[:1:-1]
+
+
 def test_annotators_see_and_decide_nothing(room: Room) -> None:
     number = hold(room)
     ann = room.browser("ann")

@@ -35,10 +35,12 @@ def test_a_call_waits_until_it_is_decided_once(db: Database, clock) -> None:
             store.held(number, key_id=key_id)
 
 
-def test_calls_are_listed_newest_first_and_pruned(db: Database, clock) -> None:
+def test_the_oldest_waits_first_the_others_are_listed_newest_first_and_pruned(db: Database, clock) -> None:
     numbers = [db.held_calls.hold(held_call(clock.at + timedelta(days=day)), most=9) for day in range(3)]
     assert [row.id for row in db.held_calls.find()] == numbers[::-1]
-    assert [row.id for row in db.held_calls.find(before=numbers[2], limit=1)] == [numbers[1]]
+    assert [row.id for row in db.held_calls.find(past=numbers[2], limit=1)] == [numbers[1]]
+    assert [row.id for row in db.held_calls.find(state="waiting")] == numbers
+    assert [row.id for row in db.held_calls.find(state="waiting", past=numbers[0], limit=1)] == [numbers[1]]
     assert db.held_calls.find(state="approved") == []
     assert db.held_calls.prune(clock.at + timedelta(days=2)) == 2
     assert [row.id for row in db.held_calls.find()] == [numbers[2]]

@@ -256,21 +256,21 @@ def note_incident(request: Request, visitor: SiteAdmin, number: int, form: Check
 
 @twin(router, "/held")
 def held_list(request: Request, visitor: SiteReader) -> Response:
-    """Held calls, newest first: ``?state=waiting|approved|delivered|denied|abandoned|all``."""
+    """Held calls; ``?state=`` is waiting (oldest first), approved, delivered, denied, abandoned or all."""
     calls = pages_of(request).db.held_calls
     query = query_of(request)
     state = query.choice("state", (*HELD_STATES, "all"), default="waiting")
     rows = calls.find(
         state=next((name for name in HELD_STATES if name == state), None),
-        before=query.natural("before") or None,
+        past=query.natural("past") or None,
         limit=_PER_PAGE + 1,
     )
     data = {
         "state": state,
         "counts": calls.count(),
         "calls": [_shown(row, calls.get(row.id)[0]) for row in rows[:_PER_PAGE]],
-        "next": next_page(f"state={state}", before=rows[_PER_PAGE - 1].id) if len(rows) > _PER_PAGE else None,
-        "live": query.id("before") is None,
+        "next": next_page(f"state={state}", past=rows[_PER_PAGE - 1].id) if len(rows) > _PER_PAGE else None,
+        "live": query.id("past") is None,
     }
     return show(
         request,

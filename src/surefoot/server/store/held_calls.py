@@ -105,15 +105,15 @@ class HeldCalls(Repository):
             return bool(connection.execute(change).rowcount)
 
     def find(
-        self, *, state: HeldState | None = None, before: int | None = None, limit: int = 50
+        self, *, state: HeldState | None = None, past: int | None = None, limit: int = 50
     ) -> list[HeldRow]:
-        """Calls, newest first, those with a number below ``before``."""
-        h = held_calls.c
-        query = select(held_calls).order_by(h.id.desc()).limit(limit)
+        """Calls in order, those after the number ``past``: waiting ones oldest first, others newest first."""
+        h, queue = held_calls.c, state == "waiting"
+        query = select(held_calls).order_by(h.id.asc() if queue else h.id.desc()).limit(limit)
         if state is not None:
             query = query.where(h.state == state)
-        if before is not None:
-            query = query.where(h.id < before)
+        if past is not None:
+            query = query.where(h.id > past if queue else h.id < past)
         with self._connections.read() as connection:
             return rows_of(connection, HeldRow, query)
 
