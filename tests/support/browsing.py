@@ -38,12 +38,18 @@ def served(app: Any, port: int | None = None) -> Iterator[str]:
         thread.join()
 
 
-def enter(browser: Browser, address: str, name: str, **options: Any) -> Page:
-    """A browser of its own, signed in; a script error or a request elsewhere fails the test."""
+def open_page(browser: Browser, address: str, **options: Any) -> Page:
+    """A browser of its own; a script error or a request elsewhere fails the test."""
     page = browser.new_context(**options).new_page()
     page.set_default_timeout(20_000)
     page.on("pageerror", lambda error: pytest.fail(f"script error: {error}"))
     page.on("request", lambda request: None if request.url.startswith(address) else pytest.fail(request.url))
+    return page
+
+
+def enter(browser: Browser, address: str, name: str, **options: Any) -> Page:
+    """A page that is signed in."""
+    page = open_page(browser, address, **options)
     page.goto(f"{address}/sign-in")
     page.get_by_label("Name").focus()
     page.keyboard.type(name)

@@ -1,4 +1,4 @@
-"""The annotator's day in a real browser: Debian's Chromium through Playwright."""
+"""From an invitation to the model's report in a real browser: Debian's Chromium through Playwright."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import pytest
 
 pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 
-from annotation_site import Room, open_room
-from browsing import enter, served
-from command_line import run
+from annotation_site import PASSWORD, Room, open_room, solutions
+from browsing import enter, open_page, served
+from command_line import good
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from surefoot.io import read_records, write_records
 from surefoot.records import StepLabel
+from surefoot.server import PageSettings
 
 CHROMIUM = shutil.which("chromium")
 
@@ -82,7 +84,40 @@ def labelled(room: Room, name: str) -> list[tuple[int | None, int, float | None]
     ]
 
 
-def test_day(room: Room, address: str, browser: Browser, tmp_path: Path) -> None:
+def label(page: Page, *keys: str) -> None:
+    """Label an item, a key for each step, and go on to the next."""
+    for step, key in enumerate(keys, 2):
+        press(page, key, f"Step {step} of {len(keys)}" if step <= len(keys) else "Item finished")
+    on(page)
+
+
+def invited(judge: Page, browser: Browser, address: str, name: str) -> Page:
+    """A browser that an invitation's link has signed in."""
+    judge.goto(f"{address}/people")
+    judge.get_by_label("Name").fill(name)
+    judge.get_by_role("button", name="Make a link").click()
+    link = judge.locator("input[data-link]").input_value()
+    page = open_page(browser, address)
+    page.goto(link)
+    page.get_by_label("Password").fill(PASSWORD)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#rail", state="attached")
+    return page
+
+
+def drop(page: Page, *files: Path) -> None:
+    """Drop files on the upload field with the mouse."""
+    box = page.locator("input[type=file]").bounding_box()
+    assert box is not None
+    mouse = page.context.new_cdp_session(page)
+    for event in ("dragEnter", "dragOver", "drop"):
+        where = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
+        data = {"items": [], "files": [str(file) for file in files], "dragOperationsMask": 1}
+        mouse.send("Input.dispatchDragEvent", {"type": event, **where, "data": data})
+
+
+def labelled_by_ann(browser: Browser, address: str) -> None:
+    """By keyboard, with a correction, a flag and a comment."""
     ann = enter(browser, address, "ann")
     begin(ann)
     assert ann.evaluate("document.activeElement.id") == "current"
@@ -90,7 +125,7 @@ def test_day(room: Room, address: str, browser: Browser, tmp_path: Path) -> None
     assert "frac" in str(ann.locator(".formula").first.get_attribute("title"))
     press(ann, "3", "Step 2 of 3")
     assert ann.locator("#live").inner_text() in ("", "Step 2 of 3")
-    press(ann, "1", "Item finished")
+    press(ann, "1", "Step 3 of 3")
     press(ann, "u", "Step 2 of 3")
     press(ann, "+", "Step 3 of 3")
     ann.keyboard.press("f")
@@ -102,63 +137,99 @@ def test_day(room: Room, address: str, browser: Browser, tmp_path: Path) -> None
     on(ann)
     assert "<script>" in ann.locator(".step.current").inner_text()
     assert "owned" not in ann.title()
-    press(ann, "0", "Step 2 of 3")
-    press(ann, "-", "Item finished")
-    on(ann)
+    label(ann, "0", "-", "3")
     assert "capital of France" in ann.locator(".step.current .kv").first.inner_text()
-    press(ann, "3", "Step 2 of 2")
-    press(ann, "3", "Item finished")
-    on(ann)
+    label(ann, "1", "3")
     assert "Nothing to label" in ann.content()
-    assert labelled(room, "ann") == [
-        (1, 0, 1.0), (1, 1, 1.0), (1, 2, 0.0), (2, 0, 0.0), (2, 1, -1.0), (3, 0, 1.0), (3, 1, 1.0),
-    ]  # fmt: skip
-    stored = room.db.export.stored(room.project)
-    assert all(label.milliseconds is not None and label.milliseconds > 0 for label in stored)
 
+
+def labelled_by_ben(browser: Browser, address: str) -> None:
+    """On a phone, blind to ann."""
     ben = enter(browser, address, "ben", viewport={"width": 375, "height": 700})
     begin(ben)
     assert ben.evaluate("document.documentElement.scrollWidth") <= 375
-    assert "flagged" not in ben.content()  # blind to ann
-    press(ben, "3", "Step 2 of 3")
-    press(ben, "3", "Step 3 of 3")
-    press(ben, "3", "Item finished")
-    on(ben)
-    press(ben, "3", "Step 2 of 3")
-    press(ben, "1", "Item finished")
-    on(ben)
-    press(ben, "3", "Step 2 of 2")
-    press(ben, "3", "Item finished")
+    assert "flagged" not in ben.content()
+    label(ben, "3", "3", "3")
+    label(ben, "2", "1", "3")
+    label(ben, "1", "3")
 
-    judge = enter(browser, address, "admin")
-    judge.goto(f"{address}/projects/{room.project}/adjudicate")
-    assert "Open: 2" in judge.content()
-    judge.keyboard.press("Enter")
-    judge.wait_for_url("**disagreement=1*")
-    first = judge.url
-    judge.keyboard.press("3")
-    judge.wait_for_selector("text=Decided")
-    assert judge.url.partition("#")[0] == first
-    judge.goto(f"{address}/projects/{room.project}/agreement")
-    assert "Krippendorff" in judge.content()
 
-    judge.goto(f"{address}/projects/{room.project}/files")
-    for name, link in (("labels", "Labels, settled"), ("traces", "Traces")):
-        with judge.expect_download() as waiting:
-            judge.locator("#main").get_by_role("link", name=link, exact=True).click()
-        waiting.value.save_as(tmp_path / f"{name}.jsonl")
-    rows = [
-        StepLabel.model_validate_json(line) for line in (tmp_path / "labels.jsonl").read_text().splitlines()
-    ]
-    settled = [row for row in rows if row.source == "human:adjudicated"]
-    assert [(row.step, row.value) for row in settled] == [(2, 1.0)]
-    audit = run(
-        "evaluate", "labels", f"people={tmp_path / 'labels.jsonl'}", "--traces", tmp_path / "traces.jsonl",
-        "--out", tmp_path / "audit",
-    )  # fmt: skip
-    assert audit.status == 0, audit.err
-    found = json.loads((tmp_path / "audit" / "labels.json").read_text())
-    assert "people" in json.dumps(found)
+def test_story(tmp_path: Path, browser: Browser, gpt2_base: Path) -> None:
+    """From an invitation to the run that a report of the trained model names."""
+    room = open_room(tmp_path, wrong=False, settings=PageSettings(reports=(tmp_path / "runs",)))
+    with served(room.app) as address:
+        project = f"{address}/projects/{room.project}"
+        judge = enter(browser, address, "admin")
+        cyd = invited(judge, browser, address, "cyd")
+
+        judge.goto(f"{project}/settings")
+        judge.get_by_label("Annotators per item").fill("3")
+        judge.get_by_label("Labelling ends").select_option("every-step")
+        judge.get_by_role("button", name="Save").click()
+        problems, traces = solutions()
+        write_records(tmp_path / "problems.jsonl", problems)
+        write_records(tmp_path / "runs.jsonl", traces)
+        judge.goto(project)
+        judge.get_by_role("link", name="Drop a file").click()
+        drop(judge, tmp_path / "problems.jsonl", tmp_path / "runs.jsonl")
+        judge.get_by_role("button", name="Import").click()
+        judge.wait_for_selector("text=3 items to label")
+
+        labelled_by_ann(browser, address)
+        assert labelled(room, "ann") == [
+            (1, 0, 1.0), (1, 1, 1.0), (1, 2, 0.0), (2, 0, 0.0), (2, 1, -1.0), (2, 2, 1.0),
+            (3, 0, -1.0), (3, 1, 1.0),
+        ]  # fmt: skip
+        labelled_by_ben(browser, address)
+        cyd.goto(address)
+        begin(cyd)
+        label(cyd, "3", "3", "3")
+        label(cyd, "2", "1", "3")
+        label(cyd, "3", "3")
+        stored = room.db.export.stored(room.project)
+        assert all(row.milliseconds is not None and row.milliseconds > 0 for row in stored)
+
+        judge.goto(f"{project}/adjudicate")
+        assert "Open: 2" in judge.content()
+        judge.keyboard.press("Enter")
+        judge.wait_for_url("**disagreement=1*")
+        first = judge.url
+        judge.keyboard.press("3")
+        judge.wait_for_selector("text=Decided")
+        assert judge.url == f"{first}#step-3"
+        on(judge)
+        judge.keyboard.press("1")
+        judge.wait_for_selector("text=Decided")
+        for run_address in (first, first.replace("&disagreement=1", "")):
+            answer = cyd.goto(run_address)  # others' labels, and scores
+            assert answer is not None
+            assert answer.status == 403
+        judge.goto(f"{project}/agreement")
+        assert "Krippendorff" in judge.content()
+
+        judge.goto(f"{project}/files")
+        for name, link in (("p", "Problems"), ("t", "Traces"), ("l", "Labels, settled")):
+            with judge.expect_download() as waiting:
+                judge.locator("#main").get_by_role("link", name=link, exact=True).click()
+            waiting.value.save_as(tmp_path / f"{name}.jsonl")
+        rows = list(read_records(tmp_path / "l.jsonl", StepLabel))
+        settled = {(row.trace_id, row.step): row.value for row in rows if row.source == "human:adjudicated"}
+        assert settled == {(traces[0].id, 2): 1.0, (traces[2].id, 0): -1.0}
+
+        data = [f"--{name}={tmp_path / name[0]}.jsonl" for name in ("problems", "labels")]
+        model, found = tmp_path / "runs" / "prm", tmp_path / "runs" / "found"
+        good("train", "prm", tmp_path / "t.jsonl", *data, "--base", gpt2_base, "--epochs=1", "--out", model)
+        good("evaluate", "runs", f"prm={model}", *data, f"--traces={tmp_path / 't.jsonl'}",
+             "--draws=20", "--threshold=0.5", "--out", found)  # fmt: skip
+        judge.locator("#rail").get_by_role("link", name="Reports").click()
+        sentence = json.loads((found / "runs.json").read_text())["first_screen"]["sentence"]
+        judge.get_by_role("link", name=sentence).click()
+        assert judge.locator("h1").inner_text() == sentence
+        judge.locator("summary", has_text="Trace ").first.click()
+        judge.get_by_role("link", name="Open this run").first.click()
+        judge.wait_for_selector("text=Goes wrong at")
+        assert judge.get_by_role("link", name="the report").is_visible()
+    room.db.close()
 
 
 def test_a_flag_ends_nothing(room: Room, address: str, browser: Browser) -> None:

@@ -100,7 +100,7 @@ def test_a_decision_stands_for_the_labels_of_its_step(tmp_path: Path) -> None:
 def test_a_step_is_decided_on_the_page_of_its_run(tmp_path: Path) -> None:
     made = open_inspection(tmp_path)
     page, admin = f"{made.base}/run?id={made.traces[1].id}&model=two&at=0", made.room.browser("admin")
-    form = {**admin.fields(page, "at=0"), "step": "1", "value": "-1", "note": "2 + 4 of what?"}
+    form = {**admin.fields(page, "at=0#step-1"), "step": "1", "value": "-1", "note": "2 + 4 of what?"}
     answer = admin.client.post(page, data=form)
     assert (answer.status_code, answer.headers["location"]) == (303, page)
     twin = admin.json(page.replace("run?", "run.json?"))
