@@ -129,6 +129,10 @@ def test_saved_scores_are_the_same_and_damage_is_refused(tmp_path, scorer, monke
         damaged[name].flat[0] = value
         with pytest.raises(ValueError, match=name):
             Trees.checked(damaged, features=13)
+    with pytest.raises(ValueError, match="whole numbers"):
+        Trees.checked({**trees, "left": trees["left"].astype(float)}, features=13)
+    with pytest.raises(ValueError, match="of one shape"):
+        Trees.checked({key: array[:, :0] for key, array in trees.items()}, features=13)
     save_file(
         {key: array for key, array in trees.items() if key != "left"}, tmp_path / "f" / "trees.safetensors"
     )

@@ -103,12 +103,12 @@ class Trees:
     def checked(cls, arrays: dict[str, NDArray[Any]], features: int) -> Self:
         """Trees from a file. Raises ``ValueError`` for arrays that are none: nothing else may be indexed."""
         shapes = {arrays[name].shape for name in cls.NAMES if name in arrays}
-        if set(arrays) != set(cls.NAMES) or len(shapes) != 1 or len(next(iter(shapes))) != 2:
+        if set(arrays) != set(cls.NAMES) or [len(size) == 2 and size[1] > 0 for size in shapes] != [True]:
             raise ValueError(f"it needs {', '.join(cls.NAMES)} of one shape [trees, nodes]")
         nodes = arrays["feature"].shape[1]
         for name, end in (("feature", features), ("left", nodes), ("right", nodes)):
-            if arrays[name].size and not 0 <= arrays[name].min() <= arrays[name].max() < end:
-                raise ValueError(f"{name!r} must lie in 0 to {end - 1}")
+            if arrays[name].dtype.kind != "i" or not ((arrays[name] >= 0) & (arrays[name] < end)).all():
+                raise ValueError(f"{name!r} must be whole numbers from 0 to {end - 1}")
         if not np.isfinite(arrays["value"]).all() or np.isnan(arrays["threshold"]).any():
             raise ValueError("'value' and 'threshold' must be numbers")
         return cls(arrays)
