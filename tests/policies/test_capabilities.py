@@ -56,6 +56,12 @@ def test_whether_a_chat_continues(server, status, evidence):
     assert evidence in continuation.evidence
 
 
+@pytest.mark.parametrize("mode", ["chat", "completions"])
+def test_equal_samples_of_one_request_are_no_samples(mode):
+    several = probed(CountingServer(copies=True), mode=mode).n
+    assert (several.status, several.evidence) == ("unknown", "two samples of one request are equal")
+
+
 @pytest.mark.parametrize("templated", [False, True])
 def test_completions_continue_unless_a_template_is_put_around_them(templated):
     capabilities = probed(CountingServer(templated=templated), mode="completions")

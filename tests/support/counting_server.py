@@ -29,6 +29,8 @@ class CountingServer:
     """Otherwise it writes the same nonsense whatever it reads."""
     seeds: bool = True
     samples: bool = True
+    copies: bool = False
+    """Whether the samples of a request are equal."""
     tools: Literal["call", "talk", "ignore", "refuse"] = "call"
     extras: bool = True
     """Log-probabilities, token ids and the stop text that ended a sample."""
@@ -94,6 +96,12 @@ class CountingServer:
             choice["logprobs"] = {"content": [{"logprob": -0.5}]} if chat else {"token_logprobs": [-0.5]}
         count = body.get("n", 1) if self.samples else 1
         choices = [{"index": number, **choice} for number in range(count)]
+        for number in range(1, 1 if self.copies else count):
+            end = f" {number}"
+            if chat:
+                choices[number]["message"] = {**choice["message"], "content": text + end}
+            else:
+                choices[number]["text"] = text + end
         usage = {"prompt_tokens": tokens, "completion_tokens": len(text.split())}
         return Reply(payload={"choices": choices, "usage": usage})
 

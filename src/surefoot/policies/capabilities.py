@@ -218,7 +218,7 @@ class _Probe:
             self._ask(prompt, **random, seed=1),
             self._ask(prompt, **random, seed=1),
             self._ask(prompt, **random, seed=2),
-            self._ask(prompt, **random, n=2),
+            self._ask(prompt, **random, n=2, seed=1),
             self._ask(prompt, max_tokens=2, **logprobs),
             self._ask(prompt, stop=[","]),
             self._ask(prompt, max_tokens=2, return_token_ids=True),
@@ -338,8 +338,14 @@ def _keeps_seeds(first: _Reply, again: _Reply, other: _Reply) -> Capability:
 def _counted(several: _Reply) -> Capability:
     if several.body is None:
         return several.failure()
-    count = len(several.body.choices)
-    return Capability(status="yes" if count == 2 else "no", evidence=f"{count} of 2 samples came")
+    choices = several.body.choices
+    if len(choices) != 2:
+        return Capability(status="no", evidence=f"{len(choices)} of 2 samples came")
+    first, second = (_Reply(body=several.body.model_copy(update={"choices": [choice]})) for choice in choices)
+    if first.reasoning + first.text == second.reasoning + second.text:
+        # a server that gives each choice the same seed: votes would count one sample several times
+        return Capability(status="unknown", evidence="two samples of one request are equal")
+    return Capability(status="yes", evidence="2 of 2 samples came, and they differ")
 
 
 def _names_stops(stopped: _Reply) -> Capability:
