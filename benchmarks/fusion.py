@@ -5,8 +5,8 @@
 ``DIR`` holds ``prm800k/phase1_{train_plus,test}.jsonl.gz`` and
 ``processbench/{gsm8k,math.fixed}.json.gz``. No model runs. The scorer is fitted on PRM800K problems of parts
 0 to 4 (of 8, by CRC-32 of the problem), on which the rules of the equation verifier were developed too; it is
-measured on the test file and on parts 5 to 7 without the problems whose flags were read to improve these rules
-(``fresh``), each rated step once for a prefix.
+measured on the test file and on parts 5 to 7 without the problems whose flags were read to improve these
+rules (``fresh``), each rated step once for a prefix.
 
 - ``auc``: over all pairs of a good and a bad step.
 - ``within_prefix``, ``similar_length``, ``within_problem``: the reading gate, differences to a logistic
@@ -68,7 +68,7 @@ def in_parts(path: Path, parts: Sequence[int]) -> Iterator[LabelledTrace]:
 
 
 def improved_on(path: Path) -> set[str]:
-    """Problems of parts 5 to 7 on which flags were read to improve the verifier (benchmarks/equations.py)."""
+    """Problems of parts 5 to 7 whose flags were read to improve the verifier (``equations.HELD_OUT``)."""
     texts = {item.problem.text for item in read_prm800k_steps(path)}
     parts = [text for text in texts if zlib.crc32(text.encode()) % 8 in (5, 6, 7)]
     return set(sorted(parts, key=lambda text: hashlib.sha256(b"equations" + text.encode()).digest())[:120])
