@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import subprocess
+import sys
 import tempfile
 from contextlib import chdir, redirect_stdout
 from pathlib import Path
@@ -21,8 +23,16 @@ _COMMAND = re.compile(r"^!(.*)$", re.M)
 
 def _run(command: str) -> None:
     """Print what ``command`` prints. Raises ``RuntimeError`` with it if the command fails."""
+    # the commands of this environment, whether it is activated or not
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     done = subprocess.run(  # noqa: S602 - the cells are ours, and pipes are part of a shell's language
-        command, shell=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+        command,
+        shell=True,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "PATH": path},
+        check=False,
     )
     if done.returncode:
         raise RuntimeError(f"{command}\n{done.stdout}")
