@@ -103,7 +103,7 @@ class Server:
         family = _family(self.pid) if self._process.is_alive() else []
         self._process.kill()
         self._process.join(10)
-        wait_for(lambda: not _alive(family), 10, "processes of the killed server are left")
+        _wait_for_end(family, "processes of the killed server are left")
 
     def end(self) -> None:
         """End it by a signal. Raises ``AssertionError`` for processes and temporary files that are left."""
@@ -115,7 +115,7 @@ class Server:
             assert self._process.exitcode in (0, -signal.SIGTERM)
         finally:
             self._process.kill()
-        wait_for(lambda: not _alive(family), 10, "processes of the ended server are left")
+        _wait_for_end(family, "processes of the ended server are left")
         left = [path.name for path in self.temporary.iterdir()]
         assert not left, f"temporary files are left: {left}"
 
@@ -142,6 +142,15 @@ def _alive(family: list[psutil.Process]) -> list[psutil.Process]:
             if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
                 living.append(process)
     return living
+
+
+def _wait_for_end(family: list[psutil.Process], message: str) -> None:
+    """Return once all have ended. Raises ``AssertionError`` with their commands after a minute: a worker that is
+    still importing SymPy on a busy machine sees the end of its input only afterwards."""
+    end = time.monotonic() + 60
+    while living := _alive(family):
+        assert time.monotonic() < end, f"{message}: {[' '.join(process.cmdline()) for process in living]}"
+        time.sleep(0.05)
 
 
 def wait_for(true: Callable[[], bool], seconds: float, message: str) -> None:
