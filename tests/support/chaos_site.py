@@ -145,8 +145,10 @@ def _alive(family: list[psutil.Process]) -> list[psutil.Process]:
 
 
 def _wait_for_end(family: list[psutil.Process], message: str) -> None:
-    """Return once all have ended. Raises ``AssertionError`` with their commands after a minute: a worker that is
-    still importing SymPy on a busy machine sees the end of its input only afterwards."""
+    """Return once all have ended. Raises ``AssertionError`` with their commands after a minute.
+
+    A worker that is still importing SymPy, on a busy machine, sees the end of its input only afterwards.
+    """
     end = time.monotonic() + 60
     while living := _alive(family):
         assert time.monotonic() < end, f"{message}: {[' '.join(process.cmdline()) for process in living]}"
