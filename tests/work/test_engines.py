@@ -136,6 +136,31 @@ def test_a_pool_in_a_with_block_keeps_its_processes_for_the_next_job(tmp_path):
         os.kill(*first, 0)
 
 
+THREADS = """
+import torch  # with the job, before the worker knows how many threads it may have
+from surefoot.records import StepScores
+from surefoot.work import Job, Pieces, Processes
+
+def work(items):
+    return [StepScores(trace_id=str(torch.get_num_threads()), scorer="s", scores=(0.5,))]
+
+if __name__ == "__main__":
+    numbers = iter([0])
+    with Processes(2, threads=3).start(Job(work=work, record=StepScores), Pieces(["a"], 1)) as run_pieces:
+        [piece] = run_pieces(lambda _: next(numbers, None))
+    print(piece)
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_keeps_to_its_threads_when_its_job_imports_torch(tmp_path):
+    (tmp_path / "threads.py").write_text(THREADS)
+    shown = subprocess.run(
+        [sys.executable, "threads.py"], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120
+    )
+    assert '"trace_id":"3"' in shown.stdout
+
+
 HELD = """
 import time
 from pathlib import Path

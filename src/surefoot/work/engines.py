@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -214,6 +215,8 @@ def do_piece_here(key: object, load: Callable[[], WorkerTask], number: int) -> P
         _open.close()
         task = load()
         os.environ["OMP_NUM_THREADS"] = str(task.threads)
+        if torch := sys.modules.get("torch"):  # imported with the job, so it did not see the variable
+            torch.set_num_threads(task.threads)
         os.chdir(task.directory)
         _current = key, task, _open.enter_context(open_job(task.job))
     _, task, opened = _current
