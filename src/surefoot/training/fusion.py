@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 import numpy as np
+import sklearn
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier
 
@@ -74,7 +75,7 @@ def fit_fused(
     scorer.trees = _trees(fitted)
     if not np.allclose(scorer.chances(features[:100]), fitted.predict_proba(features[:100])[:, 1], atol=1e-6):
         raise TrainingError(
-            "the trees of this version of scikit-learn are not read correctly; use 1.7 or 1.8"
+            f"scikit-learn {sklearn.__version__} stores trees in another way; use the locked version"
         )
     return scorer
 
