@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import NamedTuple
 
 MAX_CHARS = 2000
@@ -232,8 +233,11 @@ _NUMBER = re.compile(
 
 def read_quantity(text: str) -> Quantity | None:
     """Parse ``text`` as a number with its unit; ``None`` if it is anything else."""
-    if len(text) > MAX_CHARS:
-        return None
+    return None if len(text) > MAX_CHARS else _read_quantity(text)
+
+
+@lru_cache(1024)
+def _read_quantity(text: str) -> Quantity | None:
     text = unwrap(normalise(text))
     match = _NUMBER.match(text)
     if match is None or (match["sign"] and match["sign2"]):

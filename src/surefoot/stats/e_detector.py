@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 
 _BETS = np.array([0.05, 0.2, 0.5, 0.9])
+_DIRECTIONS = np.array([[1.0], [-1.0]])
 _LARGEST = 1e200
 
 
@@ -55,8 +56,8 @@ class EDetector:
 
     def e_values(self, rows: FloatArray) -> FloatArray:
         """[T, signals] → L of each, [T, up or down, signals, bets]; 1 where not observed."""
-        signed = np.stack([rows - self._means[0], self._means[1] - rows], axis=1) / self._sizes
-        values: FloatArray = 1 + np.nan_to_num(signed)[..., None] * _BETS
+        signed = _DIRECTIONS * (rows[:, None] - self._means) / self._sizes
+        values: FloatArray = 1 + np.where(np.isnan(signed), 0.0, signed)[..., None] * _BETS
         return values
 
     def change_point(self, rows: FloatArray) -> int:

@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -89,8 +89,11 @@ def create_app(
     client = guarded_route(None, settings=settings, auth=auth)
     probe = guarded_route(None, settings=settings, auth=auth, public=settings.open_health)
     operator = guarded_route("pages", settings=settings, auth=auth)
+    direct: dict[str, APIRoute] = {}
     if gateway is not None:
-        app.include_router(chat_routes(gateway, guarded_route("chat", settings=settings, auth=auth)))
+        generating = chat_routes(gateway, guarded_route("chat", settings=settings, auth=auth))
+        direct = {route.path: route for route in generating.routes if isinstance(route, APIRoute)}
+        app.include_router(generating)
         app.include_router(score_routes(gateway, guarded_route("score", settings=settings, auth=auth)))
         for router in status_routes(gateway, client, probe, operator):
             app.include_router(router)
@@ -102,8 +105,25 @@ def create_app(
     _adapt_openapi(app, with_keys=settings.needs_key)
     if pages is not None:
         app.mount("/", pages)
+    app.router.middleware_stack = _Direct(app.router.middleware_stack, direct)
     app.add_middleware(_Observe, gateway=gateway)
     return app
+
+
+class _Direct:
+    """ASGI app: posts of JSON to ``routes``, by path, without a search among all routes, and the rest."""
+
+    def __init__(self, app: ASGIApp, routes: Mapping[str, APIRoute]) -> None:
+        self.app, self.routes = app, routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "POST" and not scope.get("root_path"):
+            route = self.routes.get(scope["path"])
+            if route is not None and (b"content-type", b"application/json") in scope["headers"]:
+                scope["route"], scope["path_params"] = route, {}
+                await route.handle(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
 
 
 class _Observe:

@@ -193,13 +193,10 @@ class _Reference:
     def __init__(self, seen: Sequence[Mapping[str, Any]], run_length: float) -> None:
         # words are counted in the first half, as a text's own words are never surprising
         first, second = seen[: len(seen) // 2], seen[len(seen) // 2 :]
-        self._counts: dict[str, Counter[str]] = {
-            part: Counter(word for row in first for word in row[part]) for part in _WORDS.values()
+        self._surprises = {
+            part: _surprises(Counter(word for row in first for word in row[part]))
+            for part in _WORDS.values()
         }
-        for counts in self._counts.values():
-            for word, _ in counts.most_common()[_VOCABULARY:]:
-                del counts[word]
-        self._totals = {part: counts.total() + len(counts) + 1 for part, counts in self._counts.items()}
         self._largest_weight = 1.0
         raw = [self._raw(row) for row in second]
         self._sorted = {
@@ -270,10 +267,7 @@ class _Reference:
         }
 
     def _raw(self, seen: Mapping[str, Any]) -> dict[str, float]:
-        surprise = {
-            name: _surprise(seen[part], self._counts[part], self._totals[part])
-            for name, part in _WORDS.items()
-        }
+        surprise = {name: _surprise(seen[part], *self._surprises[part]) for name, part in _WORDS.items()}
         return {**seen, **surprise}
 
     def _placed(self, raw: Mapping[str, float]) -> list[float]:
@@ -289,11 +283,18 @@ def _rank(value: float, ordered: Sequence[float]) -> float:
     return (bisect_left(ordered, value) + bisect_right(ordered, value)) / 2 / len(ordered)
 
 
-def _surprise(words: Sequence[str], counts: Counter[str], total: int) -> float:
+def _surprises(counts: Counter[str]) -> tuple[dict[str, float], float]:
+    """-log2 of the share of each frequent word, and of any other word."""
+    frequent = dict(counts.most_common(_VOCABULARY))
+    total = sum(frequent.values()) + len(frequent) + 1
+    return {word: -math.log2((count + 1) / total) for word, count in frequent.items()}, -math.log2(1 / total)
+
+
+def _surprise(words: Sequence[str], surprises: Mapping[str, float], other: float) -> float:
     """Mean of -log2 of the words' shares in the reference."""
     if not words:
         return math.nan
-    return sum(-math.log2((counts[word] + 1) / total) for word in words) / len(words)
+    return sum(surprises.get(word, other) for word in words) / len(words)
 
 
 def signals_of(record: GatewayRecord) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ import ipaddress
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import h11
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -101,6 +101,21 @@ class DirectPeer:
         await self.app(scope, receive, send)
 
 
+class _JoinedHead(h11.Connection):
+    """Holds the head of a response of stated length until its body is sent, so that both go out together."""
+
+    _head = b""
+
+    def send(self, event: h11.Event) -> bytes | None:
+        data = super().send(event)
+        if data and isinstance(event, h11.Response) and any(n == b"content-length" for n, _ in event.headers):
+            self._head = data
+            return b""
+        if data is not None:
+            data, self._head = self._head + data, b""
+        return data
+
+
 def bounded_protocol(
     table: ConnectionTable, limits: ServerLimits, proxies: Sequence[str] = ()
 ) -> type[H11Protocol]:
@@ -114,6 +129,10 @@ def bounded_protocol(
         _phase: tuple[object, object] | None = None
         _begun = 0.0
         _received = 0
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self.conn = _JoinedHead(h11.SERVER, self.conn._max_incomplete_event_size)
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             peer = transport.get_extra_info("peername")

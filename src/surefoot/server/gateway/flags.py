@@ -126,7 +126,9 @@ class AnswerFlags:
     def _implausible(
         self, item: ProblemTrace, candidate: GatewayCandidate, *_: object
     ) -> Iterator[AnswerFlag]:
-        ranks = self._chart.ranks(item.problem, candidate) if self._chart is not None else {}
+        if self._chart is None or candidate.score is None:
+            return
+        ranks = self._chart.ranks(item.problem, candidate)
         if ranks.get("score", 0.0) < 0.5:
             return
         for name in ("answer length", "answer words", "step length", "step ends"):

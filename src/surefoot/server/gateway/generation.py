@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
@@ -296,7 +296,7 @@ class Generator:
             result = conclude(space, search.name, leaves, search.rule)
             return self._search_choice(result, space, leaves, session, plan, number, on_text is not None)
 
-        if _is_quick([space.solution(leaf) for leaf in leaves], grader):
+        if _is_quick({space.solution(leaf) for leaf in leaves}, grader):
             choice = conclusion()
         else:
             choice = await grader.checker.run(conclusion)  # in a thread: other requests go on
@@ -360,7 +360,7 @@ def _check_complete(result: SampleResult, n: int) -> None:
         raise policy_failure(result.error or "policy: it returned fewer samples than requested")
 
 
-def _is_quick(solutions: Sequence[Solution], grader: Grader) -> bool:
+def _is_quick(solutions: Collection[Solution], grader: Grader) -> bool:
     """Whether a choice is quick: the texts are short, and no answer needs algebra."""
     if sum(len(solution.text) for solution in solutions) > SHORT_CHARACTERS:
         return False
