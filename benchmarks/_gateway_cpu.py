@@ -7,7 +7,13 @@ rivals run where they are installed, by one command for each:
     python -m venv RIVALS/litellm && RIVALS/litellm/bin/pip install 'litellm[proxy]'
 
 ``bare`` is a proxy of this file: it forwards bytes, and answers once they are on disk. Ours checks a key and
-stores the whole record, which its_hub and LiteLLM do not.
+stores the whole record, which its_hub and LiteLLM do not. All of them in one run, with ratios:
+
+    python benchmarks/_gateway_cpu.py race --rivals RIVALS
+
+prints ``cpu_ms_plain`` and ``cpu_ms_majority_4`` of every server, and ``vs_its_hub``, ``vs_litellm`` and
+``vs_bare``: its time divided by ours, so that more than 1 means that ours takes less. The servers run beside
+each other and take turns in five rounds, so that other work on the machine falls on all of them.
 """
 
 from __future__ import annotations
@@ -24,14 +30,14 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 CONNECTIONS = 16
 """Clients that ask at the same time, each on one connection."""
-_ANSWERS = ("7", "8", "7", "7")
 _START_S = 90.0
 
 
@@ -90,26 +96,21 @@ async def _load(rival: Rival, kind: str, requests: int) -> None:
         raise SystemExit(f"{len(bad)} of {requests} requests failed; the first: {bad[0]}")
 
 
-def measure(rival: Rival, kind: str, requests: int) -> list[float]:
-    """Processor milliseconds of a request, in five parts of the load, after as many requests to warm up."""
-    asyncio.run(_load(rival, kind, requests // 5))
-    parts = []
-    for _ in range(5):
-        begin = processor_ms(rival.process)
-        asyncio.run(_load(rival, kind, requests // 5))
-        parts.append((processor_ms(rival.process) - begin) / (requests // 5))
-    return parts
+def measure(rival: Rival, kind: str, requests: int) -> float:
+    """Processor milliseconds of a request, over one load."""
+    begin = processor_ms(rival.process)
+    asyncio.run(_load(rival, kind, requests))
+    return (processor_ms(rival.process) - begin) / requests
 
 
 def answer_of(body: dict[str, Any]) -> bytes:
     """The upstream's response: as many choices as asked for, most of which agree."""
-    texts = [
-        f"We double the number.\nThat gives {answer}.\nThe answer is {answer}."
-        for answer in (_ANSWERS[number % 4] for number in range(body.get("n") or 1))
-    ]
-    seed = int(body.get("seed") or 0)
-    if len(texts) == 1 and seed % 4 == 2:
-        texts = [text.replace("7", "8") for text in texts]
+    seed, count = int(body.get("seed") or 0), int(body.get("n") or 1)
+    first = 7 + (seed % 10_000 if count > 1 else 0)  # calls for one sample each do not know each other's
+    answers = [first + (number % 4 == 1) for number in range(count)]
+    if count == 1 and seed % 4 == 2:
+        answers = [8]
+    texts = [f"We double the number.\nThat gives {a}.\nThe answer is {a}." for a in answers]
     choices = [
         {"index": index, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
         for index, text in enumerate(texts)
@@ -357,10 +358,11 @@ async def _once(port: int, path: str, body: dict[str, Any]) -> None:
 
 
 def race(rivals: Path | None, requests: int, only: str | None = None) -> dict[str, dict[str, list[float]]]:
-    """Processor milliseconds of a request, by server and kind of request."""
-    with tempfile.TemporaryDirectory() as top, _process(sys.executable, __file__, "upstream") as upstream:
-        port = int(_line(upstream))
-        results: dict[str, dict[str, list[float]]] = {}
+    """Processor milliseconds of a request, by server and kind of request, in five rounds."""
+    with ExitStack() as stack:
+        top = stack.enter_context(tempfile.TemporaryDirectory())
+        port = int(_line(stack.enter_context(_process(sys.executable, __file__, "upstream"))))
+        servers: dict[str, Rival] = {}
         for name in ("surefoot", "bare", "its_hub", "litellm"):
             folder = f"{top}/{name}"
             Path(folder).mkdir()
@@ -374,12 +376,27 @@ def race(rivals: Path | None, requests: int, only: str | None = None) -> dict[st
                 continue
             else:
                 started = (_its_hub if name == "its_hub" else _litellm)(python, port, folder)
-            with started as rival:
-                results[name] = {
-                    kind: measure(rival, kind, requests if name != "litellm" else requests // 4)
-                    for kind in rival.model
-                }
+            servers[name] = stack.enter_context(started)
+        sizes = {name: requests // (20 if name == "litellm" else 5) for name in servers}
+        results: dict[str, dict[str, list[float]]] = {name: {} for name in servers}
+        for number in range(6):  # the first round warms up
+            for name, rival in servers.items():
+                for kind in rival.model:
+                    spent = measure(rival, kind, sizes[name])
+                    results[name].setdefault(kind, []).extend([spent] if number else [])
         return results
+
+
+def report(results: dict[str, dict[str, list[float]]]) -> None:
+    """Print the median of each server, its rounds, and its ratio to ours of the same rounds."""
+    for name, kinds in results.items():
+        for kind, rounds in kinds.items():
+            line = f"{name:10} cpu_ms_{kind:11} {median(rounds):7.3f}  {[round(part, 3) for part in rounds]}"
+            ours = results.get("surefoot", {}).get(kind)
+            if ours and name != "surefoot":
+                ratio = median(pair[0] / pair[1] for pair in zip(rounds, ours, strict=True))
+                line += f"  vs_{name} {ratio:.2f}"
+            print(line)
 
 
 def _main() -> None:
@@ -398,9 +415,7 @@ def _main() -> None:
     elif given.role == "surefoot":
         _gateway(given.upstream, given.folder)
     else:
-        for name, kinds in race(given.rivals, given.requests, given.only).items():
-            for kind, parts in kinds.items():
-                print(f"{name:10} {kind:11} {sorted(parts)[2]:.3f} ms  {[round(part, 3) for part in parts]}")
+        report(race(given.rivals, given.requests, given.only))
 
 
 if __name__ == "__main__":

@@ -282,7 +282,7 @@ def killed(
 
 
 def cpu_figures(results: dict[str, dict[str, list[float]]]) -> list[dict[str, Any]]:
-    """Processor time by kind of request, as medians of five parts with their range, next to the rivals'."""
+    """Processor time by kind of request, as medians of five rounds with their range, next to the rivals'."""
     rows = []
     for kind, parts in results["surefoot"].items():
         ours = float(np.median(parts))

@@ -194,8 +194,7 @@ class _Reference:
         # words are counted in the first half, as a text's own words are never surprising
         first, second = seen[: len(seen) // 2], seen[len(seen) // 2 :]
         self._surprises = {
-            part: _surprises(Counter(word for row in first for word in row[part]))
-            for part in _WORDS.values()
+            part: _surprises(Counter(word for row in first for word in row[part])) for part in _WORDS.values()
         }
         self._largest_weight = 1.0
         raw = [self._raw(row) for row in second]

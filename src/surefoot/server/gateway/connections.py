@@ -106,7 +106,7 @@ class _JoinedHead(h11.Connection):
 
     _head = b""
 
-    def send(self, event: h11.Event) -> bytes | None:
+    def send(self, event: h11.Event) -> Any:
         data = super().send(event)
         if data and isinstance(event, h11.Response) and any(n == b"content-length" for n, _ in event.headers):
             self._head = data
