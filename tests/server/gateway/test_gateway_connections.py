@@ -127,3 +127,17 @@ def test_what_counts_as_one_address():
     assert client_address("2001:db8::1") != client_address("2001:db8:0:1::1")
     with pytest.raises(ValidationError, match="not an address or network"):
         ServerSettings(proxies=("everywhere",))
+
+
+def test_head_and_body_of_an_answer_come_together():
+    with served() as found, connect(found) as link:
+        for _ in range(2):
+            link.sendall(f"GET /health HTTP/1.1\r\nHost: {urlsplit(found.root).netloc}\r\n\r\n".encode())
+            answer = link.recv(4096)
+            assert answer.startswith(b"HTTP/1.1 200")
+            assert answer.endswith(b'{"status":"ok"}')
+        link.sendall(
+            f"HEAD /v1/models HTTP/1.1\r\nHost: {urlsplit(found.root).netloc}\r\n"
+            "Connection: close\r\n\r\n".encode()
+        )
+        assert rest(link).startswith("HTTP/1.1 405")

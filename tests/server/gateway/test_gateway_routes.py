@@ -107,3 +107,16 @@ def test_a_foreign_page_cannot_post_without_a_preflight(client: TestClient) -> N
     json_kind = {"Content-Type": "application/json"}
     assert client.post("/v1/chat/completions", content=body, headers=json_kind).status_code == 200
     assert client.options("/v1/chat/completions").status_code == 405
+
+
+@pytest.mark.parametrize(
+    "body", ["[]", "1", "null", '{"model": 1}', "{", '{"model": "scripted", "messages": []}']
+)
+def test_a_body_is_refused_alike_however_the_route_is_found(client: TestClient, body: str) -> None:
+    def post(kind: str) -> tuple[int, object]:
+        answer = client.post("/v1/chat/completions", content=body, headers={"Content-Type": kind})
+        return answer.status_code, answer.json()
+
+    status, refusal = post("application/json")
+    assert (status, refusal) == post("application/json; charset=utf-8")
+    assert status == 400

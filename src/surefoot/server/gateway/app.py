@@ -117,7 +117,8 @@ class _Direct:
         self.app, self.routes = app, routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "POST" and not scope.get("root_path"):
+        is_plain_post = scope["type"] == "http" and scope["method"] == "POST" and not scope.get("root_path")
+        if is_plain_post and scope.get("fastapi.telemetry") is None:  # which the router tells its route
             route = self.routes.get(scope["path"])
             if route is not None and (b"content-type", b"application/json") in scope["headers"]:
                 scope["route"], scope["path_params"] = route, {}
