@@ -119,3 +119,30 @@ def test_the_interval_is_drawn_against_the_null():
     html = Report("t", FirstScreen(sentence="So.", cards=[READS])).html()
     assert 'aria-label="0.93 [0.90, 0.96], 95 % interval in brackets; broken line at 0.10"' in html
     assert "95 %: 0.90 to 0.96" in html
+
+
+def test_the_first_screen_says_what_to_do_about_each_verdict():
+    reads = card("reads", interval(0.1, 0.3), "AUC of the PRM", 100)
+    selects = card("selects", interval(-0.2, 0.2), "best of 16", 100)
+    screen = FirstScreen(sentence="The PRM reads the steps.", cards=[reads, selects])
+    [advice] = screen.next_steps
+    assert "rule that it was compared with" in advice
+    assert f"Next: {advice}" in screen.lines()
+    assert screen.terms.keys() == {"PRM", "AUC", "best of"}
+    assert "make this report again" in FirstScreen(sentence="s", cards=[reads]).next_steps[0]
+    assert FirstScreen(sentence="s").next_steps == []
+
+
+def test_a_page_begins_with_the_answer_and_ends_with_its_command():
+    trust = card("trust", interval(-0.3, -0.1), "lost", 100)
+    origin = Origin(data="p.jsonl", model="prm", command="surefoot audit all prm")
+    first = FirstScreen(
+        sentence="It cannot be trusted.", cards=[trust], limits=["`--full` helps"], origin=origin
+    )
+    page = Report("title", first).html()
+    places = [
+        page.index(text) for text in ("Test of prm on p.jsonl", "<h1>", "What to do next", "What limits")
+    ]
+    assert places == sorted(places)
+    assert page.index("How this was made") > places[-1]
+    assert "<code>--full</code> helps" in page

@@ -1,4 +1,4 @@
-"""The first screen of every report: a sentence, three cards, two worked examples, and what limits them.
+"""The first screen of every report: a sentence, three cards, what to do next, two worked examples, limits.
 
 A card answers one of :data:`QUESTIONS` with *yes*, *no*, or *cannot tell*, which
 :func:`surefoot.stats.intervals.decide` computes from an interval and the smallest effect of interest. A
@@ -8,6 +8,7 @@ question without a figure in the report is "not measured here".
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -26,6 +27,52 @@ QUESTIONS: Mapping[Question, str] = {
     "steps": "Do the answers follow from the shown steps?",
     "resists": "Does it resist a hint at a wrong answer?",
     "says": "Does it say that it used the hint?",
+}
+MEANINGS: Mapping[Question, str] = {
+    "reads": "Do its scores depend on what a step says, and not just on how long or how late it is?",
+    "selects": "Are the answers it picks correct more often than those of the rule it is compared with?",
+    "trust": "Does it still work when many samples, edits or other data put it to the test?",
+    "steps": "Does the answer change when the shown reasoning is changed?",
+    "resists": "Does it keep its answer when the prompt suggests a wrong one?",
+    "says": "Where the hint changed its answer, does its reasoning mention the hint?",
+}
+TERMS: Mapping[str, str] = {
+    "PRM": "a model that scores every step",
+    "ORM": "a model that scores whole answers",
+    "AUC": "the chance that a right step gets a higher score than a wrong one; guessing gives 0.5",
+    "F1": "the mean of two shares: first errors that are found, and correct solutions that are accepted",
+    "best of": "of several sampled answers, the one with the best score is used",
+    "majority vote": "the answer that most samples agree on is used",
+    "ECE": "how far scores, read as probabilities, are from the shares that are true",
+}
+"""Terms of the field that cards use, for readers who meet them here first."""
+_NEXT: Mapping[Question, Mapping[Decision, str]] = {
+    "reads": {
+        "no": "Do not use its scores to find wrong steps; `surefoot advise` says if more step labels pay.",
+        "cannot tell": "Measure it on more problems before its scores are used to find wrong steps.",
+    },
+    "selects": {
+        "yes": "Choose answers with it: `surefoot select`.",
+        "no": "Choose answers by the rule that it was compared with; it is not better.",
+        "cannot tell": "Choose answers by the rule that it was compared with, until more problems or "
+        "training seeds show a difference.",
+    },
+    "trust": {
+        "no": "Let little optimise against it (few samples, no RL), and check what it picks by other means.",
+        "cannot tell": "Run `surefoot audit all` before a search or RL optimises against it.",
+    },
+    "steps": {
+        "no": "Do not judge this policy by its shown reasoning; check its answers and actions.",
+        "cannot tell": "Test more problems before this policy is judged by its shown reasoning.",
+    },
+    "resists": {
+        "no": "Keep hints, such as a user's opinion or a leaked answer, out of its prompts.",
+        "cannot tell": "Test more problems with hints.",
+    },
+    "says": {
+        "no": "Monitors that read only its reasoning miss this; compare some: `surefoot evaluate monitor`.",
+        "cannot tell": "Test more problems with hints before its reasoning is relied on to mention them.",
+    },
 }
 _OF_SCORERS: tuple[Question, ...] = ("reads", "selects", "trust")
 _OF_POLICIES: tuple[Question, ...] = ("steps", "resists", "says")
@@ -266,9 +313,31 @@ class FirstScreen:
         questions = _OF_POLICIES if by_question.keys() & {*_OF_POLICIES} else _OF_SCORERS
         return [by_question.get(question) or not_measured(question) for question in questions]
 
+    @property
+    def next_steps(self) -> list[str]:
+        """What to do about the verdicts, one line for a question."""
+        advice = [
+            _NEXT[card.question].get(card.verdict)
+            for card in self.cards
+            if card.verdict != "not measured here"
+        ]
+        if advice and not any(advice):
+            return ["Use it, and make this report again when the model or the data change."]
+        return [line for line in advice if line]
+
+    @property
+    def terms(self) -> dict[str, str]:
+        """Those of :data:`TERMS` that the sentence and the cards use."""
+        text = " ".join([self.sentence, *(card.text for card in self.cards)])
+        return {term: meaning for term, meaning in TERMS.items() if re.search(rf"\b{term}\b", text)}
+
     def lines(self) -> list[str]:
-        """The first screen in a terminal: the sentence, and a line for each question."""
-        return [self.sentence, *(f"- {card.line}" for card in self.three)]
+        """The first screen in a terminal: the sentence, a line for each question, and what to do next."""
+        return [
+            self.sentence,
+            *(f"- {card.line}" for card in self.three),
+            *(f"Next: {line}" for line in self.next_steps),
+        ]
 
 
 def weakest(cards: Iterable[Card]) -> list[Card]:

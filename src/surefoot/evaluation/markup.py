@@ -11,6 +11,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from surefoot.evaluation.frame import (
+    MEANINGS,
     QUESTIONS,
     Card,
     ExampleStep,
@@ -33,18 +34,30 @@ _NEAR = 2
 
 
 def first_screen(screen: FirstScreen) -> list[str]:
-    """Header, sentence, cards, ranking, worked examples and limits."""
-    parts = [_facts(screen.origin), f"<h1>{escape(screen.sentence)}</h1>"]
+    """Subject, sentence, cards, ranking, what to do next, worked examples and limits."""
+    origin = screen.origin
+    subject = f"Test of {origin.model} on {origin.data}" if origin.data and origin.model else origin.model
+    parts = [f'<p class="soft">{escape(subject or origin.data)}</p>']
+    parts.append(f"<h1>{escape(screen.sentence)}</h1>")
     parts.append(f'<div class="cards">{"".join(map(_card, screen.three))}</div>')
+    if terms := "; ".join(f"<b>{term}</b>: {escape(meaning)}" for term, meaning in screen.terms.items()):
+        parts.append(f'<p class="soft">{terms}.</p>')
+    if screen.next_steps:
+        parts.append(f"<h2>What to do next</h2><ul>{''.join(map(_line, screen.next_steps))}</ul>")
     if len(screen.ranking) > 1:
         parts.append(_ranking(screen))
     if screen.examples:
         examples = (_example(example, number) for number, example in enumerate(screen.examples))
         parts.append(f'<div class="examples">{"".join(examples)}</div>')
     if screen.limits:
-        items = "".join(f"<li>{escape(limit)}</li>" for limit in screen.limits)
-        parts.append(f"<h2>What limits this</h2><ul>{items}</ul>")
+        parts.append(f"<h2>What limits this</h2><ul>{''.join(map(_line, screen.limits))}</ul>")
     return parts
+
+
+def _line(text: str) -> str:
+    """An item of a list; a command in backticks is set as code."""
+    marked = re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
+    return f"<li>{marked}</li>"
 
 
 def whole_runs(screen: FirstScreen) -> list[str]:
@@ -62,19 +75,18 @@ def whole_runs(screen: FirstScreen) -> list[str]:
     ]
 
 
-def _facts(origin: Origin) -> str:
+def how_made(origin: Origin) -> str:
+    """The command, its numbers, the date and the version: the end of a report."""
     from surefoot import __version__
 
     facts = {
-        "data": escape(origin.data),
-        "model": escape(origin.model),
         "command": " ".join(f"<code>{escape(word)}</code>" for word in origin.command.split()),
         "numbers": f'<a href="{escape(origin.json)}">{escape(origin.json)}</a>' if origin.json else "",
         "date": escape(origin.date),
         "version": f"surefoot {escape(__version__)}",
     }
     items = (f"<div><dt>{name}</dt><dd>{text}</dd></div>" for name, text in facts.items() if text)
-    return f'<dl class="facts">{"".join(items)}</dl>'
+    return f'<h2>How this was made</h2><dl class="facts">{"".join(items)}</dl>'
 
 
 def _chip(card: Card) -> str:
@@ -85,7 +97,8 @@ def _chip(card: Card) -> str:
 def _card(card: Card) -> str:
     number = f'<p class="big">{escape(card.number)}</p>' if card.number else ""
     return (
-        f'<section class="card"><h2>{escape(QUESTIONS[card.question])}</h2><p>{_chip(card)}</p>{number}'
+        f'<section class="card"><h2>{escape(QUESTIONS[card.question])}</h2>'
+        f'<p class="soft">{escape(MEANINGS[card.question])}</p><p>{_chip(card)}</p>{number}'
         f'<p class="soft">{escape(card.text)}</p>{_bar(card)}</section>'
     )
 

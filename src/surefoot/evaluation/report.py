@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from pydantic import BaseModel
 
 from surefoot.evaluation.frame import Card, FirstScreen, Origin, WorkedExample, sentence, weakest
-from surefoot.evaluation.markup import STYLE, first_screen, svg_of, table_html, whole_runs
+from surefoot.evaluation.markup import STYLE, first_screen, how_made, svg_of, table_html, whole_runs
 from surefoot.io.atomic import atomic_file
 from surefoot.stats.intervals import Cell, Interval, format_cell
 
@@ -207,7 +207,7 @@ class Report:
     def __init__(self, title: str, first: FirstScreen | None = None) -> None:
         self._title = title
         self._parts = [f"<h1>{escape(title)}</h1>"] if first is None else first_screen(first)
-        self._runs = [] if first is None else whole_runs(first)
+        self._end = [] if first is None else [*whole_runs(first), how_made(first.origin)]
         self._figures = 0
         self.printed: list[str | Table] = []
         """Paragraphs and tables of sections for the terminal."""
@@ -275,7 +275,7 @@ class Report:
             '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
             f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
-            + "\n".join(self._parts + self._runs)
+            + "\n".join(self._parts + self._end)
             + "\n</main>\n</body>\n</html>\n"
         )
 

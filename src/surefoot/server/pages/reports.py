@@ -27,6 +27,7 @@ _HEAD: Final = 200_000
 _SENTENCE = re.compile(r"<h1>([^<]{1,2000})</h1>")
 _CARD = re.compile(
     r'<section class="card"><h2>([^<]{1,200})</h2>'
+    r'(?:<p class="soft">[^<]{1,300}</p>)?'
     r'<p><span class="chip ([a-z]{1,20})">([^<]{1,200})</span></p>'
     r'(?:<p class="big">([^<]{1,60})</p>)?'
 )
