@@ -70,6 +70,16 @@ LORA = TrainingConfig(
     checkpoint_every=20,
     seed=SEED,
 )
+TREES = TrainingConfig(
+    lora=Lora(rank=16, alpha=32),
+    layout="tree",
+    epochs=1,
+    batch_size=64,
+    learning_rate=2e-4,
+    bf16=True,
+    checkpoint_every=10,
+    seed=SEED,
+)
 SHARD_TRACES = 32
 """Traces per file, or the traces of one problem: the most that a killed run loses."""
 
@@ -241,7 +251,12 @@ def main() -> None:
         train_items, test_items = (
             list(read_prm800k_steps(options.data / file)) for file in (TRAIN_FILE, TEST_FILE)
         )
-        found = _prm800k_reading.measure(train_items, test_items, options)
+        if options.adapter:
+            found = _prm800k_reading.measure_adapter(
+                train_items, test_items, options, TREES.model_copy(update={"seed": options.seed})
+            )
+        else:
+            found = _prm800k_reading.measure(train_items, test_items, options)
         print(json.dumps(found, indent=2))
         if options.json:
             options.json.write_text(json.dumps(found, indent=2) + "\n")
@@ -461,6 +476,14 @@ def _options() -> argparse.Namespace:
         "position fitted on all training rows",
     )
     parser.add_argument("--layer", type=int, default=12, help="of the ridge head")
+    parser.add_argument(
+        "--adapter",
+        type=int,
+        metavar="PROBLEMS",
+        help="with --reading: in place of the ridge head, an adapter on all layers, trained on token trees "
+        "with all rated rows of so many problems",
+    )
+    parser.add_argument("--seed", type=int, default=SEED, help="of the adapter: its problems and updates")
     parser.add_argument("--out", type=Path, default=Path("prm800k-run"), help="the run's directory")
     parser.add_argument("--json", type=Path)
     parser.add_argument(
