@@ -14,13 +14,7 @@ from typing import Any, TypeVar
 from surefoot.answers import Grader
 from surefoot.io import Run
 from surefoot.lab import ExactLabeller, generate_problems
-from surefoot.labelling import (
-    Estimate,
-    MonteCarloLabeller,
-    advantage_labels,
-    progress_labels,
-    start_values,
-)
+from surefoot.labelling import Estimate, MonteCarloLabeller, advantage_labels, progress_labels, start_values
 from surefoot.policies import PromptFormat, TransformersPolicy, sample_traces
 from surefoot.protocols import LabelledTrace, ProblemTrace, SampleRequest, Sampling
 from surefoot.records import Problem, Record, Step, StepLabel, StepPair, Trace

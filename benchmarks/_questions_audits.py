@@ -15,14 +15,7 @@ import numpy as np
 from _agents_figures import figure
 
 from surefoot.evaluation import StoredScores
-from surefoot.evaluation.audits import (
-    TWINS,
-    AuditedScorer,
-    Case,
-    audit_paths,
-    audit_variants,
-    lab_cases,
-)
+from surefoot.evaluation.audits import TWINS, AuditedScorer, Case, audit_paths, audit_variants, lab_cases
 from surefoot.formats import read_candidate_pool, read_gsm8k_solutions
 from surefoot.lab import generate_problems, parse_problem, worked_solution
 from surefoot.labelling import VerifierLabeller, open_verifier

@@ -32,11 +32,7 @@ import numpy as np
 from _agents_figures import figure, shown
 from monitor import CHANGES, System, serve
 
-from surefoot.formats import (
-    read_agent_processbench,
-    read_fover_scores,
-    read_processbench,
-)
+from surefoot.formats import read_agent_processbench, read_fover_scores, read_processbench
 from surefoot.models import load_prm
 from surefoot.records import Problem, Trace
 from surefoot.segment import segment_trace

@@ -28,12 +28,7 @@ from surefoot import __version__
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.io import write_json
 from surefoot.lab import POLICY, ExactLabeller, generate_problems
-from surefoot.labelling import (
-    Estimate,
-    MonteCarloLabeller,
-    OmegaPRMLabeller,
-    TreeSettings,
-)
+from surefoot.labelling import Estimate, MonteCarloLabeller, OmegaPRMLabeller, TreeSettings
 from surefoot.labels import first_error
 from surefoot.policies import PromptFormat, TransformersPolicy, sample_traces
 from surefoot.protocols import Labeller, Policy, ProblemTrace, Sampling

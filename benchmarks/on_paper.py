@@ -21,10 +21,7 @@ from _simulated_costs import CHARACTERS_PER_TOKEN, predict
 
 from surefoot import Problem, Trace, Usage, __version__
 from surefoot.answers import Grader
-from surefoot.labelling import (
-    Estimate,
-    MonteCarloLabeller,
-)
+from surefoot.labelling import Estimate, MonteCarloLabeller
 from surefoot.policies import PromptFormat
 from surefoot.protocols import Labeller, Policy, ProblemTrace
 from surefoot.segment import Line, segment_trace

@@ -23,15 +23,7 @@ import numpy as np
 from surefoot import __version__
 from surefoot.evaluation import sizes_up_to
 from surefoot.io import read_records
-from surefoot.quickstart import (
-    FULL,
-    MODELS,
-    READINGS,
-    RULES,
-    QuickstartConfig,
-    ScoredTraces,
-    accuracy_curves,
-)
+from surefoot.quickstart import FULL, MODELS, READINGS, RULES, QuickstartConfig, ScoredTraces, accuracy_curves
 from surefoot.records import Problem, StepScores, Trace
 from surefoot.stats import Interval, bootstrap_seeds
 

@@ -8,11 +8,7 @@ from typing import Any
 import pytest
 
 from surefoot.errors import RecordError
-from surefoot.formats import (
-    read_agent_judgements,
-    read_agent_predictions,
-    read_agent_processbench,
-)
+from surefoot.formats import read_agent_judgements, read_agent_predictions, read_agent_processbench
 from surefoot.io import ReadReport
 from surefoot.protocols import LabelledTrace
 

@@ -7,13 +7,7 @@ from pathlib import Path
 import pytest
 
 from surefoot.errors import RecordError
-from surefoot.formats import (
-    FORMATS,
-    read_gsm8k,
-    read_gsm8k_solutions,
-    read_math500,
-    read_source,
-)
+from surefoot.formats import FORMATS, read_gsm8k, read_gsm8k_solutions, read_math500, read_source
 from surefoot.io import ReadReport
 
 DATA = Path(__file__).parents[2] / "../shared/data"

@@ -18,12 +18,7 @@ from surefoot.cli.label.rules import LabelConsensus
 from surefoot.cli.parser import SettingsCommand
 from surefoot.errors import LabelError, SurefootError
 from surefoot.io import read_records, write_records
-from surefoot.labelling.consensus import (
-    Consensus,
-    SameFirstError,
-    Unanimous,
-    Weighted,
-)
+from surefoot.labelling.consensus import Consensus, SameFirstError, Unanimous, Weighted
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Evidence, Problem, Step, StepLabel, Trace, Usage
 

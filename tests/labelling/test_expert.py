@@ -17,11 +17,7 @@ from surefoot.cli.parser import SettingsCommand
 from surefoot.errors import LabelError, SurefootError
 from surefoot.formats import read_gsm8k_solutions, read_processbench
 from surefoot.io import read_records, write_records
-from surefoot.labelling.expert import (
-    ExpertLabeller,
-    StepMatch,
-    expert_traces,
-)
+from surefoot.labelling.expert import ExpertLabeller, StepMatch, expert_traces
 from surefoot.protocols import Labeller, ProblemTrace
 from surefoot.records import Message, Problem, StepLabel, ToolCall, Trace
 from surefoot.segment import Line, segment_trace

@@ -15,12 +15,7 @@ from watched_policy import Watched
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, generate_problems
-from surefoot.labelling import (
-    Estimate,
-    MonteCarloLabeller,
-    OmegaPRMLabeller,
-    TreeSettings,
-)
+from surefoot.labelling import Estimate, MonteCarloLabeller, OmegaPRMLabeller, TreeSettings
 from surefoot.labelling.monte_carlo import independent_groups
 from surefoot.labelling.rollouts import prefixes_of
 from surefoot.policies.traces import sample_traces

@@ -14,17 +14,7 @@ from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.kinds.implicit import ImplicitPRM
 from surefoot.models.scorer import Scorer
 from surefoot.protocols import LabelledTrace, ProblemTrace
-from surefoot.records import (
-    Attachment,
-    Message,
-    Problem,
-    Reasoning,
-    Step,
-    StepLabel,
-    Tool,
-    ToolCall,
-    Trace,
-)
+from surefoot.records import Attachment, Message, Problem, Reasoning, Step, StepLabel, Tool, ToolCall, Trace
 from surefoot.segment import BlankLine, Line, segment_trace
 from surefoot.training.config import StepTargets
 from surefoot.training.examples import build_examples

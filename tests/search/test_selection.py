@@ -7,14 +7,7 @@ from hypothesis import strategies as st
 
 from surefoot.errors import ScoreError
 from surefoot.protocols import Candidate, Selector
-from surefoot.search import (
-    SELECTORS,
-    BestOfN,
-    ConfidenceVote,
-    Majority,
-    WeightedVote,
-    knockout,
-)
+from surefoot.search import SELECTORS, BestOfN, ConfidenceVote, Majority, WeightedVote, knockout
 
 ANSWERS = st.sampled_from(["a", "b", "c", None])
 CANDIDATES = st.lists(

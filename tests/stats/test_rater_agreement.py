@@ -11,12 +11,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
 
 from surefoot.errors import LabelError
-from surefoot.stats.rater_agreement import (
-    agreement,
-    alpha_of,
-    cohens_kappa,
-    contingency,
-)
+from surefoot.stats.rater_agreement import agreement, alpha_of, cohens_kappa, contingency
 
 NONE = math.nan
 

@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 from surefoot.errors import TrainingError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.kinds.classifier import RewardModel
-from surefoot.training.batches import (
-    batch_order,
-    cut_microbatches,
-    lay_out,
-    require_layout,
-    sharing_rows,
-)
+from surefoot.training.batches import batch_order, cut_microbatches, lay_out, require_layout, sharing_rows
 from surefoot.training.config import TrainingConfig
 from surefoot.training.examples import Example
 

@@ -10,12 +10,7 @@ from pydantic import Field, model_validator
 
 from surefoot import policies
 from surefoot.cli import options as o
-from surefoot.cli.runs import (
-    map_pieces,
-    predict_usage,
-    read_table,
-    say_prediction,
-)
+from surefoot.cli.runs import map_pieces, predict_usage, read_table, say_prediction
 from surefoot.cli.settings import Command, Flag, fill
 from surefoot.cli.terminal import note
 from surefoot.policies.devices import Loading

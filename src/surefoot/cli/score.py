@@ -13,13 +13,7 @@ from pydantic import Field, model_validator
 
 from surefoot import models as m
 from surefoot.cli import options as o
-from surefoot.cli.runs import (
-    checked_options,
-    map_pieces,
-    pair,
-    predict_usage,
-    say_prediction,
-)
+from surefoot.cli.runs import checked_options, map_pieces, pair, predict_usage, say_prediction
 from surefoot.cli.settings import Command, Flag, fill
 from surefoot.cli.terminal import echo, note, note_count
 from surefoot.display import show

@@ -12,14 +12,7 @@ from pydantic import Field, model_validator
 from surefoot import models, search
 from surefoot import training as tr
 from surefoot.cli import options as o
-from surefoot.cli.runs import (
-    checked_options,
-    is_held_out,
-    labelled,
-    open_run,
-    pair,
-    read_table,
-)
+from surefoot.cli.runs import checked_options, is_held_out, labelled, open_run, pair, read_table
 from surefoot.cli.settings import Command, OptionGroup, fill
 from surefoot.cli.terminal import note, note_count
 from surefoot.errors import RunError, TrainingError

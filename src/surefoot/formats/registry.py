@@ -17,13 +17,7 @@ from surefoot.formats.batch_output import is_batch_output, read_batch_output
 from surefoot.formats.bfcl_results import is_bfcl, read_bfcl_results
 from surefoot.formats.bigbench_mistake import read_bigbench_mistake
 from surefoot.formats.code_problems import read_humaneval, read_mbpp, read_mbpp_check
-from surefoot.formats.imports import (
-    IMPORT_KEY,
-    ImportContext,
-    ImportedTrace,
-    ImportSettings,
-    TraceResults,
-)
+from surefoot.formats.imports import IMPORT_KEY, ImportContext, ImportedTrace, ImportSettings, TraceResults
 from surefoot.formats.inspect_log import (
     is_inspect_archive,
     is_inspect_log,

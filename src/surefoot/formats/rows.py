@@ -19,14 +19,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import IO, Annotated, Any, Self, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    TypeAdapter,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 from pydantic_core import from_json
 
 from surefoot.errors import RecordError

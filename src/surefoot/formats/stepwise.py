@@ -8,14 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from surefoot.errors import RecordError
-from surefoot.formats.rows import (
-    FileRow,
-    TraceBuilder,
-    WriteReport,
-    read_rows,
-    step_parts,
-    write_rows,
-)
+from surefoot.formats.rows import FileRow, TraceBuilder, WriteReport, read_rows, step_parts, write_rows
 from surefoot.io.files import ReadReport
 from surefoot.labels import LabelRule, Neutral, binary_labels
 from surefoot.protocols import LabelledTrace

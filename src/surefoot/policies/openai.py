@@ -18,13 +18,7 @@ from surefoot.concurrency import run_sync
 from surefoot.errors import PolicyError
 from surefoot.policies.capabilities import Capabilities, probe_server, weakest
 from surefoot.policies.endpoints import Endpoint, Endpoints
-from surefoot.policies.http_client import (
-    MAX_RESPONSE_BYTES,
-    CallError,
-    HttpClient,
-    NotStreamed,
-    open_session,
-)
+from surefoot.policies.http_client import MAX_RESPONSE_BYTES, CallError, HttpClient, NotStreamed, open_session
 from surefoot.policies.openai_requests import Dialect, body_of, openai_message
 from surefoot.policies.openai_responses import (
     Mode,

@@ -17,12 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    DynamicCache,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel, PreTrainedTokenizerFast
 
 from surefoot.errors import CheckpointError, PolicyError
 from surefoot.policies.devices import LOADING, Loading

@@ -17,14 +17,7 @@ from surefoot.evaluation.pools import CandidateGroup, FloatArray, expected_accur
 from surefoot.lab.probe import content_probe
 from surefoot.lab.world import check_steps
 from surefoot.protocols import StepScorer
-from surefoot.quickstart.summary import (
-    CURVES,
-    PAIRS,
-    RULES,
-    RuleComparison,
-    StepQuality,
-    Summary,
-)
+from surefoot.quickstart.summary import CURVES, PAIRS, RULES, RuleComparison, StepQuality, Summary
 from surefoot.records import Problem, StepLabel, StepScores, Trace, Usage
 from surefoot.scores import AGGREGATORS, Aggregator
 from surefoot.search.estimators import Pool

@@ -7,15 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from surefoot.evaluation.best_of_n import RULE_NAMES
-from surefoot.evaluation.frame import (
-    SMALLEST_GAIN,
-    Card,
-    FirstScreen,
-    Origin,
-    WorkedExample,
-    card,
-    sentence,
-)
+from surefoot.evaluation.frame import SMALLEST_GAIN, Card, FirstScreen, Origin, WorkedExample, card, sentence
 from surefoot.evaluation.plots import curve_figure
 from surefoot.evaluation.report import JSONResult, Report, Section
 from surefoot.records import Usage

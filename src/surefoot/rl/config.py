@@ -13,16 +13,7 @@ from surefoot.models.lora import Lora
 from surefoot.protocols import Sampling
 from surefoot.records import FrozenModel
 from surefoot.rl.advantage import Advantage, Gae, Group, LeaveOneOut, Reinforce
-from surefoot.rl.credit import (
-    AnchorState,
-    Credit,
-    Effective,
-    Implicit,
-    MinForm,
-    Mixed,
-    Outcome,
-    Summed,
-)
+from surefoot.rl.credit import AnchorState, Credit, Effective, Implicit, MinForm, Mixed, Outcome, Summed
 from surefoot.rl.log import Guards
 from surefoot.training.config import SFTConfig
 

@@ -7,14 +7,7 @@ import pytest
 from toy_scorers import audited, constant, exact, lab_material
 
 from surefoot.errors import ScoreError
-from surefoot.evaluation.audits import (
-    TWINS,
-    Case,
-    audit_paths,
-    audit_variants,
-    paths_section,
-    twins_section,
-)
+from surefoot.evaluation.audits import TWINS, Case, audit_paths, audit_variants, paths_section, twins_section
 from surefoot.evaluation.audits.cases import lab_cases
 from surefoot.evaluation.audits.twins import _twin
 from surefoot.lab import parse_problem, worked_solution

@@ -14,12 +14,7 @@ from surefoot.errors import SandboxError
 from surefoot.labelling import VerifierLabeller
 from surefoot.labelling.verifiers import tracer
 from surefoot.labelling.verifiers.execution_trace import ExecutionTraceVerifier
-from surefoot.labelling.verifiers.programs import (
-    LIMITS,
-    CompileVerifier,
-    PythonTestsVerifier,
-    TraceProgram,
-)
+from surefoot.labelling.verifiers.programs import LIMITS, CompileVerifier, PythonTestsVerifier, TraceProgram
 from surefoot.protocols import ProblemTrace, StepVerifier
 from surefoot.sandbox import BubblewrapSandbox, open_sandbox
 from surefoot.segment import segment_trace, segmenter

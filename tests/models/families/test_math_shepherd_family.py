@@ -14,9 +14,7 @@ from published_checkpoints import (
     scores_of,
     states,
 )
-from published_checkpoints import (
-    save_math_shepherd as save,
-)
+from published_checkpoints import save_math_shepherd as save
 from transformers import MistralConfig, MistralForCausalLM
 
 from surefoot import load_prm

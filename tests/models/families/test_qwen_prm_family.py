@@ -5,18 +5,8 @@ import shutil
 import pytest
 import torch
 from huggingface_hub import constants
-from published_checkpoints import (
-    BATCH,
-    SPECIAL,
-    close,
-    hold_later_steps_apart,
-    item,
-    scores_of,
-    states,
-)
-from published_checkpoints import (
-    save_qwen_prm as save,
-)
+from published_checkpoints import BATCH, SPECIAL, close, hold_later_steps_apart, item, scores_of, states
+from published_checkpoints import save_qwen_prm as save
 from safetensors.torch import load_file, save_file
 
 from surefoot import load_prm

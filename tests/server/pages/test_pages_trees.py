@@ -8,13 +8,7 @@ from datetime import timedelta
 
 import pytest
 from annotation_site import SCRIPT, Browser
-from inspection_site import (
-    NOON,
-    Inspection,
-    add_request,
-    example_tree,
-    open_inspection,
-)
+from inspection_site import NOON, Inspection, add_request, example_tree, open_inspection
 
 from surefoot.search.saved_tree import SavedNode
 from surefoot.server.pages.request_log import outline

@@ -13,12 +13,7 @@ from surefoot import policies
 from surefoot.cli import options as o
 from surefoot.cli.audit.inputs import subset
 from surefoot.cli.evaluate.inputs import ReportCommand
-from surefoot.cli.runs import (
-    map_pieces,
-    origin_of,
-    print_report,
-    read_table,
-)
+from surefoot.cli.runs import map_pieces, origin_of, print_report, read_table
 from surefoot.cli.settings import Flag, OptionGroup, fill
 from surefoot.cli.terminal import note
 from surefoot.evaluation import audits as a

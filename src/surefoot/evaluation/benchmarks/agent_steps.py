@@ -23,15 +23,7 @@ from surefoot.evaluation.frame import Card, JudgedTrace, card
 from surefoot.evaluation.report import JSONResult, Plot, Section
 from surefoot.evaluation.run_metrics import MonitoredRun, RunMetrics, run_metrics
 from surefoot.evaluation.splits import AS_LABELLED, HALVES, SPLIT, half_of, judged
-from surefoot.evaluation.step_layout import (
-    BAD,
-    GOOD,
-    UNREAD,
-    BoolArray,
-    FloatArray,
-    StepLayout,
-    optional,
-)
+from surefoot.evaluation.step_layout import BAD, GOOD, UNREAD, BoolArray, FloatArray, StepLayout, optional
 from surefoot.evaluation.step_scores import System, SystemCounts
 from surefoot.formats.agent_processbench import JudgedRun
 from surefoot.io.tables import Facts

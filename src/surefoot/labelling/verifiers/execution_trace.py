@@ -25,13 +25,7 @@ from surefoot.labelling.verifiers.programs import (
     reference_program,
     unknown,
 )
-from surefoot.labelling.verifiers.repairs import (
-    Alignment,
-    Repair,
-    StatementLines,
-    align,
-    similarity,
-)
+from surefoot.labelling.verifiers.repairs import Alignment, Repair, StatementLines, align, similarity
 from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.protocols import ProblemTrace, Verdict
 from surefoot.records import CodeTask, ComparedCall, ExecutedLine, Execution, TestVisibility

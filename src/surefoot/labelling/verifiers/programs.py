@@ -17,15 +17,7 @@ from surefoot.errors import LabelError
 from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.protocols import SOLUTION_CHANNELS, ProblemTrace, Verdict
 from surefoot.records import CodeTask, CodeTest, Problem, TestVisibility, Trace
-from surefoot.sandbox import (
-    Limits,
-    NamedTest,
-    PythonTask,
-    Sandbox,
-    TaskVerdict,
-    grade_python,
-    open_sandbox,
-)
+from surefoot.sandbox import Limits, NamedTest, PythonTask, Sandbox, TaskVerdict, grade_python, open_sandbox
 from surefoot.segment.code import ProseAndCode, code_spans, parse
 
 LIMITS = Limits(wall_s=5, cpu_s=5, output_bytes=8 << 20)

@@ -20,13 +20,7 @@ from surefoot.formats.tau_bench import GOLD_KEY
 from surefoot.labelling.verifiers.tool_calls import call_arguments
 from surefoot.labelling.verifiers.tool_policy import CallResult, call_results
 from surefoot.policies.loading import ENVIRONMENTS, load_environment
-from surefoot.protocols import (
-    Environment,
-    Observation,
-    ProblemTrace,
-    RestorableEnvironment,
-    Verdict,
-)
+from surefoot.protocols import Environment, Observation, ProblemTrace, RestorableEnvironment, Verdict
 from surefoot.records import Message, Problem, Step, ToolCall, Trace
 
 TURNS_KEY: Final = "gold_turns"

@@ -28,11 +28,7 @@ from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.engine.causal import ReferenceModel, load_causal, require_plain_head
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import (
-    encode_texts,
-    step_texts,
-    within_context,
-)
+from surefoot.models.families.published import encode_texts, step_texts, within_context
 from surefoot.models.kinds.implicit import log_ratios
 from surefoot.models.scorer import CheckpointScorer
 from surefoot.policies.control_tokens import control_tokens

@@ -25,12 +25,7 @@ from surefoot.errors import CheckpointError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import (
-    PublishedModel,
-    marked,
-    one_token,
-    step_texts,
-)
+from surefoot.models.families.published import PublishedModel, marked, one_token, step_texts
 from surefoot.policies.prompts import render_chat
 from surefoot.records import Message
 from surefoot.segment.spans import Span

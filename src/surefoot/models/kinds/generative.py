@@ -16,13 +16,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from surefoot.concurrency import run_sync
 from surefoot.errors import ScoreError
-from surefoot.models.card import (
-    GENERATIVE,
-    VERIFIER_FORMAT,
-    CheckpointCard,
-    read_json,
-    verified_card,
-)
+from surefoot.models.card import GENERATIVE, VERIFIER_FORMAT, CheckpointCard, read_json, verified_card
 from surefoot.models.kinds.verifier_format import Critique, CritiqueError, VerifierFormat
 from surefoot.models.kinds.yes_no import TransformersYesNo, YesNoReader
 from surefoot.models.lora import load_adapted

@@ -22,13 +22,7 @@ from surefoot.guard import Guard, GuardDecision, Review
 from surefoot.protocols import Policy, ProblemTrace, StepScorer, StepVerifier, TakesExtraBody
 from surefoot.records import Message, StepScores, Usage
 from surefoot.scores import trace_rule
-from surefoot.server.gateway.admission import (
-    Admission,
-    Jobs,
-    Slot,
-    cancel,
-    wait_for_disconnect,
-)
+from surefoot.server.gateway.admission import Admission, Jobs, Slot, cancel, wait_for_disconnect
 from surefoot.server.gateway.errors import CLIENT_DISCONNECTED, ApiError, ClientDisconnectedError
 from surefoot.server.gateway.flags import AnswerFlags
 from surefoot.server.gateway.generation import SHORT_CHARACTERS, Choice, Generator, usage_of
@@ -41,10 +35,7 @@ from surefoot.server.gateway.responses import ResponseWriter
 from surefoot.server.gateway.schemas import StrategyOptions
 from surefoot.server.gateway.settings import GatewaySettings, ServerLimits, ToolGuard
 from surefoot.server.gateway.upstream import FairBatcher, StaysConnected, UpstreamPolicy, UpstreamScorer
-from surefoot.server.records import (
-    GatewayRecord,
-    HeldCall,
-)
+from surefoot.server.records import GatewayRecord, HeldCall
 
 if TYPE_CHECKING:
     from surefoot.server.store.gateway_log import RequestLog

@@ -18,16 +18,7 @@ from surefoot.guard import Guard, GuardDecision, GuardedReply, Review, guarded_r
 from surefoot.guard.loop import Reviewer
 from surefoot.maths import read_quantity
 from surefoot.protocols import Candidate, ProblemTrace, SampleRequest, SampleResult, TakesExtraBody
-from surefoot.records import (
-    Ending,
-    Message,
-    Reasoning,
-    ToolCall,
-    Trace,
-    Usage,
-    as_json,
-    content_id,
-)
+from surefoot.records import Ending, Message, Reasoning, ToolCall, Trace, Usage, as_json, content_id
 from surefoot.scores import TraceRule, step_score, trace_score
 from surefoot.search.method import Finish, SearchCounts, SearchResult, conclude, finish_of
 from surefoot.search.saved_tree import SavedTree, save_tree

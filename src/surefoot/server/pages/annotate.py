@@ -17,11 +17,7 @@ from surefoot.server.pages.forms import CheckedForm, Form, new_key
 from surefoot.server.pages.render import done, show, twin
 from surefoot.server.pages.run import timeline
 from surefoot.server.store.accounts import Protocol
-from surefoot.server.store.labelling import (
-    AnnotatorItem,
-    CommentKind,
-    LabelInput,
-)
+from surefoot.server.store.labelling import AnnotatorItem, CommentKind, LabelInput
 from surefoot.server.store.traces import title_of
 
 router = APIRouter()

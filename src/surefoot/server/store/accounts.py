@@ -15,15 +15,7 @@ from sqlalchemy import Column, ForeignKey, Index, String, Table, Text, UniqueCon
 
 from surefoot.records import FrozenModel
 from surefoot.server.records import KeyScope
-from surefoot.server.store.schema import (
-    METADATA,
-    Count,
-    Mark,
-    ProjectId,
-    RowId,
-    UserId,
-    table,
-)
+from surefoot.server.store.schema import METADATA, Count, Mark, ProjectId, RowId, UserId, table
 
 Role = Literal["admin", "annotator", "viewer", "client"]
 """admin: everything; annotator: labels; viewer: reads; client: the gateway only."""

@@ -9,31 +9,14 @@ from datetime import datetime, timedelta
 from statistics import median
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Select,
-    and_,
-    exists,
-    func,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, Select, and_, exists, func, or_, select, update
 
 from surefoot.errors import ConflictError, ForbiddenError
 from surefoot.server.store import labelling as t
 from surefoot.server.store.accounts import Project, members
 from surefoot.server.store.engine import Repository
 from surefoot.server.store.items import item_in
-from surefoot.server.store.labelling import (
-    AnnotatorProgress,
-    Assignment,
-    ChosenBy,
-    Item,
-    Offer,
-    Progress,
-)
+from surefoot.server.store.labelling import AnnotatorProgress, Assignment, ChosenBy, Item, Offer, Progress
 from surefoot.server.store.projects import locked_project, project_in, pseudonym_in
 from surefoot.server.store.schema import checked_text, inserted, rows_of
 

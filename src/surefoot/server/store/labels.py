@@ -19,13 +19,7 @@ from surefoot.server.store.accounts import Project
 from surefoot.server.store.assignments import assignment_of, change, lease, renewed
 from surefoot.server.store.engine import Repository, insert_new
 from surefoot.server.store.items import check_step, item_in
-from surefoot.server.store.labelling import (
-    AnnotatorItem,
-    Item,
-    LabelInput,
-    StoredLabel,
-    Submission,
-)
+from surefoot.server.store.labelling import AnnotatorItem, Item, LabelInput, StoredLabel, Submission
 from surefoot.server.store.projects import locked_project, project_in, pseudonym_in
 from surefoot.server.store.schema import (
     as_data,

@@ -31,13 +31,7 @@ from surefoot.segment import trace_blocks
 from surefoot.server.store import labelling as t
 from surefoot.server.store.engine import Connections, Repository
 from surefoot.server.store.projects import locked_project, project_in
-from surefoot.server.store.schema import (
-    checked_name,
-    checked_text,
-    matching,
-    payload_of,
-    rows_of,
-)
+from surefoot.server.store.schema import checked_name, checked_text, matching, payload_of, rows_of
 
 R = TypeVar("R", bound=Record)
 
