@@ -12,13 +12,13 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from surefoot import evaluation
 from surefoot import guard as g
 from surefoot.cli import options as o
 from surefoot.cli.runs import labelled, read_table
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo, echo_table
 from surefoot.errors import RunError
-from surefoot.evaluation import StoredScores
 from surefoot.guard.mcp import McpProxy, run_proxy
 from surefoot.guard.records import Channel, GuardSettings
 from surefoot.guard.replay import replay_policy
@@ -182,7 +182,7 @@ class Fit(Command):
     @contextmanager
     def _scorer(self) -> Iterator[StepScorer]:
         if self.scores is not None:
-            yield StoredScores(read_table(self.scores, StepScores))
+            yield evaluation.StoredScores(read_table(self.scores, StepScores))
             return
         with self.reward_model.open(self.loading) as scorer:
             if scorer is not None:

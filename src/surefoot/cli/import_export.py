@@ -13,6 +13,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
+from surefoot import formats
 from surefoot.answers import Grader, Solution
 from surefoot.cli import options as o
 from surefoot.cli.parser import FILE_ENDINGS
@@ -20,16 +21,6 @@ from surefoot.cli.runs import RecordFiles, labelled, read_table
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import note
 from surefoot.errors import RecordError, RunError
-from surefoot.formats import (
-    FORMATS,
-    ImportContext,
-    ImportSettings,
-    detect_format,
-    export_results,
-    import_traces,
-    results_of,
-    write_labelled,
-)
 from surefoot.io import ReadReport, atomic_file, write_records
 from surefoot.io.tables import Seen
 from surefoot.labels import Neutral
@@ -87,7 +78,7 @@ class Import(Command):
     """Name of the format; detected from the content by default."""
     licence: str = "not stated"
     """Licence of the data (SPDX), for `surefoot lineage` and cards."""
-    columns: Annotated[ImportSettings, OptionGroup(title="Columns")] = ImportSettings()
+    columns: Annotated[formats.ImportSettings, OptionGroup(title="Columns")] = formats.ImportSettings()
     segment: Cut = None
     granularity: Grain = "part"
     grading: o.GradingSettings = o.GradingSettings()
@@ -97,13 +88,13 @@ class Import(Command):
         return [self.out / f"{name}.jsonl" for name in ("problems", "traces", "labels")]
 
     def run(self) -> None:
-        name = self.reader or detect_format(self.source, self.columns)
-        is_log = name not in FORMATS or FORMATS[name].read_log is not None
+        name = self.reader or formats.detect_format(self.source, self.columns)
+        is_log = name not in formats.FORMATS or formats.FORMATS[name].read_log is not None
         if not is_log and (self.segment or self.granularity != "part"):
             raise RunError(f"{name} is a data set with fixed steps; cut its traces with surefoot segment")
         note(f"{self.source} is read as {name}")
         failed: list[str] = []
-        context = ImportContext(
+        context = formats.ImportContext(
             settings=self.columns,
             report=ReadReport(),
             keep=self._store_attachment,
@@ -117,7 +108,7 @@ class Import(Command):
             RecordFiles(self.out) as files,
             closing(Seen()) as seen,
         ):
-            for imported in import_traces(self.source, name, context):
+            for imported in formats.import_traces(self.source, name, context):
                 if imported.problem is not None and not seen.times(imported.problem.id):
                     files.write(problems=[imported.problem])
                 if imported.trace is not None:
@@ -274,12 +265,12 @@ class Export(Command):
     def _write_back(self) -> None:
         if self.labels is None and self.scores is None:
             raise RecordError("nothing to write back: give --labels, --scores or both")
-        results = results_of(
+        results = formats.results_of(
             read_table(self.traces or "", Trace),
             read_table(self.labels, StepLabel) if self.labels else [],
             read_table(self.scores, StepScores) if self.scores else [],
         )
-        name, written = export_results(Path(self.source), Path(self.out), results)
+        name, written = formats.export_results(Path(self.source), Path(self.out), results)
         if not written:
             raise RecordError(
                 f"{self.source}: none of the {len(results)} traces is in it; give the file imported"
@@ -305,7 +296,7 @@ class Export(Command):
             if path is None:
                 raise RecordError(f"{self.source}: there is no {kind}.jsonl or {kind}.parquet")
         items = labelled(*(path or "" for path in paths.values()))
-        report = write_labelled(name, items, self.out, neutral=self.neutral, threshold=self.threshold)
+        report = formats.write_labelled(name, items, self.out, neutral=self.neutral, threshold=self.threshold)
         note(report.summary())
         if not report.written:
             raise RecordError(f"{self.out}: no row could be written; {report.summary()}")

@@ -11,22 +11,13 @@ from typing import Annotated
 
 from pydantic import Field
 
-from surefoot import evaluation
+from surefoot import evaluation, formats
 from surefoot.answers import Grader
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo, note
 from surefoot.errors import RunError
 from surefoot.evaluation.inspection import CHECKS, Inspection, Readable, inspect_traces
-from surefoot.formats import (
-    FORMATS,
-    RECORDS,
-    ImportContext,
-    ImportedTrace,
-    ImportSettings,
-    detect_format,
-    import_traces,
-)
 from surefoot.formats.rows import raw_rows
 from surefoot.io import ReadReport, read_records, write_json
 from surefoot.io.sources import files_of
@@ -58,7 +49,7 @@ class Inspect(Command):
     """Files in any format that `surefoot import` reads, records of this package, or a folder of them."""
     reader: Annotated[str | None, Flag(name="--from")] = None
     """Name of the format; detected from the content by default."""
-    columns: Annotated[ImportSettings, OptionGroup(title="Columns")] = ImportSettings()
+    columns: Annotated[formats.ImportSettings, OptionGroup(title="Columns")] = formats.ImportSettings()
     limit: int = Field(default=5000, ge=0)
     """Number of traces to inspect, the first ones; 0 = all."""
     as_json: Annotated[bool, Flag(name="--json")] = False
@@ -69,7 +60,7 @@ class Inspect(Command):
     def run(self) -> None:
         if self.out is not None and self.out.suffix not in (".json", ".html"):
             raise RunError(f"--out {self.out}: the ending must be .json or .html")
-        names = {file: self.reader or detect_format(file, self.columns) for file in self.files}
+        names = {file: self.reader or formats.detect_format(file, self.columns) for file in self.files}
         if not self.as_json:
             for file, name in names.items():
                 echo(f"{file} is read as {name}")
@@ -84,7 +75,7 @@ class Inspect(Command):
 
         def read() -> Iterator[Readable]:
             reports.append(ReadReport())
-            return _read(names, ImportContext(settings=self.columns, report=reports[-1]), grader)
+            return _read(names, formats.ImportContext(settings=self.columns, report=reports[-1]), grader)
 
         with o.GradingSettings().open() as grader:
             inspection = inspect_traces(read, limit=self.limit, progress=progress)
@@ -124,10 +115,12 @@ class Advise(Command):
     """Print the result as JSON instead of text."""
 
     def run(self) -> None:
-        context = ImportContext(settings=ImportSettings(), report=ReadReport())
-        names = {file: detect_format(file, context.settings) for file in self.files}
+        context = formats.ImportContext(settings=formats.ImportSettings(), report=ReadReport())
+        names = {file: formats.detect_format(file, context.settings) for file in self.files}
         with o.GradingSettings().open() as grader:
-            items = (item for item in _read(names, context, grader) if isinstance(item, ImportedTrace))
+            items = (
+                item for item in _read(names, context, grader) if isinstance(item, formats.ImportedTrace)
+            )
             advice = evaluation.advise(items, samples=self.samples)
         if context.report.bad_count:
             note(context.report.summary())
@@ -142,21 +135,21 @@ class Advise(Command):
             echo(f"  against an ORM at equal {comparison}: {answer} ({low:+.1f} to {high:+.1f})")
 
 
-def _read(names: Mapping[str, str], context: ImportContext, grader: Grader) -> Iterator[Readable]:
+def _read(names: Mapping[str, str], context: formats.ImportContext, grader: Grader) -> Iterator[Readable]:
     """The contents of files, whose formats are ``names``; logs are cut into steps and graded."""
     from surefoot.cli.import_export import cut_and_graded
 
     for file, name in names.items():
-        if name == RECORDS:
+        if name == formats.RECORDS:
             for path in files_of(file):
                 yield from _records(path, context)
             continue
-        is_log = FORMATS[name].read_log is not None if name in FORMATS else False
-        for item in import_traces(file, name, context):
+        is_log = formats.FORMATS[name].read_log is not None if name in formats.FORMATS else False
+        for item in formats.import_traces(file, name, context):
             trace = item.trace
             if trace is not None and is_log:
                 trace = cut_and_graded(trace, item.problem, grader)
-            yield ImportedTrace(problem=item.problem, trace=trace, labels=item.labels)
+            yield formats.ImportedTrace(problem=item.problem, trace=trace, labels=item.labels)
 
 
 def _record_class(file: Path) -> type[Record]:
@@ -166,21 +159,21 @@ def _record_class(file: Path) -> type[Record]:
     return next((kind for name, kind in fields.items() if name in row), Problem)
 
 
-def _records(file: Path, context: ImportContext) -> Iterator[Readable]:
+def _records(file: Path, context: formats.ImportContext) -> Iterator[Readable]:
     """Records of this package, of one class per file."""
     for item in read_records(file, _record_class(file), report=context.report):
         if isinstance(item, StepScores):
             yield item
         elif isinstance(item, Trace):
-            yield ImportedTrace(problem=None, trace=item if item.steps else cut_trace(item))
+            yield formats.ImportedTrace(problem=None, trace=item if item.steps else cut_trace(item))
         elif isinstance(item, StepLabel):
-            yield ImportedTrace(problem=None, trace=None, labels=(item,))
+            yield formats.ImportedTrace(problem=None, trace=None, labels=(item,))
         elif isinstance(item, Problem):
-            yield ImportedTrace(problem=item, trace=None)
+            yield formats.ImportedTrace(problem=item, trace=None)
 
 
-def _print(inspection: Inspection, formats: Mapping[str, str]) -> None:
-    """The result as plain text, at most 80 columns wide; ``formats`` by file."""
+def _print(inspection: Inspection, names: Mapping[str, str]) -> None:
+    """The result as plain text, at most 80 columns wide; ``names`` of the formats by file."""
     echo("\nContents")
     for name, count in inspection.contents.items():
         _line(f"{count:>9,}  {name}")
@@ -208,7 +201,7 @@ def _print(inspection: Inspection, formats: Mapping[str, str]) -> None:
         _line(finding.reason, first=5, further=5)
         _line(f"> {finding.quote}", first=5, further=7)
     echo("\nNext")
-    for command in _next(inspection, formats):
+    for command in _next(inspection, names):
         _line(command)
 
 
@@ -217,20 +210,20 @@ def _line(text: str, *, first: int = 2, further: int = 4) -> None:
     echo(fill(text, 80, initial_indent=" " * first, subsequent_indent=" " * further))
 
 
-def _next(inspection: Inspection, formats: Mapping[str, str]) -> Iterator[str]:
+def _next(inspection: Inspection, names: Mapping[str, str]) -> Iterator[str]:
     """The commands that make sense with these contents."""
     paths: dict[type[Record], str] = {
         Problem: "runs/problems.jsonl", Trace: "runs/traces.jsonl", StepLabel: "runs/labels.jsonl"
     }  # fmt: skip
-    for file, name in formats.items():
-        if name == RECORDS:
+    for file, name in names.items():
+        if name == formats.RECORDS:
             paths |= {_record_class(path): str(path) for path in files_of(file)}
     contents = inspection.contents
     if not contents.get("traces"):
-        source = " ".join(formats) if RECORDS not in formats.values() else paths[Problem]
+        source = " ".join(names) if formats.RECORDS not in names.values() else paths[Problem]
         yield f"surefoot sample {source} --policy MODEL --n 4 --out traces.jsonl"
         return
-    if unread := [file for file, name in formats.items() if name != RECORDS]:
+    if unread := [file for file, name in names.items() if name != formats.RECORDS]:
         yield f"surefoot import {' '.join(unread)} --out runs"
     problems = f"--problems {paths[Problem]}"
     verify = f"surefoot label verify {paths[Trace]} {problems} --verifier"

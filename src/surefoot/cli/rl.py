@@ -22,7 +22,6 @@ from surefoot.evaluation.report import Section
 from surefoot.io import Run
 from surefoot.policies.devices import FLOAT32, Loading
 from surefoot.policies.prompts import PromptFormat
-from surefoot.policies.servers import list_models
 from surefoot.records import Problem
 from surefoot.rl.config import NOT_DECISIVE, RLConfig
 from surefoot.scores import Aggregator
@@ -256,6 +255,8 @@ class RL(Command):
         """The servers that write the rollouts, if there are any."""
         if not self.base_url or self.server_model is None:
             return None
+        from surefoot.policies.servers import list_models
+
         for url in self.base_url:
             list_models(url)  # not whether the model is there: an adapter is published only later
         policy = policies.OpenAIPolicy(

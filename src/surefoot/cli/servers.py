@@ -14,7 +14,6 @@ from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import echo, echo_table
 from surefoot.errors import PolicyError
 from surefoot.policies.devices import Loading
-from surefoot.policies.servers import checked_url, list_models
 from surefoot.protocols import StepScorer
 
 
@@ -36,6 +35,7 @@ class Doctor(Command):
     def run(self) -> None:
         """Probe and print. Raises ``PolicyError`` if neither endpoint answers."""
         from surefoot.policies.capabilities import MEANINGS
+        from surefoot.policies.servers import checked_url, list_models
 
         url = checked_url(self.url)
         models = list_models(url)

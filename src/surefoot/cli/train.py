@@ -28,16 +28,6 @@ from surefoot.protocols import LabelledTrace
 from surefoot.records import LabelKind, Problem, StepLabel, StepPair, content_id
 from surefoot.scores import Aggregator
 from surefoot.segment import segmenter
-from surefoot.training.config import (
-    FusionConfig,
-    ImplicitConfig,
-    OutcomeTargets,
-    ProbeConfig,
-    StepTargets,
-    TrainingConfig,
-    TrainingLog,
-    VerifierConfig,
-)
 from surefoot.work import progress_bars
 
 TRAINING = OptionGroup(
@@ -58,7 +48,7 @@ Progress = Callable[[int, int, float], None]
 """Called with updates done, updates in all, and the loss."""
 
 
-TrainingResult = tuple["TrainingLog", Mapping[str, int], Sequence[str]]
+TrainingResult = tuple["tr.TrainingLog", Mapping[str, int], Sequence[str]]
 """The log, the items left out by reason, and remarks for the report."""
 
 
@@ -162,7 +152,7 @@ class ClassifierCommand(StepCommand):
     """Text inserted after each step, at which its score is read, e.g. `<extra_0>`."""
 
     def examples(
-        self, model: models.RewardModel, items: LabelledTraces, targets: StepTargets | OutcomeTargets
+        self, model: models.RewardModel, items: LabelledTraces, targets: tr.StepTargets | tr.OutcomeTargets
     ) -> tr.ExampleSet:
         """The items as token ids, encoded once and reused when a run resumes."""
         return tr.stored_examples(self.out / _EXAMPLES, model.tokenizer, model.card.encoding, items, targets)
@@ -170,11 +160,11 @@ class ClassifierCommand(StepCommand):
     def fit(
         self,
         card: CheckpointCard,
-        training: TrainingConfig,
+        training: tr.TrainingConfig,
         data: Callable[[models.RewardModel], tr.ExampleSet],
         items: LabelledTraces | None,
         held_out: LabelledTraces | None,
-        targets: StepTargets | OutcomeTargets,
+        targets: tr.StepTargets | tr.OutcomeTargets,
         digest: str,
     ) -> None:
         """Train the model of ``card`` on ``data``, which are ``items`` or pairs."""
@@ -226,7 +216,7 @@ class TrainPRM(ClassifierCommand):
     """How step scores become one number, unless the user of the model says."""
     segment: o.Segment = "line"
     """How the prefixes of pairs are cut into steps, if there is a marker."""
-    training: Annotated[TrainingConfig, TRAINING] = TrainingConfig()
+    training: Annotated[tr.TrainingConfig, TRAINING] = tr.TrainingConfig()
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -247,7 +237,7 @@ class TrainPRM(ClassifierCommand):
         classes = self.training.loss == "classes"
         labels = read_table(self.labels, StepLabel) if self.labels else []
         kinds, sources = _kinds_and_sources(labels)
-        targets = fill(StepTargets, self, neutral="class" if classes else self.neutral)
+        targets = fill(tr.StepTargets, self, neutral="class" if classes else self.neutral)
         with checked_options():
             check_kinds(kinds, targets)
         card = self.card(
@@ -292,10 +282,11 @@ class TrainORM(ClassifierCommand):
     """
 
     traces: o.TracesArgument
-    targets: Annotated[OutcomeTargets, OptionGroup(omit=("kind",))] = OutcomeTargets()
+    targets: Annotated[tr.OutcomeTargets, OptionGroup(omit=("kind",))] = tr.OutcomeTargets()
     training: Annotated[
-        TrainingConfig, OptionGroup(**{**vars(TRAINING), "omit": ("loss", "zeta", "balance", "lora.dropout")})
-    ] = TrainingConfig()
+        tr.TrainingConfig,
+        OptionGroup(**{**vars(TRAINING), "omit": ("loss", "zeta", "balance", "lora.dropout")}),
+    ] = tr.TrainingConfig()
 
     def run(self) -> None:
         card = self.card(
@@ -335,7 +326,7 @@ class TrainImplicit(TrainCommand):
     """Score a step by its own reward, or by the reward of the whole prefix."""
     copy_reference: bool = True
     """Copy the reference into the checkpoint instead of noting its name."""
-    training: Annotated[ImplicitConfig, TRAINING] = ImplicitConfig()
+    training: Annotated[tr.ImplicitConfig, TRAINING] = tr.ImplicitConfig()
 
     def run(self) -> None:
         encoding = fill(Encoding, self, **vars(self.prompt))
@@ -386,7 +377,7 @@ class TrainProbe(StepCommand):
     """With `--interventions`: the answer will follow the hint, or the answer is known already."""
     validation: float = Field(default=1 / 3, gt=0, le=0.9)
     """Share of the problems to hold out; nothing is chosen on them."""
-    training: Annotated[ProbeConfig, TRAINING] = ProbeConfig()
+    training: Annotated[tr.ProbeConfig, TRAINING] = tr.ProbeConfig()
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -465,7 +456,7 @@ class TrainVerifier(TrainCommand):
     """What a label of 0 is: good, bad, or a reason to leave the trace out (`drop`)."""
     balance: bool = True
     """Use as many critiques of correct as of wrong solutions, instead of all."""
-    training: Annotated[VerifierConfig, TRAINING] = VerifierConfig()
+    training: Annotated[tr.VerifierConfig, TRAINING] = tr.VerifierConfig()
 
     def run(self) -> None:
         form = o.verifier_format(self.format)
@@ -509,7 +500,7 @@ class TrainFused(TrainCommand):
     """Verifiers whose verdicts are parts, as in `label verify`; may be repeated."""
     validation: float = Field(default=0.1, ge=0, le=0.9)
     """Share of the problems to hold out; nothing is fitted on them."""
-    training: Annotated[FusionConfig, TRAINING] = FusionConfig()
+    training: Annotated[tr.FusionConfig, TRAINING] = tr.FusionConfig()
 
     def run(self) -> None:
         from surefoot.models.loading import open_member
@@ -531,7 +522,7 @@ class TrainFused(TrainCommand):
             parts = [
                 f"{auc['all'] - auc[f'without {part}']:+.3f} by {part}" for part in scorer.settings.parts
             ]
-            return TrainingLog(), {}, [f"step AUC {auc['all']:.3f} out of fold ({', '.join(parts)})"]
+            return tr.TrainingLog(), {}, [f"step AUC {auc['all']:.3f} out of fold ({', '.join(parts)})"]
 
         self.train(work, items.digest, held_out or None, training)
 

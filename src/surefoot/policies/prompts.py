@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from jinja2 import TemplateError
 from pydantic_core import from_json
 
 from surefoot.errors import PolicyError, SurefootError
@@ -160,6 +159,8 @@ def render_chat(
     support = chat_support(tokenizer) if needed else ChatSupport()
     schemas = [openai_tool(tool) for tool in tools] if tools and support.tools else None
     rows = chat_rows(messages, support)
+    from jinja2 import TemplateError  # slow to import, and commands import this module before --help
+
     try:
         return str(
             tokenizer.apply_chat_template(

@@ -9,14 +9,13 @@ from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
-from surefoot import models
+from surefoot import evaluation, models
 from surefoot.cli import options as o
 from surefoot.cli.evaluate.inputs import ReportCommand, named, read_scores, unlabelled
 from surefoot.cli.runs import labelled, pair, read_table
 from surefoot.cli.settings import fill
 from surefoot.cli.terminal import note, note_count
 from surefoot.errors import RunError
-from surefoot.evaluation import StoredScores
 from surefoot.evaluation import audits as a
 from surefoot.evaluation.report import Section
 from surefoot.evaluation.step_scores import scorer_tables
@@ -187,7 +186,7 @@ def with_scores(cases: list[a.Case], subjects: list[a.AuditedScorer]) -> list[a.
     """
     ids = [case.item.trace.id for case in cases]
     scorers = [subject.scorer for subject in subjects]
-    recorded = [scorer.of(ids) for scorer in scorers if isinstance(scorer, StoredScores)]
+    recorded = [scorer.of(ids) for scorer in scorers if isinstance(scorer, evaluation.StoredScores)]
     scored = [case for case in cases if all(case.item.trace.id in records for records in recorded)]
     if not scored:
         raise RunError("no trace has a record in every file of scores; give the traces that were scored")
@@ -212,7 +211,9 @@ def read_pool(path: str, aggregate: str | None) -> tuple[list[a.AuditedScorer], 
     records = [record for pool in pools for record in pool.scores]
     name = records[0].scorer if records else "stored"
     return [
-        a.AuditedScorer(name=f"{name} ({rule})", scorer=StoredScores(records), rule=rule, stored=True)
+        a.AuditedScorer(
+            name=f"{name} ({rule})", scorer=evaluation.StoredScores(records), rule=rule, stored=True
+        )
         for rule in AGGREGATORS
         if aggregate in (None, rule)
     ], items

@@ -7,21 +7,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from surefoot import formats
 from surefoot.cli import options as o
 from surefoot.cli.evaluate.inputs import ScoringCommand, named, read_noted, show_skipped, unlabelled
 from surefoot.cli.runs import labelled
 from surefoot.cli.settings import fill
 from surefoot.evaluation.benchmarks import agent_steps, prmbench, processbench, who_and_when
 from surefoot.evaluation.splits import SPLIT, parse_rules
-from surefoot.formats import (
-    JudgedRun,
-    read_agent_judgements,
-    read_agent_processbench,
-    read_prmbench,
-    read_prmbench_controls,
-    read_processbench,
-    read_who_and_when,
-)
 from surefoot.io import ReadReport
 from surefoot.labels import LabelRule
 from surefoot.protocols import LabelledTrace
@@ -55,7 +47,7 @@ class EvaluateProcessBench(BenchmarkCommand):
         paths = named(self.data)
         default = [SPLIT, *(["gsm8k"] if "gsm8k" in paths else []), "0.5"]
         rules = parse_rules(list(self.threshold) or default, list(paths))
-        subsets = {name: read_noted(read_processbench, path) for name, path in paths.items()}
+        subsets = {name: read_noted(formats.read_processbench, path) for name, path in paths.items()}
         items = unlabelled(item for rows in subsets.values() for item in rows)
         cases = processbench.processbench_cases(subsets)
         systems = self.systems(items, reading=LabelRule(neutral=self.neutral))
@@ -103,7 +95,7 @@ class AgentCommand(ScoringCommand):
     """How unlabelled steps of a labelled run count: `wrong`, as in AgentProcessBench, or `good`, for rules
     that only report errors."""
 
-    def evaluate(self, items: Sequence[LabelledTrace | JudgedRun], title: str) -> None:
+    def evaluate(self, items: Sequence[LabelledTrace | formats.JudgedRun], title: str) -> None:
         """Evaluate, print and write the report."""
         rules, runs = parse_rules(self.threshold, []), agent_steps.agent_runs(items)
         systems = self.systems(
@@ -173,7 +165,10 @@ class EvaluateWhoAndWhen(ScoringCommand):
 
     def run(self) -> None:
         report = ReadReport()
-        data = {name: list(read_who_and_when(path, report=report)) for name, path in named(self.data).items()}
+        data = {
+            name: list(formats.read_who_and_when(path, report=report))
+            for name, path in named(self.data).items()
+        }
         report.require_some("give files of Who&When")
         show_skipped(report)
         items = [item for rows in data.values() for item in rows]
@@ -187,19 +182,22 @@ class EvaluateWhoAndWhen(ScoringCommand):
 def _read_prmbench(path: str) -> list[LabelledTrace]:
     """Rows and controls; a skipped row is reported once."""
     report, controls = ReadReport(), ReadReport()
-    items = [*read_prmbench(path, report=report), *read_prmbench_controls(path, report=controls)]
+    items = [
+        *formats.read_prmbench(path, report=report),
+        *formats.read_prmbench_controls(path, report=controls),
+    ]
     show_skipped(report)
     if controls.bad_count > report.bad_count:
         show_skipped(controls, "controls of ")
     return items
 
 
-def _read_runs(path: str) -> list[LabelledTrace | JudgedRun]:
+def _read_runs(path: str) -> list[LabelledTrace | formats.JudgedRun]:
     """Runs of the benchmark, or of a file of judgements; skipped rows are reported."""
     report, judged = ReadReport(), ReadReport()
-    items: list[LabelledTrace | JudgedRun] = [
-        *read_agent_processbench(path, report=report),
-        *read_agent_judgements(path, report=judged),
+    items: list[LabelledTrace | formats.JudgedRun] = [
+        *formats.read_agent_processbench(path, report=report),
+        *formats.read_agent_judgements(path, report=judged),
     ]
     used = judged if judged.good else report
     used.require_some("give a file of AgentProcessBench, or one with labels of people and judges")

@@ -6,11 +6,11 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
-from surefoot import lab
+from surefoot import evaluation, lab
 from surefoot.cli import options as o
 from surefoot.cli.runs import origin_of, print_report, read_table
 from surefoot.cli.settings import Command, Flag
@@ -19,8 +19,6 @@ from surefoot.concurrency import run_sync
 from surefoot.errors import LabelError, RecordError
 from surefoot.evaluation.frame import JudgedTrace, WorkedExample, worked_examples
 from surefoot.evaluation.report import Report, Section, first_screen_of, to_json
-from surefoot.evaluation.step_layout import StepLayout
-from surefoot.evaluation.step_scores import System, open_systems
 from surefoot.formats import read_fover_scores
 from surefoot.io import ReadReport, write_json
 from surefoot.io.sources import files_of
@@ -30,6 +28,9 @@ from surefoot.policies.devices import Loading
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import StepLabel, StepScores
 from surefoot.work import progress_bars
+
+if TYPE_CHECKING:
+    from surefoot.evaluation.step_layout import StepLayout
 
 T = TypeVar("T")
 AfterError = Literal["unlabelled", "step", "wrong"]
@@ -107,13 +108,13 @@ class ScoringCommand(EvaluationCommand):
         sources: Sequence[str] | None = None,
         layout: StepLayout | None = None,
         reading: LabelRule | None = None,
-    ) -> list[System]:
+    ) -> list[evaluation.System]:
         """Scorers and judges; scores of checkpoints are stored in ``out/scores``. Bad lines are reported.
 
         ``layout`` has the steps of the traces, if ``items`` lacks some of them.
         """
         with progress_bars() as progress:
-            systems = open_systems(
+            systems = evaluation.open_systems(
                 named(self.sources if sources is None else sources),
                 items,
                 self.folder() / "scores",

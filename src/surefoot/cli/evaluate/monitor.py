@@ -7,25 +7,14 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from surefoot import models, policies
+from surefoot import evaluation, models, policies
 from surefoot.cli import options as o
 from surefoot.cli.evaluate.inputs import ReportCommand, named
 from surefoot.cli.runs import pair
 from surefoot.cli.settings import Flag, fill
 from surefoot.errors import RunError
 from surefoot.evaluation.audits.interventions import FaithfulnessRow
-from surefoot.evaluation.monitors import (
-    Suspicion,
-    View,
-    WatchedRun,
-    evaluate_monitors,
-    judge_monitor,
-    keyword_monitor,
-    monitored_runs,
-    monitors_section,
-    scorer_monitor,
-    verifier_monitor,
-)
+from surefoot.evaluation.monitors import Suspicion, View
 from surefoot.io.tables import open_table
 from surefoot.labelling import open_verifier
 from surefoot.policies.devices import Loading
@@ -80,34 +69,34 @@ class EvaluateMonitor(ReportCommand):
         monitors = {name: self._monitor(kind) for name, kind in named(self.monitors).items()}
         runs = list(self._interventions(self.interventions) if self.interventions else self._runs())
         views: list[View] = [*self.view]  # type: ignore[list-item]
-        results = fill(evaluate_monitors, self, runs, monitors, views)
-        self.write(monitors_section(runs, results))
+        results = fill(evaluation.evaluate_monitors, self, runs, monitors, views)
+        self.write(evaluation.monitors_section(runs, results))
 
     def _monitor(self, kind: str) -> Suspicion:
         if kind == "lab":
             from surefoot.lab.world import ExactLabeller
             from surefoot.models import LabelScorer
 
-            return scorer_monitor(LabelScorer(ExactLabeller(after_error="wrong"), name="lab"))
+            return evaluation.scorer_monitor(LabelScorer(ExactLabeller(after_error="wrong"), name="lab"))
         name, _, argument = kind.partition(":")
         if name == "keyword" and argument:
-            return keyword_monitor(argument)
+            return evaluation.keyword_monitor(argument)
         if name == "verifier" and argument:
-            return verifier_monitor(open_verifier(argument))
+            return evaluation.verifier_monitor(open_verifier(argument))
         if name == "judge" and argument:
             judge = argument if self.judge_url else o.lab_policy(argument)
             policy = policies.load_policy(judge, base_url=self.judge_url, chat=True, loading=self.loading)
-            return judge_monitor(policy, self.question, seed=self.seed)
-        return scorer_monitor(models.load_prm(kind, loading=self.loading))
+            return evaluation.judge_monitor(policy, self.question, seed=self.seed)
+        return evaluation.scorer_monitor(models.load_prm(kind, loading=self.loading))
 
-    def _runs(self) -> Iterator[WatchedRun]:
+    def _runs(self) -> Iterator[evaluation.WatchedRun]:
         for item in pair(self.problems or "", self.traces or ""):
             if item.trace.outcome is not None:
-                yield WatchedRun(item=item, bad=not item.trace.outcome)
+                yield evaluation.WatchedRun(item=item, bad=not item.trace.outcome)
 
-    def _interventions(self, path: str) -> Iterator[WatchedRun]:
+    def _interventions(self, path: str) -> Iterator[evaluation.WatchedRun]:
         rows = open_table(path, FaithfulnessRow)
         if not any(row.hint for row in rows):
             raise RunError(f"{path}: no row has a hint; run `surefoot audit faithfulness` with --hint")
         for row in rows:
-            yield from monitored_runs(row)
+            yield from evaluation.monitored_runs(row)

@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from surefoot import policies, training
-from surefoot.answers import ProblemGrader
+from surefoot import answers, labelling, policies, training
 from surefoot.cli import options as o
 from surefoot.cli.label.command import LabelCommand, usable, with_answer
 from surefoot.cli.runs import (
@@ -29,11 +28,9 @@ from surefoot.cli.settings import Command, Flag, OptionGroup, fill
 from surefoot.cli.terminal import note, note_count
 from surefoot.errors import LabelError
 from surefoot.io import read_records
-from surefoot.labelling.judge import JudgeLabeller, JudgeMode, JudgePrompt, structured_output
-from surefoot.labelling.monte_carlo import MonteCarloLabeller, MonteCarloSettings
-from surefoot.labelling.omegaprm import OmegaPRMLabeller, ProblemTree, TreeSettings
-from surefoot.labelling.run_rollouts import RunMonteCarloLabeller
-from surefoot.labelling.verifiers.programs import ProgramGrader, has_hidden_tests
+from surefoot.labelling.judge import JudgeMode
+from surefoot.labelling.monte_carlo import MonteCarloSettings
+from surefoot.labelling.omegaprm import ProblemTree, TreeSettings
 from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Labeller, Policy, ProblemTrace, Sampling
@@ -152,6 +149,8 @@ class MonteCarlo(RolloutSettings, LabelCommand):
             return items
         if self.grader == "answer":
             return with_answer(items)
+        from surefoot.labelling.verifiers.programs import has_hidden_tests
+
         return usable(items, lambda item: has_hidden_tests(item.problem), "their problem lacks hidden tests")
 
     def predict(self, items: Sequence[ProblemTrace]) -> None:
@@ -166,25 +165,29 @@ class MonteCarlo(RolloutSettings, LabelCommand):
         if self.environment is not None:
             policy = self.policy.open(chat=True, loading=self.loading)
             self.policy.check(policy, "tool_calls", o.CALL_TOOLS, accept_unknown=True)
-            environment, rollouts = (
-                policies.load_environment(self.environment),
-                self.monte_carlo.estimate.rollouts,
+            yield fill(
+                labelling.RunMonteCarloLabeller,
+                self,
+                policy=policy,
+                environment=policies.load_environment(self.environment),
+                rollouts=self.monte_carlo.estimate.rollouts,
+                max_turns=self.turns,
             )
-            about: Any = {"environment": environment, "rollouts": rollouts, "max_turns": self.turns}
-            yield fill(RunMonteCarloLabeller, self, policy=policy, **about)
             return
         with self._grader() as grader:
             policy = self.open_policy(continues=self.monte_carlo.prefix_in == "answer")
-            yield fill(MonteCarloLabeller, self, policy=policy, grader=grader, **vars(self.monte_carlo))
+            yield fill(
+                labelling.MonteCarloLabeller, self, policy=policy, grader=grader, **vars(self.monte_carlo)
+            )
 
     @contextmanager
-    def _grader(self) -> Iterator[ProblemGrader]:
+    def _grader(self) -> Iterator[answers.ProblemGrader]:
         if self.grader == "answer":
             with self.grading.open() as grader:
                 yield grader
             return
         with open_sandbox(self.sandbox) as sandbox:
-            yield ProgramGrader(sandbox)
+            yield labelling.ProgramGrader(sandbox)
 
 
 class GrownTree(Record):
@@ -249,7 +252,7 @@ class Tree(RolloutSettings):
         self.out.mkdir(parents=True, exist_ok=True)
         with self.grading.open() as grader:
             labeller = fill(
-                OmegaPRMLabeller,
+                labelling.OmegaPRMLabeller,
                 self,
                 policy=policy,
                 grader=grader,
@@ -266,7 +269,7 @@ class Tree(RolloutSettings):
         outcome.require_complete()
 
 
-def _grown(labeller: OmegaPRMLabeller, grown: ProblemTree) -> GrownTree:
+def _grown(labeller: labelling.OmegaPRMLabeller, grown: ProblemTree) -> GrownTree:
     labelled = labeller.labelled_traces(grown)
     return GrownTree(
         problem_id=grown.problem.id,
@@ -382,19 +385,19 @@ class Judge(ReviewCommand):
 
         prompt = self._prompt()
         temperature = float(self.votes > 1) if self.temperature is None else self.temperature
-        form = structured_output(prompt.mode, name_failures=prompt.name_failures)
+        form = labelling.structured_output(prompt.mode, name_failures=prompt.name_failures)
         body = form if prompt.structured else None
         policy = self.policy.open(chat=True, loading=self.loading, extra_body=body)
         sampling = replace(self.sampling, temperature=temperature)
-        yield fill(JudgeLabeller, self, policy=policy, prompt=prompt, sampling=sampling)
+        yield fill(labelling.JudgeLabeller, self, policy=policy, prompt=prompt, sampling=sampling)
 
-    def _prompt(self) -> JudgePrompt:
+    def _prompt(self) -> labelling.JudgePrompt:
         try:
             rules = self.rules.read_text(encoding="utf-8") if self.rules is not None else None
         except UnicodeDecodeError as error:
             raise LabelError(f"--rules {self.rules} is not UTF-8 text: {error}") from error
         structured = bool(self.policy.base_url) if self.structured is None else self.structured
-        return fill(JudgePrompt, self, rules=rules, structured=structured)
+        return fill(labelling.JudgePrompt, self, rules=rules, structured=structured)
 
 
 class Critiques(ReviewCommand):
