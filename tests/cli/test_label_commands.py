@@ -156,9 +156,12 @@ def test_a_server_that_dies_loses_and_doubles_nothing(data, tmp_path):
         good(*words(data, running.url, tmp_path / "l.jsonl", "--retry-failed"))
         again = Counter(body["prompt"] for body in running.bodies)
     assert again.total() < needed.total()
-    assert [(x.value, x.evidence) for x in read(tmp_path / "l.jsonl")] == [
-        (y.value, y.evidence) for y in calm
-    ]
+    for label, expected in zip(read(tmp_path / "l.jsonl"), calm, strict=True):
+        assert label.value == expected.value
+        if label.evidence.trials < expected.evidence.trials:
+            assert label.value == 1  # one rollout had succeeded, so that the failed ones change nothing
+        else:
+            assert label.evidence == expected.evidence
 
 
 def test_a_server_that_stalls_is_given_up(data):
