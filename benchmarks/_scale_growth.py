@@ -18,6 +18,11 @@ STEPS = 16
 """Of a row."""
 SIZES = (50_000, 500_000, 5_000_000)
 QUICK_SIZES = (25_000, 250_000)
+COST_STEPS = {"plain_loop": 400_000, "import": 400_000, "segment": 400_000, "label_verify": 40_000}
+QUICK_COST_STEPS = {name: steps // 2 for name, steps in COST_STEPS.items()}
+COST_ROUNDS, QUICK_COST_ROUNDS = 5, 3
+_FEW_STEPS = 1600
+"""Of the data whose cost is subtracted: it is the start of the command."""
 
 LAUNCHER = """
 import json, os, sys
@@ -64,7 +69,7 @@ def commands(folder: Path) -> dict[str, list[str]]:
     problems, traces = f"{folder}/mine/problems.jsonl", f"{folder}/mine/traces.jsonl"
     labels = f"{folder}/labels.jsonl"
     surefoot = [sys.executable, "-m", "surefoot"]
-    prepare = [sys.executable, __file__, problems, traces, labels, f"{folder}/examples"]
+    prepare = [sys.executable, __file__, "prepare", problems, traces, labels, f"{folder}/examples"]
     return {
         name: [*surefoot, *command]
         for name, command in {
@@ -95,6 +100,44 @@ def prepare(problems: str, traces: str, labels: str, folder: str) -> None:
     items = joined.labelled(open_table(labels, StepLabel))
     made = stored_examples(Path(folder), build_tokenizer(), Encoding(), items, StepTargets())
     batch_order(made.examples, TrainingConfig())
+
+
+def plain_loop(rows: str, out: str) -> None:
+    """The least that a program does: read each row, cut its solution at line ends, write it with spans."""
+    with Path(rows).open() as source, Path(out).open("w") as target:
+        for line in source:
+            row, end, steps = json.loads(line), 0, []
+            for piece in row["solution"].splitlines(keepends=True):
+                steps.append({"start": end, "end": end + len(piece)})
+                end += len(piece)
+            target.write(json.dumps(row | {"steps": steps}) + "\n")
+
+
+def step_costs(most: dict[str, int], rounds: int) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """CPU microseconds per further step in each round, and peak MB, of the plain loop and of commands.
+
+    ``most`` has the steps for each. The cost on little data is subtracted, so that starting does not count.
+    """
+    costs: dict[str, list[float]] = {name: [] for name in most}
+    peaks = dict.fromkeys(most, 0.0)
+    with tempfile.TemporaryDirectory(prefix="surefoot-scale-") as name:
+        folders = {steps: Path(name) / str(steps) for steps in (_FEW_STEPS, *most.values())}
+        for steps, folder in folders.items():
+            folder.mkdir()
+            write_rows(folder / "rows.jsonl", steps)
+            measured(commands(folder)["import"], folder)
+        for _ in range(rounds):
+            for title, steps in most.items():
+                few, many = (_cost(title, folders[size]) for size in (_FEW_STEPS, steps))
+                costs[title].append(1e6 * (many.cpu_s - few.cpu_s) / (steps - _FEW_STEPS))
+                peaks[title] = max(peaks[title], many.peak_mb)
+            print({title: round(values[-1], 2) for title, values in costs.items()}, flush=True)
+    return costs, peaks
+
+
+def _cost(title: str, folder: Path) -> Cost:
+    loop = [sys.executable, __file__, "loop", f"{folder}/rows.jsonl", f"{folder}/loop.jsonl"]
+    return measured(loop if title == "plain_loop" else [*commands(folder)[title], "--force"], folder)
 
 
 def measured(command: list[str], folder: Path) -> Cost:
@@ -145,4 +188,4 @@ def _exponents(costs: list[Cost], sizes: tuple[int, ...]) -> Iterator[float]:
 
 
 if __name__ == "__main__":
-    prepare(*sys.argv[1:])
+    {"prepare": prepare, "loop": plain_loop}[sys.argv[1]](*sys.argv[2:])

@@ -18,6 +18,9 @@
 - ``memory_growth`` and ``time_exponent`` (``growth``): commands on 50 thousand, 500 thousand and 5 million
   steps; the largest ratio of peak memory at the largest size to that at the smallest, and the largest
   exponent of the time between neighbouring sizes.
+- ``step_cost``: CPU microseconds of ``import``, ``segment`` and ``label verify`` (equations) for one more
+  step, and peak memory; the rival is a plain loop that reads JSON, cuts at line ends and writes JSON, in the
+  same run. Medians of the rounds, with the ratios' range.
 - ``choose_at_n``: ``select`` and ``evaluate best-of-n`` by each rule with 10, 100 and 1,000 samples a
   problem; the largest exponent of the time between neighbouring sizes, the largest ratio of peak memories.
 - ``two_workers_labelling`` and ``two_workers_scoring`` (``two_workers``): how much sooner two workers have
@@ -297,6 +300,22 @@ def growth(quick: bool) -> list[dict[str, Any]]:
     ]
 
 
+def step_cost(quick: bool) -> list[dict[str, Any]]:
+    """Time and memory of the commands that pass data on, next to a plain loop."""
+    steps = growth_of.QUICK_COST_STEPS if quick else growth_of.COST_STEPS
+    rounds = growth_of.QUICK_COST_ROUNDS if quick else growth_of.COST_ROUNDS
+    costs, peaks = growth_of.step_costs(steps, rounds)
+    loop = costs["plain_loop"]
+    figures = []
+    for name, values in costs.items():
+        ratios = sorted(plain / ours for plain, ours in zip(loop, values, strict=True))
+        ratio, value = statistics.median(ratios), statistics.median(values)
+        title = f"step_cost_{name}"
+        figures.append(figure(title, value, "us", ratio=ratio, low=ratios[0], high=ratios[-1]))
+        figures.append(figure(f"{title}_peak", peaks[name], "MB"))
+    return figures
+
+
 def choose_at_n(quick: bool) -> list[dict[str, Any]]:
     """Memory and time of choosing, against the number N of samples a problem."""
     sizes = choosing.QUICK_SIZES if quick else choosing.SIZES
@@ -406,7 +425,7 @@ def figure(
     high: float | None = None,
 ) -> dict[str, Any]:
     """One line of the output file."""
-    print(f"{name}: {value:.3f} {unit}" + (f", ratio {ratio:.2f}" if ratio else ""))
+    print(f"{name}: {value:.3f} {unit}" + (f", ratio {ratio:.3f}" if ratio else ""))
     return {"name": name, "value": value, "unit": unit, "ratio": ratio, "low": low, "high": high}
 
 
@@ -427,6 +446,7 @@ FIGURES = (
     two_servers,
     vllm_servers,
     growth,
+    step_cost,
     choose_at_n,
     two_workers,
     killed_cluster,

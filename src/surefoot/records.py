@@ -168,16 +168,17 @@ class Record(BaseModel):
 M = TypeVar("M", bound=BaseModel)
 
 
-def trusted_copy(record: M, changes: dict[str, Any]) -> M:
+def trusted_copy(record: M, changes: dict[str, Any], kind: type[M] | None = None) -> M:
     """``record`` with ``changes`` that are known to be valid: nothing is checked, other values are shared.
 
-    For readers of millions of records: ``model_copy`` copies more, which takes three times as long.
+    The class of the copy is ``kind``, with the same fields, or as for ``record``. For readers of
+    millions of records: ``model_copy`` copies more, which takes three times as long.
     """
-    copy = object.__new__(type(record))
+    copy = object.__new__(kind or type(record))
     _put_fields(copy, {**record.__dict__, **changes})
     _put_fields_set(copy, record.__pydantic_fields_set__)
-    _put_extra(copy, record.__pydantic_extra__)
-    _put_private(copy, record.__pydantic_private__)
+    _put_extra(copy, None)
+    _put_private(copy, None)
     return copy
 
 
@@ -445,6 +446,29 @@ class Step(FrozenModel):
     call: int | None = Field(default=None, ge=0)
     """Index into the message's ``tool_calls``, for the part ``tool_call``."""
     kind: StepKind = "thought"
+
+    @classmethod
+    def trusted(
+        cls,
+        start: int,
+        end: int,
+        kind: StepKind,
+        message: int | None = None,
+        part: StepPart = "content",
+        call: int | None = None,
+    ) -> Self:
+        """A step whose fields are known to be valid: nothing is checked, which takes half the time."""
+        step = object.__new__(cls)
+        _put_fields(
+            step, {"start": start, "end": end, "message": message, "part": part, "call": call, "kind": kind}
+        )
+        _put_fields_set(step, _STEP_FIELDS)
+        _put_extra(step, None)
+        _put_private(step, None)
+        return step
+
+
+_STEP_FIELDS: Final = set(Step.model_fields)
 
 
 class Trace(Record, Ended):

@@ -6,6 +6,7 @@ import gc
 import time
 from itertools import pairwise
 
+import numpy
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -28,6 +29,7 @@ from surefoot.segment import (
     token_positions,
     trace_blocks,
 )
+from surefoot.segment.traces import CutTrace, cut_trace
 
 NAMES = ["blank-line", "line", "sentence", "step-k", "ki", "thoughts", "turns", "regex:;", r"regex:(?=Step)"]
 PIECES = st.sampled_from(
@@ -425,6 +427,33 @@ def test_a_thought_and_two_calls_are_three_steps_and_one_at_message_granularity(
     assert texts(segment_trace(trace, granularity="message")) == [
         'I look.\norder({"id": 7})\norder({"id": 7})'
     ]
+
+
+@pytest.mark.parametrize("granularity", ["part", "message"])
+@pytest.mark.parametrize("name", [None, "line", "sentence", "prose-and-code"])
+def test_a_cut_trace_is_written_like_one_with_built_steps(name, granularity):
+    quoting = '{"steps":[],"granularity":null}\n\nplan: "a"\n\n```python\nx = 1\n```\nThe answer is 1'
+    traces = [
+        Trace(problem_id="p", messages=RUN, meta={"steps": [], "granularity": 1}),
+        *(
+            Trace(problem_id="p", text=text)
+            for text in ("", " ", quoting, f"<think>{quoting}</think>{quoting}")
+        ),
+    ]
+    for trace in traces:
+        built, cut = cut_trace(trace, name, granularity), CutTrace.of(trace, name, granularity)
+        assert cut.model_dump_json() == built.model_dump_json()
+        assert len(cut.steps) == len(built.steps)
+        assert Trace.model_validate_json(cut.model_dump_json()) == built
+
+
+def test_spans_of_numpy_are_stored_as_whole_numbers():
+    class Halves:
+        def segment(self, text):
+            return list(zip(numpy.array([0, 2]), numpy.array([2, 4]), strict=True))
+
+    trace = segment_trace(Trace(problem_id="p", text="abcd"), Halves())
+    assert Trace.model_validate_json(trace.model_dump_json()) == trace
 
 
 def test_parts_of_a_run_are_typed():

@@ -6,8 +6,8 @@ import hashlib
 import mimetypes
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
@@ -22,11 +22,12 @@ from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import note
 from surefoot.errors import RecordError, RunError
 from surefoot.io import ReadReport, atomic_file, write_records
+from surefoot.io.files import write_lines
 from surefoot.io.tables import Seen
 from surefoot.labels import Neutral
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace
 from surefoot.segment import cut_trace
-from surefoot.segment.traces import Granularity
+from surefoot.segment.traces import CutTrace, Granularity
 
 Cut = Annotated[
     o.Segment | None,
@@ -194,21 +195,16 @@ class SegmentTraces(Command):
     granularity: Grain = "part"
 
     def run(self) -> None:
-        steps, stepless, cut_by = 0, 0, None
-        traces = read_table(self.traces, Trace)
-
-        def cut_traces() -> Iterator[Trace]:
-            nonlocal steps, stepless, cut_by
-            for original in traces:
-                trace = cut_trace(original, self.segment, self.granularity)
-                steps, stepless = steps + len(trace.steps), stepless + (not trace.steps)
-                cut_by = cut_by or trace.granularity
-                yield trace
-            if not steps:
-                raise RecordError(f"{self.traces}: no trace has text to cut; the first is {traces[0].id}")
-
-        write_records(self.out if self.out == "-" else Path(self.out), cut_traces(), record=Trace)
-        note(f"{len(traces)} traces, {steps} steps, {stepless} traces without any; cut by {cut_by}")
+        cut = partial(CutTrace.of, name=self.segment, granularity=self.granularity)
+        traces = read_table(self.traces, Trace, change=cut)
+        stepless = steps = 0
+        for facts in traces.facts():
+            steps, stepless = steps + facts.size, stepless + (not facts.size)
+        if not steps:
+            raise RecordError(f"{self.traces}: no trace has text to cut; the first is {traces[0].id}")
+        write_lines(self.out, traces.lines(), record=Trace)
+        by = traces[0].granularity
+        note(f"{len(traces)} traces, {steps} steps, {stepless} traces without any; cut by {by}")
 
 
 class Export(Command):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -88,8 +89,10 @@ def checked_options() -> Iterator[None]:
         raise RunError(str(error)) from error
 
 
-def read_table(path: str, record: type[R]) -> RecordTable[R]:
+def read_table(path: str, record: type[R], *, change: Callable[[R], R] | None = None) -> RecordTable[R]:
     """The valid records of a file (``-`` = standard input), on disk; bad lines are counted on standard error.
+
+    ``change`` is applied to each record before it is stored. Each is then parsed only once.
 
     ``path`` may be a pattern, a folder of shards or a URL. Problems and traces may be in any format that
     ``surefoot import`` reads; the format is then shown. Duplicates are left out and counted. Raises
@@ -100,12 +103,13 @@ def read_table(path: str, record: type[R]) -> RecordTable[R]:
     table: RecordTable[R] | None = None
     source, path = path, shown(path)
     files = [] if source == "-" else files_of(source)
-    if len(files) == 1 and files[0].name.endswith(".jsonl"):
+    changed: Callable[[Iterator[R]], Iterator[R]] = partial(map, change) if change else iter
+    if len(files) == 1 and files[0].name.endswith(".jsonl") and change is None:
         table = open_table(files[0], record, report=report)
     elif all(file.name.endswith(ENDINGS) for file in files) or record not in (Problem, Trace):
-        table = open_table(path, record, records=read_records(source, record, report=report))
+        table = open_table(path, record, records=changed(read_records(source, record, report=report)))
     if not table:
-        if path != "-" and (imported := _imported(source, record)):
+        if path != "-" and (imported := _imported(source, record, changed)):
             return imported
         report.require_some(needs(record))
         raise RecordError(f"{path}: nothing to read; {needs(record)}")
@@ -120,7 +124,9 @@ def read_table(path: str, record: type[R]) -> RecordTable[R]:
     return table
 
 
-def _imported(path: str, record: type[R]) -> RecordTable[R] | None:
+def _imported(
+    path: str, record: type[R], changed: Callable[[Iterator[R]], Iterator[R]]
+) -> RecordTable[R] | None:
     """Problems or traces of a file in another form; ``None`` if it has none, or they are not asked for."""
     if record not in (Problem, Trace):
         return None
@@ -132,7 +138,7 @@ def _imported(path: str, record: type[R]) -> RecordTable[R] | None:
     imported = formats.import_traces(path, name, context)
     items = (item.problem if record is Problem else item.trace for item in imported)
     path = shown(path)
-    table = open_table(path, record, records=(item for item in items if isinstance(item, record)))
+    table = open_table(path, record, records=changed(item for item in items if isinstance(item, record)))
     if table:
         note(f"{path} is read as {name}" + "".join(f"; {note}" for note in notes))
         if context.report.bad_count:

@@ -180,9 +180,8 @@ def write_records(path: Path | str, records: Iterable[Record], *, record: type[R
 def record_writer(path: Path | str, record: type[Record] | None = None) -> Iterator[RecordWriter]:
     """Open a file to write records one by one, as :func:`write_records` does."""
     if str(path) == "-":
-        lines = _Lines(sys.stdout.buffer, terminal=sys.stdout.isatty())
-        yield lines
-        sys.stdout.buffer.flush()
+        with _output_lines("-") as lines:
+            yield lines
         return
     if is_url(str(path)):
         raise RecordError(f"{path}: outputs are local files; write one, then upload it")
@@ -195,31 +194,31 @@ def record_writer(path: Path | str, record: type[Record] | None = None) -> Itera
             yield rows
             rows.flush()
     else:
-        with _text_file(path) as text:
-            yield _Lines(text)
+        with _output_lines(path) as lines:
+            yield lines
 
 
-def write_lines(path: Path, lines: Iterable[bytes]) -> int:
-    """Write lines of JSON as a JSON Lines file, atomically; returns their number. Nothing is parsed.
-
-    Raises ``OSError`` if the folder cannot be written.
-    """
-    count = 0
-    with _text_file(path) as stream:
-        for count, line in enumerate(lines, start=1):  # noqa: B007 - the last number is returned
-            stream.write(line)
-    return count
+def write_lines(path: Path | str, lines: Iterable[bytes], *, record: type[Record]) -> int:
+    """:func:`write_records` for lines of JSON with records of a class, which only Parquet parses."""
+    with record_writer(path, record) as writer:
+        for line in lines:
+            writer.write_line(line)
+    return writer.count
 
 
 @contextmanager
-def _text_file(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
-    with atomic_file(path) as stream:
+def _output_lines(path: Path | str) -> Iterator[_Lines]:
+    if str(path) == "-":
+        yield _Lines(sys.stdout.buffer, terminal=sys.stdout.isatty())
+        sys.stdout.buffer.flush()
+        return
+    with atomic_file(path := Path(path)) as stream:
         if path.suffix != ".gz":
-            yield stream
+            yield _Lines(stream)
             return
         # Neither name nor time in the header, so that equal records give equal bytes.
         with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed:
-            yield packed
+            yield _Lines(packed)
 
 
 class RecordWriter(Protocol):
@@ -229,6 +228,9 @@ class RecordWriter(Protocol):
 
     def write(self, record: Record) -> None:
         """Write one record. Raises ``RecordError`` if the format cannot hold it."""
+
+    def write_line(self, line: bytes) -> None:
+        """Write a valid record that is a line of JSON."""
 
 
 def json_line(record: Record, number: int) -> bytes:
@@ -245,8 +247,10 @@ class _Lines:
         self._stream, self._terminal = stream, terminal
 
     def write(self, record: Record) -> None:
+        self.write_line(json_line(record, self.count + 1))
+
+    def write_line(self, line: bytes) -> None:
         self.count += 1
-        line = json_line(record, self.count)
         self._stream.write(printable(line.decode("utf-8")).encode("utf-8") if self._terminal else line)
 
 
@@ -270,6 +274,10 @@ class _Rows:
         self._waiting.append(record.model_dump(mode="json"))
         if len(self._waiting) == _ROWS_PER_GROUP:
             self.flush()
+
+    def write_line(self, line: bytes) -> None:
+        if self._record is not None:
+            self.write(self._record.model_validate_json(line))
 
     def close(self) -> None:
         """Write the end of the file."""

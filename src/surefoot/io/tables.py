@@ -208,6 +208,16 @@ class RecordTable(OnDisk[R], Generic[R]):
 
     def read(self, locations: Iterable[Location]) -> Iterator[tuple[Location, list[R]]]:
         """Yield the records of ``locations``; neighbouring records are read together."""
+        parse = self.record.model_validate_json
+        return ((location, list(map(parse, lines))) for location, lines in self._lines_at(locations))
+
+    def lines(self) -> Iterator[bytes]:
+        """All records as lines of JSON; nothing is parsed."""
+        rows = self.lookup.query(f"SELECT {_PLACE} FROM places ORDER BY first")  # noqa: S608
+        for _, lines in self._lines_at(map(Location._make, rows)):
+            yield from (line + b"\n" for line in lines)
+
+    def _lines_at(self, locations: Iterable[Location]) -> Iterator[tuple[Location, list[bytes]]]:
         with self.data.open("rb", buffering=0) as stream:
             waiting: list[Location] = []
             for location in locations:
@@ -215,12 +225,12 @@ class RecordTable(OnDisk[R], Generic[R]):
                     waiting[-1].start < location.start
                     and location.start + location.bytes - waiting[0].start <= _READ_AHEAD
                 ):
-                    yield from self._parsed(stream.fileno(), waiting)
+                    yield from self._split(stream.fileno(), waiting)
                     waiting = []
                 waiting.append(location)
-            yield from self._parsed(stream.fileno(), waiting)
+            yield from self._split(stream.fileno(), waiting)
 
-    def _parsed(self, handle: int, locations: Sequence[Location]) -> Iterator[tuple[Location, list[R]]]:
+    def _split(self, handle: int, locations: Sequence[Location]) -> Iterator[tuple[Location, list[bytes]]]:
         if not locations:
             return
         base, end = locations[0].start, locations[-1].start + locations[-1].bytes
@@ -229,11 +239,10 @@ class RecordTable(OnDisk[R], Generic[R]):
             raise RecordError(
                 f"{self.data} is shorter than when it was opened; do not change it while it is in use"
             )
-        parse = self.record.model_validate_json
         for location in locations:
             start = location.start - base
             lines = text[start : start + location.bytes].split(b"\n")
-            yield location, [parse(line) for line in map(bytes.strip, lines) if line]
+            yield location, list(filter(None, map(bytes.strip, lines)))
 
 
 def open_table(

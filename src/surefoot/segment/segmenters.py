@@ -6,7 +6,7 @@ import heapq
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Literal, Self
 
 from surefoot.errors import SegmentError
@@ -24,7 +24,7 @@ class BlankLine:
 
     def segment(self, text: str) -> list[Span]:
         """Spans that tile ``text``."""
-        return tile(text, (match.end() for match in BLANK_LINE.finditer(text)))
+        return tile(text, map(re.Match.end, BLANK_LINE.finditer(text)))
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Line:
 
     def segment(self, text: str) -> list[Span]:
         """Spans that tile ``text``."""
-        return tile(text, (match.end() for match in _NEWLINE.finditer(text)))
+        return tile(text, map(re.Match.end, _NEWLINE.finditer(text)))
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Sentence:
 
     def segment(self, text: str) -> list[Span]:
         """Spans that tile ``text``."""
-        blanks = (match.end() for match in BLANK_LINE.finditer(text))
+        blanks = map(re.Match.end, BLANK_LINE.finditer(text))
         return tile(text, sorted([*_sentence_ends(text), *blanks]), inline=True)
 
 
@@ -218,6 +218,7 @@ _NAMED: dict[str, Callable[[], Segmenter]] = {
 }
 
 
+@lru_cache(maxsize=64)
 def segmenter(name: str) -> Segmenter:
     """Segmenter by name: blank-line, line, sentence, thoughts, turns, step-k, ki, python, python-blocks,
     python-functions, prose-and-code, prose-and-any-code, rocq, lean, ``code:LANGUAGE``, or ``regex:PATTERN``.
@@ -240,14 +241,14 @@ def segmenter(name: str) -> Segmenter:
     return _NAMED[name]()
 
 
-def segmenter_name(segmenter: Segmenter) -> str:
-    """The name of ``segmenter``, as :func:`segmenter` takes it; the name of its class if it has none."""
-    for name, make in _NAMED.items():
-        if make() == segmenter:
+def segmenter_name(cutter: Segmenter) -> str:
+    """The name of ``cutter``, as :func:`segmenter` takes it; the name of its class if it has none."""
+    for name in _NAMED:
+        if segmenter(name) == cutter:
             return name
-    if isinstance(segmenter, Marker) and segmenter.where == "after":
-        return f"regex:{segmenter.pattern}"
-    return type(segmenter).__name__
+    if isinstance(cutter, Marker) and cutter.where == "after":
+        return f"regex:{cutter.pattern}"
+    return type(cutter).__name__
 
 
 # The lookbehind keeps a run of stops from being scanned again from each of its members.

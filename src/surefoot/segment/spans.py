@@ -31,19 +31,21 @@ def tile_at(text: str, cuts: Iterable[int]) -> list[Span]:
     visible = VISIBLE.search(text)
     if visible is None:
         return []
-    begin, spans, reached = 0, [], visible.start()
+    begin, spans, reached, size = 0, [], visible.start(), len(text)
     for cut in cuts:
         # Cuts in a run of white space that was passed already are not searched again: this stays linear.
         if cut <= reached:
             continue
-        following = VISIBLE.search(text, cut)
-        if following is None:
-            break
-        reached = following.start()
-        start = line_start(text, reached)
+        reached = cut
+        if cut >= size or text[cut].isspace():
+            following = VISIBLE.search(text, cut)
+            if following is None:
+                break
+            reached = following.start()
+        start = reached if text[reached - 1] in "\r\n" else line_start(text, reached)
         spans.append((begin, start))
         begin = start
-    return [*spans, (begin, len(text))]
+    return [*spans, (begin, size)]
 
 
 def line_start(text: str, at: int) -> int:
@@ -69,19 +71,23 @@ def own_lines(text: str, span: Span) -> str:
     return step[first:last] + re.split("[\r\n]", step[last:], maxsplit=1)[0]
 
 
-def outside(cuts: Iterable[int], blocked: Sequence[Span]) -> Iterator[int]:
+def outside(cuts: Iterable[int], blocked: Sequence[Span]) -> Iterable[int]:
     """Those of ``cuts`` that lie strictly inside none of the disjoint, sorted ``blocked`` spans."""
     starts = [start for start, _ in blocked]
-    for cut in cuts:
+
+    def is_outside(cut: int) -> bool:
         at = bisect_left(starts, cut) - 1
-        if at < 0 or cut >= blocked[at][1]:
-            yield cut
+        return at < 0 or cut >= blocked[at][1]
+
+    return filter(is_outside, cuts) if blocked else cuts
 
 
 def protected(text: str, *, inline: bool) -> list[Span]:
     """Spans not to be cut, disjoint and in order."""
+    if not any(mark in text for mark in ("\\", "$", "```", "~~~")):
+        return []
     fenced = list(fences(text))
-    masked = _blank_out(text, fenced)
+    masked = _blank_out(text, fenced) if fenced else text
     formulas = [*displayed_formulas(masked), *(inline_formulas(masked) if inline else ())]
     merged: list[Span] = []
     for start, end in sorted([*fenced, *(formula[:2] for formula in formulas)]):

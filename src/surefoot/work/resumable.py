@@ -194,11 +194,7 @@ class _Output(Generic[R]):
 
     def write_file(self, out: str, journal: Journal[R]) -> None:
         """Write all records of the journal."""
-        if out.endswith(".parquet"):
-            records = map(self._watch, journal.read())
-            self.written = write_records(Path(out), records, record=self.record)
-        else:
-            self.written = write_lines(Path(out), map(self._watch_line, journal.lines()))
+        self.written = write_lines(Path(out), map(self._watch_line, journal.lines()), record=self.record)
 
     def pipe(self, lines: Iterable[bytes]) -> None:
         """Write records to standard output."""
