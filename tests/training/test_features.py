@@ -82,6 +82,16 @@ def test_another_trunk_does_not_use_the_files(model: RewardModel, tmp_path: Path
     torch.testing.assert_close(changed.logits(EXAMPLES), expected, atol=1e-5, rtol=1e-4)
 
 
+def test_bfloat16_reads_the_trunk_again(model: RewardModel, tmp_path: Path) -> None:
+    exact = FrozenFeatures(model, EXAMPLES, tmp_path).logits(EXAMPLES)
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+        features = FrozenFeatures(model, EXAMPLES, tmp_path)
+        expected = torch.cat([plain_logits(model, one) for one in EXAMPLES])
+    rounded = features.logits(EXAMPLES)
+    assert not torch.equal(rounded, exact)
+    torch.testing.assert_close(rounded, expected, atol=0.02, rtol=0.02)
+
+
 def test_training_moves_the_head_alone_and_leaves_no_features(model: RewardModel, tmp_path: Path) -> None:
     trunk = {name: value.clone() for name, value in model.trunk.state_dict().items()}
     head = model.head.weight.detach().clone()

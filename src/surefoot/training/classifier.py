@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -112,10 +113,14 @@ def _fit(
     _choose_parameters(model, config)
     features = lower = None
     parts = chain((part for item in examples for part in item.parts), held_out.examples if held_out else ())
-    if config.freeze_trunk:
-        features = _cached(processes, lambda: FrozenFeatures(model, parts, directory))
-    elif config.frozen_layers:
-        lower = _cached(processes, lambda: LowerStates(model, parts, directory, config.frozen_layers))
+    computing = partial(
+        torch.autocast, next(model.parameters()).device.type, dtype=torch.bfloat16, enabled=config.bf16
+    )
+    with computing():
+        if config.freeze_trunk:
+            features = _cached(processes, lambda: FrozenFeatures(model, parts, directory))
+        elif config.frozen_layers:
+            lower = _cached(processes, lambda: LowerStates(model, parts, directory, config.frozen_layers))
     optimiser = ModelOptimiser(
         model,
         config,
@@ -134,7 +139,7 @@ def _fit(
         ids: torch.Tensor | None = batch.ids_bt
         if lower:
             ids, batch.shared_rows["inputs_embeds"] = None, lower.of(batch.branches).to(device)
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=config.bf16):
+        with computing():
             logits: torch.Tensor = optimiser.called(
                 ids, batch.mask_bt, batch.rows_s, batch.at_s, **batch.shared_rows
             )
@@ -208,6 +213,12 @@ class HeldOut:
         return roc_auc(scores, self._good).value
 
 
+def _computed_in(trunk: PreTrainedModel) -> torch.dtype:
+    """The type of the trunk's matrix products in this context."""
+    device = trunk.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else trunk.dtype
+
+
 class FrozenFeatures:
     """Hidden states of a frozen trunk at the labelled steps, computed once, however many epochs there are.
 
@@ -220,7 +231,7 @@ class FrozenFeatures:
 
     def __init__(self, model: RewardModel, examples: Iterable[Example], directory: Path) -> None:
         self._model, self.states = model, TensorShards(directory / "features")
-        self._trunk = (fingerprint(model.trunk), str(model.trunk.dtype))
+        self._trunk = (fingerprint(model.trunk), str(_computed_in(model.trunk)))
         done = 0
         for chunk in _of_size(examples, _FILE_TOKENS):
             done += len(chunk)
@@ -258,7 +269,7 @@ class LowerStates:
         self._pieces: dict[Tokens, list[tuple[str, int, int]]] = {}
         """By sequence: key of a tensor, and the first and last + 1 token of the sequence that it has."""
         training, trunk = model.trunk.training, model.trunk.eval()
-        facts = (fingerprint(trunk), str(trunk.dtype), layers)
+        facts = (fingerprint(trunk), str(_computed_in(trunk)), layers)
         for chunk in _of_size(examples, _FILE_TOKENS):
             new: dict[Tokens, tuple[str, int]] = {}
             previous: Tokens = ()
@@ -291,7 +302,7 @@ class LowerStates:
         branch = TokenBranch(ids=ids, path=np.arange(len(ids)), start=0, stop=len(ids), jump=False)
         with running_layers(trunk, slice(layers, None)):
             upper = trunk(inputs_embeds=self.of([branch]).to(trunk.device), use_cache=False)
-        tolerance = 1e-3 if trunk.dtype == torch.float32 else 0.05
+        tolerance = 1e-3 if _computed_in(trunk) == torch.float32 else 0.05
         if (upper[0] - whole[0]).norm() > tolerance * whole[0].norm():
             raise TrainingError("the layers of this trunk cannot be run apart: train without 'frozen_layers'")
 
