@@ -13,7 +13,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "train": ("accelerate", "peft"),
         "server": (
-            "fastapi", "itsdangerous", "latex2mathml", "markdown_it", "prometheus_client",
+            "fastapi", "httptools", "itsdangerous", "latex2mathml", "markdown_it", "prometheus_client",
             "python_multipart", "sqlalchemy", "uvicorn",
         ),
         "postgres": ("psycopg",),

@@ -46,6 +46,7 @@ def test_half_sent_requests_are_closed_and_counted():
         closed = found.gateway.metrics.connections.closed
         silent, half, trickle, after = (links.enter_context(connect(found)) for _ in range(4))
         half.sendall(b"GET /health HTTP/1.1\r\nHost:")
+        trickle.sendall(b"GET /health HTTP/1.1\r\nHost:")
         after.sendall(f"GET /health HTTP/1.1\r\nHost: {urlsplit(found.root).netloc}\r\n\r\n".encode())
         answer = b""
         while b'{"status":"ok"}' not in answer:
@@ -141,3 +142,25 @@ def test_head_and_body_of_an_answer_come_together():
             "Connection: close\r\n\r\n".encode()
         )
         assert rest(link).startswith("HTTP/1.1 405")
+
+
+def test_malformed_requests_are_refused():
+    with served(limits=LIMITS) as found:
+        host = f"Host: {urlsplit(found.root).netloc}\r\n"
+        heads = {
+            "no host": "GET /health HTTP/1.1\r\n\r\n",
+            "two hosts": f"GET /health HTTP/1.1\r\n{host}{host}\r\n",
+            "long head": f"GET /health HTTP/1.1\r\n{host}X: " + "x" * 100_000,
+            "many at once": f"GET /v1/models HTTP/1.1\r\n{host}\r\n" * 200,
+        }
+        for name, head in heads.items():
+            with connect(found) as link:
+                link.sendall(head.encode())
+                assert "Invalid HTTP request received." in rest(link), name
+
+
+def test_requests_of_one_connection_may_be_sent_at_once():
+    with served() as found, connect(found) as link:
+        head = f"GET /health HTTP/1.1\r\nHost: {urlsplit(found.root).netloc}\r\n"
+        link.sendall((3 * f"{head}\r\n" + f"{head}Connection: close\r\n\r\n").encode())
+        assert rest(link).count('{"status":"ok"}') == 4

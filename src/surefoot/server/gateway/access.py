@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 from fastapi import Request
+from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
@@ -219,7 +220,8 @@ def guarded_route(
                     await self._answer(request, self._body, value)
                     return
                 receive = _replayed(await request.body(), receive)
-            await super().handle(asgi, receive, send)
+            # FastAPI says what is wrong with a body; the stack is missing where its layers were passed over
+            await AsyncExitStackMiddleware(super().handle)(asgi, receive, send)
 
         async def _answer(self, request: Request, kind: type[BaseModel], value: dict[str, Any]) -> None:
             """Answer as FastAPI would, without the time that it takes for what no route here uses."""

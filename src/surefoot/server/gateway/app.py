@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import secrets
 import socket
 import sys
 import time
-import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -26,9 +26,11 @@ from surefoot.server.gateway.access import KeyAuth, guarded_route
 from surefoot.server.gateway.chat import chat_routes
 from surefoot.server.gateway.connections import ConnectionTable, DirectPeer, bounded_protocol
 from surefoot.server.gateway.errors import (
+    EXPECTED_ERRORS,
     ApiError,
     ResponseModel,
     declared,
+    error_response,
     install_error_handlers,
     response_of,
 )
@@ -105,40 +107,26 @@ def create_app(
     _adapt_openapi(app, with_keys=settings.needs_key)
     if pages is not None:
         app.mount("/", pages)
-    app.router.middleware_stack = _Direct(app.router.middleware_stack, direct)
-    app.add_middleware(_Observe, gateway=gateway)
+    app.middleware_stack = _Entry(app.build_middleware_stack(), direct, gateway)
     return app
 
 
-class _Direct:
-    """ASGI app: posts of JSON to ``routes``, by path, without a search among all routes, and the rest."""
+class _Entry:
+    """ASGI app: an id for each request, in a header, and counts and times for the metrics.
 
-    def __init__(self, app: ASGIApp, routes: Mapping[str, APIRoute]) -> None:
-        self.app, self.routes = app, routes
+    Posts of JSON go to ``direct`` routes, by path, without the layers of FastAPI and its search for a route;
+    ``app`` answers everything else.
+    """
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_plain_post = scope["type"] == "http" and scope["method"] == "POST" and not scope.get("root_path")
-        if is_plain_post and scope.get("fastapi.telemetry") is None:  # which the router tells its route
-            route = self.routes.get(scope["path"])
-            if route is not None and (b"content-type", b"application/json") in scope["headers"]:
-                scope["route"], scope["path_params"] = route, {}
-                await route.handle(scope, receive, send)
-                return
-        await self.app(scope, receive, send)
-
-
-class _Observe:
-    """ASGI middleware: an id for each request, in a header, and counts and times for the metrics."""
-
-    def __init__(self, app: ASGIApp, *, gateway: Gateway | None) -> None:
-        self.app, self.gateway = app, gateway
+    def __init__(self, app: ASGIApp, direct: Mapping[str, APIRoute], gateway: Gateway | None) -> None:
+        self.app, self.direct, self.gateway = app, direct, gateway
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        started, status = time.monotonic(), 500
-        request_id = uuid.uuid4().hex.encode()
+        started, status = time.monotonic(), 0
+        request_id = secrets.token_hex(16).encode()
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
@@ -148,12 +136,30 @@ class _Observe:
             await send(message)
 
         try:
-            await self.app(scope, receive, send_with_id)
+            if (route := self._direct_route(scope)) is None:
+                await self.app(scope, receive, send_with_id)
+                return
+            scope["route"], scope["path_params"] = route, {}
+            try:
+                await route.handle(scope, receive, send_with_id)
+            except Exception as error:
+                if status:  # the answer has begun
+                    raise
+                response = await error_response(Request(scope), error)
+                await response(scope, receive, send_with_id)
+                if not isinstance(error, EXPECTED_ERRORS):  # for the log
+                    raise
         finally:
             if self.gateway is not None:
                 endpoint = getattr(scope.get("route"), "path", "other")
-                self.gateway.metrics.requests.labels(endpoint, str(status)).inc()
-                self.gateway.metrics.seconds.labels(endpoint).observe(time.monotonic() - started)
+                self.gateway.metrics.count_request(endpoint, status or 500, time.monotonic() - started)
+
+    def _direct_route(self, scope: Scope) -> APIRoute | None:
+        """The route of a post of JSON, unless FastAPI's telemetry is to follow the request."""
+        if scope["method"] != "POST" or scope.get("root_path") or scope.get("fastapi.telemetry") is not None:
+            return None
+        route = self.direct.get(scope["path"])
+        return route if (b"content-type", b"application/json") in scope["headers"] else None
 
 
 def _adapt_openapi(app: FastAPI, *, with_keys: bool) -> None:

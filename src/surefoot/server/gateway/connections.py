@@ -12,11 +12,10 @@ import ipaddress
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-import h11
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from surefoot.server.gateway.settings import ServerLimits
 
@@ -26,6 +25,10 @@ Reason = Literal["total", "address", "slow_headers", "slow_body", "slow_reader"]
 """Why a connection was refused or closed."""
 _RESERVED = 200
 """File descriptors left for files, the database, policies and workers."""
+_HEAD_BYTES = 65_536
+"""Of a request line with its headers that do not come at once."""
+_PIPELINED = 100
+"""Requests of a connection that wait for the answer to an earlier one."""
 _STATUS = {
     "total": b"503 Service Unavailable",
     "address": b"429 Too Many Requests",
@@ -101,38 +104,43 @@ class DirectPeer:
         await self.app(scope, receive, send)
 
 
-class _JoinedHead(h11.Connection):
-    """Holds the head of a response of stated length until its body is sent, so that both go out together."""
+class _JoinedHead:
+    """Writes to ``transport``; the head of a response of stated length waits for the body, so that both go
+    out together."""
 
-    _head = b""
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport, self._held, self._begun = transport, b"", False
+        self.is_closing = transport.is_closing
 
-    def send(self, event: h11.Event) -> Any:
-        data = super().send(event)
-        if data and isinstance(event, h11.Response) and any(n == b"content-length" for n, _ in event.headers):
-            self._head = data
-            return b""
-        if data is not None:
-            data, self._head = self._head + data, b""
-        return data
+    def write(self, data: bytes) -> None:
+        if not self._begun and data[9:12] != b"100":
+            self._begun = True
+            if b"\r\ncontent-length: " in data:
+                self._held = data
+                return
+        self._transport.write(self._held + data)
+        self._held = b""
+
+    def close(self) -> None:
+        self.write(b"")
+        self._transport.close()
 
 
 def bounded_protocol(
     table: ConnectionTable, limits: ServerLimits, proxies: Sequence[str] = ()
-) -> type[H11Protocol]:
+) -> type[HttpToolsProtocol]:
     """HTTP/1.1 as uvicorn speaks it, within ``limits``. The addresses of ``proxies`` may have any number of
     connections, as many clients share them."""
 
-    class BoundedProtocol(H11Protocol):
+    class BoundedProtocol(HttpToolsProtocol):
         _counted: str | None = None
         _deadline: asyncio.TimerHandle | None = None
         _write_deadline: asyncio.TimerHandle | None = None
+        _part: Literal["head", "body", "end"] = "head"
+        """Of a request: the part that comes next."""
         _phase: tuple[object, object] | None = None
         _begun = 0.0
         _received = 0
-
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **options)
-            self.conn = _JoinedHead(h11.SERVER, self.conn._max_incomplete_event_size)
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             peer = transport.get_extra_info("peername")
@@ -161,12 +169,27 @@ def bounded_protocol(
             self._received += len(data)
             super().data_received(data)
             self._watch()
+            too_long = self._part == "head" and self._received > _HEAD_BYTES
+            if (too_long or len(self.pipeline) > _PIPELINED) and not self.transport.is_closing():
+                self.send_400_response("Invalid HTTP request received.")
 
-        def handle_events(self) -> None:
+        def on_message_begin(self) -> None:
+            super().on_message_begin()
+            self._part = "head"
+
+        def on_headers_complete(self) -> None:
+            hosts = sum(name == b"host" for name, _ in self.headers)
+            if hosts > 1 or not (hosts or self.parser.get_http_version() == "1.0"):
+                raise ValueError("not one Host")  # which the parser reports: the answer is 400
             cycle = self.cycle
-            super().handle_events()
-            if self.cycle is not cycle and _ambiguous(self.headers):
-                self.cycle.keep_alive = False  # what follows may be a smuggled request (RFC 9112, 6.1)
+            super().on_headers_complete()
+            self._part = "body"
+            if self.cycle is not cycle and self.scope["method"] != "HEAD":
+                self.cycle.transport = _JoinedHead(self.transport)  # type: ignore[assignment]
+
+        def on_message_complete(self) -> None:
+            super().on_message_complete()
+            self._part = "end"
 
         def pause_writing(self) -> None:
             if self._counted is None:
@@ -183,21 +206,21 @@ def bounded_protocol(
 
         def _watch(self) -> None:
             """Begin the deadline of what the client sends now, if it is new."""
-            phase = (self.conn.their_state, self.cycle)
+            phase = (self._part, self.cycle)
             if phase == self._phase:
                 return
             self._phase, self._begun, self._received = phase, time.monotonic(), 0
             if self._deadline is not None:
                 self._deadline.cancel()
                 self._deadline = None
-            if phase[0] is h11.IDLE:
+            if self._part == "head":
                 self._deadline = self.loop.call_later(limits.header_s, self._end, "slow_headers")
-            elif phase[0] is h11.SEND_BODY:
+            elif self._part == "body":
                 self._deadline = self.loop.call_later(limits.body_s, self._check_body)
 
         def _check_body(self) -> None:
             """End a body that comes more slowly than it must; while the server itself does not read, wait."""
-            if self.conn.their_state is not h11.SEND_BODY:
+            if self._part != "body":
                 return
             remaining = (
                 self._begun + limits.body_s + self._received / limits.body_bytes_per_s - time.monotonic()
@@ -212,7 +235,7 @@ def bounded_protocol(
         def _end(self, reason: Reason) -> None:
             if self.transport.is_closing():
                 return
-            if reason == "slow_headers" and self.conn.their_state is not h11.IDLE:
+            if reason == "slow_headers" and self._part != "head":
                 return
             table.closed[reason] += 1
             answered = reason == "slow_body" and self.cycle.response_started
@@ -228,11 +251,6 @@ def _refuse(transport: asyncio.Transport, reason: Reason) -> None:
     head = b"HTTP/1.1 " + _STATUS[reason] + b"\r\nConnection: close\r\nContent-Length: 0\r\n"
     transport.write(head + (b"Retry-After: 5\r\n" if reason in ("total", "address") else b"") + b"\r\n")
     transport.close()
-
-
-def _ambiguous(headers: Sequence[tuple[bytes, bytes]]) -> bool:
-    """Whether a request gives its length in two ways, of which a proxy may have read the other."""
-    return {b"content-length", b"transfer-encoding"} <= {name for name, _ in headers}
 
 
 def _descriptors() -> int:

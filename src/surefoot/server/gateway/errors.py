@@ -125,21 +125,24 @@ class ClientDisconnectedError(Exception):
     """The client has disconnected, so there is nothing to answer."""
 
 
+EXPECTED_ERRORS = (
+    ApiError,
+    ClientDisconnectedError,
+    ClientDisconnect,
+    RequestValidationError,
+    HTTPException,
+)
+
+
 def install_error_handlers(app: FastAPI) -> None:
     """Answer every error of ``app`` in the OpenAI form."""
-    for kind in (
-        ApiError,
-        ClientDisconnectedError,
-        ClientDisconnect,
-        RequestValidationError,
-        HTTPException,
-        Exception,
-    ):
-        app.add_exception_handler(kind, _error_response)
+    for kind in (*EXPECTED_ERRORS, Exception):
+        app.add_exception_handler(kind, error_response)
 
 
-async def _error_response(request: Request, error: Exception) -> Response:
-    path = request.url.path
+async def error_response(request: Request, error: Exception) -> Response:
+    """The answer for an error, in the form of the request's path."""
+    path = request.scope["path"]
     if isinstance(error, ApiError):
         return response_of(error, path)
     if isinstance(error, ClientDisconnectedError | ClientDisconnect):

@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -149,6 +149,8 @@ class Metrics:
         answer_failures: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.registry = CollectorRegistry()
+        self._of: Callable[..., Any] = cache(lambda metric, *labels: metric.labels(*labels))
+        """A metric with these labels."""
         counter, histogram = (
             partial(Counter, registry=self.registry),
             partial(Histogram, registry=self.registry),
@@ -208,15 +210,20 @@ class Metrics:
         """Also measure what the monitor depends on; ``fitted_on`` says where the threshold comes from."""
         self.registry.register(_Gauges(lambda: _own_gauges(recorder, gold, threshold, fitted_on)))
 
+    def count_request(self, endpoint: str, status: int, seconds: float) -> None:
+        """Count an answered request of a route."""
+        self._of(self.requests, endpoint, str(status)).inc()
+        self._of(self.seconds, endpoint).observe(seconds)
+
     def add_usage(self, usage: Usage) -> None:
         """Count tokens."""
-        self.tokens.labels("prompt").inc(usage.prompt_tokens)
-        self.tokens.labels("completion").inc(usage.completion_tokens)
-        self.tokens.labels("verifier").inc(usage.verifier_tokens)
+        self._of(self.tokens, "prompt").inc(usage.prompt_tokens)
+        self._of(self.tokens, "completion").inc(usage.completion_tokens)
+        self._of(self.tokens, "verifier").inc(usage.verifier_tokens)
 
     def add_choices(self, strategy: str, choices: Sequence[Choice]) -> None:
         """Count the choices of a request, and those among candidates without a score."""
-        self.generated.labels(strategy).inc(len(choices))
+        self._of(self.generated, strategy).inc(len(choices))
         if unscored := sum(choice.finish == "unscored" for choice in choices):
             self.unscored_choices.labels(strategy).inc(unscored)
 
