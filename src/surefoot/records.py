@@ -141,10 +141,12 @@ def _meta_from_text(value: object) -> object:
     return meta
 
 
+_meta_json = json.JSONEncoder(ensure_ascii=False, sort_keys=True).encode
+
 Meta = Annotated[
     dict[str, Any],
     BeforeValidator(_meta_from_text),
-    PlainSerializer(lambda meta: json.dumps(meta, ensure_ascii=False, sort_keys=True), when_used="json"),
+    PlainSerializer(lambda meta: _meta_json(meta) if meta else "{}", when_used="json"),
 ]
 
 

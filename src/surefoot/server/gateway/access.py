@@ -220,7 +220,7 @@ def guarded_route(
                     await self._answer(request, self._body, value)
                     return
                 receive = _replayed(await request.body(), receive)
-            # FastAPI says what is wrong with a body; the stack is missing where its layers were passed over
+            # for FastAPI's message about the body; the layer is missing in direct routes
             await AsyncExitStackMiddleware(super().handle)(asgi, receive, send)
 
         async def _answer(self, request: Request, kind: type[BaseModel], value: dict[str, Any]) -> None:

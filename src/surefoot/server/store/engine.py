@@ -8,10 +8,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import URL, Column, Connection, Engine, Table, create_engine, event, make_url
+from sqlalchemy import URL, Column, Connection, Dialect, Engine, Table, create_engine, event, make_url
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import (
     ArgumentError,
@@ -120,6 +121,36 @@ def insert_new(
         return []
     make = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
     return connection.scalars(make(table).on_conflict_do_nothing().returning(returning), rows).all()
+
+
+def insert_missing(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> int:
+    """Add the rows, which have the same columns, that no unique constraint forbids; how many were added.
+
+    For the rows of each request: a statement of SQLAlchemy takes ten times as long as the driver's.
+    """
+    if not rows:
+        return 0
+    statement, processors = _insertion(connection.dialect, table, tuple(rows[0]))
+    values = [list(row.values()) for row in rows]
+    for column, process in processors:
+        for row in values:
+            row[column] = process(row[column])
+    return connection.exec_driver_sql(statement, [tuple(row) for row in values]).rowcount
+
+
+@lru_cache
+def _insertion(
+    dialect: Dialect, table: Table, names: tuple[str, ...]
+) -> tuple[str, list[tuple[int, Callable[[Any], Any]]]]:
+    """The driver's statement, and what turns values into the database's, by position."""
+    mark = "?" if dialect.paramstyle == "qmark" else "%s"
+    by_column = (table.c[name].type.dialect_impl(dialect).bind_processor(dialect) for name in names)
+    processors: list[tuple[int, Callable[[Any], Any]]] = [
+        (at, process) for at, process in enumerate(by_column) if process is not None
+    ]
+    marks = ", ".join([mark] * len(names))
+    sql = f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({marks}) ON CONFLICT DO NOTHING"  # noqa: S608
+    return sql, processors
 
 
 def connect(url: str | Path) -> Engine:

@@ -20,14 +20,13 @@ from sqlalchemy import (
     Text,
     delete,
     func,
-    insert,
     select,
 )
 
 from surefoot.errors import NotFoundError, StoreError
-from surefoot.records import Trace
+from surefoot.records import Trace, trusted_copy
 from surefoot.server.records import GatewayCandidate, GatewayRecord
-from surefoot.server.store.engine import Repository, insert_new
+from surefoot.server.store.engine import Repository, insert_missing
 from surefoot.server.store.schema import (
     METADATA,
     Count,
@@ -90,6 +89,10 @@ gateway_candidates = Table(
 )
 
 
+class _ExistsError(Exception):
+    """A request is stored already."""
+
+
 _PING_BYTES: Final = 10_000
 _AT_ONCE: Final = 50
 
@@ -106,11 +109,18 @@ class RequestLog(Repository):
         if not records:
             return
         rows = {record.request_id: _rows(record) for record in reversed(records)}  # the first of an id counts
-        with self._connections.write() as connection:
-            requests = [request for request, _ in rows.values()]
-            new = insert_new(connection, gateway_requests, requests, gateway_requests.c.id)
-            if candidates := [candidate for request_id in new for candidate in rows[request_id][1]]:
-                connection.execute(insert(gateway_candidates), candidates)
+        try:
+            with self._connections.write() as connection:
+                requests = [request for request, _ in rows.values()]
+                if insert_missing(connection, gateway_requests, requests) < len(requests):
+                    raise _ExistsError
+                candidates = [candidate for _, of_request in rows.values() for candidate in of_request]
+                insert_missing(connection, gateway_candidates, candidates)
+        except _ExistsError:
+            g = gateway_requests.c
+            with self._connections.read() as connection:
+                existing = set(connection.scalars(select(g.id).where(g.id.in_(rows))))
+            self.write_all([record for record in records if record.request_id not in existing])
 
     def prune(self, before: datetime, *, project_id: int | None = None, most: int = 1000) -> int:
         """Delete the oldest requests before a time, at most ``most``, with their candidates; their number.
@@ -258,7 +268,7 @@ def _rows(record: GatewayRecord) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         "trees": bool(record.trees),
         "session": checked_name("session", record.session.session) if record.session else None,
         "turn": record.session.turn if record.session else None,
-        "payload": payload_of(record.model_copy(update={"candidates": ()})),
+        "payload": payload_of(trusted_copy(record, {"candidates": ()})),
     }
     candidates: list[dict[str, Any]] = [
         {

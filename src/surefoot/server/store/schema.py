@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -44,6 +45,7 @@ from surefoot.errors import NotFoundError, StoreError
 T = TypeVar("T")
 
 LONGEST_NAME: Final = 200
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -181,7 +183,7 @@ def checked_text(field: str, value: str) -> str:
 
 def storable(value: str) -> bool:
     """Whether ``checked_text`` would accept ``value``."""
-    return "\x00" not in value and not any("\ud800" <= character <= "\udfff" for character in value)
+    return "\x00" not in value and (value.isascii() or not _SURROGATE.search(value))
 
 
 def checked_name(field: str, value: str) -> str:
