@@ -123,9 +123,9 @@ def labelled_by_ann(browser: Browser, address: str) -> None:
     assert ann.evaluate("document.activeElement.id") == "current"
     assert ann.locator("math mfrac").first.is_visible()
     assert "frac" in str(ann.locator(".formula").first.get_attribute("title"))
-    press(ann, "3", "Step 2 of 3")
+    press(ann, "1", "Step 2 of 3")
     assert ann.locator("#live").inner_text() in ("", "Step 2 of 3")
-    press(ann, "1", "Step 3 of 3")
+    press(ann, "-", "Step 3 of 3")
     press(ann, "u", "Step 2 of 3")
     press(ann, "+", "Step 3 of 3")
     ann.keyboard.press("f")
@@ -133,13 +133,13 @@ def labelled_by_ann(browser: Browser, address: str) -> None:
     ann.keyboard.press("c")
     ann.keyboard.type("1 2 3 are keys, and text here")
     ann.keyboard.press("Escape")
-    press(ann, "2", "Item finished")
+    press(ann, "0", "Item finished")
     on(ann)
     assert "<script>" in ann.locator(".step.current").inner_text()
     assert "owned" not in ann.title()
-    label(ann, "0", "-", "3")
+    label(ann, "0", "-", "1")
     assert "capital of France" in ann.locator(".step.current .kv").first.inner_text()
-    label(ann, "1", "3")
+    label(ann, "-", "1")
     assert "Nothing to label" in ann.content()
 
 
@@ -149,9 +149,9 @@ def labelled_by_ben(browser: Browser, address: str) -> None:
     begin(ben)
     assert ben.evaluate("document.documentElement.scrollWidth") <= 375
     assert "flagged" not in ben.content()
-    label(ben, "3", "3", "3")
-    label(ben, "2", "1", "3")
-    label(ben, "1", "3")
+    label(ben, "1", "1", "1")
+    label(ben, "0", "-", "1")
+    label(ben, "-", "1")
 
 
 def test_story(tmp_path: Path, browser: Browser, gpt2_base: Path) -> None:
@@ -183,9 +183,9 @@ def test_story(tmp_path: Path, browser: Browser, gpt2_base: Path) -> None:
         labelled_by_ben(browser, address)
         cyd.goto(address)
         begin(cyd)
-        label(cyd, "3", "3", "3")
-        label(cyd, "2", "1", "3")
-        label(cyd, "3", "3")
+        label(cyd, "1", "1", "1")
+        label(cyd, "0", "-", "1")
+        label(cyd, "1", "1")
         stored = room.db.export.stored(room.project)
         assert all(row.milliseconds is not None and row.milliseconds > 0 for row in stored)
 
@@ -194,11 +194,11 @@ def test_story(tmp_path: Path, browser: Browser, gpt2_base: Path) -> None:
         judge.keyboard.press("Enter")
         judge.wait_for_url("**disagreement=1*")
         first = judge.url
-        judge.keyboard.press("3")
+        judge.keyboard.press("1")
         judge.wait_for_selector("text=Decided")
         assert judge.url == f"{first}#step-3"
         on(judge)
-        judge.keyboard.press("1")
+        judge.keyboard.press("-")
         judge.wait_for_selector("text=Decided")
         for run_address in (first, first.replace("&disagreement=1", "")):
             answer = cyd.goto(run_address)  # others' labels, and scores
@@ -243,7 +243,7 @@ def test_a_flag_ends_nothing(room: Room, address: str, browser: Browser) -> None
     page.keyboard.press("f")
     page.wait_for_selector(".comment:has-text('This is odd.')")
     assert page.locator("#comment").input_value() == ""
-    press(page, "1", "Item finished")
+    press(page, "-", "Item finished")
     (mine,) = room.db.assignments.of_user(room.project, room.ids["ann"])
     assert mine.milliseconds is not None
     assert mine.milliseconds >= 600
@@ -280,7 +280,7 @@ def test_lost_answer(room: Room, address: str, browser: Browser) -> None:
 
     page.wait_for_load_state("networkidle")
     page.route("**/label", lose_first)
-    press(page, "3", "Step 2 of 3")
+    press(page, "1", "Step 2 of 3")
     assert len(lost) == 1
     assert labelled(room, "ann") == [(1, 0, 1.0)]
 

@@ -6,7 +6,9 @@
   const plots = new Map();
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name);
   const draw = async () => {
-    const { state } = await (await fetch(`${location.pathname}.json`)).json();
+    const response = await fetch(`${location.pathname}.json`).catch(() => null);
+    if (!response?.ok) return;  // the server restarts: what was drawn stays until the next swap
+    const { state } = await response.json();
     for (const [name, { values, limit }] of Object.entries(state.curves)) {
       const data = [values.map((_, at) => at + 1 - values.length), values, ...(limit === null ? [] : [values.map(() => limit)])];
       if (plots.has(name)) { plots.get(name).setData(data); continue; }
