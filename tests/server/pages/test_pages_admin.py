@@ -72,7 +72,9 @@ def test_agreement_is_that_of_the_package(room: Room) -> None:
     assert all(row["raw"] == pytest.approx(4 / 6) for row in data["annotators"])
     assert data["annotators"][0]["kappa"] == pytest.approx(expected.kappa)
     assert data["quality"] == []
-    assert data["progress"]["done"] == 6
+    home = room.browser("admin")
+    assert home.json("/projects/1")["progress"]["done"] == 6
+    assert all(name in home.get("/projects/1").text for name in ("Annotators", "Median time"))
 
 
 def test_quality_control_counts_known_answers_apart(room: Room) -> None:

@@ -36,11 +36,8 @@ _MANY_UNITS = 5_000
 @twin(router, "/projects/{project_id:number}/agreement")
 def agreement_page(request: Request, place: ReaderPlace) -> Response:
     """All figures of a project; not for annotators, who work blind to each other."""
-    db = place.db
-    data = {
-        **agreement_view(db.reviews.ratings(place.id, most=_MANY_UNITS), db.reviews.known_labels(place.id)),
-        "progress": db.assignments.progress(place.id),
-    }
+    reviews = place.db.reviews
+    data = agreement_view(reviews.ratings(place.id, most=_MANY_UNITS), reviews.known_labels(place.id))
     return show(request, place, "agreement.html", data)
 
 
