@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from math import isqrt
 from typing import NamedTuple
 
+from surefoot.labelling.verifiers.equations.phrases import Phrases
+
 MAX_NUMBER = 10**9
 """Claims about larger numbers are not checked."""
 _NUMBER = r"\$?(-?[0-9][0-9,]{0,12})\$?"
@@ -29,14 +31,15 @@ _CONGRUENCE = re.compile(
     r"(?<![\w^+*/}\-)])(-?[0-9]{1,9})\s*(?:\\equiv|≡)\s*(-?[0-9]{1,9})\s*"
     r"(?:\\?\(\s*\\?mod|\\pmod|\\mod|\\bmod|\(mod)\s*\{?\s*([0-9]{1,9})"
 )
+_IS, _OF = Phrases(" is "), Phrases("(?:factors|divisors) of ")
+"""In every text with such a claim."""
 _PART_OF_MORE = re.compile(
     r"(?:[-+*/^({=]|\\\w+|\b(?:of|times|plus|minus|and|by|than|to|or|that|whether|digit|sum|if)|[0-9])\s*\$?\s*$"
 )
 """Before a number: it may be the end of an expression, or the claim a condition."""
 _OPERATOR = re.compile(r"(?:[-+*/^({=]|\\\w+)\s*$")
-_MAYBE = re.compile(
-    r"\?|\bif\b|suppose|assum|whether|\bnot all|n't\b|contradict|\bcommon\b|\bsome\b|\bother\b|\bbase\b",
-    re.IGNORECASE,
+_MAYBE = Phrases(
+    r"\?|\bif\b|suppose|assum|whether|\bnot all|n't\b|contradict|\bcommon\b|\bsome\b|\bother\b|\bbase\b"
 )
 
 
@@ -50,14 +53,13 @@ class Claim(NamedTuple):
 
 def check_claims(text: str) -> Iterator[Claim]:
     """The claims of one step; a false one counts only if the step does not suppose or ask."""
-    supposed = _MAYBE.search(text) is not None
     for claim in (*_properties(text), *_lists_of_divisors(text), *_congruences(text)):
-        if claim.holds or not supposed:
+        if claim.holds or not _MAYBE.search(text):
             yield claim
 
 
 def _properties(text: str) -> Iterator[Claim]:
-    for match in _PROPERTY.finditer(text):
+    for match in _PROPERTY.finditer(text) if _IS.search(text) else ():
         if _PART_OF_MORE.search(text[max(0, match.start() - 14) : match.start()]):
             continue
         number = _whole(match[1])
@@ -73,7 +75,7 @@ def _properties(text: str) -> Iterator[Claim]:
 
 
 def _lists_of_divisors(text: str) -> Iterator[Claim]:
-    for match in _DIVISORS.finditer(text):
+    for match in _DIVISORS.finditer(text) if _OF.search(text) else ():
         number, listed = _whole(match[2]), {int(digits) for digits in re.findall(r"[0-9]+", match[3])}
         if not 1 <= number <= 10**6:
             continue
@@ -84,7 +86,7 @@ def _lists_of_divisors(text: str) -> Iterator[Claim]:
 
 
 def _congruences(text: str) -> Iterator[Claim]:
-    for match in _CONGRUENCE.finditer(text):
+    for match in _CONGRUENCE.finditer(text) if "≡" in text or "equiv" in text else ():
         a, b, modulus = (int(group) for group in match.groups())
         if modulus and not _OPERATOR.search(text[max(0, match.start() - 14) : match.start()]):
             yield Claim(match.group(), (a - b) % modulus == 0, f"{a} leaves {a % modulus} modulo {modulus}")

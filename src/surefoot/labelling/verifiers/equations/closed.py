@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Literal
 
@@ -22,20 +22,22 @@ from surefoot.labelling.verifiers.equations.reading import Equation
 ClosedState = Literal["holds", "rounded", "fails", "unchecked"]
 
 
-def compare_closed(equation: Equation, sides: Pair, notations: Sequence[Notation]) -> tuple[ClosedState, str]:
+def compare_closed(
+    equation: Equation, sides: Pair, notations: Callable[[], Sequence[Notation]]
+) -> tuple[ClosedState, str]:
     """State of an equation without unknowns, and why.
 
-    ``sides`` are its sides with functions replaced by their definitions. Each of ``notations``
+    ``sides`` are its sides with functions replaced by their definitions. Each of ``notations()``
     is a possible reading of functions; an equation that holds in one of them holds.
     """
     if equation.approximate:
-        results = [_compare_in(equation, sides, notation) for notation in notations]
+        results = [_compare_in(equation, sides, notation) for notation in notations()]
         near = any(state in ("holds", "rounded") for state, _ in results)
         return ("rounded", "equal when rounded") if near else ("unchecked", "an approximation")
     try:
         return _compare_rational(equation, *sides)
     except NotRationalError:
-        return _compare_values(equation, *sides, notations)
+        return _compare_values(equation, *sides, notations())
     except TooLargeError as error:
         return "unchecked", str(error)
     except ZeroDivisionError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 from surefoot.labelling.verifiers.equations.exact import Notation
@@ -19,6 +19,7 @@ from surefoot.labelling.verifiers.equations.facts import (
     same_function,
 )
 from surefoot.labelling.verifiers.equations.parsing import Definition, Expression, leaves, substitute
+from surefoot.labelling.verifiers.equations.phrases import Phrases
 from surefoot.labelling.verifiers.equations.points import Pair, unknowns
 from surefoot.labelling.verifiers.equations.reading import Equation, find_equations
 
@@ -84,7 +85,7 @@ class Context:
 
     def equations(self, text: str) -> tuple[Equation, ...]:
         """The equations in ``text``, read with the functions of this context."""
-        return find_equations(text, geometry=self._is_geometry, functions=self.functions)
+        return find_equations(text, geometry=_is_geometry(self.problem), functions=self.functions)
 
     def notations(self, text: str) -> list[Notation]:
         """Possible readings of functions and i, the likeliest first."""
@@ -115,10 +116,6 @@ class Context:
         bodies = {name: body for name, body in self.definitions.items() if body is not None}
         return substitute(node, {}, bodies) if bodies and any(leaves(node, "call")) else node
 
-    @cached_property
-    def _is_geometry(self) -> bool:
-        return _GEOMETRY.search(self.problem) is not None
-
     def in_scope(self, text: str) -> Context:
         """The facts that count for ``text``, which may retract the earlier steps or open a case."""
         facts, outer_facts = self.facts, self.outer_facts
@@ -128,6 +125,8 @@ class Context:
             outer_facts = facts if outer_facts is None else outer_facts
             facts = outer_facts
         functions = self.functions | defined_functions(text)
+        if (facts, outer_facts, functions) == (self.facts, self.outer_facts, self.functions):
+            return self
         return replace(self, facts=facts, outer_facts=outer_facts, functions=functions)
 
     def after(self, text: str, equations: Sequence[Equation], checks: Sequence[EquationCheck]) -> Context:
@@ -145,26 +144,33 @@ class Context:
             of_steps = [fact for fact in facts if fact.step is not None]
             of_steps += read_facts(equations, self.length)
             facts = (*of_problem, *of_steps[-MAX_FACTS:])
-        return replace(
-            self,
+        return Context(
+            problem=self.problem,
             facts=facts,
+            outer_facts=self.outer_facts,
             wrong_facts=wrong_facts,
             definitions=definitions,
+            functions=self.functions,
             texts=(*self.texts, text)[-3:],
             length=self.length + 1,
         )
 
 
-_COMPLEX = re.compile(
-    r"complex|imaginary|cis|\\omega|roots? of unity|[0-9]\s*i\b|[+-]\s*i\b|\bi\^|e\^\{[^{}]{0,12}i\s*\}|e\^i",
-    re.IGNORECASE,
+@lru_cache(maxsize=256)
+def _is_geometry(problem: str) -> bool:
+    return _GEOMETRY.search(problem) is not None
+
+
+_COMPLEX = Phrases(
+    r"complex|imaginary|cis|\\omega|roots? of unity|[0-9]\s*i\b|[+-]\s*i\b|\bi\^|e\^\{[^{}]{0,12}i\s*\}|e\^i"
 )
-_EXPONENTIAL = re.compile(r"(?<![a-zA-Z])e\^\{?-?[0-9]*\s*(?:[a-z]|\\[a-z])")
-_TRIGONOMETRY = re.compile(r"\\(?:arc)?(?:sin|cos|tan|cot|sec|csc)|\b(?:sin|cos|tan)\b")
+_EXPONENTIAL = re.compile(r"e\^(?<![a-zA-Z]e\^)\{?-?[0-9]*\s*(?:[a-z]|\\[a-z])")
+_TRIGONOMETRY = re.compile(
+    r"\\(?:arc)?(?:sin|cos|tan|cot|sec|csc)|sin(?<=\bsin)\b|cos(?<=\bcos)\b|tan(?<=\btan)\b"
+)
 _DEGREES = re.compile(r"circ(?![a-z])|degree|\b(?:180|360|90)\b|°")
 _RADIANS = re.compile(r"\\pi|radian|π")
-_GEOMETRY = re.compile(
+_GEOMETRY = Phrases(
     r"triangle|circle|square|rectang|polygon|quadrilateral|segment|point|line|angle|hexagon|pentagon|octagon|"
-    r"cube|pyramid|tetrahedron|trapezoid|parallelogram|overline",
-    re.IGNORECASE,
+    r"cube|pyramid|tetrahedron|trapezoid|parallelogram|overline"
 )

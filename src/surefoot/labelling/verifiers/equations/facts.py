@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from surefoot.labelling.verifiers.equations.exact import Notation
-from surefoot.labelling.verifiers.equations.parsing import Definition, Expression, leaves, substitute
+from surefoot.labelling.verifiers.equations.parsing import Definition, Expression, substitute
+from surefoot.labelling.verifiers.equations.phrases import Phrases
 from surefoot.labelling.verifiers.equations.points import Solver, unknowns
 from surefoot.labelling.verifiers.equations.reading import Equation
 
@@ -21,34 +22,30 @@ REFUTING = (
     r"\bsorry|actually|should|nope|correction"
 )
 """Pattern of words in a step whose equations may be refuted or only considered."""
-_NOT_STATED = re.compile(
+_NOT_STATED = Phrases(
     rf"{REFUTING}|would|suppose|assum|guess|\btry|\bcase|\bif\b|maybe|either|\bor\b|\?|example|formula|identity|"
-    "general|theorem|recall",
-    re.IGNORECASE,
+    "general|theorem|recall"
 )
-ASSUMES = re.compile(r"\b(?:suppose|assum\w+|guess\w*|try|case)\b|let's try", re.IGNORECASE)
+ASSUMES = Phrases(r"\b(?:suppose|assum\w+|guess\w*|try|case)\b|let's try")
 """Words that make all that follows them in a step a supposition."""
-SETS_VALUE = re.compile(
-    r"\b(?:at|when|if|for|with|setting|plug\w*(?: in)?|substitut\w*|using|where|let|say|take)\W*$",
-    re.IGNORECASE,
+SETS_VALUE = Phrases(
+    r"\b(?:at|when|if|for|with|setting|plug\w*(?: in)?|substitut\w*|using|where|let|say|take)\W*$"
 )
 """Right before an equation that gives a name a value, perhaps for this step only."""
 _IF = re.compile(r"\bif\W*$")
 """Inside a sentence of the problem: a condition of a definition by cases."""
-_CONDITION = re.compile(r"\b(?:if|or|then|either)\W*$", re.IGNORECASE)
+_CONDITION = Phrases(r"\b(?:if|or|then|either)\W*$")
 _DEFINED = re.compile(r"(?<![A-Za-z\\])([A-Za-z])\((?:[a-z]\)|[0-9]{1,3}\)\s*&?=)")
 
-RETRACTS = re.compile(
+RETRACTS = Phrases(
     r"\bwrong|incorrect|mistake|oops|\bwait\b|\bredo|start over|\berror|\binstead|not (?:right|correct|true)|"
-    r"typo|forgot|go back|sorry|try again",
-    re.IGNORECASE,
+    r"typo|forgot|go back|sorry|try again"
 )
 """Words of a step that takes back earlier ones."""
-OPENS_CASE = re.compile(
+OPENS_CASE = Phrases(
     r"\bcase\b|\bsuppose|\bassume|this time|I'll take|what (?:happens )?if|see what happens|\btry\b|"
     r"\bwhen \$?[a-z] ?=|\bif \$?[A-Za-z] ?=|can.t be|prove that|possibilit|next value|"
-    r"other (?:value|solution|root)",
-    re.IGNORECASE,
+    r"other (?:value|solution|root)"
 )
 """Words of a step that opens a case: what follows holds until the next case."""
 
@@ -137,4 +134,9 @@ def is_number(node: Expression) -> bool:
 
 def has_decimals(*nodes: Expression) -> bool:
     """Whether a number is written with decimals."""
-    return any(leaf.places for node in nodes for leaf in leaves(node, "n"))
+    pending = list(nodes)
+    for node in pending:  # which grows meanwhile
+        if node.places:
+            return True
+        pending += node.parts
+    return False

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import NamedTuple
 
 from surefoot.maths import LATEX_DIGITS, dollars_delimit, words
@@ -22,8 +22,7 @@ _SAME_LENGTH = str.maketrans("×✕·⋅∙÷∕⁄−–‒＝", "****" + "*" +
 _FRACTIONS = {"½": "1/2", "⅓": "1/3", "⅔": "2/3", "¼": "1/4", "¾": "3/4", "⅕": "1/5", "⅙": "1/6", "⅛": "1/8"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Expression:
+class Expression(NamedTuple):
     """A node of a tree.
 
     Kinds: n (number), s (letter, ``pi`` or ``±``), the operators ``+ - * / ^ mix`` (integer and fraction),
@@ -50,15 +49,20 @@ FUNCTIONS = words("sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh l
 PLUS_MINUS = Expression(kind="s", name="±")
 """The sign that ``\\pm`` leaves open, as an unknown of value 1 or -1."""
 
+_SYMBOLS = f"[²³{''.join(_FRACTIONS)}]"
+"""Of the characters of words, the ones that are a token of their own at its beginning."""
 _NAMES = "|".join(sorted(FUNCTIONS, key=len, reverse=True))
 _TOKEN = re.compile(
     rf"""
-    (?P<delim>\\[\[\]()]|\$\$?)
+    (?P<space>(?:[^\S\n]|[~&£€])+)
+  | (?P<num>{LATEX_DIGITS})
+  | (?P<sub>(?!{_SYMBOLS})[^\W\d_]_(?:\{{[A-Za-z0-9+,-]{{1,8}}\}}|[A-Za-z0-9]))
+  | (?P<word>(?!{_SYMBOLS})[^\W\d_](?:[^\W\d_]+(?:[-'’][^\W\d_]+)*)?)
+  | (?P<delim>\\[\[\]()]|\$\$?)
   | (?P<break>\\\\(?:\[[^\]\n]{{0,9}}\])?|\n
       |\\(?:begin|end)\{{(?:align|aligned|equation|gather|gathered|split|multline|eqnarray)\*?\}})
-  | (?P<skip>\\[,;:!\ \$]|\\(?:q?quad|left|right|displaystyle|[bB]igg?[lr]?)(?![a-zA-Z])|[\s~&£€]
+  | (?P<skip>\\[,;:!\ \$]|\\(?:q?quad|left|right|displaystyle|[bB]igg?[lr]?)(?![a-zA-Z])
       |(?<![\w)\]}}])\*\*(?=\S)|(?<=\S)\*\*(?![\w(]))          # the last two: Markdown's bold
-  | (?P<num>{LATEX_DIGITS})
   | (?P<logarithm>\\log_(?:\{{[0-9]{{1,3}}\}}|[0-9]))
   | (?P<named>\\(?:text|mathrm|operatorname)\s?\{{\s?(?:{_NAMES})\s?\}})
   | (?P<accent>\\(?:overline|overarc|widehat|hat|bar|tilde)\s?\{{[A-Za-z]{{1,4}}\}})
@@ -72,11 +76,9 @@ _TOKEN = re.compile(
   | (?P<rel>!=|<=|>=|=>|->|:=|[<>≤≥≠→⇒]|=\?)
   | (?P<eq>==?|[≈∼])
   | (?P<post>[²³!])
-  | (?P<frac>[½⅓⅔¼¾⅕⅙⅛])
+  | (?P<frac>[{"".join(_FRACTIONS)}])
   | (?P<open>[(\[{{])
   | (?P<close>[)\]}}])
-  | (?P<sub>[^\W\d_]_(?:\{{[A-Za-z0-9+,-]{{1,8}}\}}|[A-Za-z0-9]))
-  | (?P<word>[^\W\d_]{{2,}}(?:[-'’][^\W\d_]+)*|[^\W\d_])
   | (?P<punct>[,;.:?"“”])
   | (?P<other>.)
     """,
@@ -107,6 +109,11 @@ _ENDS_OPERAND = frozenset({"num", "close", "post", "frac", "sym", "unit"})
 _STARTS_OPERAND = frozenset({"num", "open", "frac", "sym", "cmd", "func"})
 
 
+_IN_NUMBERS = str.maketrans("", "", ",{}\\!")
+_SUPERSCRIPTS = str.maketrans("²³", "23")
+_PRIMES = ("'", "’")
+
+
 class Token(NamedTuple):
     """A part ``text[start:end]``; ``name`` is its canonical form (``*`` for LaTeX's ``\\times``).
 
@@ -128,7 +135,8 @@ def tokenize(text: str, *, geometry: bool = False) -> list[Token]:
 
     In ``geometry``, a run of capital letters is one name: the segment ``AB`` is ``BA``.
     """
-    return _name_points(_resolve(list(_scan(text.translate(_SAME_LENGTH)))), geometry=geometry)
+    tokens = _resolve(list(_scan(text.translate(_SAME_LENGTH))))
+    return _name_points(tokens, geometry=geometry) if geometry or "angle" in text else tokens
 
 
 def _scan(text: str) -> Iterator[Token]:
@@ -138,13 +146,14 @@ def _scan(text: str) -> Iterator[Token]:
     inside = False
     number_end = -1
     for match in _TOKEN.finditer(text):
-        kind, raw, (start, end) = match.lastgroup or "other", match.group(), match.span()
-        if match["text"] is not None:  # its last group is "words"
-            kind = "text"
-        after_number = start == number_end
-        if kind == "skip" or (raw[0] == "$" and not dollars):  # dollars are a currency
+        kind = match.lastgroup or "other"
+        if kind in ("space", "skip"):
             continue
+        raw, (start, end) = match.group(), match.span()
+        after_number = start == number_end
         if kind == "delim":
+            if raw[0] == "$" and not dollars:  # a currency
+                continue
             inside = raw in ("\\(", "\\[") or (raw[0] == "$" and not inside)
         if kind == "num":
             number_end = end
@@ -156,38 +165,14 @@ def _scan(text: str) -> Iterator[Token]:
             continue
         match kind:
             case "num":
-                name = re.sub(r"[,{}\\!]", "", raw)
+                name = raw.translate(_IN_NUMBERS)
                 kind = "opaque" if len(name) > MAX_DIGITS or after_number else "num"  # 1.2.3
-            case "text":
-                name = match["words"].strip()
-                kind = "opaque" if len(name) < 2 else "word"  # \mathbf{v} is a vector
-            case "command":
-                kind, name = _command(raw[1:])
-            case "logarithm":
-                kind, name = "func", "log_" + raw[5:].strip("{}")
-            case "named":
-                kind, name = "func", raw.partition("{")[2].strip("} ")
-            case "accent":  # the segment AB, the conjugate of z
-                letters = raw.partition("{")[2].strip("} ")
-                kind, name = "sym", "".join(sorted(letters)) if len(letters) == 2 else raw
-            case "eq":
-                name = "≈" if raw in "≈∼" else "="
-            case "factorial":
-                kind, name = "post", "!"
-            case "other" if raw == "|":
-                kind, name = "abs", raw
-            case "percent" | "degree":
-                kind, name = ("post", "%") if kind == "percent" else ("unit", "degree")
-            case "post" | "frac":
-                name = _FRACTIONS.get(raw, raw).translate(str.maketrans("²³", "23"))
-            case "op":
-                name = "^" if raw == "**" else raw
-            case "sub":
-                kind, name = "sym" if inside or not latex else "word", raw.replace("{", "").replace("}", "")
             case "word":
                 kind, name = _plain_word(raw, latex=latex, after_number=after_number)
                 if text[end : end + 1] == "(" and (raw in FUNCTIONS or raw == "sqrt"):
                     kind = "cmd" if raw == "sqrt" else "func"
+            case "op":
+                name = "^" if raw == "**" else raw
             case "punct":
                 name = raw
                 in_number = after_number and text[end : end + 1].isdigit() and raw in ",:."
@@ -200,6 +185,30 @@ def _scan(text: str) -> Iterator[Token]:
                 # "3 + . 84"
                 cut_off = raw == "." and text[max(0, start - 4) : start].rstrip().endswith(tuple("+-*/"))
                 kind = "opaque" if in_number or cut_off else "bound"
+            case "eq":
+                name = "≈" if raw in "≈∼" else "="
+            case "text" | "words":
+                name = match["words"].strip()
+                kind = "opaque" if len(name) < 2 else "word"  # \mathbf{v} is a vector
+            case "command":
+                kind, name = _command(raw[1:])
+            case "logarithm":
+                kind, name = "func", "log_" + raw[5:].strip("{}")
+            case "named":
+                kind, name = "func", raw.partition("{")[2].strip("} ")
+            case "accent":  # the segment AB, the conjugate of z
+                letters = raw.partition("{")[2].strip("} ")
+                kind, name = "sym", "".join(sorted(letters)) if len(letters) == 2 else raw
+            case "factorial":
+                kind, name = "post", "!"
+            case "other" if raw == "|":
+                kind, name = "abs", raw
+            case "percent" | "degree":
+                kind, name = ("post", "%") if kind == "percent" else ("unit", "degree")
+            case "post" | "frac":
+                name = _FRACTIONS.get(raw, raw).translate(_SUPERSCRIPTS)
+            case "sub":
+                kind, name = "sym" if inside or not latex else "word", raw.replace("{", "").replace("}", "")
             case _:
                 kind, name = "opaque" if kind in ("dots", "other") else kind, raw
         yield Token(kind, name, start, end, inside)
@@ -240,18 +249,17 @@ def _resolve(tokens: list[Token]) -> list[Token]:
     resolved: list[Token] = []
     for index, token in enumerate(tokens):
         previous = resolved[-1] if resolved else None
-        following = tokens[index + 1 : index + 5]
         if token.kind == "letter":
-            kind = _letter_kind(token, previous, following[0] if following else None)
+            kind = _letter_kind(token, previous, tokens[index + 1] if index + 1 < len(tokens) else None)
             token = token._replace(kind=kind, name="*" if kind == "op" else token.name)
-        elif token.kind == "word" and previous is not None and following:
-            token = _resolve_word(token, previous, following)
-        primed = previous is not None and previous.kind == "sym" and previous.end == token.start
-        if primed and previous is not None and token.name in ("'", "’"):  # the derivative f'
-            resolved[-1] = previous._replace(name=previous.name + "'", end=token.end)
-            continue
-        if token.kind == "unit" and previous is not None and previous[:2] == ("op", "/"):
-            resolved.pop()  # "10 dollars/hour"
+        elif token.kind == "word" and previous is not None and index + 1 < len(tokens):
+            token = _resolve_word(token, previous, tokens[index + 1 : index + 5])
+        if previous is not None:
+            if token.name in _PRIMES and previous.kind == "sym" and previous.end == token.start:
+                resolved[-1] = previous._replace(name=previous.name + "'", end=token.end)  # the derivative f'
+                continue
+            if token.kind == "unit" and previous[:2] == ("op", "/"):
+                resolved.pop()  # "10 dollars/hour"
         resolved.append(token)
     return resolved
 
@@ -335,8 +343,7 @@ def _resolve_word(token: Token, previous: Token, following: list[Token]) -> Toke
     return token
 
 
-@dataclass(frozen=True, kw_only=True)
-class Side:
+class Side(NamedTuple):
     """One side of an equation."""
 
     tree: Expression | None
@@ -375,11 +382,23 @@ _PERHAPS_CALLED = frozenset("hpqHPQETNSC")
 
 
 def _node(kind: str, *parts: Expression) -> Expression:
-    return Expression(kind=kind, parts=parts)
+    return Expression(kind, parts)
 
 
 def _number(value: Fraction | int) -> Expression:
     return Expression(kind="n", value=Fraction(value))
+
+
+@lru_cache(maxsize=4096)
+def _numeral(name: str) -> Expression:
+    """The number that is written as ``name``."""
+    integer, point, digits = name.partition(".")
+    if not point:
+        return _number(int(name))
+    return Expression(kind="n", value=Fraction(int(integer + digits), 10 ** len(digits)), places=len(digits))
+
+
+_END = Token("end", "", 0, 0, False)
 
 
 class _Parser:
@@ -389,6 +408,7 @@ class _Parser:
         self.length = len(tokens)
         self.functions = functions
         self.tokens = [token for token in tokens if token.kind != "unit" or token.name == "degree"]
+        self.tokens.append(_END)
         self.at = 0
         self.doubt: str | None = None
 
@@ -398,15 +418,16 @@ class _Parser:
         if self.length > MAX_TOKENS:
             raise _ParseError(f"more than {MAX_TOKENS} tokens")
         tree = self.sum(0)
-        if self.at < len(self.tokens):
-            raise _ParseError(f"cannot parse from {self.tokens[self.at].name!r} on")
+        if (token := self.tokens[self.at]) is not _END:
+            raise _ParseError(f"cannot parse from {token.name!r} on")
         return tree
 
     def sum(self, depth: int) -> Expression:
         self._check(depth)
         node = self.product(depth)
-        while self._sees("op", "+", "-", "±"):
-            operator = self._take().name
+        while (token := self.tokens[self.at]).kind == "op" and token.name in ("+", "-", "±"):
+            self.at += 1
+            operator = token.name
             right = self.product(depth)
             if operator == "±":
                 operator, right = "+", _node("*", PLUS_MINUS, right)
@@ -419,18 +440,20 @@ class _Parser:
         node = self.signed(depth)
         divided = False
         while True:
-            if self._sees("op", "*", "/"):
-                operator = self._take().name
+            token = self.tokens[self.at]
+            if token.kind == "op" and token.name in ("*", "/"):
+                self.at += 1
+                operator = token.name
                 if divided and operator == "/":
                     self.doubt = "a division after a division"
                 divided = operator == "/"
                 node = _node(operator, node, self.signed(depth))
-            elif self._sees("of"):
-                self._take()
-                if len(self.tokens) > 6:
+            elif token.kind == "of":
+                self.at += 1
+                if len(self.tokens) > 7:  # with the end
                     self.doubt = "'of' next to other operations"
                 node = _node("*", node, self.signed(depth))
-            elif self._starts_factor():
+            elif self._starts_factor(token):
                 if divided:
                     self.doubt = "a division followed by a factor without a sign"
                 node = _node("*", node, self.power(depth))
@@ -438,10 +461,12 @@ class _Parser:
                 return node
 
     def signed(self, depth: int) -> Expression:
-        if not self._sees("op", "-", "+", "±"):
+        token = self.tokens[self.at]
+        if token.kind != "op" or token.name not in ("-", "+", "±"):
             return self.power(depth)
         self._check(depth)
-        sign = self._take().name
+        self.at += 1
+        sign = token.name
         negative = sign == "-"
         node = self.signed(depth + 1)
         if sign == "±":
@@ -466,18 +491,16 @@ class _Parser:
 
     def postfix(self, depth: int) -> Expression:
         node = self.atom(depth)
-        while self._sees("post") or self._sees("unit"):
-            if self._sees("unit"):
-                self._take()
+        while (token := self.tokens[self.at]).kind in ("post", "unit"):
+            self.at += 1
+            if token.kind == "unit":
                 node = _node("deg", node)
                 continue
-            name = self._take().name
+            name = token.name
             node = _node(name, node) if name in "%!" else _node("^", node, _number(int(name)))
         return node
 
     def atom(self, depth: int) -> Expression:
-        if self.at >= len(self.tokens):
-            raise _ParseError("it ends too early")
         token = self._take()
         match token.kind:
             case "num":
@@ -511,6 +534,8 @@ class _Parser:
                 return _node(token.name.removeprefix("l"), node)
             case "frac":
                 return _number(Fraction(token.name))
+            case "end":
+                raise _ParseError("it ends too early")
         raise _ParseError(f"cannot parse {token.name!r}")
 
     def letter(self, name: str, depth: int) -> Expression:
@@ -545,20 +570,19 @@ class _Parser:
 
     def number(self, token: Token, depth: int) -> Expression:
         """A number, or a mixed one: ``2½``, ``2\\frac{1}{2}``, ``2 1/2``."""
-        integer, point, digits = token.name.partition(".")
-        node = Expression(kind="n", value=Fraction(token.name), places=len(digits) if point else None)
-        if len(integer) > 1 and integer[0] == "0":
+        node, name = _numeral(token.name), token.name
+        if name[0] == "0" and name[1:2].isdigit():
             self.doubt = "a number that begins with 0"
-        if point or depth > MAX_DEPTH:
+        if node.places is not None or depth > MAX_DEPTH:
             return node
         if self._sees("frac"):
             return _node("mix", node, self.atom(depth))
         if self._sees("cmd", "frac"):
             fraction = self.atom(depth + 1)
             return _node("mix" if all(part.kind == "n" for part in fraction.parts) else "*", node, fraction)
-        ahead = self.tokens[self.at : self.at + 3]
-        if [token.kind for token in ahead] == ["num", "op", "num"] and ahead[1].name == "/" and integer:
-            top, bottom = Fraction(ahead[0].name), Fraction(ahead[2].name)
+        ahead = self.tokens[self.at : self.at + 3] if self._sees("num") else []
+        if [token.kind for token in ahead] == ["num", "op", "num"] and ahead[1].name == "/":
+            top, bottom = _numeral(ahead[0].name).value, _numeral(ahead[2].name).value
             if ahead[0].start > token.end and 0 < top < bottom and top.denominator == bottom.denominator == 1:
                 self.at += 3
                 return _node("mix", node, _number(top / bottom))
@@ -594,18 +618,14 @@ class _Parser:
         if depth > MAX_DEPTH:
             raise _ParseError("nested too deeply")
 
-    def _starts_factor(self) -> bool:
+    def _starts_factor(self, token: Token) -> bool:
         """Whether a factor follows without a sign; "x 5" and "(2) 5" are more likely two separate things."""
-        if self.at >= len(self.tokens):
-            return False
-        previous, token = self.tokens[self.at - 1], self.tokens[self.at]
+        previous = self.tokens[self.at - 1]
         if token.kind == "num":  # \frac{1}{5}24
             return previous.kind == "close" and previous.name == "}" and token.math
         return token.kind in ("sym", "open", "cmd", "func") and previous.kind != "op"
 
     def _sees(self, kind: str, *names: str) -> bool:
-        if self.at >= len(self.tokens):
-            return False
         token = self.tokens[self.at]
         return token.kind == kind and (not names or token.name in names)
 
@@ -616,10 +636,12 @@ class _Parser:
 
 def leaves(node: Expression, kind: str) -> Iterator[Expression]:
     """All nodes of a kind: ``n``, ``s``, ``call``."""
-    if node.kind == kind:
-        yield node
-    for part in node.parts:
-        yield from leaves(part, kind)
+    pending = [node]
+    while pending:
+        node = pending.pop()
+        if node.kind == kind:
+            yield node
+        pending += node.parts[::-1]
 
 
 def symbols(*nodes: Expression) -> set[str]:

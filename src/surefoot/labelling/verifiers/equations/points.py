@@ -44,12 +44,14 @@ class WorkLimitError(ArithmeticError):
 def unknowns(nodes: Iterable[Expression], notation: Notation) -> set[str]:
     """Letters and calls whose values are open; a call counts as one unknown, whatever its argument."""
     names: set[str] = set()
-    for node in nodes:
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
         if node.kind in ("s", "call"):
             names.add(str(node))
         else:
-            names |= unknowns(node.parts, notation)
-    return names - constants(notation).keys()
+            pending += node.parts
+    return names - constants(notation).keys() if names else names
 
 
 def constants(notation: Notation) -> dict[str, complex]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from surefoot.labelling.verifiers.equations.parsing import Side, Token, parse_side, tokenize
+from surefoot.labelling.verifiers.equations.phrases import Phrases
 from surefoot.maths import words
 
 MAX_CHARS = 20_000
@@ -27,11 +28,10 @@ _IN_EXPRESSION = frozenset(
 _RELATION = frozenset({"eq", "rel"})
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\\$*#-])|\n[ \t]*\n|\n(?=[ \t]*(?:[-*#]|[0-9]{1,3}[.)]))")
-_SCALED = re.compile(r"\b(?:thousand|million|billion|hundred|dozen|cents?|percent)", re.IGNORECASE)
+_SCALED = Phrases(r"\b(?:thousand|million|billion|hundred|dozen|cents?|percent)")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Equation:
+class Equation(NamedTuple):
     """``left = right`` in a step."""
 
     left: Side
@@ -75,9 +75,11 @@ def find_equations(
     if len(text) > MAX_CHARS:
         return ()
     equations: list[Equation] = []
-    for match in _ANNOTATION.finditer(text):
-        equations += _equations(match[1], geometry, functions)
-    equations += _equations(_ANNOTATION.sub(lambda m: " " * len(m.group()), text), geometry, functions)
+    if "<<" in text:
+        for match in _ANNOTATION.finditer(text):
+            equations += _equations(match[1], geometry, functions)
+        text = _ANNOTATION.sub(lambda m: " " * len(m.group()), text)
+    equations += _equations(text, geometry, functions)
     return tuple(equations[:MAX_EQUATIONS])
 
 
@@ -86,7 +88,7 @@ _ANNOTATION = re.compile(r"<<([^<>\n]*)>>")
 
 def _equations(text: str, geometry: bool, functions: frozenset[str]) -> list[Equation]:
     tokens = tokenize(text, geometry=geometry)
-    if not any(token.kind == "eq" for token in tokens):
+    if "eq" not in [token.kind for token in tokens]:
         return []
     tokens = _join_rows(_open_brackets(tokens))
     scaled = _SCALED.search(text) is not None
@@ -102,12 +104,16 @@ def _join_rows(tokens: list[Token]) -> list[Token]:
     """Leave out a line break before ``=``, where a chain continues, and the dollars in ``$a$ = $b$``."""
     joined = []
     for index, token in enumerate(tokens):
-        following = next((t for t in tokens[index + 1 : index + 3] if t.kind != "break"), None)
-        if token.kind == "break" and following is not None and following.kind == "eq":
-            continue
-        neighbours = {t.kind for t in (*tokens[max(index - 1, 0) : index], *tokens[index + 1 : index + 2])}
-        if token.kind == "delim" and neighbours & _RELATION and "delim" not in neighbours:
-            continue
+        if token.kind == "break":
+            following = next((t for t in tokens[index + 1 : index + 3] if t.kind != "break"), None)
+            if following is not None and following.kind == "eq":
+                continue
+        elif token.kind == "delim":
+            neighbours = {
+                t.kind for t in (*tokens[max(index - 1, 0) : index], *tokens[index + 1 : index + 2])
+            }
+            if neighbours & _RELATION and "delim" not in neighbours:
+                continue
         joined.append(token)
     return joined
 
@@ -128,9 +134,11 @@ def _open_brackets(tokens: list[Token]) -> list[Token]:
                 bounds |= {start, index}
                 if stack:
                     stack[-1] = (stack[-1][0], True)
-        elif token.kind not in _IN_EXPRESSION and stack:
+        elif stack and token.kind not in _IN_EXPRESSION:
             stack[-1] = (stack[-1][0], True)
     bounds |= {start for start, _ in stack}
+    if not bounds:
+        return tokens
     return [
         token._replace(kind=_bracket_kind(tokens, index)) if index in bounds else token
         for index, token in enumerate(tokens)
@@ -186,6 +194,8 @@ def _links(
         sides[-1] = Side(tree=None, problem=right_broken)
     before_start = max(bisect_right(bounds, tokens[start].start) - 1, 0)
     after_end = min(bisect_left(bounds, tokens[end - 1].end), len(bounds) - 1)
+    sentence, lead = text[bounds[before_start] : bounds[after_end]], text[: bounds[after_end]]
+    follow_up = text[bounds[before_start] : bounds[min(after_end + 1, len(bounds) - 1)]]
     for number, (left, right) in enumerate(pairwise(sides)):
         if tokens[cuts[number + 1]].kind != "eq" or not pieces[number] or not pieces[number + 1]:
             continue
@@ -210,9 +220,9 @@ def _links(
             text=_quote(text, pieces[number][0].start, pieces[number + 1][-1].end),
             preceding=text[max(0, pieces[number][0].start - 60) : pieces[number][0].start],
             following=text[pieces[number + 1][-1].end :][:40],
-            sentence=text[bounds[before_start] : bounds[after_end]],
-            lead=text[: bounds[after_end]],
-            follow_up=text[bounds[before_start] : bounds[min(after_end + 1, len(bounds) - 1)]],
+            sentence=sentence,
+            lead=lead,
+            follow_up=follow_up,
             link=number,
             links=len(pieces) - 1,
             doubt=doubt,

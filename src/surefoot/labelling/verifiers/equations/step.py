@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
 
 import numpy as np
@@ -39,6 +40,7 @@ from surefoot.labelling.verifiers.equations.facts import (
     read_definitions,
 )
 from surefoot.labelling.verifiers.equations.parsing import PLUS_MINUS, Expression, Side, leaves, symbols
+from surefoot.labelling.verifiers.equations.phrases import Phrases
 from surefoot.labelling.verifiers.equations.points import (
     MAX_UNKNOWNS,
     Pair,
@@ -71,47 +73,38 @@ def check_step(context: Context, text: str) -> StepCheck:
     return StepCheck(checks=checks, context=scope.after(text, equations, checks))
 
 
-_VECTORS = re.compile(r"mathbf|[pbv]matrix|vector", re.IGNORECASE)
-_REFUTED = re.compile(
+_VECTORS = Phrases(r"mathbf|[pbv]matrix|vector")
+_REFUTED = Phrases(
     r"\b(?:contradict\w*|impossible|not possible|no solutions?|cannot|can't|false|never|incorrect|wrong|"
     r"absurd|not true|not equal|does ?n[o']t|is ?n[o']t|not (?:a )?(?:valid|work)|suppose|assum\w+|if|guess|"
-    r"try|mistake|oops|wait|instead|check)\b|\?",
-    re.IGNORECASE,
+    r"try|mistake|oops|wait|instead|check)\b|\?"
 )
-_OTHER_ARITHMETIC = re.compile(
+_OTHER_ARITHMETIC = Phrases(
     r"\b(?:base[- ]\$?(?:[0-9b]|two|ten)|bases|mod|modulo|modul\w+|binary|octal|hexadecimal|ternary|clock|"
     r"congruences?|congruent (?:to \$?-?[0-9]|mod\w*)|o'clock|remainders?)\b|"
-    r"\\p?b?mod\b|≡|\\equiv|[0-9]_\{?[0-9]",
-    re.IGNORECASE,
+    r"\\p?b?mod\b|≡|\\equiv|[0-9]_\{?[0-9]"
 )
-_OWN_OPERATION = re.compile(
+_OWN_OPERATION = Phrases(
     r"\b(?:operation|digit stands|each letter|letters? (?:stand|represent)|cipher\w*)\b|[@#♠♣♥♦⊕⊗◇△]|"
-    r"\\(?:star|oplus|otimes|diamond|\w+suit)|\bdefined?\b[^.]{0,40}\b[a-z] ?\* ?[a-z]\b",
-    re.IGNORECASE,
+    r"\\(?:star|oplus|otimes|diamond|\w+suit)|\bdefined?\b[^.]{0,40}\b[a-z] ?\* ?[a-z]\b"
 )
-_SUPPOSED = re.compile(
+_SUPPOSED = Phrases(
     rf"{REFUTING}|\bif\b|suppose|assum|guess|\btry|\bcase|\blet\b|let's|I'll|\bwhen\b|\bcould\b|\bmight|\bmay\b|"
     r"\bwant\b|\bneed\b|\?|\bfor (?:example|instance|all|some|every|any)|maybe|"
     r"possib|either|e\.g\.|consider|\bset\b|denote|define|choose|pick|find|look|must\b|minim|maxim|"
     r"at most|at least|\bwhere\b|formula|general|identity|recall|theorem|remember|also|\bat\b|\bonly\b|"
     r"satisf|means that|respectively|another|solutions?\b|yields?|asymptote|solving the equation|"
-    r"denominator|setting",
-    re.IGNORECASE,
+    r"denominator|setting"
 )
 """Words of a step whose equations may be conditions rather than consequences."""
-_ANOTHER_VALUE = re.compile(r"\bif\b|suppose|\btry|case|other|next|another|also|or\b|\?", re.IGNORECASE)
-_ASKS = re.compile(
-    r"\?|\bif\b|suppose|\bwhen\b|\bset\b|such that|\bwant|so that|(?:from|to) both sides", re.IGNORECASE
-)
-_CONSEQUENCE = re.compile(
+_ANOTHER_VALUE = Phrases(r"\bif\b|suppose|\btry|case|other|next|another|also|or\b|\?")
+_ASKS = Phrases(r"\?|\bif\b|suppose|\bwhen\b|\bset\b|such that|\bwant|so that|(?:from|to) both sides")
+_CONSEQUENCE = Phrases(
     r"\b(?:so|then|thus|hence|therefore|gives?|get|becomes?|which|equivalent|means|implies|is|simplif\w+)\b|"
-    r"\\(?:L?l?ongr|R)ightarrow|\\implies|[→⇒]",
-    re.IGNORECASE,
+    r"\\(?:L?l?ongr|R)ightarrow|\\implies|[→⇒]"
 )
-_TRIES_VALUE = re.compile(
-    r"\b(?:if|when|suppose|try|check|assume|plug\w* in|case)\b[^.=]{0,20}\$?[A-Za-z] ?=", re.IGNORECASE
-)
-_CHECKING = re.compile(r"check|whether|verif|satisf|plug.*\?|does it work|what does", re.IGNORECASE)
+_TRIES_VALUE = Phrases(r"\b(?:if|when|suppose|try|check|assume|plug\w* in|case)\b[^.=]{0,20}\$?[A-Za-z] ?=")
+_CHECKING = Phrases(r"check|whether|verif|satisf|plug.*\?|does it work|what does")
 _LIST = re.compile(r"\s*\$?\s*(?:,\s*\$?\s*(?:and\s)?|or\s|and\s)\$?-?[0-9]")
 
 
@@ -120,19 +113,31 @@ class _StepChecker:
 
     def __init__(self, context: Context, text: str, equations: Sequence[Equation]) -> None:
         self.text, self.equations = text, equations
-        self.notations = context.notations(text)
-        self.notation = self.notations[0]
-        self.solver = Solver(notation=self.notation)
         own_definitions = {
             name: body
             for name, body in read_definitions(equations).items()
             if not re.search(rf"(?<![A-Za-z\\]){re.escape(name)}[(_]", context.problem)
         }
-        self.context = replace(context, definitions={**own_definitions, **context.definitions})
+        self.context = context
+        if own_definitions:
+            self.context = replace(context, definitions={**own_definitions, **context.definitions})
         self.local: list[Fact] = []
         """Equations of this step so far that are not wrong."""
         self.open_facts: set[Fact] = set()
         """The unchecked ones of them: nothing follows from these."""
+
+    @cached_property
+    def notations(self) -> list[Notation]:
+        """See :meth:`Context.notations`; equations of numbers are checked without them."""
+        return self.context.notations(self.text)
+
+    @cached_property
+    def notation(self) -> Notation:
+        return self.notations[0]
+
+    @cached_property
+    def solver(self) -> Solver:
+        return Solver(notation=self.notation)
 
     def checks(self) -> Iterator[EquationCheck]:
         for equation in self.equations:
@@ -166,7 +171,7 @@ class _StepChecker:
             problem = equation.left.problem or equation.right.problem or "it cannot be parsed"
             return _unchecked(equation, problem)
         sides = self.context.expand(lhs), self.context.expand(rhs)
-        if not unknowns(sides, self.notation):
+        if not unknowns(sides, Notation()) or not unknowns(sides, self.notation):
             return self._check_closed(equation, sides)
         try:
             return self._check_open(equation, sides)
@@ -174,7 +179,7 @@ class _StepChecker:
             return _unchecked(equation, str(error))
 
     def _check_closed(self, equation: Equation, sides: Pair) -> EquationCheck:
-        state, reason = compare_closed(equation, sides, self.notations)
+        state, reason = compare_closed(equation, sides, lambda: self.notations)
         if state == "fails":
             doubt = equation.doubt or equation.number_doubt or self._number_doubt(equation)
             if doubt is None and is_number(sides[1]) and _LIST.match(equation.following):
@@ -237,8 +242,8 @@ class _StepChecker:
         last = [fact for fact in self.context.facts if fact.step == self.context.length - 1]
         if last != [fact] or is_number(value) or equation.links > 1 or has_decimals(sides[1]):
             return _unchecked(equation, f"another value than in {fact}")
-        pair = replace(equation, left=Side(tree=value), right=Side(tree=sides[1]))
-        state, reason = compare_closed(pair, (value, sides[1]), self.notations)
+        pair = equation._replace(left=Side(tree=value), right=Side(tree=sides[1]))
+        state, reason = compare_closed(pair, (value, sides[1]), lambda: self.notations)
         if state in ("holds", "rounded"):
             return _check(equation, "follows", f"from {fact}", (fact,))
         if (
