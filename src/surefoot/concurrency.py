@@ -99,6 +99,10 @@ class FairQueue:
         """A turn, which waits until it is ``granted``. With ``quick=False`` it never takes a quick slot."""
         turn = FairTurn(key, cost, used_before, quick)
         with self._lock:
+            if self._free and not (self._free_quick or self._waiting):
+                self._free -= 1
+                self._grant(turn, quick=False)
+                return turn
             self._waiting.setdefault((key, quick, used_before), {})[turn] = None
             self._hand_out()
             if self._is_waiting(turn):
@@ -177,10 +181,11 @@ class FairQueue:
             groups := [group for group in self._waiting if self._may_be_quick(group)]
         ):
             self._free_quick -= 1
-            self._grant(min(groups, key=lambda group: (self._mean(group[0]), group[2])), quick=True)
+            group = min(groups, key=lambda group: (self._mean(group[0]), group[2]))
+            self._grant(self._take(group), quick=True)
         while self._free and self._waiting:
             self._free -= 1
-            self._grant(min(self._waiting, key=self._order), quick=False)
+            self._grant(self._take(min(self._waiting, key=self._order)), quick=False)
 
     def _may_be_quick(self, group: _Group) -> bool:
         key, quick, _ = group
@@ -199,9 +204,12 @@ class FairQueue:
         finish = self._share(key).finish
         return max(finish, self._now), finish, used_before
 
-    def _grant(self, group: _Group, *, quick: bool) -> None:
+    def _take(self, group: _Group) -> FairTurn:
         turn = next(iter(self._waiting[group]))
         self._remove(turn)
+        return turn
+
+    def _grant(self, turn: FairTurn, *, quick: bool) -> None:
         share = self._shares.setdefault(turn.key, _Share())
         turn.quick, turn.began = quick, time.monotonic()
         start = max(share.finish, self._now)

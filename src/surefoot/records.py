@@ -229,12 +229,10 @@ class Usage(FrozenModel):
         return self.prompt_tokens + self.completion_tokens + self.verifier_tokens
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
-            completion_tokens=self.completion_tokens + other.completion_tokens,
-            verifier_tokens=self.verifier_tokens + other.verifier_tokens,
-            calls=self.calls + other.calls,
-        )
+        mine, theirs = self.__dict__, other.__dict__
+        if not any(mine.values()):
+            return other
+        return trusted_copy(self, {name: min(mine[name] + theirs[name], MAX_COUNT) for name in mine})
 
 
 class Problem(Record):
@@ -409,10 +407,13 @@ class ToolCall(FrozenModel):
         return f"{self.name}({self.arguments})"
 
 
+_Role = Literal["system", "developer", "user", "assistant", "tool"]
+
+
 class Message(FrozenModel):
     """One chat message; OpenAI's shape is accepted, too (:mod:`surefoot.messages`)."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: _Role
     content: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
@@ -429,10 +430,23 @@ class Message(FrozenModel):
     def _of_any_shape(cls, row: object) -> object:
         return message_fields(row) if isinstance(row, dict) else row
 
+    @classmethod
+    def of_text(cls, role: _Role, content: str) -> Self:
+        """A message of text alone. Nothing is checked, which takes a tenth of the time."""
+        message = object.__new__(cls)
+        _put_fields(message, {**_MESSAGE_DEFAULTS, "role": role, "content": content})
+        _put_fields_set(message, {"role", "content"})
+        _put_extra(message, None)
+        _put_private(message, None)
+        return message
+
     @property
     def readable_reasoning(self) -> str:
         """The readable reasoning, or an empty string."""
         return self.reasoning.readable if self.reasoning else ""
+
+
+_MESSAGE_DEFAULTS: Final = {name: field.default for name, field in Message.model_fields.items()}
 
 
 class Step(FrozenModel):

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol, runtime_checkable
 
 from surefoot.answers.checker import AnswerChecker
 from surefoot.answers.extraction import EXPLICIT, AnswerStyle, extract_statement
 from surefoot.records import Problem, ending_of
 
+_REMEMBERED = 32
+"""Solutions whose answer is remembered: a search asks for it several times."""
 _WORD = re.compile(r"\w")
 _CLOSING = re.compile(r"\s*\W*\s*I hope (?:it|this) is correct\W*", re.IGNORECASE)
 
@@ -96,6 +99,11 @@ def final_answer(solution: Solution, styles: Sequence[AnswerStyle]) -> str | Non
 
     Raises ``AnswerError`` for an unknown style.
     """
+    return _final_answer(solution, tuple(styles))
+
+
+@lru_cache(_REMEMBERED)
+def _final_answer(solution: Solution, styles: tuple[AnswerStyle, ...]) -> str | None:
     text, prefix_end = solution.prefix + solution.text, len(solution.prefix)
     cut_off = ending_of(solution.finish_reason) not in ("finished", "unknown")
     for style in styles:

@@ -81,9 +81,14 @@ class Endpoints(Generic[C]):
             endpoint.rests_until = self._clock() + self._rest_s
 
     async def _acquire(self, key: int | None, avoid: Collection[Endpoint[C]]) -> Endpoint[C]:
-        allowed = [endpoint for endpoint in self.all if endpoint not in avoid]
-        best = self._best(key, allowed)
-        if not best.waiting and best in self._with_room(allowed):
+        if len(self.all) == 1:  # it is tried even while it rests
+            best = self.all[0]
+            has_room = best.in_flight < self._window
+        else:
+            allowed = [endpoint for endpoint in self.all if endpoint not in avoid]
+            best = self._best(key, allowed)
+            has_room = best in self._with_room(allowed)
+        if not best.waiting and has_room:
             best.in_flight += 1
             return best
         waiter = _Waiter(avoid=avoid, turn=asyncio.get_running_loop().create_future())
@@ -131,6 +136,8 @@ class Endpoints(Generic[C]):
                     break
             else:
                 break
+        else:
+            return
         if any(endpoint.in_flight for endpoint in self.all):
             return  # whose end hands out the rest
         for waiter in [

@@ -257,9 +257,12 @@ async def _bounded(response: aiohttp.ClientResponse, max_bytes: int) -> AsyncIte
         yield chunk
 
 
+_compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
 def _to_json(body: Mapping[str, Any]) -> bytes:
     """Raises ``UnicodeEncodeError`` for text with an unpaired surrogate."""
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+    return _compact(body).encode()
 
 
 @contextmanager

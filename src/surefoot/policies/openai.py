@@ -328,16 +328,19 @@ class _Call:
 
     async def result(self) -> SampleResult:
         """The result; a server's failure is its ``error``, which begins with ``server:``."""
-        spent = Usage()
+        spent = None
         try:
             response = await self._from_any_server()
             # The tokens of an unusable response were spent, too.
             counts = response.usage
             counts.limit(self._body, completion=self._most_tokens)
-            spent = Usage(prompt_tokens=counts.prompt_tokens, completion_tokens=counts.completion_tokens)
-            usage = Usage(calls=self.attempts) + spent
+            spent = Usage(
+                prompt_tokens=counts.prompt_tokens,
+                completion_tokens=counts.completion_tokens,
+                calls=self.attempts,
+            )
             divide = "return_token_ids" not in self._body
-            return read(response, self._request, self._mode, usage, divide_tokens=divide)
+            return read(response, self._request, self._mode, spent, divide_tokens=divide)
         except (CallError, ResponseError) as error:
             reason = str(error)
         except UnicodeEncodeError as error:
@@ -348,7 +351,7 @@ class _Call:
             reason = f"malformed answer: {'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}"
         except ValueError as error:
             reason = f"malformed answer: {error}"
-        usage = Usage(calls=self.attempts) + spent
+        usage = spent or Usage(calls=self.attempts)
         return SampleResult(completions=(), usage=usage, error=f"server: {reason}")
 
     @property

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -98,7 +99,12 @@ class Steps:
 
     def cut(self, text: str) -> list[tuple[int, int]]:
         """Spans of the steps in a text that was written in one piece."""
-        return (self.segmenter or Marker(re.escape(self.separator))).segment(text)
+        return (self.segmenter or _marker(self.separator)).segment(text)
+
+
+@lru_cache
+def _marker(separator: str) -> Marker:
+    return Marker(re.escape(separator))
 
 
 class Space:
@@ -285,9 +291,9 @@ class Space:
         for node in prefix.path():
             end += len(node.text)
             if node.text.strip():
-                steps.append(Step(start=start, end=end))
+                steps.append(Step.trusted(start, end, "thought"))
             elif steps:
-                steps[-1] = Step(start=steps[-1].start, end=end)
+                steps[-1] = Step.trusted(steps[-1].start, end, "thought")
             start = steps[-1].end if steps else 0
         return Trace(
             problem_id=self.problem.id,

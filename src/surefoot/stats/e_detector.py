@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 
 _BETS = np.array([0.05, 0.2, 0.5, 0.9])
-_DIRECTIONS = np.array([[1.0], [-1.0]])
 _LARGEST = 1e200
 
 
@@ -32,7 +31,8 @@ class EDetector:
     def __init__(self, lowest: Sequence[float], highest: Sequence[float], *, run_length: float) -> None:
         low, high = (np.clip(np.asarray(side, dtype=float), 1e-4, 1 - 1e-4) for side in (lowest, highest))
         self._means = np.stack([high, low])
-        self._sizes = np.stack([high, 1 - low])
+        self._sizes = np.stack([high, low - 1])
+        """Of the bets, negative for those on a mean below."""
         self.run_length = run_length
         self.sums: FloatArray = np.zeros((2, len(low), len(_BETS)))
         """[up or down, signals, bets]: the M's."""
@@ -41,23 +41,27 @@ class EDetector:
         """Chart a signal from now on, with bounds from values before now; its M's begin at 0."""
         low, high = np.clip([lowest, highest], 1e-4, 1 - 1e-4)
         self._means[:, signal] = high, low
-        self._sizes[:, signal] = high, 1 - low
+        self._sizes[:, signal] = high, low - 1
         self.sums[:, signal] = 0.0
 
     def add(self, values: FloatArray) -> float:
         """Evidence of a change after ``values`` [signals], NaN where not observed."""
-        self.sums = np.minimum((self.sums + 1) * self.e_values(values[None])[0], _LARGEST)
+        self.sums += 1
+        self.sums *= self.e_values(values[None])[0]
+        np.minimum(self.sums, _LARGEST, out=self.sums)
         return self.evidence
 
     @property
     def evidence(self) -> float:
         """The average of the M's; a change is claimed from ``run_length`` on."""
-        return float(self.sums.mean())
+        return float(np.add.reduce(self.sums, axis=None)) / self.sums.size
 
     def e_values(self, rows: FloatArray) -> FloatArray:
         """[T, signals] → L of each, [T, up or down, signals, bets]; 1 where not observed."""
-        signed = _DIRECTIONS * (rows[:, None] - self._means) / self._sizes
-        values: FloatArray = 1 + np.where(np.isnan(signed), 0.0, signed)[..., None] * _BETS
+        signed = (rows[:, None] - self._means) / self._sizes
+        signed[np.isnan(signed)] = 0.0
+        values: FloatArray = signed[..., None] * _BETS
+        values += 1
         return values
 
     def change_point(self, rows: FloatArray) -> int:

@@ -111,10 +111,11 @@ class ChangeChart:
             row[-1] = self._fitted.weighted(*self._new_gold.popleft())
         self._rows.append(row)
         self.scores.append(seen["score"])
-        self.evidence.append(self._fitted.chart.add(row))
+        evidence = self._fitted.chart.add(row)
+        self.evidence.append(evidence)
         if self._since is not None:
             self._since += 1
-        elif self._fitted.chart.evidence >= self.settings.run_length:
+        elif evidence >= self.settings.run_length:
             self._since = len(self._rows) - self._fitted.chart.change_point(np.array(self._rows))
 
     def add_gold(self, proxy: float, right: bool, weight: float = 1.0) -> None:
@@ -293,7 +294,7 @@ def _surprise(words: Sequence[str], surprises: Mapping[str, float], other: float
     """Mean of -log2 of the words' shares in the reference."""
     if not words:
         return math.nan
-    return sum(surprises.get(word, other) for word in words) / len(words)
+    return sum([surprises.get(word, other) for word in words]) / len(words)
 
 
 def signals_of(record: GatewayRecord) -> dict[str, Any] | None:

@@ -98,11 +98,8 @@ async def _respond(
     gateway: Gateway, request: Request, body: GenerationRequest, plan: Plan, form: type[ResponseWriter]
 ) -> Response:
     name = session_name(request.headers, body.metadata) if plan.messages else None
-    plan = replace(
-        plan,
-        logprobs=name is not None and gateway.settings.record_logprobs,
-        session=name,
-    )
+    if name is not None:
+        plan = replace(plan, logprobs=gateway.settings.record_logprobs, session=name)
     entry = LogEntry.of(
         request,
         form.id_prefix,
@@ -135,11 +132,15 @@ async def _respond(
     )
 
 
+_TEXTS: Any = {
+    **dict.fromkeys(("messages", "prompt", "model", "tools", "metadata"), True),
+    "surefoot": {"problem"},
+}
+
+
 def _parameters(body: GenerationRequest, plan: Plan) -> dict[str, Any]:
     """The parameters of a request, without its texts."""
-    excluded: dict[str, Any] = dict.fromkeys(("messages", "prompt", "model", "tools", "metadata"), True)
-    excluded["surefoot"] = {"problem"}
-    parameters = body.model_dump(mode="json", exclude_none=True, exclude=excluded)
+    parameters = body.model_dump(mode="json", exclude_none=True, exclude=_TEXTS)
     tools = getattr(body, "tools", None)
     return {**parameters, "seed": plan.seed, **({"tools": len(tools)} if tools else {})}
 

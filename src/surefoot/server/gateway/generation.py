@@ -18,7 +18,17 @@ from surefoot.guard import Guard, GuardDecision, GuardedReply, Review, guarded_r
 from surefoot.guard.loop import Reviewer
 from surefoot.maths import read_quantity
 from surefoot.protocols import Candidate, ProblemTrace, SampleRequest, SampleResult, TakesExtraBody
-from surefoot.records import Ending, Message, Reasoning, ToolCall, Trace, Usage, as_json, content_id
+from surefoot.records import (
+    Ending,
+    Message,
+    Reasoning,
+    ToolCall,
+    Trace,
+    Usage,
+    as_json,
+    content_id,
+    trusted_copy,
+)
 from surefoot.scores import TraceRule, step_score, trace_score
 from surefoot.search.method import Finish, SearchCounts, SearchResult, conclude, finish_of
 from surefoot.search.saved_tree import SavedTree, save_tree
@@ -98,6 +108,8 @@ class Choice:
 
 def usage_of(choices: Sequence[Choice]) -> Usage:
     """Usage of all choices."""
+    if len(choices) == 1:
+        return choices[0].usage
     return sum((choice.usage for choice in choices), Usage())
 
 
@@ -125,12 +137,13 @@ class Generator:
         Raises :class:`ApiError`.
         """
         try:
+            with_tools = bool(plan.tools) and (plan.strategy.search is not None or self.guard is not None)
+            if plan.strategy.search is None and not with_tools:
+                return await self._plain(plan, on_text)
             checker = self.grader.checker.limited(self.answer_s, caller=CALLER.get())
             grader = replace(self.grader, checker=checker)
-            if plan.tools and (plan.strategy.search is not None or self.guard is not None):
+            if with_tools:
                 return await self._with_tools(plan, grader, review)
-            if plan.strategy.search is None:
-                return await self._plain(plan, on_text)
             return await gather_all([self._search(plan, number, grader, on_text) for number in range(plan.n)])
         except PolicyError as error:
             raise policy_failure(str(error)) from error
@@ -203,7 +216,7 @@ class Generator:
             content = {"messages": (reply,)}
         usage = Usage(completion_tokens=completion.tokens)
         if number == 0:  # the shared cost of the samples is counted with the first
-            usage = result.usage.model_copy(update={"completion_tokens": completion.tokens})
+            usage = trusted_copy(result.usage, {"completion_tokens": completion.tokens})
         trace = Trace(
             problem_id=plan.problem.id,
             policy=self.policy.name,

@@ -79,25 +79,29 @@ class Monitor:
     def __init__(self, settings: MonitorSettings | None = None) -> None:
         self.settings = settings or MonitorSettings()
         self.chart = ChangeChart(self.settings)
-        self._events: dict[Share, deque[bool]] = {
-            share: deque(maxlen=self.settings.window) for share in get_args(Share)
-        }
+        self._events: dict[Share, deque[bool]] = {share: deque() for share in get_args(Share)}
+        self._happened: dict[Share, int] = dict.fromkeys(get_args(Share), 0)
+        """How many of the events are true."""
 
     def add(self, observations: Observations, record: GatewayRecord) -> None:
         """Add a request as it is recorded."""
         self.chart.add(record)
         for share, happened, times in observations.events:
-            self._events[share].extend([happened] * min(times, self.settings.window))
+            events, most = self._events[share], self.settings.window
+            events.extend([happened] * min(times, most))
+            self._happened[share] += happened * min(times, most)
+            while len(events) > most:
+                self._happened[share] -= events.popleft()
 
     def share(self, share: Share) -> float | None:
         """Share of the latest events; ``None`` without events."""
         events = self._events[share]
-        return sum(events) / len(events) if events else None
+        return self._happened[share] / len(events) if events else None
 
     def interval(self, share: Share) -> Interval | None:
         """The share with its 95 % interval, as if the events were independent; ``None`` without events."""
         events = self._events[share]
-        return wilson_interval(sum(events), len(events)) if events else None
+        return wilson_interval(self._happened[share], len(events)) if events else None
 
     @property
     def alarms(self) -> frozenset[str]:

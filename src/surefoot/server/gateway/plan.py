@@ -27,6 +27,7 @@ from surefoot.search.revise import Revise
 from surefoot.search.space import Steps
 from surefoot.server.gateway.errors import ApiError, invalid
 from surefoot.server.gateway.schemas import (
+    NO_OPTIONS,
     ChatMessage,
     ChatRequest,
     CompletionRequest,
@@ -217,7 +218,7 @@ class Planner:
     def models(self) -> list[str]:
         """Names that a client may use as the model."""
         names = (*self.settings.offered, "accept-reject")
-        strategies = [(name, self._find(name, StrategyOptions())) for name in names]
+        strategies = [(name, self._find(name, NO_OPTIONS)) for name in names]
         usable = [
             name
             for name, strategy in strategies
@@ -272,7 +273,7 @@ class Planner:
             steps=steps,
             max_tokens=max_tokens,
             n=n,
-            seed=secrets.randbelow(2**31) if request.seed is None else request.seed,
+            seed=secrets.randbits(31) if request.seed is None else request.seed,
             stop=request.stops,
             messages=messages,
             aggregation=options.aggregation or self.aggregation,
@@ -303,7 +304,7 @@ class Planner:
         name = model.removeprefix(f"{self.policy}/")
         if name == DEFAULT:
             return self.settings.strategy
-        if self._find(name, StrategyOptions()) is None:
+        if self._find(name, NO_OPTIONS) is None:
             message = f"there is no model {model[:100]!r}; choose from {', '.join(self.models())}"
             raise ApiError(404, message, param="model", code="model_not_found")
         return name
@@ -338,6 +339,8 @@ class Planner:
 
 def _message(message: ChatMessage) -> Message:
     reasoning = message.reasoning_content or message.reasoning
+    if not (reasoning or message.tool_calls or message.tool_call_id):
+        return Message.of_text(message.role, message.text)
     return Message(
         role=message.role,
         content=None if message.content is None and message.tool_calls else message.text,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import secrets
 import time
-import uuid
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 
 from surefoot.errors import UnavailableError
-from surefoot.records import Trace, Usage
+from surefoot.records import Trace, Usage, trusted_copy
 from surefoot.server.gateway.errors import ApiError
 from surefoot.server.gateway.generation import Choice
 from surefoot.server.records import GatewayCandidate, GatewayRecord
@@ -42,7 +42,7 @@ class LogEntry:
         record = GatewayRecord(
             request_id=new_id(prefix),
             created=datetime.now(UTC),
-            endpoint=request.url.path,
+            endpoint=request.scope["path"],
             key_id=key.id if key else None,
             project_id=key.project_id if key else None,
             status=0,
@@ -78,12 +78,12 @@ class LogEntry:
 
     def _ended(self, **outcome: Any) -> GatewayRecord:
         outcome["latency_ms"] = 1000 * (time.monotonic() - self.started)
-        return self.record.model_copy(update=outcome)
+        return trusted_copy(self.record, outcome)
 
 
 def new_id(prefix: str) -> str:
     """Id of an answer."""
-    return f"{prefix}-{uuid.uuid4().hex}"
+    return f"{prefix}-{secrets.token_hex(16)}"
 
 
 _BATCH_SIZE = 256

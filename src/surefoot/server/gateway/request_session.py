@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from os.path import commonprefix
@@ -89,6 +90,8 @@ class RequestSession(Batcher):
         if remaining < 1 or request.prefix in self._stopped:
             return None
         sampling = request.sampling
+        if sampling.max_tokens <= remaining and not self._stop:
+            return request
         sampling = replace(
             sampling, max_tokens=min(sampling.max_tokens, remaining), stop=(*sampling.stop, *self._stop)
         )
@@ -104,6 +107,8 @@ class RequestSession(Batcher):
         if result.error is not None:
             self._ends.append(request.prefix)
         completions = tuple(self._cut_completion(request, completion) for completion in result.completions)
+        if all(map(operator.is_, completions, result.completions)):
+            return result
         return replace(result, completions=completions)
 
     def _cut_completion(self, request: SampleRequest, completion: Completion) -> Completion:

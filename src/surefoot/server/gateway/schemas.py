@@ -46,6 +46,9 @@ class StrategyOptions(BaseModel):
     """``null``: the server's default."""
 
 
+NO_OPTIONS = StrategyOptions()
+
+
 class StreamOptions(RequestModel):
     """Extra events of a stream."""
 
@@ -134,7 +137,7 @@ class GenerationRequest(RequestModel):
     @property
     def options(self) -> StrategyOptions:
         """Field ``surefoot``, or its defaults."""
-        return self.surefoot or StrategyOptions()
+        return self.surefoot or NO_OPTIONS
 
     @property
     def stops(self) -> tuple[str, ...]:
