@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -359,3 +360,13 @@ def test_scores_of_a_model_that_are_not_finite_are_missing_and_counted():
     assert made.unscored_reason == "2 of 4 scores were not finite (NaN or infinity)"
     both = StepScores.of_model(trace_id="t", scorer="s", scores=[math.nan], unscored_reason="cut off")
     assert both.unscored_reason.startswith("cut off; 1 of 1")
+
+
+@given(st.lists(JSON_VALUES, max_size=4))
+@example(["\ud800"])
+@example([{"a": "\ud800"}, 1e16])
+@example([{"1": 1}, "\u2028\x7f\x1f"])
+@example([{1: 1}, None])
+def test_content_id_hashes_the_json_of_any_parts(parts):
+    expected = json.dumps(parts, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    assert content_id(*parts) == hashlib.blake2b(expected, digest_size=8).hexdigest()

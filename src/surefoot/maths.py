@@ -206,7 +206,8 @@ def normalise(answer: str) -> str:
 
 def without_emphasis(text: str) -> str:
     """``text`` without Markdown's bold; a text longer than any answer is returned unchanged."""
-    return _EMPHASIS.sub(r"\2", text) if len(text) <= MAX_CHARS else text
+    marked = ("**" in text or "__" in text) and len(text) <= MAX_CHARS
+    return _EMPHASIS.sub(r"\2", text) if marked else text
 
 
 def unwrap(text: str) -> str:

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from surefoot.errors import RecordError
 from surefoot.io import ReadReport, read_records, write_records
-from surefoot.io.files import arrow_schema
+from surefoot.io.files import arrow_schema, blocks
 from surefoot.records import (
     Evidence,
     Message,
@@ -310,3 +310,10 @@ def test_dash_pipes_from_process_to_process():
     lines = b"".join(record.model_dump_json().encode() + b"\n" for record in EXAMPLES[Problem])
     done = subprocess.run([sys.executable, "-c", program], input=lines, capture_output=True, check=True)
     assert done.stdout == lines
+
+
+def test_blocks_hold_all_items_in_order_and_large_ones_alone():
+    sizes = [2**20, 2**20, *[1] * 100, 2**20, 5]
+    parts = list(blocks(sizes, lambda size: size))
+    assert [len(part) for part in parts] == [1, 1, 64, 37, 1]
+    assert [size for part in parts for size in part] == sizes

@@ -83,7 +83,7 @@ def extract_statement(text: str, styles: Sequence[AnswerStyle], *, start: int = 
     for style in styles:
         statement = _EXTRACTORS[style](text[start:])
         if statement is not None:
-            return replace(statement, end=start + statement.end)
+            return replace(statement, end=start + statement.end) if start else statement
     return None
 
 
@@ -92,6 +92,8 @@ _THOUGHT_END = "</think>"
 
 def _boxed(text: str) -> ExtractedAnswer | None:
     """One pass with a stack; searching the closing brace of each box would take quadratic time."""
+    if "\\boxed" not in text and "\\fbox" not in text:
+        return None
     boxes: list[tuple[int, int, int, bool]] = []
     opened: list[tuple[bool, int]] = []
     for match in _BRACES.finditer(text):
@@ -128,7 +130,8 @@ def _hash(text: str) -> ExtractedAnswer | None:
 
 def _phrase(text: str) -> ExtractedAnswer | None:
     start = last = -1
-    for match in _PHRASE.finditer(text):
+    first = text.lower().find("answer") if text.isascii() else 0
+    for match in _PHRASE.finditer(text, first) if first >= 0 else ():
         last = match.end()
         start = start if _REJECTED.match(text, last) else last
     if last > start:

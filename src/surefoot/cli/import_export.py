@@ -21,12 +21,12 @@ from surefoot.cli.runs import RecordFiles, labelled, read_table
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import note
 from surefoot.errors import RecordError, RunError
+from surefoot.formats.rows import memory_of
 from surefoot.io import ReadReport, atomic_file, write_records
-from surefoot.io.files import write_lines
+from surefoot.io.files import blocks, write_lines
 from surefoot.io.tables import Seen
 from surefoot.labels import Neutral
-from surefoot.records import Problem, Record, StepLabel, StepScores, Trace
-from surefoot.segment import cut_trace
+from surefoot.records import Problem, Record, StepLabel, StepScores, Trace, trusted_copy
 from surefoot.segment.traces import CutTrace, Granularity
 
 Cut = Annotated[
@@ -109,17 +109,17 @@ class Import(Command):
             RecordFiles(self.out) as files,
             closing(Seen()) as seen,
         ):
-            for imported in formats.import_traces(self.source, name, context):
-                if imported.problem is not None and not seen.times(imported.problem.id):
-                    files.write(problems=[imported.problem])
-                if imported.trace is not None:
-                    trace, problem = imported.trace, imported.problem
-                    if is_log:
-                        trace = cut_and_graded(trace, problem, grader, self.segment, self.granularity)
-                    counts["steps"] += len(trace.steps)
-                    counts["graded"] += trace.outcome is not None
-                    files.write(traces=[trace])
-                files.write(labels=imported.labels)
+            for block in blocks(formats.import_traces(self.source, name, context), memory_of):
+                problems = [item.problem for item in block if item.problem is not None]
+                files.write(problems=[problem for problem in problems if not seen.times(problem.id)])
+                pairs = [(item.trace, item.problem) for item in block if item.trace is not None]
+                if is_log:
+                    pairs = [(self._cut(trace), problem) for trace, problem in pairs]
+                    pairs = [(graded(trace, problem, grader), problem) for trace, problem in pairs]
+                traces = [trace for trace, _ in pairs]
+                counts["steps"] += sum(len(trace.steps) for trace in traces)
+                counts["graded"] += sum(trace.outcome is not None for trace in traces)
+                files.write(traces=traces, labels=[label for item in block for label in item.labels])
                 if time.monotonic() > printed_s + _SHOW_S:
                     printed_s = time.monotonic()
                     note(f"{files.count('problems')} problems, {files.count('traces')} traces so far")
@@ -149,6 +149,9 @@ class Import(Command):
                 "--requests, or give your own problems to the next commands"
             )
 
+    def _cut(self, trace: Trace) -> Trace:
+        return trace if trace.steps else CutTrace.of(trace, self.segment, self.granularity)
+
     def _store_attachment(self, content: bytes, media_type: str) -> str:
         """Store an attachment under its hash; returns its path relative to the records."""
         name = hashlib.sha256(content).hexdigest() + (mimetypes.guess_extension(media_type) or "")
@@ -160,15 +163,8 @@ class Import(Command):
         return f"attachments/{name}"
 
 
-def cut_and_graded(
-    trace: Trace,
-    problem: Problem | None,
-    grader: Grader,
-    segment: str | None = None,
-    granularity: Granularity = "part",
-) -> Trace:
-    """The trace with steps, and with answer and outcome if the file does not have them."""
-    trace = trace if trace.steps else cut_trace(trace, segment, granularity)
+def graded(trace: Trace, problem: Problem | None, grader: Grader) -> Trace:
+    """The trace with answer and outcome if the file does not have them."""
     reference = problem.answer if problem else None
     if trace.answer is not None or (reference is None and trace.text is None):
         return trace
@@ -176,7 +172,7 @@ def cut_and_graded(
     solution = Solution(text=trace.text or next(answers, None) or "", finish_reason=trace.finish_reason)
     [grade] = grader.grade([solution], [reference if trace.outcome is None else None])
     outcome = grade.outcome if trace.outcome is None else trace.outcome
-    return trace.model_copy(update={"answer": grade.answer, "outcome": outcome})
+    return trusted_copy(trace, {"answer": grade.answer, "outcome": outcome})
 
 
 class SegmentTraces(Command):

@@ -137,7 +137,7 @@ class Advise(Command):
 
 def _read(names: Mapping[str, str], context: formats.ImportContext, grader: Grader) -> Iterator[Readable]:
     """The contents of files, whose formats are ``names``; logs are cut into steps and graded."""
-    from surefoot.cli.import_export import cut_and_graded
+    from surefoot.cli.import_export import graded
 
     for file, name in names.items():
         if name == formats.RECORDS:
@@ -148,7 +148,7 @@ def _read(names: Mapping[str, str], context: formats.ImportContext, grader: Grad
         for item in formats.import_traces(file, name, context):
             trace = item.trace
             if trace is not None and is_log:
-                trace = cut_and_graded(trace, item.problem, grader)
+                trace = graded(trace if trace.steps else cut_trace(trace), item.problem, grader)
             yield formats.ImportedTrace(problem=item.problem, trace=trace, labels=item.labels)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -20,8 +20,9 @@ from surefoot.cli.options import JudgeSettings, lab_policy, lab_trunk, open_engi
 from surefoot.cli.settings import Command, command_line, options_of
 from surefoot.cli.terminal import echo, echo_table, echo_wrapped, note, note_count
 from surefoot.errors import RecordError, RunError, SurefootError
+from surefoot.formats.rows import trace_memory
 from surefoot.io import ReadReport, Run, read_records
-from surefoot.io.files import RecordWriter, needs, record_writer
+from surefoot.io.files import RecordWriter, blocks, needs, record_writer
 from surefoot.io.joins import Joined, JoinedTraces, LabelledTraces, join_traces
 from surefoot.io.lineage import model_hashes, portable, write_outputs
 from surefoot.io.runs import make_manifest
@@ -103,7 +104,13 @@ def read_table(path: str, record: type[R], *, change: Callable[[R], R] | None = 
     table: RecordTable[R] | None = None
     source, path = path, shown(path)
     files = [] if source == "-" else files_of(source)
-    changed: Callable[[Iterator[R]], Iterator[R]] = partial(map, change) if change else iter
+
+    def changed(records: Iterator[R]) -> Iterator[R]:
+        if change is None:
+            return records
+        read = blocks(records, lambda record: trace_memory(record) if isinstance(record, Trace) else 0)
+        return chain.from_iterable(list(map(change, block)) for block in read)
+
     if len(files) == 1 and files[0].name.endswith(".jsonl") and change is None:
         table = open_table(files[0], record, report=report)
     elif all(file.name.endswith(ENDINGS) for file in files) or record not in (Problem, Trace):

@@ -283,7 +283,7 @@ def _corrected(columns: dict[str, str], row: Mapping[str, Any]) -> dict[str, str
 
 def _lookup(row: Any, column: str) -> Any:
     """The value of a column, or at a name with dots; through a list, all values there."""
-    if isinstance(row, Mapping) and column in row:
+    if (type(row) is dict or isinstance(row, Mapping)) and column in row:
         return row[column]
     first, dot, path = column.partition(".")
     if isinstance(row, list):

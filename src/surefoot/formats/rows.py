@@ -173,7 +173,7 @@ def build_rows(
                 reason = error_reason(row) if isinstance(row, UnicodeDecodeError) else f"not JSON ({row})"
                 raise RecordError(reason)
             for item in build(number, row):
-                size.add(_memory(item))
+                size.add(memory_of(item))
                 items.append(item)
         except errors as error:
             reason = rejection(error)
@@ -196,13 +196,18 @@ def rejection(error: Exception) -> str:
     return f"a field does not follow the format ({type(error).__name__}: {error})"
 
 
-def _memory(item: object) -> int:
+def memory_of(item: object) -> int:
     """Approximate bytes of a trace and its labels, which can be many more than the row has."""
     trace, labels = getattr(item, "trace", None), getattr(item, "labels", ())
-    if not isinstance(trace, Trace):
-        return 0
-    characters = len(trace.text or "") + sum(len(message.content or "") for message in trace.messages)
-    return characters + RECORD_BYTES * (len(trace.messages) + len(trace.steps) + len(labels))
+    return trace_memory(trace) + RECORD_BYTES * len(labels) if isinstance(trace, Trace) else 0
+
+
+def trace_memory(trace: Trace) -> int:
+    """Approximate bytes of a trace."""
+    characters = len(trace.text or "")
+    for message in trace.messages:
+        characters += len(message.content or "")
+    return characters + RECORD_BYTES * (len(trace.messages) + len(trace.steps))
 
 
 def expand_rows(

@@ -23,7 +23,7 @@ from weakref import finalize
 
 from surefoot.errors import RecordError
 from surefoot.io.atomic import atomic_path
-from surefoot.io.files import ReadReport, json_line, parse_line, placed_lines, readable
+from surefoot.io.files import ReadReport, blocks, json_line, parse_line, placed_lines, readable
 from surefoot.io.limits import FileLimits
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace, as_json
 
@@ -304,11 +304,12 @@ def _written(path: Path, records: Iterable[R]) -> Iterator[_Row]:
     """Write ``records`` to ``path`` and yield their places."""
     with atomic_path(path) as temporary, temporary.open("wb") as stream:
         start = 0
-        for number, record in enumerate(records, start=1):
-            line = json_line(record, number)
-            stream.write(line)
-            yield _Row(start, len(line) - 1, facts_of(record), record)
-            start += len(line)
+        lines = ((record, json_line(record, number)) for number, record in enumerate(records, start=1))
+        for block in blocks(lines, lambda pair: len(pair[1])):
+            for record, line in block:
+                stream.write(line)
+                yield _Row(start, len(line) - 1, facts_of(record), record)
+                start += len(line)
 
 
 def _once(rows: Iterator[_Row | None], table: RecordTable[Any], name: str) -> Iterator[_Row | None]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import accumulate
 from typing import Literal, Self
 
 from surefoot.errors import SegmentError
@@ -33,7 +34,9 @@ class Line:
 
     def segment(self, text: str) -> list[Span]:
         """Spans that tile ``text``."""
-        return tile(text, map(re.Match.end, _NEWLINE.finditer(text)))
+        if "\r" in text:
+            return tile(text, map(re.Match.end, _NEWLINE.finditer(text)))
+        return tile(text, accumulate(len(line) + 1 for line in text.split("\n")))
 
 
 @dataclass(frozen=True)
