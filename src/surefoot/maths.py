@@ -137,7 +137,8 @@ class Quantity:
     @property
     def value(self) -> Fraction:
         """The number times the factor of a percent sign or a dozen."""
-        return self.number * next((FACTORS[name] for name in self.unit & FACTORS.keys()), Fraction(1))
+        factors = self.unit & FACTORS.keys()
+        return self.number * FACTORS[next(iter(factors))] if factors else self.number
 
     @property
     def fingerprint(self) -> str:
@@ -170,6 +171,8 @@ def same_quantity(left: Quantity, right: Quantity) -> bool:
 def print_number(value: Fraction) -> str:
     """A text that is the same for numbers that are equal to six places, or in twelve digits."""
     if abs(value) < 10**_DECIMALS:
+        if value.denominator == 1:
+            return str(value.numerator)
         return f"{float(round(value, _DECIMALS)) + 0.0:.12g}"
     try:
         return f"{float(value):.11e}"
@@ -191,6 +194,8 @@ _TEXT = re.compile(r"\\(?:text|textbf|textrm|textit|textnormal|mathrm|mbox|opera
 
 def normalise(answer: str) -> str:
     """``answer`` without outer dollars, full stop, emphasis and spacing, which never change its meaning."""
+    if answer.isascii() and answer.isalnum():
+        return answer
     text = " ".join(answer.replace("\u2212", "-").replace("\u00a0", " ").split()).rstrip(".").rstrip()
     for opening, closing in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]")):
         inner = text[len(opening) : len(text) - len(closing)]
@@ -239,6 +244,8 @@ def read_quantity(text: str) -> Quantity | None:
 
 @lru_cache(1024)
 def _read_quantity(text: str) -> Quantity | None:
+    if text.isascii() and text.isdigit():
+        return Quantity(number=Fraction(int(text)), rounded=False)
     text = unwrap(normalise(text))
     match = _NUMBER.match(text)
     if match is None or (match["sign"] and match["sign2"]):

@@ -12,7 +12,7 @@ import os
 import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -136,7 +136,8 @@ class HttpClient:
         """
         data = None if body is None else _to_json(body)
         with _call_errors():
-            async with asyncio.timeout(self._timeout_s), self._response(path, data, params) as response:
+            async with asyncio.timeout(self._timeout_s), self._request(path, data, params) as response:
+                await _check(response)
                 return await _read(response, max_bytes)
 
     async def events(
@@ -149,7 +150,8 @@ class HttpClient:
         data = _to_json(body)
         loop = asyncio.get_running_loop()
         with _call_errors():
-            async with asyncio.timeout(self._timeout_s) as deadline, self._response(path, data) as response:
+            async with asyncio.timeout(self._timeout_s) as deadline, self._request(path, data) as response:
+                await _check(response)
                 if response.content_type == "application/json":
                     yield NotStreamed(body=await _read(response, max_bytes))
                     return
@@ -160,11 +162,10 @@ class HttpClient:
                     yield event
                     deadline.reschedule(loop.time() + self._timeout_s)
 
-    @asynccontextmanager
-    async def _response(
+    def _request(
         self, path: str, data: bytes | None, params: Mapping[str, str] | None = None
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        async with self._session.request(
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        return self._session.request(
             "GET" if data is None else "POST",
             self._url + path,
             data=data,
@@ -172,31 +173,34 @@ class HttpClient:
             headers=self._headers,
             proxy=self._proxy,
             allow_redirects=False,
-        ) as response:
-            status = response.status
-            if status >= 300:
-                read: list[bytes] = []
-                if status < 400:
-                    body = f"redirected to {response.headers.get('Location')}; use the final address"
-                else:
-                    async for chunk in response.content.iter_chunked(_ERROR_BYTES):
-                        read.append(chunk)
-                        if sum(map(len, read)) >= _ERROR_BYTES:  # the rest is left unread
-                            break
-                    body = b"".join(read).decode(errors="replace")
-                raise CallError(
-                    f"status {status}: {quoted(body)}",
-                    retryable=status in _RETRYABLE or status >= 500,
-                    failover=status in _FAILOVER or status >= 500 or status < 400,
-                    retry_after_s=_retry_after(response.headers.get("Retry-After")),
-                    status=status,
-                    body=body,
-                )
-            if response.headers.get("Content-Encoding", "identity") != "identity":
-                raise CallError(
-                    "connection failed: the response is compressed, which was not requested", retryable=True
-                )
-            yield response
+        )
+
+
+async def _check(response: aiohttp.ClientResponse) -> None:
+    """Raise :class:`CallError` unless the response is a success of the form that was requested."""
+    status = response.status
+    if status >= 300:
+        read: list[bytes] = []
+        if status < 400:
+            body = f"redirected to {response.headers.get('Location')}; use the final address"
+        else:
+            async for chunk in response.content.iter_chunked(_ERROR_BYTES):
+                read.append(chunk)
+                if sum(map(len, read)) >= _ERROR_BYTES:  # the rest is left unread
+                    break
+            body = b"".join(read).decode(errors="replace")
+        raise CallError(
+            f"status {status}: {quoted(body)}",
+            retryable=status in _RETRYABLE or status >= 500,
+            failover=status in _FAILOVER or status >= 500 or status < 400,
+            retry_after_s=_retry_after(response.headers.get("Retry-After")),
+            status=status,
+            body=body,
+        )
+    if response.headers.get("Content-Encoding", "identity") != "identity":
+        raise CallError(
+            "connection failed: the response is compressed, which was not requested", retryable=True
+        )
 
 
 def open_session() -> aiohttp.ClientSession:

@@ -102,8 +102,6 @@ class ResponseChoice(BaseModel):
     stop_reason: str | int | None = None
     matched_stop: str | int | list[int] | None = None
     logprobs: _Logprobs | None = None
-    _tokens: int | None = PrivateAttr(default=None)
-    """Its part of the tokens of a call."""
 
 
 _UNSEEN_TOKENS = 65_536
@@ -164,9 +162,13 @@ def read(
     if len(answer.choices) > request.n:
         raise ResponseError(f"{len(answer.choices)} choices came, {request.n} were asked for")
     choices = sorted(answer.choices, key=lambda choice: choice.index)
+    parts: Sequence[int | None] = [None] * len(choices)
     if divide_tokens and len(choices) > 1:
-        _divide_tokens(choices, answer.usage.completion_tokens)
-    completions = tuple(_completion(choice, mode, request.sampling.stop, answer) for choice in choices)
+        parts = _divided_tokens(choices, answer.usage.completion_tokens)
+    completions = tuple(
+        _completion(choice, mode, request.sampling.stop, answer, part)
+        for choice, part in zip(choices, parts, strict=True)
+    )
     if request.logprobs:
         completions = tuple(
             replace(completion, logprobs=choice.logprobs.values if choice.logprobs else ())
@@ -192,8 +194,9 @@ def merge(results: Sequence[SampleResult]) -> SampleResult:
 
 
 def _completion(
-    choice: ResponseChoice, mode: Mode, stop: tuple[str, ...], answer: ResponseBody
+    choice: ResponseChoice, mode: Mode, stop: tuple[str, ...], answer: ResponseBody, part: int | None
 ) -> Completion:
+    """``part``: its part of the tokens of the call, if it is known."""
     message = choice.message if mode == "chat" else None
     # A reply of tool calls alone has null content; null content without calls is an empty reply.
     text = choice.text if mode == "completions" else None if message is None else message.content or ""
@@ -203,7 +206,7 @@ def _completion(
     return Completion(
         text=text,
         finish_reason=reason,
-        tokens=_tokens(choice, answer),
+        tokens=_tokens(choice, answer, part),
         tool_calls=tuple(map(_tool_call, (message.tool_calls if message else None) or ())),
         token_ids=tuple(choice.token_ids or ()),
         reasoning=_reasoning(message, answer),
@@ -252,17 +255,19 @@ def _restore_stop(choice: ResponseChoice, text: str, stop: tuple[str, ...]) -> t
     return text, reason if reported else STOP_UNKNOWN
 
 
-def _divide_tokens(choices: Sequence[ResponseChoice], total: int) -> None:
-    """Give each choice its part of the tokens, so that the parts add up to ``total``."""
+def _divided_tokens(choices: Sequence[ResponseChoice], total: int) -> list[int]:
+    """Each choice's part of the tokens; the parts add up to ``total``."""
     texts = [choice.text or (choice.message and choice.message.content) or "" for choice in choices]
     ends = list(accumulate(len(text) + 1 for text in texts))
-    for choice, start, end in zip(choices, [0, *ends], ends, strict=False):
-        choice._tokens = total * end // ends[-1] - total * start // ends[-1]
+    return [
+        total * end // ends[-1] - total * start // ends[-1]
+        for start, end in zip([0, *ends], ends, strict=False)
+    ]
 
 
-def _tokens(choice: ResponseChoice, answer: ResponseBody) -> int:
-    if choice._tokens is not None and choice.token_ids is None:
-        return choice._tokens
+def _tokens(choice: ResponseChoice, answer: ResponseBody, part: int | None) -> int:
+    if part is not None and choice.token_ids is None:
+        return part
     if choice.token_ids is not None:
         return len(choice.token_ids)
     if len(answer.choices) > 1:

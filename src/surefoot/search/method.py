@@ -10,7 +10,7 @@ from pydantic import Field
 from surefoot.answers import AnswerChecker, Grader, group_equal
 from surefoot.batching import Batcher
 from surefoot.protocols import Candidate, Policy, StepScorer
-from surefoot.records import FrozenModel, Problem, Record, StepScores, Trace, Usage
+from surefoot.records import FrozenModel, Problem, Record, StepScores, Trace, Usage, trusted_copy
 from surefoot.scores import TraceRule, trace_rule
 from surefoot.search.selection import FIRST, SELECTORS, Rule
 from surefoot.search.space import Prefix, Space, Steps
@@ -180,7 +180,7 @@ def conclude(space: Space, method: str, leaves: Sequence[Prefix], rule: str) -> 
     solutions = [space.solution(node) for node in nodes.values()]
     grades = space.grader.grade(solutions, [space.problem.answer] * len(nodes))
     traces = [
-        space.trace(node).model_copy(update={"answer": grade.answer, "outcome": grade.outcome})
+        trusted_copy(space.trace(node), {"answer": grade.answer, "outcome": grade.outcome})
         for node, grade in zip(nodes.values(), grades, strict=True)
     ]
     values = [space.value(node) for node in nodes.values()]

@@ -53,6 +53,9 @@ class PrefixState:
     """The greedy next step, once it was written."""
 
 
+_REMEMBERED = 16
+"""Texts of a problem whose steps are remembered: samples often repeat each other."""
+
 Prefix = Node[PrefixState]
 """A node of the tree: some steps of a solution."""
 
@@ -133,6 +136,7 @@ class Space:
         self.errors: list[str] = []
         """Errors of failed requests, each text once."""
         self._batcher = batcher
+        self._cut = lru_cache(_REMEMBERED)(steps.cut)
 
     @property
     def has_scorer(self) -> bool:
@@ -352,7 +356,7 @@ class Space:
             self.counts["sampled"] += 1
             self.counts["merged"] += "" in prefix.children
             return self._end(prefix, completion, completion.tokens)
-        spans = self.steps.cut(text) if end else [(0, len(text))]
+        spans = self._cut(text) if end else [(0, len(text))]
         node = prefix
         for start, stop in spans:
             [node] = self.tree.insert([text[start:stop]], at=node)
