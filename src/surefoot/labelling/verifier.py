@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
 from inspect import signature
 from types import MappingProxyType
 from typing import ClassVar
@@ -17,7 +19,7 @@ from typing import ClassVar
 from surefoot.errors import LabelError
 from surefoot.policies.loading import class_named
 from surefoot.protocols import ProblemTrace, StepVerifier, TraceChannel, Verdict
-from surefoot.records import Evidence, StepLabel
+from surefoot.records import Evidence, StepLabel, now, trusted_copy
 from surefoot.scores import channels_read
 
 
@@ -57,26 +59,42 @@ class VerifierLabeller:
         ]
 
     def _label(self, trace_id: str, step: int, verdicts: Sequence[Verdict]) -> StepLabel:
-        by_name = list(zip([verifier.name for verifier in self.verifiers], verdicts, strict=True))
-        judged = [(name, verdict) for name, verdict in by_name if verdict.value is not None]
+        names = [verifier.name for verifier in self.verifiers]
+        judged = [pair for pair in zip(names, verdicts, strict=True) if pair[1].value is not None]
         # the first of the lowest
         rater, lowest = min(judged, key=lambda pair: pair[1].value or 0, default=(None, None))
-        several = len(by_name) > 1
-        reasons = (f"{name}: {verdict.reason}" if several else verdict.reason for name, verdict in by_name)
-        return StepLabel(
-            trace_id=trace_id,
-            step=step,
-            kind="correctness",
-            value=None if lowest is None else lowest.value,
-            reason="; ".join(reasons) if lowest is None else None,
-            source="+".join(name for name, _ in by_name),
-            evidence=Evidence(
-                rater=rater,
-                message=None if lowest is None else lowest.reason,
-                execution=next((verdict.execution for verdict in verdicts if verdict.execution), None),
-                clause=next((verdict.clause for verdict in verdicts if verdict.clause), None),
-            ),
-        )
+        value, reason, message = None, None, None
+        if lowest is None:
+            reasons = [verdict.reason for verdict in verdicts]
+            several = (f"{name}: {text}" for name, text in zip(names, reasons, strict=True))
+            reason = "; ".join(several) if len(names) > 1 else reasons[0]
+        else:
+            value, message = lowest.value, lowest.reason
+        template = _template("+".join(names), rater, value, bool(reason), now())
+        evidence = trusted_copy(template.evidence, {"message": message})
+        execution = next((verdict.execution for verdict in verdicts if verdict.execution), None)
+        clause = next((verdict.clause for verdict in verdicts if verdict.clause), None)
+        if execution or clause:
+            evidence = Evidence(rater=rater, message=message, execution=execution, clause=clause)
+        changes = {"trace_id": trace_id, "step": step, "reason": reason, "evidence": evidence}
+        return trusted_copy(template, changes)
+
+
+@lru_cache(maxsize=256)
+def _template(
+    source: str, rater: str | None, value: float | None, reasoned: bool, created: datetime
+) -> StepLabel:
+    """A label without its trace and texts: labels of one verifier differ in little else."""
+    return StepLabel(
+        trace_id="",
+        step=0,
+        kind="correctness",
+        value=value,
+        reason="reason" if reasoned else None,
+        source=source,
+        evidence=Evidence(rater=rater),
+        created=created,
+    )
 
 
 def _verified(verifier: StepVerifier, items: Sequence[ProblemTrace]) -> list[list[Verdict]]:

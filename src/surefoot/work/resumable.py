@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from surefoot.errors import IncompleteError, PolicyError, RecordError
-from surefoot.io.files import write_lines, write_records
+from surefoot.io.files import write_lines
 from surefoot.io.runs import Journal, Run
 from surefoot.io.sources import ENDINGS
 from surefoot.io.tables import OnDisk
@@ -48,6 +48,7 @@ def map_resumable(
     *,
     engine: Engine | None = None,
     on_record: Callable[[R], None] | None = None,
+    on_line: Callable[[bytes], None] | None = None,
     token_budget: int | None = None,
     retry_failed: bool = False,
     progress: Progress | None = None,
@@ -66,8 +67,9 @@ def map_resumable(
     ``retry_failed`` repeats the pieces that have such records. If no piece succeeds, or several in a row fail
     because the server is down, it raises ``PolicyError`` and the failed pieces are not saved.
 
-    ``engine`` is by default this process. ``on_record`` receives each record of the output, ``progress`` the
-    number of items done, by default for a bar on standard error.
+    ``engine`` is by default this process. ``on_record`` receives each record of the output, ``on_line`` its
+    line of JSON, which need not be parsed, and ``progress`` the number of items done, by default for a bar on
+    standard error.
 
     Raises ``RunError`` if ``<out>.work`` belongs to a job with other settings or inputs, and ``RecordError``
     if ``out`` has an unknown ending.
@@ -75,7 +77,7 @@ def map_resumable(
     if out != "-" and not out.endswith(ENDINGS):
         raise RecordError(f"--out {out}: unknown ending; choose {', '.join(ENDINGS)}, or - for a pipe")
     engine = engine or Here()
-    output = _Output(job.record, on_record)
+    output = _Output(job.record, on_record, on_line)
     with ExitStack() as context:
         # models are loaded before any file is created: the settings may be wrong, or the server down
         run_pieces = context.enter_context(engine.start(job, items))
@@ -123,8 +125,8 @@ def failure_of(record: Record) -> str | None:
 
 _SERVER = re.compile(r"(?<!\w)server: ")
 """Precedes an error of a server."""
-_MAY_HAVE_FAILED = re.compile(rb'server: |"error":"')
-"""Is in the line of every record with a :func:`failure_of`."""
+_MAY_HAVE_FAILED = (b"server: ", b'"error":"')
+"""One of them is in the line of every record with a :func:`failure_of`."""
 _MAX_FAILED = 8
 """Number of consecutive failed pieces that end the work."""
 _BAD_REQUEST = re.compile(r"status (400|413|422)\b")
@@ -185,10 +187,15 @@ def _describe_problem(
 
 
 class _Output(Generic[R]):
-    """Writes records, shows each to ``on_record`` and counts failed requests by reason."""
+    """Writes records, shows each to the callbacks and counts failed requests by reason."""
 
-    def __init__(self, record: type[R], on_record: Callable[[R], None] | None) -> None:
-        self.record, self._on_record = record, on_record
+    def __init__(
+        self,
+        record: type[R],
+        on_record: Callable[[R], None] | None,
+        on_line: Callable[[bytes], None] | None,
+    ) -> None:
+        self.record, self._on_record, self._on_line = record, on_record, on_line
         self.failures: Counter[str] = Counter()
         self.written = 0
 
@@ -198,8 +205,7 @@ class _Output(Generic[R]):
 
     def pipe(self, lines: Iterable[bytes]) -> None:
         """Write records to standard output."""
-        records = (self._watch(self.record.model_validate_json(line)) for line in lines)
-        self.written += write_records("-", records, record=self.record)
+        self.written += write_lines("-", map(self._watch_line, lines), record=self.record)
 
     def _watch(self, record: R) -> R:
         if self._on_record:
@@ -209,7 +215,10 @@ class _Output(Generic[R]):
         return record
 
     def _watch_line(self, line: bytes) -> bytes:
-        if self._on_record or _MAY_HAVE_FAILED.search(line):  # parsing all lines would take longer
+        if self._on_line:
+            self._on_line(line)
+        # parsing all lines would take longer
+        if self._on_record or any(text in line for text in _MAY_HAVE_FAILED):
             self._watch(self.record.model_validate_json(line))
         return line
 

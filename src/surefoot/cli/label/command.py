@@ -13,7 +13,7 @@ from surefoot.cli.settings import Command
 from surefoot.cli.terminal import note, note_count
 from surefoot.errors import LabelError
 from surefoot.protocols import Labeller, ProblemTrace
-from surefoot.records import StepLabel
+from surefoot.records import StepLabel, Usage
 from surefoot.work.jobs import Job, Opened
 
 
@@ -52,7 +52,7 @@ class LabelCommand(Command):
         tally = Tally()
         job = Job(record=StepLabel, load=self.opened, failure=_failure)
         try:
-            outcome = map_pieces(self, job, items, self.size, on_record=tally.add)
+            outcome = map_pieces(self, job, items, self.size, on_line=tally.add)
         finally:
             for reason, count in job.counts.most_common():
                 note(f"{count} votes not counted: {reason}")
@@ -95,6 +95,9 @@ def with_answer(items: Any) -> Any:
     return usable(items, lambda item: item.problem.answer is not None, "their problem has no 'answer'")
 
 
+_FREE = b'"usage":%s' % Usage().model_dump_json().encode()
+
+
 class Tally:
     """Counts of labels, of labels without a value by reason, and of tokens."""
 
@@ -102,9 +105,12 @@ class Tally:
         self.labels, self.tokens = 0, 0
         self.unknown: Counter[str] = Counter()
 
-    def add(self, label: StepLabel) -> None:
-        """Count ``label``."""
+    def add(self, line: bytes) -> None:
+        """Count a label, which is a line of JSON."""
         self.labels += 1
+        if b'"value":null' not in line and _FREE in line:
+            return
+        label = StepLabel.model_validate_json(line)
         self.tokens += label.evidence.usage.tokens
         if label.value is None:
             self.unknown[label.reason or ""] += 1
