@@ -18,6 +18,13 @@ def test_it_counts_as_a_counter_does(ids):
             before[id_] += 1
 
 
+def test_more_ids_than_are_counted_in_memory():
+    ids = [*map(str, range(40_000)), "x" * 1000, "x" * 1001]
+    with closing(Seen()) as seen:
+        for before in range(3):
+            assert {seen.times(id_) for id_ in ids} == {before}
+
+
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["", "x", "é", "y" * 100]))))
 def test_texts_are_remembered_by_key(pairs):
     before = set()

@@ -43,6 +43,8 @@ _READ_AHEAD = 1 << 20
 _CACHE_KIB = 2_048
 """Memory for SQLite's pages of one database. More memory did not speed up tables of millions of rows."""
 _DIGEST_BYTES = 16
+_LATEST, _LONG_ID = 2**15, 64
+"""Ids that are counted in memory, 5 MB of them, and the most characters of one that is not hashed."""
 
 
 class Facts(NamedTuple):
@@ -412,17 +414,29 @@ class _TemporaryTable:
 
 
 class Seen(_TemporaryTable):
-    """Counts ids."""
+    """Counts ids; the latest are counted in memory."""
 
     COLUMNS = "id TEXT PRIMARY KEY, times INTEGER"
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._latest: dict[str, int] = {}
+        self._has_stored = False
+
     def times(self, id_: str) -> int:
         """How often this was called with ``id_`` before."""
-        [(times,)] = self._database.execute(
-            "INSERT INTO seen VALUES (?, 0) ON CONFLICT DO UPDATE SET times = times + 1 RETURNING times",
-            (id_,),
-        )
-        return int(times)
+        if len(id_) > _LONG_ID:
+            id_ = f"sha256 {hashlib.sha256(id_.encode('utf-8', 'surrogatepass')).hexdigest()}"
+        times = self._latest.get(id_)
+        if times is None and self._has_stored:
+            stored = self._database.execute("SELECT times FROM seen WHERE id = ?", (id_,)).fetchone()
+            times = stored[0] if stored else None
+        times = 0 if times is None else times + 1
+        self._latest[id_] = times
+        if len(self._latest) >= _LATEST:
+            self._database.executemany("INSERT OR REPLACE INTO seen VALUES (?, ?)", self._latest.items())
+            self._latest, self._has_stored = {}, True
+        return times
 
 
 class SeenTexts(_TemporaryTable):
