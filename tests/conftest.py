@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -41,6 +42,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=place)
+
+
+def pytest_collection_finish() -> None:
+    """Exclude the modules and the tests from garbage collections, which would go through all of them again."""
+    gc.collect()
+    gc.freeze()
 
 
 CONTEXT = 128
