@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime, timedelta
 from statistics import median
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Select, String, and_, exists, func, or_, select, update
 
 from surefoot.errors import ConflictError, ForbiddenError
 from surefoot.server.store import labelling as t
@@ -284,10 +283,10 @@ def _median_times(
 ) -> dict[int, int]:
     """Median milliseconds of the finished items, by user."""
     finished = (_A.project_id == project_id) & (_A.state == "done") & _A.milliseconds.is_not(None)
-    times = defaultdict[int, list[int]](list)
-    for user, time in connection.execute(select(_A.user_id, _A.milliseconds).where(finished, *own)):
-        times[user].append(time)
-    return {user: int(median(measured)) for user, measured in times.items()}
+    # one text for each user: a row of its own for each time costs four times as much
+    times = func.aggregate_strings(_A.milliseconds.cast(String), " ")
+    query = select(_A.user_id, times).where(finished, *own).group_by(_A.user_id)
+    return {user: int(median(map(int, text.split()))) for user, text in connection.execute(query)}
 
 
 def _at(connection: Connection, query: Select[int], fraction: float) -> int | None:
