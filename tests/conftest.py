@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude the modules and the tests from garbage collections, which would go through all of them again."""
+    """Garbage collections pass over the modules and the tests, which are a million objects."""
     gc.collect()
     gc.freeze()
 
