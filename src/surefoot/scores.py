@@ -76,7 +76,7 @@ def verdict_value(scores: Sequence[float | None]) -> float:
 
 
 def step_score(score: float | None, how: TraceRule) -> float | None:
-    """The score of a step by itself; an open verdict lies between refuted and confirmed."""
+    """The score of a single step; an open verdict lies between refuted and confirmed."""
     if score is not None and math.isfinite(score):
         return score
     return 0.5 if how == "verdicts" else None

@@ -25,7 +25,7 @@ Order = Literal["every", "until-error", "bisect"]
 
 @dataclass(frozen=True, kw_only=True)
 class MonteCarloSettings:
-    """Which prefixes get rollouts, how many, and what they say of steps without."""
+    """Which prefixes get rollouts, how many, and the labels of steps without."""
 
     estimate: Estimate = field(default_factory=Estimate)
     """How many rollouts a prefix gets, and the value that they give it."""

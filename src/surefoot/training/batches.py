@@ -252,7 +252,7 @@ def lay_out(
 def tree_branches(parts: Sequence[Example], *, merge: bool) -> tuple[list[TokenBranch], list[Slots]]:
     """The tree of ``parts``, depth first, and the row of every token of each part.
 
-    Without ``merge`` each part is a tree of its own.
+    Without ``merge`` each part is a separate tree.
     """
     branches: list[TokenBranch] = []
     paths: list[Slots] = [np.zeros(0, dtype=np.int64)] * len(parts)

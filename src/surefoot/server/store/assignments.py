@@ -283,7 +283,7 @@ def _median_times(
 ) -> dict[int, int]:
     """Median milliseconds of the finished items, by user."""
     finished = (_A.project_id == project_id) & (_A.state == "done") & _A.milliseconds.is_not(None)
-    # one text for each user: a row of its own for each time costs four times as much
+    # one text for each user: single rows take four times as long
     times = func.aggregate_strings(_A.milliseconds.cast(String), " ")
     query = select(_A.user_id, times).where(finished, *own).group_by(_A.user_id)
     return {user: int(median(map(int, text.split()))) for user, text in connection.execute(query)}
