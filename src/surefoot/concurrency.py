@@ -144,14 +144,23 @@ class FairQueue:
     async def async_turn(
         self, key: str | None = None, *, cost: float | None = None
     ) -> AsyncIterator[FairTurn]:
-        """A turn in an event loop, by default for :data:`CALLER`."""
+        """:meth:`take` for a block."""
+        turn = await self.take(key, cost=cost)
+        try:
+            yield turn
+        finally:
+            self.leave(turn)
+
+    async def take(self, key: str | None = None, *, cost: float | None = None) -> FairTurn:
+        """A turn in an event loop, by default for :data:`CALLER`; :meth:`leave` it."""
         turn = self.enter(CALLER.get() if key is None else key, cost=cost)
         try:
             if not turn.granted.done():
                 await asyncio.wrap_future(turn.granted)
-            yield turn
-        finally:
+        except BaseException:
             self.leave(turn)
+            raise
+        return turn
 
     async def run(
         self,

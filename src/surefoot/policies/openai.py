@@ -195,7 +195,7 @@ class OpenAIPolicy:
 
         Opening them takes about 50 ms. Raises :class:`PolicyError` as :meth:`sample` does.
         """
-        async with self._servers.connect():
+        async with self._servers:
             yield
 
     async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
@@ -205,13 +205,13 @@ class OpenAIPolicy:
         """
         for request in requests:
             self._check(request)
-        async with self._servers.connect():
+        async with self._servers:
             return await _all(self._answer(request) for request in requests)
 
     async def stream(self, request: SampleRequest, show: Show) -> SampleResult:
         """Answer one request; see :class:`surefoot.protocols.StreamsText`. Raises like :meth:`sample`."""
         self._check(request)
-        async with self._servers.connect():
+        async with self._servers:
             return await self._answer(request, show)
 
     def _check(self, request: SampleRequest) -> None:
@@ -281,8 +281,7 @@ class _Servers:
     def client(self, session: aiohttp.ClientSession, url: str) -> HttpClient:
         return HttpClient(session, url, api_key=self.api_key, timeout_s=self.timeout_s)
 
-    @asynccontextmanager
-    async def connect(self) -> AsyncIterator[None]:
+    async def __aenter__(self) -> None:
         """Open the connections, or share the open ones; the last user closes them.
 
         Raises :class:`PolicyError` if calls are in flight in another event loop.
@@ -297,16 +296,14 @@ class _Servers:
             raise PolicyError(
                 "an OpenAIPolicy serves one event loop at a time; make one policy for each loop"
             )
-        session = self.session
         self.users += 1
-        try:
-            yield
-        finally:
-            self.users -= 1
-            if not self.users:
-                self.session = None
-                await session.close()
-                await asyncio.sleep(0)  # lets its transports close
+
+    async def __aexit__(self, *_: object) -> None:
+        self.users -= 1
+        if not self.users and self.session is not None:
+            session, self.session = self.session, None
+            await session.close()
+            await asyncio.sleep(0)  # lets its transports close
 
 
 class _Call:

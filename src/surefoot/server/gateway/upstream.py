@@ -201,8 +201,11 @@ class FairBatcher(Batcher):
 
     async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
         """See the base class."""
-        async with self._sampling.async_turn(cost=_tokens(requests)):
+        turn = await self._sampling.take(cost=_tokens(requests))
+        try:
             return await super().sample(requests)
+        finally:
+            self._sampling.leave(turn)
 
     async def stream(self, request: SampleRequest, on_text: Callable[[int, str], None]) -> SampleResult:
         """See the base class."""
