@@ -226,7 +226,7 @@ def _reasoning(message: ResponseMessage | None, answer: ResponseBody) -> Reasoni
     details = answer.usage.completion_tokens_details
     # With several choices the count is of all of them.
     tokens = details.reasoning_tokens if details and len(answer.choices) == 1 else None
-    if message is not None:
+    if message and (message.reasoning_details or message.reasoning_content or message.reasoning):
         parts = message.reasoning_details or []
         summary = "\n\n".join(part.summary for part in parts if part.summary)
         readable = "".join(part.text for part in parts if part.text)

@@ -140,3 +140,11 @@ def test_a_full_disk_is_noticed_by_the_probe(tmp_path: Path) -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         db.gateway.ping()
         assert db.gateway.find() == []
+
+
+def test_a_large_batch_with_a_stored_request(db: Database, clock) -> None:
+    log, first = db.gateway, record(clock, "r7", candidates=())
+    log.write_all([first])
+    log.write_all([record(clock, f"r{number}") for number in range(150)])
+    assert log.get("r7") == first
+    assert all(len(log.get(f"r{number}").candidates) == 2 for number in (0, 6, 8, 63, 64, 149))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -141,26 +142,32 @@ def insert_missing(connection: Connection, table: Table, rows: Sequence[Mapping[
     """
     if not rows:
         return 0
-    statement, processors = _insertion(connection.dialect, table, tuple(rows[0]))
-    values = [list(row.values()) for row in rows]
+    statement, processors = _insertion(connection.dialect, table, tuple(rows[0]), len(rows[:_ROWS]))
+    values = [list(row.values()) for row in rows[:_ROWS]]
     for column, process in processors:
         for row in values:
             row[column] = process(row[column])
-    return connection.exec_driver_sql(statement, [tuple(row) for row in values]).rowcount
+    # one statement for all rows: the driver asks for the interpreter's lock after each execution
+    new = connection.exec_driver_sql(statement, tuple(chain.from_iterable(values))).rowcount
+    return new + insert_missing(connection, table, rows[_ROWS:])
 
 
-@lru_cache
+_ROWS = 64
+"""Rows of one statement."""
+
+
+@lru_cache(4 * _ROWS)
 def _insertion(
-    dialect: Dialect, table: Table, names: tuple[str, ...]
+    dialect: Dialect, table: Table, names: tuple[str, ...], rows: int
 ) -> tuple[str, list[tuple[int, Callable[[Any], Any]]]]:
-    """The driver's statement, and what turns values into the database's, by position."""
+    """The driver's statement for so many rows, and what turns values into the database's, by position."""
     mark = "?" if dialect.paramstyle == "qmark" else "%s"
     by_column = (table.c[name].type.dialect_impl(dialect).bind_processor(dialect) for name in names)
     processors: list[tuple[int, Callable[[Any], Any]]] = [
         (at, process) for at, process in enumerate(by_column) if process is not None
     ]
-    marks = ", ".join([mark] * len(names))
-    sql = f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({marks}) ON CONFLICT DO NOTHING"  # noqa: S608
+    marks = ", ".join([f"({', '.join([mark] * len(names))})"] * rows)
+    sql = f"INSERT INTO {table.name} ({', '.join(names)}) VALUES {marks} ON CONFLICT DO NOTHING"  # noqa: S608
     return sql, processors
 
 
