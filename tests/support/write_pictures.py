@@ -16,6 +16,7 @@ from contextlib import chdir
 from io import BytesIO
 from pathlib import Path
 
+import numpy as np
 from browsing import ALL_LOOKS, PHONE, WIDE, looked_at, served
 from command_line import good
 from PIL import Image
@@ -61,7 +62,14 @@ def write_picture(page: Page, width: int, height: int, path: Path) -> None:
     page.set_viewport_size({"width": width, "height": min(max(tall, height), TALLEST)})
     page.evaluate("scrollTo(0, 0)")
     drawn = Image.open(BytesIO(page.screenshot())).convert("RGB")
-    drawn.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(path, optimize=True)
+    # the most frequent colours stay as they are: other palettes tint the background
+    pixels = np.asarray(drawn, np.int32)
+    colours, at, counts = np.unique(pixels.reshape(-1, 3), axis=0, return_inverse=True, return_counts=True)
+    kept = colours[np.argsort(-counts, kind="stable")[:COLOURS]]
+    nearest = np.square(colours[:, None] - kept).sum(axis=2).argmin(axis=1).astype(np.uint8)
+    small = Image.fromarray(nearest[at].reshape(pixels.shape[:2]))
+    small.putpalette(kept.astype(np.uint8).tobytes())
+    small.save(path, optimize=True)
 
 
 def main() -> None:

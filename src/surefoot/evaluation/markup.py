@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 STYLE = files("surefoot.evaluation").joinpath("report.css").read_text("utf-8")
 
 SCOPE = ' scope="col"'
+LEGEND = "Dot: the value. Line: its 95 % interval. Broken line: the value that it is compared with."
 _NEAR = 2
 """Steps of a worked example before and after those that matter; the others are below the report."""
 
@@ -40,15 +41,17 @@ def first_screen(screen: FirstScreen) -> list[str]:
     parts = [f'<p class="soft">{escape(subject or origin.data)}</p>']
     parts.append(f"<h1>{escape(screen.sentence)}</h1>")
     parts.append(f'<div class="cards">{"".join(map(_card, screen.three))}</div>')
+    if any(map(bar, screen.three)):
+        parts.append(f'<p class="soft">{LEGEND}</p>')
     if terms := "; ".join(f"<b>{term}</b>: {escape(meaning)}" for term, meaning in screen.terms.items()):
         parts.append(f'<p class="soft">{terms}.</p>')
     if screen.next_steps:
         parts.append(f"<h2>What to do next</h2><ul>{''.join(map(_line, screen.next_steps))}</ul>")
     if len(screen.ranking) > 1:
-        parts.append(_ranking(screen))
+        parts += ["<h2>All scorers, best first</h2>", _ranking(screen)]
     if screen.examples:
         examples = (_example(example, number) for number, example in enumerate(screen.examples))
-        parts.append(f'<div class="examples">{"".join(examples)}</div>')
+        parts.append(f'<h2>Examples</h2><div class="examples">{"".join(examples)}</div>')
     if screen.limits:
         parts.append(f"<h2>What limits this</h2><ul>{''.join(map(_line, screen.limits))}</ul>")
     return parts

@@ -78,6 +78,14 @@ def test_curves_and_lists_are_live(room: Room) -> None:
         page.goto(f"{address}/monitor")
         page.wait_for_selector("#curves canvas")
         assert page.locator("#curves canvas").count() == 2
+        errors: list[object] = []
+        page.on("pageerror", lambda error: errors.append(error))
+        page.route("**/monitor.json", lambda route: route.fulfill(body="<!DOCTYPE html>"))
+        with page.expect_response("**/monitor.json"):
+            page.reload()
+        page.wait_for_load_state("networkidle")
+        assert not errors, "an answer that is not JSON is passed over"
+        assert page.locator("#curves canvas").count() == 0
         page.clock.install()
         page.goto(f"{address}/requests")
         assert "No request yet" in page.content()

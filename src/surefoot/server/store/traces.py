@@ -144,7 +144,7 @@ class Traces(Repository):
     ) -> list[TraceRow]:
         """Traces of a list. Raises ``StoreError`` for a bound or an order that lacks its scorer."""
         where, trace = where or RunFilter(), t.traces.c
-        query = select(*(t.traces.c[name.name] for name in fields(TraceRow)))
+        query = select(trace.id)
         columns: dict[RunOrder, Any] = {
             "newest": trace.created.desc(), "oldest": trace.created,
             "longest": trace.steps.desc(), "shortest": trace.steps,
@@ -157,11 +157,15 @@ class Traces(Repository):
             query = query.outerjoin(t.step_scores, scored)
             columns[order] = score.lowest.nulls_last()
         query = query.where(*self._conditions(project_id, where), *_of_facets(where.facets))
+        # ids are sorted in the index, and only the rows of the page are read
+        query = query.order_by(columns[order], trace.id).offset(offset).limit(limit)
         with self._connections.read() as connection:
             project_in(connection, project_id)
-            return rows_of(
-                connection, TraceRow, query.order_by(columns[order], trace.id).offset(offset).limit(limit)
-            )
+            ids = list(connection.scalars(query))
+            page = select(*(trace[name.name] for name in fields(TraceRow)))
+            page = page.where(trace.project_id == project_id, trace.id.in_(ids))
+            rows = {row.id: row for row in rows_of(connection, TraceRow, page)}
+            return [rows[trace_id] for trace_id in ids]
 
     def facets(self, project_id: int, where: RunFilter) -> tuple[int, dict[Facet, dict[str, int]]]:
         """How many traces match, and by facet how many have each value and match all other conditions."""
@@ -196,7 +200,9 @@ class Traces(Repository):
             conditions.append(trace.id.in_(self._containing(project_id, _words(where.text))))
         if where.wrong is not None:
             # the project by its number: a reference to the outer row would run the query for every trace
-            wrong = trace.id.in_(select(label.trace_id).where(label.project_id == project_id, t.IS_WRONG))
+            wrong = _scanned(trace.id).in_(
+                select(label.trace_id).where(label.project_id == project_id, t.IS_WRONG)
+            )
             conditions.append(wrong if where.wrong else ~wrong)
         if where.scorer is not None and (where.min_score, where.max_score) != (None, None):
             conditions.append(_scored(project_id, where.scorer, where.min_score, where.max_score))
@@ -422,7 +428,15 @@ def _scored(project_id: int, scorer: str, low: float | None, high: float | None)
         query = query.where(s.c.lowest >= low)
     if high is not None:
         query = query.where(s.c.lowest <= high)
-    return t.traces.c.id.in_(query)
+    return _scanned(t.traces.c.id).in_(query)
+
+
+def _scanned(column: ColumnElement[str]) -> ColumnElement[str]:
+    """The column as an expression, for a set of many ids.
+
+    SQLite then looks up each trace of the index of lists in the set: half the time of a search for each id.
+    """
+    return column.concat("")
 
 
 def add_chunks(
