@@ -434,7 +434,7 @@ def _scored(project_id: int, scorer: str, low: float | None, high: float | None)
 def _scanned(column: ColumnElement[str]) -> ColumnElement[str]:
     """The column as an expression, for a set of many ids.
 
-    SQLite then looks up each trace of the index of lists in the set: half the time of a search for each id.
+    SQLite then looks up each trace of the index of lists in the set: faster than a search for each id.
     """
     return column.concat("")
 
