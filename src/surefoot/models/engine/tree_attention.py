@@ -260,31 +260,120 @@ def _attend(
         grouped = query.shape[1] != key.shape[1]
         output = attend(query, key, value, block_mask=running.block_mask, scale=scaling, enable_gqa=grouped)
         return output.transpose(1, 2).contiguous(), None
-    # [1, heads, N, D] -> [N, heads, D]: a token's heads together, which makes gathering a copy of rows
-    keys, values = key[0].transpose(0, 1), value[0].transpose(0, 1)
+    if running.pool is None and not dropout and torch.is_grad_enabled():
+        if torch.is_autocast_enabled(query.device.type):
+            dtype = torch.get_autocast_dtype(query.device.type)
+            query, key, value = (part.to(dtype) for part in (query, key, value))
+        output = _BlockAttention.apply(query, key, value, running.blocks, scaling)
+        return output, None
+    own: tuple[torch.Tensor, ...] = (_by_token(key), _by_token(value))
+    stored = own
     if running.pool is not None:
         layer = int(module.layer_idx)  # type: ignore[arg-type]
         slots = running.slots.to(key.device)  # a trunk may be spread over devices
-        keys = running.pool.write(layer, "key", slots, keys)
-        values = running.pool.write(layer, "value", slots, values)
+        kinds = zip(("key", "value"), own, strict=True)
+        stored = tuple(running.pool.write(layer, kind, slots, rows) for kind, rows in kinds)
+    return _attended(query, own, stored, running.blocks, scaling, dropout), None
+
+
+def _by_token(part: torch.Tensor) -> torch.Tensor:
+    """``[1, heads, N, D]`` as ``[N, heads, D]``: a token's heads together, so that gathering copies rows."""
+    return part[0].transpose(0, 1)
+
+
+def _attended(
+    query: torch.Tensor,
+    own: tuple[torch.Tensor, ...],
+    stored: tuple[torch.Tensor, ...],
+    blocks: Sequence[_AttentionBlock],
+    scaling: float | None,
+    dropout: float,
+) -> torch.Tensor:
+    """Attention ``[1, N, heads, D]`` of ``query`` ``[1, heads, N, D]``.
+
+    ``own`` are the keys and values ``[N, shared, D]`` of the pass, and ``stored`` all of them by slot.
+    """
     outputs = []
-    for block in running.blocks:
-        mask = None
-        if block.slots is None:
-            k, v = key[:, :, block.first : block.last], value[:, :, block.first : block.last]
-        else:
-            at = block.slots.to(keys.device)
-            k, v = (rows.index_select(0, at).transpose(0, 1)[None] for rows in (keys, values))
-            mask = None if block.mask is None else block.mask.to(query)
-        # heads that share keys are the heads of a batch of their own: no kernel needs copies of the keys then
-        shared, each = key.shape[1], query.shape[1] // key.shape[1]
-        q = query[0, :, block.first : block.last].unflatten(0, (shared, each))
-        k, v = (tensor[0][:, None].expand(-1, each, -1, -1) for tensor in (k, v))
+    for block in blocks:
+        q, k, v, mask = _block_inputs(query, own, stored, block)
+        k, v = (tensor[:, None].expand(-1, q.shape[1], -1, -1) for tensor in (k, v))
         attended = scaled_dot_product_attention(
             q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=mask is None, scale=scaling
         )
         outputs.append(attended.flatten(0, 1).transpose(0, 1))
-    return torch.cat(outputs)[None], None
+    return torch.cat(outputs)[None]
+
+
+def _block_inputs(
+    query: torch.Tensor,
+    own: tuple[torch.Tensor, ...],
+    stored: tuple[torch.Tensor, ...],
+    block: _AttentionBlock,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Queries ``[shared, each, R, D]``, keys and values ``[shared, K, D]`` and mask ``[R, K]`` of a block.
+
+    Heads that share keys are the heads of a batch of their own: no kernel needs copies of the keys then.
+    """
+    shared = own[0].shape[1]
+    q = query[0, :, block.first : block.last].unflatten(0, (shared, query.shape[1] // shared))
+    if block.slots is None:
+        k, v = (rows[block.first : block.last].transpose(0, 1) for rows in own)
+        return q, k, v, None
+    at = block.slots.to(query.device)
+    k, v = (rows.index_select(0, at).transpose(0, 1) for rows in stored)
+    return q, k, v, None if block.mask is None else block.mask.to(query)
+
+
+class _BlockAttention(torch.autograd.Function):
+    """Attention of a training pass, whose gradient adds up in one tensor of keys and one of values.
+
+    Left to autograd, each block would make zeros as large as all keys, and the fused kernel for CPUs takes
+    twice as long backwards in bfloat16 as these matrix products.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        blocks: Sequence[_AttentionBlock],
+        scaling: float | None,
+    ) -> torch.Tensor:
+        """``[1, N, heads, D]``."""
+        own = (_by_token(key), _by_token(value))
+        output = _attended(query, own, own, blocks, scaling, 0.0)
+        ctx.save_for_backward(query, key, value, output)
+        ctx.blocks, ctx.scale = blocks, query.shape[-1] ** -0.5 if scaling is None else scaling
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Gradients of query, key and value (softmax's: FlashAttention-2, arXiv 2307.08691, section 2.2)."""
+        query, key, value, output = ctx.saved_tensors
+        own = (_by_token(key), _by_token(value))
+        exact = torch.promote_types(query.dtype, torch.float32)
+        query_grad = torch.empty_like(query)
+        key_grad, value_grad = (torch.zeros_like(rows, dtype=exact) for rows in own)
+        inner = (grad.to(exact) * output).sum(-1)[0]  # [N, heads]
+        for block in ctx.blocks:
+            rows = slice(block.first, block.last)
+            q, k, v, mask = _block_inputs(query, own, own, block)
+            each, count = q.shape[1:3]
+            q, g = q.flatten(1, 2), grad[0, rows].transpose(0, 1).unflatten(0, (-1, each)).flatten(1, 2)
+            scores = torch.bmm(q, k.mT).to(exact).mul_(ctx.scale).unflatten(1, (each, count))
+            if mask is None:  # a single branch sees itself
+                mask = torch.full((count, count), -torch.inf, dtype=exact, device=q.device).triu_(1)
+            weights = scores.add_(mask).softmax(-1).flatten(1, 2)
+            of_rows = inner[rows].T.unflatten(0, (-1, each)).flatten(1, 2)[..., None]
+            score_grad = torch.bmm(g, v.mT).to(exact).sub_(of_rows).mul_(weights).mul_(ctx.scale).to(q)
+            at = torch.arange(block.first, block.last) if block.slots is None else block.slots
+            at = at.to(key_grad.device)
+            key_grad.index_add_(0, at, torch.bmm(score_grad.mT, q).transpose(0, 1).to(exact))
+            value_grad.index_add_(0, at, torch.bmm(weights.to(g).mT, g).transpose(0, 1).to(exact))
+            query_grad[0, :, rows] = torch.bmm(score_grad, k).unflatten(1, (each, count)).flatten(0, 1)
+        by_head = (part.transpose(0, 1)[None].to(query) for part in (key_grad, value_grad))
+        return query_grad, *by_head, None, None
 
 
 AttentionInterface.register(_NAME, _attend)
