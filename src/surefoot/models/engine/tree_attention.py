@@ -266,14 +266,14 @@ def _attend(
             query, key, value = (part.to(dtype) for part in (query, key, value))
         output = _BlockAttention.apply(query, key, value, running.blocks, scaling)
         return output, None
-    own: tuple[torch.Tensor, ...] = (_by_token(key), _by_token(value))
-    stored = own
+    new_kv: tuple[torch.Tensor, ...] = (_by_token(key), _by_token(value))
+    stored = new_kv
     if running.pool is not None:
         layer = int(module.layer_idx)  # type: ignore[arg-type]
         slots = running.slots.to(key.device)  # a trunk may be spread over devices
-        kinds = zip(("key", "value"), own, strict=True)
+        kinds = zip(("key", "value"), new_kv, strict=True)
         stored = tuple(running.pool.write(layer, kind, slots, rows) for kind, rows in kinds)
-    return _attended(query, own, stored, running.blocks, scaling, dropout), None
+    return _attended(query, new_kv, stored, running.blocks, scaling, dropout), None
 
 
 def _by_token(part: torch.Tensor) -> torch.Tensor:
@@ -283,7 +283,7 @@ def _by_token(part: torch.Tensor) -> torch.Tensor:
 
 def _attended(
     query: torch.Tensor,
-    own: tuple[torch.Tensor, ...],
+    new_kv: tuple[torch.Tensor, ...],
     stored: tuple[torch.Tensor, ...],
     blocks: Sequence[_AttentionBlock],
     scaling: float | None,
@@ -291,11 +291,11 @@ def _attended(
 ) -> torch.Tensor:
     """Attention ``[1, N, heads, D]`` of ``query`` ``[1, heads, N, D]``.
 
-    ``own`` are the keys and values ``[N, shared, D]`` of the pass, and ``stored`` all of them by slot.
+    ``new_kv`` are the keys and values ``[N, shared, D]`` of the pass, and ``stored`` all of them by slot.
     """
     outputs = []
     for block in blocks:
-        q, k, v, mask = _block_inputs(query, own, stored, block)
+        q, k, v, mask = _block_inputs(query, new_kv, stored, block)
         k, v = (tensor[:, None].expand(-1, q.shape[1], -1, -1) for tensor in (k, v))
         attended = scaled_dot_product_attention(
             q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=mask is None, scale=scaling
@@ -306,18 +306,18 @@ def _attended(
 
 def _block_inputs(
     query: torch.Tensor,
-    own: tuple[torch.Tensor, ...],
+    new_kv: tuple[torch.Tensor, ...],
     stored: tuple[torch.Tensor, ...],
     block: _AttentionBlock,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """Queries ``[shared, each, R, D]``, keys and values ``[shared, K, D]`` and mask ``[R, K]`` of a block.
 
-    Heads that share keys are the heads of a batch of their own: no kernel needs copies of the keys then.
+    Heads that share keys are the heads of a separate batch: no kernel needs copies of the keys then.
     """
-    shared = own[0].shape[1]
+    shared = new_kv[0].shape[1]
     q = query[0, :, block.first : block.last].unflatten(0, (shared, query.shape[1] // shared))
     if block.slots is None:
-        k, v = (rows[block.first : block.last].transpose(0, 1) for rows in own)
+        k, v = (rows[block.first : block.last].transpose(0, 1) for rows in new_kv)
         return q, k, v, None
     at = block.slots.to(query.device)
     k, v = (rows.index_select(0, at).transpose(0, 1) for rows in stored)
@@ -341,8 +341,8 @@ class _BlockAttention(torch.autograd.Function):
         scaling: float | None,
     ) -> torch.Tensor:
         """``[1, N, heads, D]``."""
-        own = (_by_token(key), _by_token(value))
-        output = _attended(query, own, own, blocks, scaling, 0.0)
+        new_kv = (_by_token(key), _by_token(value))
+        output = _attended(query, new_kv, new_kv, blocks, scaling, 0.0)
         ctx.save_for_backward(query, key, value, output)
         ctx.blocks, ctx.scale = blocks, query.shape[-1] ** -0.5 if scaling is None else scaling
         return output
@@ -351,14 +351,14 @@ class _BlockAttention(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Gradients of query, key and value (softmax's: FlashAttention-2, arXiv 2307.08691, section 2.2)."""
         query, key, value, output = ctx.saved_tensors
-        own = (_by_token(key), _by_token(value))
+        new_kv = (_by_token(key), _by_token(value))
         exact = torch.promote_types(query.dtype, torch.float32)
         query_grad = torch.empty_like(query)
-        key_grad, value_grad = (torch.zeros_like(rows, dtype=exact) for rows in own)
+        key_grad, value_grad = (torch.zeros_like(rows, dtype=exact) for rows in new_kv)
         inner = (grad.to(exact) * output).sum(-1)[0]  # [N, heads]
         for block in ctx.blocks:
             rows = slice(block.first, block.last)
-            q, k, v, mask = _block_inputs(query, own, own, block)
+            q, k, v, mask = _block_inputs(query, new_kv, new_kv, block)
             each, count = q.shape[1:3]
             q, g = q.flatten(1, 2), grad[0, rows].transpose(0, 1).unflatten(0, (-1, each)).flatten(1, 2)
             scores = torch.bmm(q, k.mT).to(exact).mul_(ctx.scale).unflatten(1, (each, count))
