@@ -393,7 +393,7 @@ def check_reports(chaos: Chaos) -> None:
     """What an upstream says of itself is bounded, and no text went where it redirects."""
     assert chaos.site.upstream.stolen == []
     for row in chaos.site.room.db.gateway.find(limit=1_000_000):
-        assert row.tokens < 1_000_000_000, row
+        assert row.tokens < 10**10, row  # a scorer may read two megabytes 1,000 times
     for answer in chaos.load.answers:
         if answer.route.endswith(("/verify", "/score")) and answer.status == 200:
             for result in results_of(answer):

@@ -16,7 +16,7 @@ from surefoot.labelling.verifiers import tracer
 from surefoot.labelling.verifiers.execution_trace import ExecutionTraceVerifier
 from surefoot.labelling.verifiers.programs import LIMITS, CompileVerifier, PythonTestsVerifier, TraceProgram
 from surefoot.protocols import ProblemTrace, StepVerifier
-from surefoot.sandbox import BubblewrapSandbox, open_sandbox
+from surefoot.sandbox import BubblewrapSandbox, Limits, open_sandbox
 from surefoot.segment import segment_trace, segmenter
 
 PROMPT = 'def total(numbers, least):\n    """Sum of the numbers above least."""\n'
@@ -172,7 +172,8 @@ def test_runs_without_a_common_line_are_shown_alone_and_errors_in_words(sandbox)
 
 def test_what_people_see_of_a_run_is_bounded_and_is_read_back(sandbox):
     long = "    many = ['\\ud800' * 300] * 5\n    for n in range(900):\n        m = n\n    return m.real.no\n"
-    found = asyncio.run(VerifierLabeller(verifiers=(ExecutionTraceVerifier(sandbox),)).label([item(long)]))
+    verifier = ExecutionTraceVerifier(sandbox, limits=Limits(wall_s=120, cpu_s=60))
+    found = asyncio.run(VerifierLabeller(verifiers=(verifier,)).label([item(long)]))
     [label] = [label for label in found[0] if label.evidence.execution]
     assert len(label.model_dump_json()) < 60_000
     assert StepLabel.model_validate_json(label.model_dump_json()) == label
