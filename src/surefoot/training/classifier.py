@@ -20,6 +20,7 @@ from surefoot.labels import target_is_good
 from surefoot.models.card import Head
 from surefoot.models.engine.packing import read_states, running_layers
 from surefoot.models.engine.tensor_shards import TensorShards, content_key, fingerprint
+from surefoot.models.engine.tree_attention import product_dtype
 from surefoot.models.engine.tree_plan import TokenBranch
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.lora import add_adapter, has_adapter
@@ -213,12 +214,6 @@ class HeldOut:
         return roc_auc(scores, self._good).value
 
 
-def _computed_in(trunk: PreTrainedModel) -> torch.dtype:
-    """The type of the trunk's matrix products in this context."""
-    device = trunk.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else trunk.dtype
-
-
 class FrozenFeatures:
     """Hidden states of a frozen trunk at the labelled steps, computed once, however many epochs there are.
 
@@ -231,7 +226,7 @@ class FrozenFeatures:
 
     def __init__(self, model: RewardModel, examples: Iterable[Example], directory: Path) -> None:
         self._model, self.states = model, TensorShards(directory / "features")
-        self._trunk = (fingerprint(model.trunk), str(_computed_in(model.trunk)))
+        self._trunk = (fingerprint(model.trunk), str(product_dtype(model.trunk)))
         done = 0
         for chunk in _of_size(examples, _FILE_TOKENS):
             done += len(chunk)
@@ -269,7 +264,8 @@ class LowerStates:
         self._pieces: dict[Tokens, list[tuple[str, int, int]]] = {}
         """By sequence: key of a tensor, and the first and last + 1 token of the sequence that it has."""
         training, trunk = model.trunk.training, model.trunk.eval()
-        facts = (fingerprint(trunk), str(_computed_in(trunk)), layers)
+        dtype = product_dtype(trunk)
+        facts = (fingerprint(trunk), str(dtype), layers)
         for chunk in _of_size(examples, _FILE_TOKENS):
             new: dict[Tokens, tuple[str, int]] = {}
             previous: Tokens = ()
@@ -291,18 +287,17 @@ class LowerStates:
                         new[missing[at]][0]: state.cpu().clone() for at, state in reading.states.items()
                     }
             self.states.update(states)
-        self._check(trunk, layers)
+        self._check(trunk, layers, tolerance=1e-3 if dtype == torch.float32 else 0.05)
         trunk.train(training)
 
     @torch.no_grad()
-    def _check(self, trunk: PreTrainedModel, layers: int) -> None:
+    def _check(self, trunk: PreTrainedModel, layers: int, *, tolerance: float) -> None:
         """Raise ``TrainingError`` for a trunk that scales its inputs: its upper layers cannot begin there."""
         ids = min(self._pieces, key=len)
         whole = trunk(input_ids=torch.tensor([ids], device=trunk.device), use_cache=False)
         branch = TokenBranch(ids=ids, path=np.arange(len(ids)), start=0, stop=len(ids), jump=False)
         with running_layers(trunk, slice(layers, None)):
             upper = trunk(inputs_embeds=self.of([branch]).to(trunk.device), use_cache=False)
-        tolerance = 1e-3 if _computed_in(trunk) == torch.float32 else 0.05
         if (upper[0] - whole[0]).norm() > tolerance * whole[0].norm():
             raise TrainingError("the layers of this trunk cannot be run apart: train without 'frozen_layers'")
 

@@ -261,9 +261,8 @@ def _attend(
         output = attend(query, key, value, block_mask=running.block_mask, scale=scaling, enable_gqa=grouped)
         return output.transpose(1, 2).contiguous(), None
     if running.pool is None and not dropout and torch.is_grad_enabled():
-        if torch.is_autocast_enabled(query.device.type):
-            dtype = torch.get_autocast_dtype(query.device.type)
-            query, key, value = (part.to(dtype) for part in (query, key, value))
+        dtype = product_dtype(query)
+        query, key, value = (part.to(dtype) for part in (query, key, value))
         output = _BlockAttention.apply(query, key, value, running.blocks, scaling)
         return output, None
     new_kv: tuple[torch.Tensor, ...] = (_by_token(key), _by_token(value))
@@ -274,6 +273,12 @@ def _attend(
         kinds = zip(("key", "value"), new_kv, strict=True)
         stored = tuple(running.pool.write(layer, kind, slots, rows) for kind, rows in kinds)
     return _attended(query, new_kv, stored, running.blocks, scaling, dropout), None
+
+
+def product_dtype(operand: torch.Tensor | PreTrainedModel) -> torch.dtype:
+    """The type of the operand's matrix products: autocast's, inside autocast."""
+    device = operand.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else operand.dtype
 
 
 def _by_token(part: torch.Tensor) -> torch.Tensor:

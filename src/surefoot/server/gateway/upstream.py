@@ -201,6 +201,7 @@ class FairBatcher(Batcher):
 
     async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
         """See the base class."""
+        # not async_turn: every request would pay for its generator
         turn = await self._sampling.take(cost=_tokens(requests))
         try:
             return await super().sample(requests)

@@ -6,7 +6,7 @@
   const plots = new Map();
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name);
   const draw = async () => {
-    // no answer, half of one, or the page of the sign-in: what was drawn stays until the next swap
+    // on a network error or a sign-in page the old curves stay until the next swap
     const answer = await fetch(`${location.pathname}.json`).then((response) => response.json()).catch(() => null);
     if (!answer?.state) return;
     const { state } = answer;
