@@ -13,14 +13,16 @@ from safetensors.numpy import load_file, save_file
 from sklearn.ensemble import HistGradientBoostingClassifier
 
 from surefoot.errors import CheckpointError, TrainingError
-from surefoot.io import write_records
+from surefoot.io import read_records, write_records
 from surefoot.lab import generate_problems
 from surefoot.lab.world import LabVerifier
 from surefoot.models import load_prm
 from surefoot.models.kinds import fused as fused_scorers
 from surefoot.models.kinds.fused import LAYOUT, TEXT, Trees, step_features
+from surefoot.models.loading import training_problems
 from surefoot.protocols import LabelledTrace, ProblemTrace
-from surefoot.records import Problem, StepLabel, Trace
+from surefoot.records import Problem, StepLabel, Trace, content_id
+from surefoot.search.trust import HeldOutStep
 from surefoot.segment import Line, segment_trace
 from surefoot.training import FusionConfig, fit_fused
 from surefoot.training.fusion import _trees
@@ -188,7 +190,8 @@ def test_from_the_command_line(tmp_path):
     write_records(tmp_path / "l.jsonl", [label for item in items for label in item.labels])
     files = [tmp_path / "t.jsonl", "--problems", tmp_path / "p.jsonl", "--labels", tmp_path / "l.jsonl"]
     ended = good(
-        *["train", "fused", *files, "--verifier", "lab", "--steps-per-leaf", "5", "--out", tmp_path / "f"]
+        *["train", "fused", *files, "--verifier", "lab", "--steps-per-leaf", "5", "--out", tmp_path / "f"],
+        *["--validation", "0.1"],
     )
     assert "by lab" in ended.err
     card = load_prm(tmp_path / "f").card
@@ -197,3 +200,41 @@ def test_from_the_command_line(tmp_path):
     assert "no verifier is called" in refused(
         *["train", "fused", *files, "--verifier", "nothing", "--out", tmp_path / "g"]
     )
+
+
+def test_a_member_is_not_fused_on_problems_that_it_was_trained_on(tmp_path, gpt2_base):
+    items = labelled(60, seed=8)
+    seen = items[:25]
+    for name, of in (("seen", seen), ("all", items)):
+        write_records(tmp_path / f"{name}-p.jsonl", [item.problem for item in of])
+        write_records(tmp_path / f"{name}-t.jsonl", [item.trace for item in of])
+        write_records(tmp_path / f"{name}-l.jsonl", [label for item in of for label in item.labels])
+
+    def train(kind, name, out, *options):
+        files = [f"{name}-t.jsonl", "--problems", f"{name}-p.jsonl", "--labels", f"{name}-l.jsonl"]
+        files = [tmp_path / word if word.endswith("jsonl") else word for word in files]
+        return ["train", kind, *files, "--out", tmp_path / out, *options]
+
+    small = ("--batch-size", 16, "--epochs", 1, "--validation", 0.2)
+    good(*train("prm", "seen", "prm", "--base", gpt2_base, *small))
+    hashes = training_problems(tmp_path / "prm")
+    assert hashes
+    assert hashes < {content_id(item.problem.text) for item in seen}
+    fuse = ("--verifier", "lab", "--steps-per-leaf", 5, "--model", tmp_path / "prm")
+    ended = good(*train("fused", "all", "fused", *fuse, "--validation", 0.2))
+    left_out = sum(content_id(item.problem.text) in hashes for item in items)
+    assert f"{left_out} traces left out: {tmp_path / 'prm'} was trained on their problems" in ended.err
+    by_all = training_problems(tmp_path / "fused")
+    assert hashes < by_all < {content_id(item.problem.text) for item in items}
+    tested = {
+        row.problem_id for row in read_records(tmp_path / "fused" / "held-out-steps.jsonl", HeldOutStep)
+    }
+    assert tested.isdisjoint(item.problem.id for item in items if content_id(item.problem.text) in by_all)
+
+    listed = tmp_path / "prm" / "training-problems.txt"
+    listed.write_text("\n".join(content_id(item.problem.text) for item in seen))
+    assert "was trained on every problem; label others" in refused(*train("fused", "seen", "none", *fuse))
+    listed.unlink()
+    ended = good(*train("fused", "seen", "unsure", *fuse))
+    assert "prm does not say on which problems it was trained" in ended.err
+    assert training_problems(tmp_path / "unsure") is None

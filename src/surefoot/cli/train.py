@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -20,7 +21,7 @@ from surefoot.evaluation.audits.interventions import FaithfulnessRow, reasoning_
 from surefoot.io.hub import pinned
 from surefoot.io.joins import LabelledTraces
 from surefoot.labels import Neutral
-from surefoot.models.card import PROBE, CheckpointCard, read_card, write_card
+from surefoot.models.card import CARD, PROBE, TRAINING_PROBLEMS, CheckpointCard, read_card, write_card
 from surefoot.models.encoding import Encoding
 from surefoot.policies.devices import FLOAT32
 from surefoot.policies.prompts import PromptFormat
@@ -65,12 +66,15 @@ class TrainCommand(Command):
         items: str,
         held_out: Iterable[LabelledTrace] | None = None,
         training: Iterable[LabelledTrace] = (),
+        problems: Iterable[Problem] | None = None,
+        start: Sequence[str] = (),
     ) -> None:
         """Run ``work`` in the run directory ``out``, unless it is finished, and report the result.
 
         ``items`` is the hash of the training data, which may have come through a pipe. With ``held_out`` the
-        checkpoint says how far it can be trusted, next to length and position fitted on ``training``. Raises
-        ``RunError`` if ``out`` holds a run with other settings or inputs.
+        checkpoint says how far it can be trusted, next to length and position fitted on ``training``.
+        ``problems`` are those that the model learns from, if not those of ``training``; ``start`` are the
+        models that it begins with. Raises ``RunError`` if ``out`` holds a run with other settings or inputs.
         """
         with open_run(self, items=items) as run, progress_bars() as progress:
             if (self.out / "done" / "train.json").exists():
@@ -79,6 +83,9 @@ class TrainCommand(Command):
             log, dropped, remarks = work(lambda done, total, _loss: progress(self.path(), done, total))
             if run is None:
                 return
+            if problems is None:
+                problems = (item.problem for item in training)
+            self.write_problems(problems, start)
             remarks = [*remarks, *self.trust(held_out, training)]
             if 0 < log.read_tokens < log.tokens:
                 remarks.append(f"read {log.read_tokens:,} of {log.tokens:,} tokens, shared prefixes once")
@@ -88,6 +95,21 @@ class TrainCommand(Command):
             mean = f"mean loss of the last {len(tail)}: {sum(tail) / len(tail):.4f}"
             remarks = [f"{updates} updates", mean, *remarks]
         note(f"{self.out}: {', '.join(remarks)}")
+
+    def write_problems(self, problems: Iterable[Problem], start: Sequence[str]) -> None:
+        """Store hashes of the problems that the checkpoint, or a model in ``start``, was trained on.
+
+        Nothing is stored if one of these is a checkpoint that does not say.
+        """
+        from surefoot.models.loading import locate, training_problems
+
+        hashes = {content_id(problem.text) for problem in problems}
+        for name in map(o.lab_trunk, start):
+            earlier = training_problems(name)
+            if earlier is None and (locate(name) / CARD).is_file():
+                return
+            hashes |= earlier or frozenset()
+        (self.out / TRAINING_PROBLEMS).write_text("".join(f"{name}\n" for name in sorted(hashes)))
 
     def trust(self, held_out: Iterable[LabelledTrace] | None, training: Iterable[LabelledTrace]) -> list[str]:
         """Measure the saved checkpoint on held-out problems, store that with it, and say it."""
@@ -108,23 +130,12 @@ class TrainCommand(Command):
         return [str(trust)]
 
 
-class StepCommand(TrainCommand):
-    """Models that are read at the steps."""
+class HoldOutCommand(TrainCommand):
+    """Models that are measured on held-out problems."""
 
-    base: str
-    """Model to start from: `lab` (the lab's trunk), a checkpoint directory or a hub name
-    (`owner/name@revision`)."""
-    prompt: PromptFormat = PromptFormat()
-    max_length: int = Field(default=2048, ge=8)
-    """Tokens of a trace; later steps are left out and counted."""
     validation: float | None = Field(default=None, ge=0, le=0.9)
-    """Share of the problems to hold out; the weights that do best on them are saved. If not given, a tenth of
-    200 problems or more is held out only to say how far the model can be trusted."""
-
-    def card(self, **facts: Any) -> CheckpointCard:
-        """The card of the checkpoint to train."""
-        encoding = fill(Encoding, self, **vars(self.prompt))
-        return CheckpointCard(encoding=encoding, base=self.base, **facts)
+    """Share of the problems to hold out. If not given, a tenth of 200 problems or more is held out only to
+    say how far the model can be trusted."""
 
     def split(self, items: LabelledTraces) -> tuple[LabelledTraces, LabelledTraces | None]:
         """Split the items into training and held-out problems, by the problems' ids.
@@ -142,9 +153,31 @@ class StepCommand(TrainCommand):
         return training, held_out
 
 
+class StepCommand(HoldOutCommand):
+    """Models that are read at the steps."""
+
+    base: str
+    """Model to start from: `lab` (the lab's trunk), a checkpoint directory or a hub name
+    (`owner/name@revision`)."""
+    prompt: PromptFormat = PromptFormat()
+    max_length: int = Field(default=2048, ge=8)
+    """Tokens of a trace; later steps are left out and counted."""
+    validation: float | None = Field(default=None, ge=0, le=0.9)
+    """Share of the problems to hold out; the weights that do best on them are saved. If not given, a tenth of
+    200 problems or more is held out only to say how far the model can be trusted."""
+
+    def card(self, **facts: Any) -> CheckpointCard:
+        """The card of the checkpoint to train."""
+        encoding = fill(Encoding, self, **vars(self.prompt))
+        return CheckpointCard(encoding=encoding, base=self.base, **facts)
+
+
 class ClassifierCommand(StepCommand):
     """A trunk with a head that is read at the steps: PRMs and ORMs."""
 
+    validation: float | None = Field(default=None, ge=0, le=0.9)
+    """Share of the problems to hold out; the weights that do best on them are saved. If not given, a tenth of
+    200 problems or more is held out only to say how far the model can be trusted."""
     windows: bool = False
     """Read a longer trace in windows, each with the task and the latest steps, in training and whenever the
     model scores."""
@@ -166,8 +199,9 @@ class ClassifierCommand(StepCommand):
         held_out: LabelledTraces | None,
         targets: tr.StepTargets | tr.OutcomeTargets,
         digest: str,
+        problems: Iterable[Problem] | None = None,
     ) -> None:
-        """Train the model of ``card`` on ``data``, which are ``items`` or pairs."""
+        """Train the model of ``card`` on ``data``, which are ``items``, or pairs of ``problems``."""
 
         def work(progress: Progress) -> TrainingResult:
             from surefoot.training.classifier import train
@@ -188,7 +222,7 @@ class ClassifierCommand(StepCommand):
                 remarks.append(log.stopped)
             return log, examples.dropped, remarks
 
-        self.train(work, digest, held_out, items or ())
+        self.train(work, digest, held_out, items or (), problems, [self.base])
 
 
 class TrainPRM(ClassifierCommand):
@@ -251,23 +285,28 @@ class TrainPRM(ClassifierCommand):
         )
         items = training = held_out = None
         data: Callable[[models.RewardModel], tr.ExampleSet]
+        of_pairs: Iterable[Problem] | None = None
         if self.traces:
             items = labelled(self.problems, self.traces, labels)
             training, held_out = self.split(items)
             data = partial(self.examples, items=training, targets=targets)
         if self.pairs:
-            data = partial(self._pairs, path=self.pairs, held_out=held_out)
+            excluded = set(held_out.problem_ids()) if held_out else set()
+            pairs = [pair for pair in read_table(self.pairs, StepPair) if pair.problem_id not in excluded]
+            table = read_table(self.problems, Problem)
+            of_pairs = chain.from_iterable(map(table.find, {pair.problem_id for pair in pairs}))
+            data = partial(self._pairs, problems=table, pairs=pairs)
         digest = items.digest if items else content_id()
-        self.fit(card, self.training, data, training, held_out, targets, digest)
+        self.fit(card, self.training, data, training, held_out, targets, digest, of_pairs)
 
-    def _pairs(self, model: models.RewardModel, path: str, held_out: LabelledTraces | None) -> tr.ExampleSet:
-        """The pairs of a file, without held-out problems."""
-        excluded = set(held_out.problem_ids()) if held_out else set()
+    def _pairs(
+        self, model: models.RewardModel, problems: Sequence[Problem], pairs: Sequence[StepPair]
+    ) -> tr.ExampleSet:
         return tr.build_pairs(
             model.tokenizer,
             model.card.encoding,
-            read_table(self.problems, Problem),
-            [pair for pair in read_table(path, StepPair) if pair.problem_id not in excluded],
+            problems,
+            pairs,
             segmenter=segmenter(self.segment),
             hard=self.hard,
         )
@@ -346,7 +385,7 @@ class TrainImplicit(TrainCommand):
             shutil.rmtree(self.out / CACHE, ignore_errors=True)
             return log, data.dropped, ()
 
-        self.train(work, items.digest)
+        self.train(work, items.digest, problems=(item.problem for item in items), start=[self.base])
 
 
 class TrainProbe(StepCommand):
@@ -478,15 +517,17 @@ class TrainVerifier(TrainCommand):
             log = tr.train_verifier(model, tokenizer, data.examples, form, self.training, self.out, **about)
             return log, data.dropped, [f"{len(data.examples)} of {sum(map(len, texts))} critiques"]
 
-        self.train(work, content_id(texts, form.model_dump(), *items))
+        digest = content_id(texts, form.model_dump(), *items)
+        self.train(work, digest, problems=(item.problem for item in items), start=[self.base])
 
 
-class TrainFused(TrainCommand):
+class TrainFused(HoldOutCommand):
     """Fuse models, verifiers and the text of a step into one score, by gradient-boosted trees.
 
     A verifier such as `equations` knows few wrong steps, but for certain; a model guesses at all. The trees
     learn from labelled steps what each says, and also see length, position, numbers and words. What each part
-    is worth on other problems is stored in `fused.json`. No model is needed.
+    is worth on other problems is stored in `fused.json`. No model is needed. Problems that one was trained on
+    are left out: there it knows the labels, and the trees would trust it too much.
 
     Example: `surefoot train fused traces.jsonl --problems problems.jsonl --labels labels.jsonl
     --verifier equations --model prm --out fused`
@@ -495,11 +536,9 @@ class TrainFused(TrainCommand):
     traces: o.TracesArgument
     labels: Annotated[str, o.INPUT] = Field(description="File of step labels.")
     model: tuple[str, ...] = ()
-    """Reward models whose scores are parts: directories or hub names, trained on other problems."""
+    """Reward models whose scores are parts: directories or hub names."""
     verifier: tuple[str, ...] = ()
     """Verifiers whose verdicts are parts, as in `label verify`; may be repeated."""
-    validation: float = Field(default=0.1, ge=0, le=0.9)
-    """Share of the problems to hold out; nothing is fitted on them."""
     training: Annotated[tr.FusionConfig, TRAINING] = tr.FusionConfig()
 
     def run(self) -> None:
@@ -507,9 +546,8 @@ class TrainFused(TrainCommand):
         from surefoot.training.fusion import fit_fused
 
         labels = read_table(self.labels, StepLabel)
-        items = labelled(self.problems, self.traces, labels)
-        training = items.of_problems(lambda problem: not is_held_out(problem, self.validation))
-        held_out = items.of_problems(lambda problem: is_held_out(problem, self.validation))
+        items = self._fresh(labelled(self.problems, self.traces, labels))
+        training, held_out = self.split(items)
         members = {name: open_member(name, loading=self.loading) for name in self.model}
         sources = _kinds_and_sources(labels)[1]
 
@@ -524,7 +562,22 @@ class TrainFused(TrainCommand):
             ]
             return tr.TrainingLog(), {}, [f"step AUC {auc['all']:.3f} out of fold ({', '.join(parts)})"]
 
-        self.train(work, items.digest, held_out or None, training)
+        self.train(work, items.digest, held_out, training, start=self.model)
+
+    def _fresh(self, items: LabelledTraces) -> LabelledTraces:
+        """The items of problems that no model was trained on; the others are counted."""
+        from surefoot.models.loading import training_problems
+
+        for name in self.model:
+            if not (seen := training_problems(name)):
+                note(f"{name} does not say on which problems it was trained; use labels of others")
+                continue
+            fresh = items.where(lambda item: content_id(item.problem.text) not in seen)
+            if not fresh:
+                raise TrainingError(f"{name} was trained on every problem; label others")
+            note_count(len(items) - len(fresh), f"traces left out: {name} was trained on their problems")
+            items = fresh
+        return items
 
 
 def report_dropped(dropped: Mapping[str, int], first: Mapping[str, str] | None = None) -> None:

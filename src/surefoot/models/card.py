@@ -49,6 +49,8 @@ PROBE_SETTINGS = "probe.json"
 """Where a probe reads, besides its head."""
 FUSED_SETTINGS, TREES = "fused.json", "trees.safetensors"
 """What a fused scorer holds besides the card."""
+TRAINING_PROBLEMS = "training-problems.txt"
+"""Hashes of the texts of the problems that it was trained on, one per line."""
 
 CLASSIFIER, IMPLICIT, GENERATIVE, PROBE, FUSED = OWN = (
     "surefoot",

@@ -21,6 +21,7 @@ from surefoot.models.card import (
     OWN,
     PROBE,
     PROBE_SETTINGS,
+    TRAINING_PROBLEMS,
     VERIFIER_FORMAT,
     announce,
     read_card,
@@ -149,6 +150,14 @@ def open_member(name: str, *, loading: Loading = LOADING) -> CheckpointScorer:
     if own.is_file() and read_card(own.parent).family == FUSED:
         raise CheckpointError(f"{name} is a fused scorer itself; name its members instead")
     return load_prm(name, loading=loading)
+
+
+def training_problems(name: str | Path) -> frozenset[str] | None:
+    """``content_id`` of the text of each problem that a reward model was trained on; ``None`` if it does not
+    say."""
+    if is_server(name) or not (path := locate(name) / TRAINING_PROBLEMS).is_file():
+        return None
+    return frozenset(path.read_text(encoding="utf-8").split())
 
 
 def is_server(name: str | Path) -> bool:
