@@ -2,8 +2,8 @@
 
     python benchmarks/fusion.py --data DIR [--quick] [--json FILE]
 
-``DIR`` holds ``prm800k/phase1_{train_plus,test}.jsonl.gz`` and
-``processbench/{gsm8k,math.fixed}.json.gz``. No model runs. The scorer is fitted on PRM800K problems of parts
+``DIR`` holds ``prm800k/phase1_{train_plus,test}.jsonl.gz``, ``processbench/{gsm8k,math.fixed}.json.gz`` and
+``bon/math500_prm_scored_pool.jsonl.gz``. No model runs. The scorer is fitted on PRM800K problems of parts
 0 to 4 (of 8, by CRC-32 of the problem), on which the rules of the equation verifier were developed too; it is
 measured on the test file and on parts 5 to 7 without the problems whose flags were read to improve these
 rules (``fresh``), each rated step once for a prefix.
@@ -15,6 +15,9 @@ rules (``fresh``), each rated step once for a prefix.
   is another, less the share whose score rises.
 - ``processbench_*``: F1 with the threshold that was chosen on held-out training problems (flags of the
   verifier alone: ``benchmarks/equations.py``).
+- ``pool_*``: an answer from 16 of at least 24 candidates a problem (MATH-500), by a vote weighted by the
+  lowest step and by best-of-N with it, less majority voting on the same candidates; for the fused scorer,
+  for trees without verdicts, and for the process reward model that made the pool.
 
 Intervals are over problems.
 """
@@ -27,7 +30,7 @@ import json
 import re
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -35,8 +38,10 @@ from pathlib import Path
 import numpy as np
 
 from surefoot import __version__
+from surefoot.answers import AnswerChecker
+from surefoot.evaluation import evaluate_best_of_n, grade_stored, judged_candidates
 from surefoot.evaluation.benchmarks import processbench_f1
-from surefoot.formats import read_prm800k_steps, read_processbench
+from surefoot.formats import read_candidate_pool, read_prm800k_steps, read_processbench
 from surefoot.models import FusedScorer, Trust
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Trace
@@ -46,6 +51,8 @@ from surefoot.training import FusionConfig, fit_fused
 
 DRAWS = 300
 BATCH = 256
+SAMPLES, LEAST = 16, 24
+"""Candidates that a rule selects from, and the fewest of a problem in the pool."""
 NUMBER = re.compile(r"\d+(?=\D*$)")
 Figure = dict[str, object]
 
@@ -148,6 +155,27 @@ def on_processbench(path: Path, scorer: FusedScorer, threshold: float, limit: in
     return figure(f"processbench_{path.name.split('.')[0]}_f1", interval, len(items))
 
 
+def on_pool(path: Path, scorers: Mapping[str, FusedScorer], limit: int | None) -> list[Figure]:
+    """Selection of an answer by the lowest step, less majority voting, paired by problem."""
+    with AnswerChecker() as checker:
+        stored = grade_stored(islice(read_candidate_pool(path), limit), checker, ("boxed",))
+        candidates = judged_candidates(stored.traces, checker, least=LEAST)
+    problems = {problem.id: problem for problem in stored.problems}
+    items = [ProblemTrace(problem=problems[trace.problem_id], trace=trace) for trace in stored.traces]
+    scores = {"stored_prm": stored.scores}
+    for name, scorer in scorers.items():
+        batches = (items[start : start + BATCH] for start in range(0, len(items), BATCH))
+        scores[name] = [record for batch in batches for record in scorer.score_traces(batch)]
+    result = evaluate_best_of_n(candidates, scores, rules=("weighted_vote", "best_of_n"), sizes=[SAMPLES])
+    accuracy = {curve.name: curve.accuracy[SAMPLES] for curve in result.curves}
+    figures = [figure(f"pool_{name}", accuracy[name], result.problems) for name in ("pass@N", "majority")]
+    return figures + [
+        figure(f"pool_{curve.scorer}_{curve.rule}", curve.minus_majority[SAMPLES], result.problems)
+        for curve in result.curves
+        if curve.aggregation == "min"
+    ]
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Run it."""
     parser = argparse.ArgumentParser(
@@ -180,6 +208,9 @@ def main(words: Sequence[str] | None = None) -> int:
     for name in ("gsm8k", "math.fixed"):
         path = options.data / "processbench" / f"{name}.json.gz"
         figures.append(on_processbench(path, scorer, threshold, 60 if options.quick else None))
+    textual = fit_fused(training, FusionConfig(), models={}, verifiers=(), name="text", label_source="human")
+    path = options.data / "bon" / "math500_prm_scored_pool.jsonl.gz"
+    figures += on_pool(path, {"fused": scorer, "without_verdicts": textual}, 20 if options.quick else None)
     if options.json:
         record = {"version": __version__, "command": sys.argv, "figures": figures, "auc": scorer.settings.auc}
         options.json.write_text(json.dumps(record, indent=2))
