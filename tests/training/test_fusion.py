@@ -14,6 +14,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 
 from surefoot.errors import CheckpointError, TrainingError
 from surefoot.io import read_records, write_records
+from surefoot.io.runs import load_object
 from surefoot.lab import generate_problems
 from surefoot.lab.world import LabVerifier
 from surefoot.models import load_prm
@@ -230,6 +231,15 @@ def test_a_member_is_not_fused_on_problems_that_it_was_trained_on(tmp_path, gpt2
         row.problem_id for row in read_records(tmp_path / "fused" / "held-out-steps.jsonl", HeldOutStep)
     }
     assert tested.isdisjoint(item.problem.id for item in items if content_id(item.problem.text) in by_all)
+
+    files = ["--problems", tmp_path / "all-p.jsonl", "--out", tmp_path / "scores.jsonl"]
+    warning = f"prm was trained on {len(hashes)} of 60 problems: its scores are too good there"
+    assert warning in good("score", tmp_path / "all-t.jsonl", *files, "--model", tmp_path / "prm").err
+    report = tmp_path / "report"
+    files = ["--traces", tmp_path / "all-t.jsonl", "--labels", tmp_path / "all-l.jsonl", *files[:2]]
+    good("evaluate", "calibration", f"prm={tmp_path / 'prm'}", *files, "--out", report, "--draws", 20)
+    [limit] = [x for x in load_object(report / "calibration.json")["first_screen"]["limits"] if warning in x]
+    assert limit in (report / "calibration.html").read_text()
 
     listed = tmp_path / "prm" / "training-problems.txt"
     listed.write_text("\n".join(content_id(item.problem.text) for item in seen))

@@ -158,6 +158,19 @@ def is_held_out(problem_id: str, share: float) -> bool:
     return int(content_id("held out", problem_id), 16) < share * 2**64
 
 
+def trained_on(models: Iterable[str], problems: Iterable[Problem]) -> list[str]:
+    """A warning for each model that was trained on some of the problems, as far as it says."""
+    from surefoot.models.loading import training_problems
+
+    by_model = {name: hashes for name in models if (hashes := training_problems(name))}
+    texts = {content_id(problem.text) for problem in problems} if by_model else set()
+    return [
+        f"{name} was trained on {len(texts & hashes)} of {len(texts)} problems: its scores are too good there"
+        for name, hashes in by_model.items()
+        if texts & hashes
+    ]
+
+
 def pair(problems: str | Sequence[Problem], traces: str | Sequence[Trace]) -> JoinedTraces:
     """Traces with their problems, of files or of records.
 

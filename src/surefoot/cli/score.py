@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from surefoot import models as m
 from surefoot.cli import options as o
-from surefoot.cli.runs import checked_options, map_pieces, pair, predict_usage, say_prediction
+from surefoot.cli.runs import checked_options, map_pieces, pair, predict_usage, say_prediction, trained_on
 from surefoot.cli.settings import Command, Flag, fill
 from surefoot.cli.terminal import echo, note, note_count
 from surefoot.display import show
@@ -121,6 +121,8 @@ class Score(Command):
         if self.dry_run:
             self._predict(items)
             return
+        for warning in trained_on(self.models, items.problems):
+            note(warning)
         summary = _Summary()
         about: Any = {
             "inputs": identifying_files(o.one_or_all(self.models)),

@@ -105,10 +105,10 @@ class TrainCommand(Command):
 
         hashes = {content_id(problem.text) for problem in problems}
         for name in map(o.lab_trunk, start):
-            earlier = training_problems(name)
-            if earlier is None and (locate(name) / CARD).is_file():
+            of_start = training_problems(name)
+            if of_start is None and (locate(name) / CARD).is_file():
                 return
-            hashes |= earlier or frozenset()
+            hashes |= of_start or frozenset()
         (self.out / TRAINING_PROBLEMS).write_text("".join(f"{name}\n" for name in sorted(hashes)))
 
     def trust(self, held_out: Iterable[LabelledTrace] | None, training: Iterable[LabelledTrace]) -> list[str]:

@@ -110,7 +110,9 @@ class EvaluateBestOfN(ScoringCommand):
     ) -> dict[str, StoredScores]:
         """Scores by scorer; scores of checkpoints are stored and reused."""
         tables: dict[str, StoredScores] = {}
-        for name, path in named(self.sources).items():
+        paths = named(self.sources)
+        self.check_training(paths, problems or ())
+        for name, path in paths.items():
             if names_files(path):
                 tables |= scorer_tables(name, read_scores(path))
                 continue

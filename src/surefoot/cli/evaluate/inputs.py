@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from surefoot import evaluation, lab
 from surefoot.cli import options as o
-from surefoot.cli.runs import origin_of, print_report, read_table
+from surefoot.cli.runs import origin_of, print_report, read_table, trained_on
 from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import echo, note, note_count
 from surefoot.concurrency import run_sync
@@ -21,12 +22,12 @@ from surefoot.evaluation.frame import JudgedTrace, WorkedExample, worked_example
 from surefoot.evaluation.report import Report, Section, first_screen_of, to_json
 from surefoot.formats import read_fover_scores
 from surefoot.io import ReadReport, write_json
-from surefoot.io.sources import files_of
+from surefoot.io.sources import files_of, names_files
 from surefoot.io.tables import RecordTable, open_table
 from surefoot.labels import LabelRule
 from surefoot.policies.devices import Loading
 from surefoot.protocols import LabelledTrace, ProblemTrace
-from surefoot.records import StepLabel, StepScores
+from surefoot.records import Problem, StepLabel, StepScores
 from surefoot.work import progress_bars
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class ReportCommand(Command):
     seed: o.Seed = 0
     tables: Annotated[bool, Flag(transient=True)] = False
     """Also print the findings and the tables of the report."""
+    _limits: list[str] = PrivateAttr(default_factory=list)
+    """Of the report, besides those of its sections."""
 
     def outputs(self) -> list[Path]:
         """The report's files first; the directory may also hold other reports and stored scores."""
@@ -76,6 +79,8 @@ class ReportCommand(Command):
         self.folder()
         for_json, for_html = self.outputs()[:2]
         inputs = self.model_dump(mode="json", exclude={"tables"})
+        if self._limits:
+            sections = (replace(sections[0], limits=[*self._limits, *sections[0].limits]), *sections[1:])
         findings = {section.title: list(section.findings) for section in sections}
         first = first_screen_of(sections, origin_of(self, for_json.name), examples or worked_examples(judged))
         screen = {"sentence": first.sentence, "cards": first.cards, "limits": first.limits}
@@ -95,6 +100,13 @@ class EvaluationCommand(ReportCommand):
 
     sources: o.Sources = Field(min_length=1, description="NAME=CHECKPOINT, or NAME=FILE of step scores.")
 
+    def check_training(self, sources: Mapping[str, str], problems: Iterable[Problem]) -> None:
+        """Warn, also in the report, about checkpoints that were trained on some of the problems."""
+        models = [path for path in sources.values() if not names_files(path)]
+        for warning in trained_on(models, problems) if models else ():
+            note(warning)
+            self._limits.append(f"{warning}.")
+
 
 class ScoringCommand(EvaluationCommand):
     """Settings of the evaluations of scorers."""
@@ -113,9 +125,11 @@ class ScoringCommand(EvaluationCommand):
 
         ``layout`` has the steps of the traces, if ``items`` lacks some of them.
         """
+        paths = named(self.sources if sources is None else sources)
+        self.check_training(paths, (item.problem for item in items))
         with progress_bars() as progress:
             systems = evaluation.open_systems(
-                named(self.sources if sources is None else sources),
+                paths,
                 items,
                 self.folder() / "scores",
                 layout=layout,
