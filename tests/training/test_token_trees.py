@@ -185,7 +185,7 @@ def test_cutting_trees_keeps_every_trace_and_the_bound(seed, tokens, steps, worl
             one.ids[:stop] for item in part for one in item.parts for stop in range(1, len(one.ids) + 1)
         }
         assert tokens_read(part, "tree") == len(distinct)
-        assert len(part) == 1 or len(distinct) <= (tokens or 2048)
+        assert len(part) == 1 or len(distinct) <= (tokens or 4096)
 
 
 def test_an_epoch_has_every_item_once_and_the_traces_of_a_problem_together() -> None:
@@ -197,6 +197,9 @@ def test_an_epoch_has_every_item_once_and_the_traces_of_a_problem_together() -> 
     for batch in batches:
         problems = Counter(examples[number].trace_id.split("/")[0] for number in batch)
         assert len(problems) <= 4, "a batch of 24 holds two problems of 11 traces, and two ends"
+    shuffled = [examples[at] for at in (0, 6, 2, 8, 4, 10, 1, 7, 3, 9, 5)]
+    [whole] = batch_order(shuffled, TrainingConfig(layout="tree", epochs=1, batch_size=11))
+    assert [shuffled[number].ids for number in whole] == sorted(item.ids for item in shuffled), "depth first"
     balanced = batch_order(examples, config, balance=0.5)
     low = [min(examples[number].targets) < 0.5 for batch in balanced for number in batch]
     assert sum(low) * 2 == len(low)

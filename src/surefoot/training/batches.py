@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, groupby, islice, pairwise
@@ -22,8 +22,8 @@ from surefoot.training.config import Layout, LoopConfig
 from surefoot.training.examples import Example, ExampleFile
 from surefoot.tree import TokenIndex, shared_length
 
-_TREE_TOKENS = 2048
-"""Most tokens of a tree in one pass, unless the settings say; activations of a 135M model need some 3 GB."""
+_TREE_TOKENS = 4096
+"""Most tokens of a tree in one pass, unless the settings say; activations of a 135M model need some 6 GB."""
 
 T = TypeVar("T")
 
@@ -57,19 +57,20 @@ def batch_order(
 
     Within a window of 16 batches similar lengths are put together, which saves padding, and the batches
     are then shuffled again. With ``balance`` an epoch draws as many items with a target below that as
-    others. In the layout ``tree``, neighbours in the data that begin alike stay together instead.
+    others. In the layout ``tree``, neighbours in the data that begin alike stay together instead, those that
+    share most next to each other.
     """
     rng = np.random.default_rng(config.seed)
     batches: list[list[int]] = []
     lengths = items.lengths.tolist() if isinstance(items, ExampleFile) else [item.length for item in items]
     size = config.batch_size
     buckets = None if balance is None else _buckets(items, balance)
-    trees = _tree_numbers(items) if config.layout == "tree" else []
+    places = _places_in_trees(items) if config.layout == "tree" else []
     for _ in range(config.epochs):
         order = _balanced(buckets, rng) if buckets else rng.permutation(len(items)).tolist()
         epoch = []
-        if trees:
-            order = _trees_together(order, trees, size, rng)
+        if places:
+            order = _trees_together(order, places, size, rng)
             batches += [order[at : at + size] for at in range(0, len(order), size)]
             continue
         for start in range(0, len(order), 16 * size):
@@ -79,23 +80,33 @@ def batch_order(
     return batches
 
 
-def _tree_numbers(items: Iterable[Example]) -> list[int]:
-    """Number of the tree of each item: neighbours share a quarter of the shorter one's tokens, or more."""
-    numbers: list[int] = []
-    previous: tuple[int, ...] = ()
+def _places_in_trees(items: Iterable[Example]) -> list[tuple[int, int]]:
+    """The tree of each item, and the item's place in it, depth first."""
+    places: list[tuple[int, int]] = []
+    for number, tree in enumerate(_trees(items)):
+        depth_first = sorted(range(len(tree)), key=tree.__getitem__)
+        places += [(number, place) for place in np.argsort(depth_first).tolist()]
+    return places
+
+
+def _trees(items: Iterable[Example]) -> Iterator[list[tuple[int, ...]]]:
+    """Token ids of neighbours that each share a quarter of the shorter one's tokens, or more."""
+    tree: list[tuple[int, ...]] = []
     for item in items:
-        alike = 4 * shared_length(previous, item.ids) >= min(len(previous), len(item.ids))
-        numbers.append(numbers[-1] + (not alike) if numbers else 0)
-        previous = item.ids
-    return numbers
+        if tree and 4 * shared_length(tree[-1], item.ids) < min(len(tree[-1]), len(item.ids)):
+            yield tree
+            tree = []
+        tree.append(item.ids)
+    if tree:
+        yield tree
 
 
 def _trees_together(
-    order: Sequence[int], trees: Sequence[int], size: int, rng: np.random.Generator
+    order: Sequence[int], places: Sequence[tuple[int, int]], size: int, rng: np.random.Generator
 ) -> list[int]:
-    """Trees in a new order; of one with more than ``size`` items, that many at a time."""
+    """Trees in a new order; of one with more than ``size`` items, that many neighbours at a time."""
     runs = []
-    for _, group in groupby(sorted(order), key=trees.__getitem__):
+    for _, group in groupby(sorted(order, key=places.__getitem__), key=lambda number: places[number][0]):
         members = list(group)
         runs += [members[at : at + size] for at in range(0, len(members), size)]
     return [number for run in rng.permutation(len(runs)) for number in runs[run]]

@@ -55,7 +55,7 @@ class LoopConfig(FrozenModel):
         default=None,
         ge=1,
         description="Most tokens of one microbatch, padding included; adds microbatches where needed. In the "
-        "layout tree 2,048 if not given.",
+        "layout tree 4,096 if not given.",
     )
     layout: Layout = Field(
         default="padded",
