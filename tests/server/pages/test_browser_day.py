@@ -208,7 +208,7 @@ def test_story(tmp_path: Path, browser: Browser, gpt2_base: Path) -> None:
         assert "Krippendorff" in judge.content()
 
         judge.goto(f"{project}/files")
-        for name, link in (("p", "Problems"), ("t", "Traces"), ("l", "Labels, settled")):
+        for name, link in (("p", "Problems"), ("t", "Traces"), ("l", "Labels after adjudication")):
             with judge.expect_download() as waiting:
                 judge.locator("#main").get_by_role("link", name=link, exact=True).click()
             waiting.value.save_as(tmp_path / f"{name}.jsonl")

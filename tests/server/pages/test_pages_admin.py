@@ -248,7 +248,7 @@ def test_an_empty_project_offers_a_sample(room: Room) -> None:
     assert admin.send(home, f"{home}/sample").headers["location"] == f"{home}/runs"
     data = admin.json(home)
     assert (data["runs"], data["left"]) == (6, 6)
-    assert "6 left to label" in admin.get(home).text
+    assert "6 annotations left" in admin.get(home).text
     assert admin.get("/").headers["location"] == home  # opened last
 
 

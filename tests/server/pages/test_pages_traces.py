@@ -236,8 +236,8 @@ def test_the_verdict_names_its_sources(found: Inspection) -> None:
         "human (1 of 2): no error",
         "judge: step 2",
         "monte-carlo: step 3",
-        "first: below 0.5 never",
-        "second: below 0.5 first at step 1 (0.10)",
+        "first: no step below 0.5",
+        "second: first below 0.5 at step 1 (0.10)",
     ]
     assert (twin["verdict"]["kind"], twin["verdict"]["agreed"]) == ("wrong", False)
     other = found.viewer.json(f"{found.base}/run.json?id={found.traces[0].id}")["verdict"]

@@ -261,8 +261,11 @@ def verdict(
                 (step for step, score in enumerate(scores) if score is not None and score < THRESHOLD), None
             )
             named |= set() if low is None else {low}
-            where = "never" if low is None else f"first at step {low + 1} ({scores[low]:.2f})"
-            says.append(f"{strip['scorer']}: below {THRESHOLD} {where}")
+            says.append(
+                f"{strip['scorer']}: no step below {THRESHOLD}"
+                if low is None
+                else f"{strip['scorer']}: first below {THRESHOLD} at step {low + 1} ({scores[low]:.2f})"
+            )
     kind = "wrong" if error is not None else "unclear" if named else "good" if says else "unknown"
     reason = next(
         (
