@@ -133,7 +133,7 @@ def _add_item(
     ratings: list[dict[int, int]] = [{} for _ in range(STEPS)]
     for user in rng.sample(users, ANNOTATORS):
         own = {"project_id": project, "item_id": item, "user_id": user, "created": AT}
-        add("assignments", id=len(rows.get("assignments", ())) + item * ANNOTATORS, state="done", chosen_by="order", leased_until=AT, reason=None, milliseconds=1000, finished=AT, **own)  # fmt: skip # noqa: E501
+        add("assignments", id=len(rows.get("assignments", ())) + item * ANNOTATORS, state="done", chosen_by="order", leased_until=AT, reason=None, milliseconds=1000, finished=AT, labels=STEPS, **own)  # fmt: skip # noqa: E501
         undone = rng.random() < 0.02
         for turn in range(2 if undone else 1):
             submission += 1

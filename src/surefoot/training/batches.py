@@ -65,12 +65,12 @@ def batch_order(
     lengths = items.lengths.tolist() if isinstance(items, ExampleFile) else [item.length for item in items]
     size = config.batch_size
     buckets = None if balance is None else _buckets(items, balance)
-    places = _places_in_trees(items) if config.layout == "tree" else []
+    tree_places = _places_in_trees(items) if config.layout == "tree" else []
     for _ in range(config.epochs):
         order = _balanced(buckets, rng) if buckets else rng.permutation(len(items)).tolist()
         epoch = []
-        if places:
-            order = _trees_together(order, places, size, rng)
+        if tree_places:
+            order = _trees_together(order, tree_places, size, rng)
             batches += [order[at : at + size] for at in range(0, len(order), size)]
             continue
         for start in range(0, len(order), 16 * size):
@@ -82,11 +82,11 @@ def batch_order(
 
 def _places_in_trees(items: Iterable[Example]) -> list[tuple[int, int]]:
     """The tree of each item, and the item's place in it, depth first."""
-    places: list[tuple[int, int]] = []
+    tree_places: list[tuple[int, int]] = []
     for number, tree in enumerate(_trees(items)):
         depth_first = sorted(range(len(tree)), key=tree.__getitem__)
-        places += [(number, place) for place in np.argsort(depth_first).tolist()]
-    return places
+        tree_places += [(number, rank) for rank in np.argsort(depth_first).tolist()]
+    return tree_places
 
 
 def _trees(items: Iterable[Example]) -> Iterator[list[tuple[int, ...]]]:
@@ -102,11 +102,13 @@ def _trees(items: Iterable[Example]) -> Iterator[list[tuple[int, ...]]]:
 
 
 def _trees_together(
-    order: Sequence[int], places: Sequence[tuple[int, int]], size: int, rng: np.random.Generator
+    order: Sequence[int], tree_places: Sequence[tuple[int, int]], size: int, rng: np.random.Generator
 ) -> list[int]:
     """Trees in a new order; of one with more than ``size`` items, that many neighbours at a time."""
     runs = []
-    for _, group in groupby(sorted(order, key=places.__getitem__), key=lambda number: places[number][0]):
+    for _, group in groupby(
+        sorted(order, key=tree_places.__getitem__), key=lambda number: tree_places[number][0]
+    ):
         members = list(group)
         runs += [members[at : at + size] for at in range(0, len(members), size)]
     return [number for run in rng.permutation(len(runs)) for number in runs[run]]

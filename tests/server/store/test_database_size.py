@@ -168,13 +168,15 @@ def test_names_of_scorers_come_one_step_in_the_index_each(lab: Lab, count: int) 
     assert make_lab(lab.db, "empty").db.traces.scorers(lab.id + 1) == []
 
 
-def test_counts_of_labels_come_from_the_index(lab: Lab) -> None:
-    rate(lab, 0, lab.next(0), [1, 1, 1], "k")
+def test_progress_reads_no_label(lab: Lab) -> None:
+    item = lab.next(0)
+    rate(lab, 0, item, [1, 1, 1], "k")
     with statements(lab.db) as seen:
         (row,) = lab.db.assignments.progress(lab.id).annotators
     assert row.labels == 3
-    (query,) = [one for one in seen if "labels" in one[0]]
-    assert "ix_labels_project_id_user_id_is_current" in plan(lab.db, *query)
+    lab.db.labels.undo(lab.id, item, lab.people[0].user_id, "u")
+    assert [row.labels for row in lab.db.assignments.progress(lab.id).annotators] == [0]
+    assert not any("FROM labels" in query for query, _ in seen)
 
 
 def more_traces(lab: Lab, count: int) -> list[Trace]:

@@ -247,11 +247,6 @@ def _annotators(
 
     if users is not None and not users:
         return
-    label, member = t.labels.c, members.c
-    counted = select(label.user_id, func.count()).where(
-        label.project_id == project_id, label.is_current, label.user_id.is_not(None), *own(label.user_id)
-    )
-    labels = {user: count for user, count in connection.execute(counted.group_by(label.user_id))}  # noqa: C416
     times = _median_times(connection, project_id, own(_A.user_id))
     done = (  # joined to members when grouped: a join of every assignment takes twice as long
         select(
@@ -259,15 +254,16 @@ def _annotators(
             func.count().filter(_A.state == "done").label("done"),
             func.count().filter(_A.state == "skipped").label("skipped"),
             func.max(_A.finished).label("last"),
+            func.sum(_A.labels).label("labels"),
         )
         .where(_A.project_id == project_id, *own(_A.user_id))
         .group_by(_A.user_id)
         .subquery()
     )
     query = (
-        select(done, member.pseudonym)
-        .join(members, and_(member.project_id == project_id, member.user_id == done.c.user_id))
-        .order_by(member.pseudonym)
+        select(done, members.c.pseudonym)
+        .join(members, and_(members.c.project_id == project_id, members.c.user_id == done.c.user_id))
+        .order_by(members.c.pseudonym)
     )
     for row in connection.execute(query):
         yield AnnotatorProgress(
@@ -275,7 +271,7 @@ def _annotators(
             annotator=row.pseudonym,
             done=row.done,
             skipped=row.skipped,
-            labels=labels.get(row.user_id, 0),
+            labels=int(row.labels),
             milliseconds=times.get(row.user_id),
             last=row.last,
         )

@@ -95,7 +95,7 @@ def open_database(
 
 
 def _create_tables(connections: Connections) -> None:
-    """Create the tables of a new database. Raises ``StoreError`` if they have another version."""
+    """Create the tables of a new database. Raises ``StoreError`` if it has others of their names."""
     with connections.read() as connection:
         if _version(connection) == VERSION:
             return
@@ -104,6 +104,11 @@ def _create_tables(connections: Connections) -> None:
             connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _LOCK})
         version = _version(connection)  # another process may have created the tables while we waited
         if version is None:
+            if old_tables := METADATA.tables.keys() & set(inspect(connection).get_table_names()):
+                raise StoreError(
+                    f"the database has tables without a version, such as {min(old_tables)!r}: it is of "
+                    "another program, or of a surefoot before 0.1.0; name an empty or a new database"
+                )
             METADATA.create_all(connection, checkfirst=False)
             create_search(connection)
             connection.execute(insert(database_version).values(version=VERSION))

@@ -176,6 +176,8 @@ class Assignment:
 assignments = table(
     "assignments",
     Assignment,
+    # labels of the item that count; a function of the labels, so that progress need not count a million
+    Column("labels", Integer, nullable=False, server_default="0"),
     of_project("item_id", "items"),
     UniqueConstraint("item_id", "user_id"),
     Index(None, "project_id", "user_id"),
@@ -256,7 +258,7 @@ submissions = Table(
 )
 
 # Only ever added to: a label is retracted by a submission that undoes the one it came with. Whether it
-# counts follows from the rows; `refresh_current` caches that in `is_current` for queries over many labels.
+# counts follows from the rows; `refresh_current` stores that in `is_current` for queries over many labels.
 labels = table(
     "labels",
     StoredLabel,
@@ -275,8 +277,6 @@ labels = table(
     of_project("trace_id", "traces"),
     UniqueConstraint("project_id", "digest"),
     Index(None, "project_id", "trace_id", "step"),
-    # is_current last: SQLite does not know how selective it is and would prefer it to the trace
-    Index(None, "project_id", "user_id", "is_current"),
     Index(None, "item_id", "user_id"),
     sqlite_autoincrement=True,
 )

@@ -320,7 +320,7 @@ def labels_in(
 
 
 def refresh_current(connection: Connection, item_id: int, user_id: int) -> None:
-    """Mark the user's labels of the item that count: of each step the latest that is not undone.
+    """Mark and count the user's labels of the item that count: of each step the latest that is not undone.
 
     To be called in the transaction that adds a submission or an undo. Imported labels always count.
     """
@@ -332,10 +332,13 @@ def refresh_current(connection: Connection, item_id: int, user_id: int) -> None:
         .where(own_labels, _UNDO.c.id.is_(None))
         .group_by(label.trace_id, label.step)
     )
-    counts = label.id.in_(list(connection.scalars(latest)))
+    label_ids = list(connection.scalars(latest))
+    counts = label.id.in_(label_ids)
     connection.execute(
         update(t.labels).where(own_labels, label.is_current != counts).values(is_current=counts)
     )
+    users_item = (t.assignments.c.item_id == item_id) & (t.assignments.c.user_id == user_id)
+    connection.execute(update(t.assignments).where(users_item).values(labels=len(label_ids)))
 
 
 def refresh_ratings(connection: Connection, item: Item) -> None:
