@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ from surefoot.models.engine.tree_plan import KeyIntervals, Slots, TokenBranch, k
 _NAME = "surefoot_tree"
 _BLOCK = {"cpu": 128}
 """Queries of one call of attention, by device: tried on a CPU (neighbours did as well), a guess elsewhere."""
+_ROWS = 128
+"""Of a branch alone, in the gradient."""
 _CALL = {"cpu": 4e6}
 """What a further call of attention costs, in floating-point operations left undone meanwhile."""
 _HARMLESS = {"is_causal", "sliding_window", "position_ids", "cache_position", "use_cache"}
@@ -361,24 +364,38 @@ class _BlockAttention(torch.autograd.Function):
         query_grad = torch.empty_like(query)
         key_grad, value_grad = (torch.zeros_like(rows, dtype=exact) for rows in new_kv)
         inner = (grad.to(exact) * output).sum(-1)[0]  # [N, heads]
-        for block in ctx.blocks:
+        for block, slots, mask in chain.from_iterable(map(_pieces, ctx.blocks)):
             rows = slice(block.first, block.last)
-            q, k, v, mask = _block_inputs(query, new_kv, new_kv, block)
+            slots, mask = slots.to(query.device), mask.to(query)
+            q, k, v, _ = _block_inputs(query, new_kv, new_kv, block)
             each, count = q.shape[1:3]
             q, g = q.flatten(1, 2), grad[0, rows].transpose(0, 1).unflatten(0, (-1, each)).flatten(1, 2)
-            scores = torch.bmm(q, k.mT).to(exact).mul_(ctx.scale).unflatten(1, (each, count))
-            if mask is None:  # a single branch sees itself
-                mask = torch.full((count, count), -torch.inf, dtype=exact, device=q.device).triu_(1)
-            weights = scores.add_(mask).softmax(-1).flatten(1, 2)
-            of_rows = inner[rows].T.unflatten(0, (-1, each)).flatten(1, 2)[..., None]
-            score_grad = torch.bmm(g, v.mT).to(exact).sub_(of_rows).mul_(weights).mul_(ctx.scale).to(q)
-            at = torch.arange(block.first, block.last) if block.slots is None else block.slots
-            at = at.to(key_grad.device)
-            key_grad.index_add_(0, at, torch.bmm(score_grad.mT, q).transpose(0, 1).to(exact))
-            value_grad.index_add_(0, at, torch.bmm(weights.to(g).mT, g).transpose(0, 1).to(exact))
+            of_rows = inner[rows].T.unflatten(0, (-1, each)).flatten(1, 2)[..., None].to(q)
+            # few passes over [shared, each * R, K] in the type of the products: they take most of the time
+            weights = torch.baddbmm(mask.repeat(each, 1), q, k.mT, alpha=ctx.scale).softmax(-1)
+            score_grad = torch.baddbmm(of_rows, g, v.mT, beta=-1).mul_(weights)
+            key_grad.index_add_(0, slots, torch.bmm(score_grad.mT, q).transpose(0, 1).to(exact))
+            value_grad.index_add_(0, slots, torch.bmm(weights.mT, g).transpose(0, 1).to(exact))
             query_grad[0, :, rows] = torch.bmm(score_grad, k).unflatten(1, (each, count)).flatten(0, 1)
+        key_grad *= ctx.scale
         by_head = (part.transpose(0, 1)[None].to(query) for part in (key_grad, value_grad))
-        return query_grad, *by_head, None, None
+        return query_grad.mul_(ctx.scale), *by_head, None, None
+
+
+def _pieces(block: _AttentionBlock) -> Iterator[tuple[_AttentionBlock, torch.Tensor, torch.Tensor]]:
+    """The block with its slots and mask.
+
+    A branch that sees itself is cut into rows with the keys before them: all its scores, half of which count
+    for nothing, would need the square of its length.
+    """
+    if block.slots is not None and block.mask is not None:
+        yield block, block.slots, block.mask
+        return
+    for first in range(block.first, block.last, _ROWS):
+        last = min(first + _ROWS, block.last)
+        slots = torch.arange(block.first, last)
+        mask = torch.full((last - first, len(slots)), -torch.inf).triu_(first - block.first + 1)
+        yield _AttentionBlock(first=first, last=last, slots=slots, mask=mask), slots, mask
 
 
 AttentionInterface.register(_NAME, _attend)
