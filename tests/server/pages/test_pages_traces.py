@@ -108,6 +108,12 @@ def test_a_step_is_decided_on_the_page_of_its_run(tmp_path: Path) -> None:
     assert twin["first_error"] == 1
     assert admin.client.post(page, data=form).status_code == 409  # a second tab
     assert admin.client.post(page, data={**form, "step": "9"}).status_code == 400
+    other = made.traces[1].model_copy(update={"id": "other"})
+    assert made.db.traces.add_traces(made.room.project, [other]).new == 1
+    items = made.db.items.list(made.room.project)
+    bad_step = {**form, "step": "9", "after": "0"}
+    assert admin.client.post(f"{made.base}/run?id=other", data=bad_step).status_code == 400
+    assert made.db.items.list(made.room.project) == items
     assert 'name="value"' not in made.viewer.get(page).text
     made.db.close()
 

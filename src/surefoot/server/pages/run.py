@@ -123,7 +123,10 @@ def decide_here(request: Request, place: AdminPlace, form: CheckedForm) -> Respo
     if value not in values:
         raise StoreError(f"'value': this project's labels are {list(values)}")
     note, last = form.text("note", default="", most=5000), form.whole("after")
-    (item_id,) = place.db.items.add_solutions(place.id, [query_of(request).required_id("id")])
+    trace = place.db.traces.trace(place.id, query_of(request).required_id("id"))
+    if not 0 <= step < len(trace.steps):
+        raise StoreError(f"'step' {step}: the run has {len(trace.steps)} steps")
+    (item_id,) = place.db.items.add_solutions(place.id, [trace.id])
     decision = place.db.reviews.adjudicate(
         place.id, item_id, place.user_id, step, value, note=note, after=last
     )

@@ -96,6 +96,7 @@ def open_database(
 
 def _create_tables(connections: Connections) -> None:
     """Create the tables of a new database. Raises ``StoreError`` if it has others of their names."""
+    name = connections.engine.url.database
     with connections.read() as connection:
         if _version(connection) == VERSION:
             return
@@ -106,16 +107,17 @@ def _create_tables(connections: Connections) -> None:
         if version is None:
             if old_tables := METADATA.tables.keys() & set(inspect(connection).get_table_names()):
                 raise StoreError(
-                    f"the database has tables without a version, such as {min(old_tables)!r}: it is of "
-                    "another program, or of a surefoot before 0.1.0; name an empty or a new database"
+                    f"{name}: tables such as {min(old_tables)!r} lack a version: they are of another "
+                    "program, or of a surefoot before 0.1.0; name an empty or a new database"
                 )
             METADATA.create_all(connection, checkfirst=False)
             create_search(connection)
             connection.execute(insert(database_version).values(version=VERSION))
         elif version != VERSION:
             raise StoreError(
-                f"the database is at version {version}, and this surefoot uses version {VERSION}; open it "
-                "with the surefoot that made it, export its projects, and import them into a new database"
+                f"{name}: the database is at version {version}, and this surefoot uses version "
+                f"{VERSION}; open it with the surefoot that made it, export its projects, and import them "
+                "into a new database"
             )
 
 
