@@ -205,7 +205,13 @@ def test_published_scores_against_the_experts():
 
 
 def test_a_scorer_reads_only_if_it_knows_more_than_length_and_position() -> None:
-    facts = [fact for trace in TRACES for fact in step_facts(Problem(id=trace.problem_id, text="?"), trace)]
+    known = np.split(TRUTH.is_known, TRUTH.layout.starts[1:-1])
+    facts = [
+        fact
+        for trace, chosen in zip(TRACES, known, strict=True)
+        for fact in step_facts(Problem(id=trace.problem_id, text="?"), trace, chosen)
+    ]
+    assert len(facts) == TRUTH.counts.used
     constant = [0.5 + 0.001 * (at % 12) for at in range(len(CHANCES))]
     systems = [scored_system(n, records(n, s), TRACES) for n, s in (("true", CHANCES), ("place", constant))]
     audit = audit_calibration(systems, TRUTH, facts=facts, fits=[], draws=200)

@@ -107,6 +107,7 @@ def test_a_prefix_is_the_problem_and_the_steps_before() -> None:
     assert [item.prefix for item in facts] == [item.prefix for item in others]
     assert facts[0].prefix != facts[1].prefix
     assert step_facts(Problem(id="q", text="Add."), one)[1].prefix != facts[1].prefix
+    assert step_facts(problem, one, [False, True]) == facts[1:]
     assert facts[1].characters == 4
     assert facts[1].features[:4] == (4.0, 2.0, 6.0, 4.0)
 

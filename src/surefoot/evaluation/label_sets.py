@@ -96,6 +96,11 @@ class LabelSet:
     cost: LabelCost
 
     @property
+    def is_known(self) -> BoolArray:
+        """[steps]: whether the step is good or bad."""
+        return self.codes >= BAD
+
+    @property
     def good(self) -> StepRows[bool]:
         """Lists [traces][steps]; ``None`` is unknown."""
         return good_rows(self.codes, self.layout)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,11 +110,11 @@ def audit_calibration(
 ) -> CalibrationAudit:
     """Measure the calibration of ``systems`` against the labels of ``truth``.
 
-    Memory grows by arrays of steps for one scorer at a time, and by ``facts`` of all steps in the order of
-    the layout, which say whether a scorer knows more than length and position. A step without score or label
-    is dropped and counted. Maps are fitted on half 0 of the problems (by the hash of the id) and reported on
-    half 1. Raises ``ScoreError`` with the scorer's name for scores outside [0, 1], for labels instead of
-    scores, and if no step has a score and a label.
+    Memory grows by arrays of steps for one scorer at a time, and by ``facts`` of the good and bad steps in
+    the order of the layout, which say whether a scorer knows more than length and position. A step without
+    score or label is dropped and counted. Maps are fitted on half 0 of the problems (by the hash of the id)
+    and reported on half 1. Raises ``ScoreError`` with the scorer's name for scores outside [0, 1], for labels
+    instead of scores, and if no step has a score and a label.
     """
     used = _recorded(systems)
     study = _CalibrationStudy(truth, used, facts, bins=bins, binning=binning, draws=draws, seed=seed)
@@ -163,7 +164,10 @@ class _CalibrationStudy:
         self._fitted_traces = [
             trace for trace, at in layout.numbers.items() if fits_trace[at] and layout.lengths[at]
         ]
-        self._facts = [facts[at] for at in np.flatnonzero(self._in_use).tolist()] if facts else []
+        known_in_use = self._in_use[truth.is_known]
+        self._facts = (
+            [fact for fact, used_here in zip(facts, known_in_use, strict=True) if used_here] if facts else []
+        )
         self._problem = np.repeat(number.astype(np.int32), layout.lengths[used])
         self._step = np.minimum(layout.step_numbers(), LAST_SHOWN).astype(np.int8)[self._in_use]
         self._part = layout.parts(PARTS).astype(np.int8)[self._in_use]
@@ -191,15 +195,15 @@ class _CalibrationStudy:
             system=replace(system.summary(), traces_without_record=without_record),
             overall=overall,
             auc=self._bootstrap.auc(score[usable], self.good[usable], self._problem[usable]),
-            reading=self._reading(score, np.flatnonzero(usable).tolist()) if self._facts else None,
+            reading=self._reading(score, usable) if self._facts else None,
             by_step={f"{step}{'+' * (step == LAST_SHOWN)}": row for step, row in by_step.items()},
             by_part={str(part + 1): row for part, row in by_part.items()},
             fits=tuple(results),
             unfitted=unfitted,
         )
 
-    def _reading(self, score: FloatArray, usable: list[int]) -> Reading:
-        facts = [self._facts[at] for at in usable]
+    def _reading(self, score: FloatArray, usable: BoolArray) -> Reading:
+        facts = list(compress(self._facts, usable[~np.isnan(self.good)]))
         good, problems = self.good[usable] == 1, [str(number) for number in self._problem[usable]]
         return reading_gate(
             score[usable],

@@ -70,14 +70,15 @@ class StepFacts:
     and the step's number."""
 
 
-def step_facts(problem: Problem, trace: Trace) -> list[StepFacts]:
-    """One for each step."""
+def step_facts(problem: Problem, trace: Trace, chosen: Sequence[bool] | None = None) -> list[StepFacts]:
+    """One for each step, or for each step ``chosen``, ``[steps]``."""
     digest, offset, facts = blake2b(problem.id.encode(), digest_size=8), 0, []
     for step in range(len(trace.steps)):
         text = trace.step_text(step)
-        sizes = (len(text), len(text.split()), offset, len(problem.text))
-        features = (*map(float, sizes), *np.log1p(sizes).tolist(), float(step), float(np.log1p(step)))
-        facts.append(StepFacts(prefix=digest.hexdigest(), characters=len(text), features=features))
+        if chosen is None or chosen[step]:
+            sizes = (len(text), len(text.split()), offset, len(problem.text))
+            features = (*map(float, sizes), *np.log1p(sizes).tolist(), float(step), float(np.log1p(step)))
+            facts.append(StepFacts(prefix=digest.hexdigest(), characters=len(text), features=features))
         offset += len(text)
         digest.update(text.encode(errors="surrogatepass") + b"\0")
     return facts

@@ -140,7 +140,14 @@ class EvaluateCalibration(ScoringCommand):
         reading = LabelRule(good_above=self.good_above, neutral=self.neutral)
         labels = label_sets("labels", truth, layout, lambda _: reading)[0]
         fits = [kind for kind in dict.fromkeys(self.fit) if kind != "none"]
-        facts = [fact for item in items for fact in step_facts(item.problem, item.trace)]
+        labelled_steps = [
+            labels.is_known[slice(*layout.span(number))].tolist() for number in range(len(items))
+        ]
+        facts = [
+            fact
+            for item, chosen in zip(items, labelled_steps, strict=True)
+            for fact in step_facts(item.problem, item.trace, chosen)
+        ]
         audit = fill(evaluation.audit_calibration, self, self.systems(items), labels, facts=facts, fits=fits)
         self.write(evaluation.calibration_section(audit))
         for scorer in audit.scorers if self.store else ():
