@@ -34,7 +34,10 @@ run's calls and results up to a step (hashed words; tasks of their own, 2.5 time
 - ``prm_vs_orm_best_of_16``: ``prm_replay_rules`` minus ``orm``, each with the read-out that is best for it on
   tasks held out from those that it learns from; ``loopholes_chosen_WHAT``: share of its chosen runs that use
   a loophole;
-- the same with ``_new_family``: scorers learn from tasks of one request, and choose where there are two.
+- the same with ``_new_family``: scorers learn from tasks of one request, and choose where there are two;
+- the reading gate (``benchmarks/_reading_gates.py``) of each MODEL on the steps of these 16 runs, where
+  the truth says which are bad. Length and position are fitted on the truth of all steps that scorers
+  learn from.
 """
 
 from __future__ import annotations
@@ -44,12 +47,13 @@ import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from _agents_figures import figure
+from _reading_gates import gate_figures
 from numpy.typing import NDArray
 from scipy.sparse import spmatrix, vstack
 from sklearn.feature_extraction.text import HashingVectorizer
@@ -72,7 +76,8 @@ from surefoot.labelling import (
 from surefoot.policies import TransformersPolicy, sample_runs
 from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling
 from surefoot.records import Problem, StepLabel
-from surefoot.stats import Interval, bootstrap_seeds, bootstrap_totals
+from surefoot.stats import Interval, bootstrap_seeds, bootstrap_totals, step_facts
+from surefoot.stats.reading import StepFacts
 
 SEEDS = tuple(range(3_000, 3_008))
 ROLLOUTS = (8, 32)
@@ -328,6 +333,21 @@ def _result(one: CallResult) -> str:
     return (one.result.content or "") if one.result else ""
 
 
+@dataclass(kw_only=True)
+class Rows:
+    """Steps as the reading gate compares them."""
+
+    facts: list[StepFacts] = field(default_factory=list)
+    good: list[bool] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def add(self, runs: Runs) -> None:
+        for item, truth in zip(runs.items, runs.truth, strict=True):
+            self.facts += step_facts(item.problem, item.trace)
+            self.good += [step.value >= 0 for step in truth]
+            self.problems += [item.problem.id] * len(truth)
+
+
 def measure_choice(
     tasks: int, draws: int, learn: Sequence[Family], choose: Sequence[Family], ending: str
 ) -> list[dict[str, Any]]:
@@ -336,6 +356,8 @@ def measure_choice(
     success: dict[str, list[list[float]]] = defaultdict(list)
     loopholes: dict[str, list[list[float]]] = defaultdict(list)
     best: dict[str, Counter[str]] = defaultdict(Counter)
+    learned_from, gated = Rows(), Rows()
+    of_steps: dict[str, list[NDArray[np.float64]]] = defaultdict(list)
     for seed in SEEDS:
         learned = Runs.sampled(100 + seed, tasks=5 * tasks // 2, n=4, families=learn)
         fitted, held_out = learned.split(3 * tasks // 2)
@@ -345,7 +367,10 @@ def measure_choice(
             for readout, read in READOUTS.items():
                 picked = pick(held_out, list(map(read, learned_score)), outcomes(held_out))
                 best[model][readout] += sum(picked)
+        learned_from.add(learned)
+        gated.add(chosen)
         for model, learned_score in learned_scores(learned, chosen).items():
+            of_steps[model] += learned_score
             for readout, read in READOUTS.items():
                 scores[f"{model}_{readout}"] = list(map(read, learned_score))
         for name, of_runs in scores.items():
@@ -373,7 +398,15 @@ def measure_choice(
     figures.append(
         noted(f"prm_vs_orm_best_of_16{ending}", over_seeds(difference), "points", scale=100, note=note)
     )
-    return figures
+    return figures + gate_figures(
+        {model: np.concatenate(values) for model, values in of_steps.items()},
+        gated.facts,
+        gated.good,
+        gated.problems,
+        training=([fact.features for fact in learned_from.facts], learned_from.good),
+        draws=draws,
+        ending=ending,
+    )
 
 
 def _per_seed(values: Sequence[Sequence[float]]) -> str:

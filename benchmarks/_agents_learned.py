@@ -26,7 +26,9 @@ Figures, in percent with 95 % intervals over tasks: ``step_SOURCE`` and ``first_
 fitted on the other half of the tasks), ``first_error_less_floor_SOURCE`` in points against the best baseline
 without the outcome, ``auc_SOURCE``: area under the ROC curve for wrong steps, and ``auc_within_SOURCE``:
 the same from the pairs inside a task alone, which one model has scored;
-``windows_steps_read_without_messages``: steps before which some messages were not read.
+``windows_steps_read_without_messages``: steps before which some messages were not read. Each
+learned scorer and ``position`` go through the reading gate (``benchmarks/_reading_gates.py``), on the
+labelled steps.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ from typing import Any
 import numpy as np
 import torch
 from _agents_figures import figure
+from _reading_gates import gate_figures
 from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegressionCV
@@ -60,7 +63,7 @@ from surefoot.labelling import TOOL_RULES, ToolCallVerifier, VerifierLabeller
 from surefoot.models import Encoding, encode_traces, read_states, windows_of
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import StepScores
-from surefoot.stats import Bootstrap, Interval, bootstrap_totals, roc_auc
+from surefoot.stats import Bootstrap, Interval, bootstrap_totals, roc_auc, step_facts
 
 FILE = "agentprocessbench_hotpotqa.jsonl.gz"
 LIMIT = 2048
@@ -107,7 +110,7 @@ def _read(trunk: Any, encode: Any, item: ProblemTrace) -> dict[str, NDArray[Any]
     (whole,) = encode([item])
     windows = windows_of(encode, item, whole, LIMIT)
     places = [
-        [window.encoded.positions[window.place(step)] or 0 for step in window.read] for window in windows
+        [window.encoded.positions[step - window.start] or 0 for step in window.read] for window in windows
     ]
     found: dict[int, NDArray[np.float32]] = {}
     for output in read_states(trunk, [window.encoded.ids for window in windows], places, batch_tokens=LIMIT):
@@ -345,6 +348,15 @@ def figures_of(
             np.array([-of_steps[row] for row in rows]), wrong, [int(groups[row]) for row in rows], draws
         )
         figures.append(figure(f"auc_within_{name}", inside, "of pairs of one task"))
+    facts = [fact for item in items for fact in step_facts(item.problem, item.trace)]
+    task = [item.problem.id for item in items for _ in item.trace.steps]
+    figures += gate_figures(
+        {name: of_steps[rows] for name, (of_steps, _) in scores.items() if name != "rules"},
+        [facts[row] for row in rows],
+        [not bad for bad in wrong],
+        [task[row] for row in rows],
+        draws=draws,
+    )
     without = np.concatenate(left_out)
     figures.append(
         figure("windows_steps_read_without_messages", int((without > 0).sum()), f"of {len(without)}")

@@ -11,18 +11,21 @@ are the samples themselves), and reads the last one, too, for that is where it k
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from _reading_gates import gate_figures
 from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.models import read_states
-from surefoot.segment import PythonCode
+from surefoot.records import Problem, Trace
+from surefoot.segment import PythonCode, segment_trace
+from surefoot.stats import step_facts
 
 FOLDS = 10
 PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
@@ -129,8 +132,9 @@ def _states(
 
 def scores_of(
     model: Path, folder: Path, tasks: Sequence[tuple[str, str, Sequence[str], NDArray[np.bool_]]]
-) -> dict[str, list[Floats]]:
-    """Scores of the samples of each task ``(name, prompt, completions, right)``, all above 0.
+) -> tuple[dict[str, list[Floats]], list[dict[str, Any]]]:
+    """Scores of the samples of each task ``(name, prompt, completions, right)``, all above 0, and the
+    figures of the reading gate.
 
     ``logprob`` and ``steps`` are floors; ``orm`` and ``prm`` are learned.
     """
@@ -158,10 +162,71 @@ def scores_of(
         name: [head.probabilities(rows) for head, rows in zip(heads, lasts, strict=True)]
         for name, heads in learned.items()
     }
-    return {
+    gates = reading_figures(
+        read,
+        [prompt for _, prompt, _, _ in tasks],
+        programs={name: scores for name, scores in found.items() if name != "steps"},
+        statements={
+            name: [head.probabilities(rows) for head, rows in zip(heads, features, strict=True)]
+            for name, heads in learned.items()
+        },
+        outcomes=outcomes,
+        values=values,
+    )
+    of_samples = {
         name: [scores[place] for scores, place in zip(some, places, strict=True)]
         for name, some in found.items()
     }
+    return of_samples, gates
+
+
+def reading_figures(
+    read: Sequence[Completions],
+    prompts: Sequence[str],
+    *,
+    programs: Mapping[str, Sequence[Floats]],
+    statements: Mapping[str, Sequence[Floats]],
+    outcomes: Sequence[Floats],
+    values: Sequence[Floats],
+) -> list[dict[str, Any]]:
+    """The reading gate on distinct programs, scores ``[C]`` of each task, and beginnings, ``[S]``.
+
+    All programs of a task continue its prompt, so that this is their prefix. Length and position are
+    those of a program's last statement, what came before it included. A beginning is good if one
+    of the samples that share it passes; its siblings continue the same statements.
+    """
+    whole, whole_good, whole_task = [], [], []
+    parts, parts_good, parts_task = [], [], []
+    chosen = []  # rows of each task, the first of each beginning
+    for task, prompt, outcome, value in zip(read, prompts, outcomes, values, strict=True):
+        problem = Problem(id=task.name, text=prompt)
+        facts, keys = [], []
+        for text in task.texts:
+            trace = segment_trace(Trace(problem_id=task.name, text=text), PythonCode())
+            of_text = step_facts(problem, trace)
+            facts += of_text
+            keys += [text[: step.end] for step in trace.steps]
+            whole.append(replace(of_text[-1], prefix=task.name, characters=len(text)))
+        chosen.append(np.unique(keys, return_index=True)[1])
+        whole_good += (outcome > 0).tolist()
+        whole_task += [task.name] * len(task.texts)
+        parts += [facts[row] for row in chosen[-1]]
+        parts_good += (value[chosen[-1]] > 0).tolist()
+        parts_task += [task.name] * len(chosen[-1])
+    scores = {
+        name: np.concatenate([some[rows] for some, rows in zip(of_tasks, chosen, strict=True)])
+        for name, of_tasks in statements.items()
+    }
+    return [
+        *gate_figures(
+            {name: np.concatenate(of_tasks) for name, of_tasks in programs.items()},
+            whole,
+            whole_good,
+            whole_task,
+            ending="_programs",
+        ),
+        *gate_figures(scores, parts, parts_good, parts_task, ending="_statements"),
+    ]
 
 
 def mean_logprobs(task: Completions) -> Floats:

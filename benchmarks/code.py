@@ -30,6 +30,8 @@ scorers; its states are computed once and kept in ``--features``.
   a majority alone, over the same tasks; ``learned_added_at_100``: ``examples_prm_vote`` minus it.
 - ``auc_S``: how often S ranks a right completion above a wrong one of the same task, mean over tasks;
   ``learned_auc_vs_floor``: ``prm`` minus the best of length, number of steps and log-probability.
+- the reading gate (``benchmarks/_reading_gates.py``) of ``logprob``, ``orm`` and ``prm`` on distinct
+  ``_programs``, and of ``orm`` and ``prm`` on distinct ``_statements``, good if a sample with it passes.
 - ``mutants_coverage``, ``mutants_precision``: of how many mutants ``execution-trace`` calls a step wrong, and
   how often that is the faulty one; ``renamed_mutants_…``: the same with other names of local variables;
   ``mbpp_mutants_…``, ``renamed_mbpp_mutants_…``: the same of MBPP's problems;
@@ -68,6 +70,7 @@ from typing import Any
 
 import _code_mutants
 import numpy as np
+from _agents_figures import shown
 from _code_figures import figure, interval_figure
 from numpy.typing import NDArray
 
@@ -341,11 +344,13 @@ def main() -> None:
     if options.model:
         import _code_learned
 
-        learned = _code_learned.scores_of(
+        learned, gates = _code_learned.scores_of(
             options.model,
             options.features,
             [(task.problem.id, task.problem.text, task.texts, task.right) for task in tasks],
         )
+        print(*map(shown, gates), sep="\n", flush=True)
+        figures += gates
         scores |= learned
         floors += sorted(learned.keys() - {"orm", "prm"})
     figures += figures_of(tasks, scores, floors)

@@ -61,3 +61,31 @@ def test_scorers_learn_from_one_part_and_score_another(benchmark, runs):
     for scores in benchmark.learned_scores(first, rest).values():
         assert [len(one) for one in scores] == [len(row) for row in rest.truth]
         assert all(((one > 0) & (one <= 1)).all() for one in scores)
+
+
+def test_the_gate_passes_the_truth_and_no_length(benchmark, runs):
+    rows = benchmark.Rows()
+    rows.add(runs)
+    training = ([fact.features for fact in rows.facts], rows.good)
+    scores = {"truth": np.array(rows.good, dtype=float), "length": [-fact.characters for fact in rows.facts]}
+    figures = benchmark.gate_figures(
+        scores, rows.facts, rows.good, rows.problems, training=training, draws=50
+    )
+    named = {one["name"]: one for one in figures}
+    assert named["auc_rows_truth"]["value"] == 1
+    assert named["reading_within_prefix_truth"]["value"] > 0.1
+    assert named["reading_within_prefix_length"]["low"] < 0
+    assert named["reads_length"]["value"] == 0
+
+
+def test_a_comparison_without_pairs_has_a_reason_and_no_value(benchmark, runs):
+    rows = benchmark.Rows()
+    rows.add(benchmark.Runs(tasks=runs.tasks, items=runs.items[::4], truth=runs.truth[::4]))
+    figures = benchmark.gate_figures(
+        {"chance": np.zeros(len(rows.good))}, rows.facts, rows.good, rows.problems, draws=50
+    )
+    named = {one["name"]: one for one in figures}
+    one = named["reading_within_prefix_chance"]
+    assert (one["value"], one["low"], one["note"]) == (None, None, "no good and bad row share a prefix")
+    assert named["reading_within_problem_chance"]["value"] is not None
+    assert named["reads_chance"]["value"] == 0
