@@ -76,8 +76,7 @@ from surefoot.labelling import (
 from surefoot.policies import TransformersPolicy, sample_runs
 from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling
 from surefoot.records import Problem, StepLabel
-from surefoot.stats import Interval, bootstrap_seeds, bootstrap_totals, step_facts
-from surefoot.stats.reading import StepFacts
+from surefoot.stats import Interval, StepFacts, bootstrap_seeds, bootstrap_totals, step_facts
 
 SEEDS = tuple(range(3_000, 3_008))
 ROLLOUTS = (8, 32)

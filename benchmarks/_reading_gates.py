@@ -15,8 +15,7 @@ import numpy as np
 from _agents_figures import figure
 from numpy.typing import ArrayLike
 
-from surefoot.stats import Interval, length_scores, reading_gate, roc_auc
-from surefoot.stats.reading import StepFacts
+from surefoot.stats import Interval, StepFacts, length_scores, reading_gate, roc_auc
 
 MISSING = {
     "within_prefix": "no good and bad row share a prefix",

@@ -13,7 +13,7 @@ from surefoot.records import Trace, Usage
 from surefoot.search import BestOfNSearch, DifficultyEstimate, SearchResult, StepResampling
 from surefoot.search.method import SearchCounts
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 import search
 

@@ -28,6 +28,7 @@ from .rater_agreement import agreement as agreement
 from .rater_agreement import cohens_kappa as cohens_kappa
 from .rater_agreement import contingency as contingency
 from .reading import Reading as Reading
+from .reading import StepFacts as StepFacts
 from .reading import length_scores as length_scores
 from .reading import reading_gate as reading_gate
 from .reading import step_facts as step_facts
