@@ -117,6 +117,18 @@ def swapped(rows: Sequence[Row], seed: int = 0) -> tuple[list[Row], list[Row]]:
     return before, after
 
 
+def gate_of(scores: NDArray[np.float64], baseline: NDArray[np.float64], rows: Sequence[Row]) -> Reading:
+    """The reading gate of ``scores`` of ``rows``, ``[N]``."""
+    return reading_gate(
+        scores,
+        baseline,
+        [row.good for row in rows],
+        problems=[row.item.problem.id for row in rows],
+        prefixes=[row.prefix for row in rows],
+        characters=[row.characters for row in rows],
+    )
+
+
 def shallow(folder: Path, model: Path, layer: int, dtype: str) -> LinearProbe:
     """The model's blocks up to the one after ``layer``: the last one's output is behind the final norm."""
     config = AutoConfig.from_pretrained(model)
@@ -157,16 +169,7 @@ def measure(
         scores, was, now = (head.predict(part) for part in others)
         aucs.append(roc_auc(scores, good).value)
         noticed.append(float(np.mean((now < was) + 0.5 * (now == was))))
-        gates.append(
-            reading_gate(
-                scores,
-                baseline,
-                good,
-                problems=names,
-                prefixes=[row.prefix for row in held_out],
-                characters=[row.characters for row in held_out],
-            )
-        )
+        gates.append(gate_of(scores, baseline, held_out))
         logging.info(
             "seed %d: AUC %.3f, swapped number noticed %.3f; %s", seed, aucs[-1], noticed[-1], gates[-1]
         )
@@ -241,14 +244,7 @@ def measure_adapter(
         good,
         ([row.features for row in everything], [row.good for row in everything]),
     )
-    gate = reading_gate(
-        scores,
-        baseline,
-        good,
-        problems=names,
-        prefixes=[row.prefix for row in held_out],
-        characters=[row.characters for row in held_out],
-    )
+    gate = gate_of(scores, baseline, held_out)
     figures: list[dict[str, object]] = [
         {"name": f"auc_{field}_minus_baseline", "unit": "AUC", "value": value, "low": low, "high": high}
         for field in ("within_prefix", "similar_length", "within_problem")

@@ -73,8 +73,9 @@ class TrainCommand(Command):
 
         ``items`` is the hash of the training data, which may have come through a pipe. With ``held_out`` the
         checkpoint says how far it can be trusted, next to length and position fitted on ``training``.
-        ``problems`` are those that the model learns from, if not those of ``training``; ``start`` are the
-        models that it begins with. Raises ``RunError`` if ``out`` holds a run with other settings or inputs.
+        ``problems`` are the training problems (default: the problems of ``training``), and ``start`` the
+        checkpoints that training starts from. Raises ``RunError`` if ``out`` holds a run with other settings
+        or inputs.
         """
         with open_run(self, items=items) as run, progress_bars() as progress:
             if (self.out / "done" / "train.json").exists():
@@ -175,9 +176,6 @@ class StepCommand(HoldOutCommand):
 class ClassifierCommand(StepCommand):
     """A trunk with a head that is read at the steps: PRMs and ORMs."""
 
-    validation: float | None = Field(default=None, ge=0, le=0.9)
-    """Share of the problems to hold out; the weights that do best on them are saved. If not given, a tenth of
-    200 problems or more is held out only to say how far the model can be trusted."""
     windows: bool = False
     """Read a longer trace in windows, each with the task and the latest steps, in training and whenever the
     model scores."""

@@ -53,7 +53,7 @@ class ReportCommand(Command):
     tables: Annotated[bool, Flag(transient=True)] = False
     """Also print the findings and the tables of the report."""
     _limits: list[str] = PrivateAttr(default_factory=list)
-    """Of the report, besides those of its sections."""
+    """Limits of the whole report, shown before the limits of each section."""
 
     def outputs(self) -> list[Path]:
         """The report's files first; the directory may also hold other reports and stored scores."""
