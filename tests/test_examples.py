@@ -7,6 +7,7 @@ import os
 import runpy
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +19,13 @@ ROOT = Path(__file__).parents[1]
 EXAMPLES = {path.name: path for path in sorted((ROOT / "examples").glob("*.py"))}
 
 SLOW: frozenset[str] = frozenset(
-    {"score_solution.py", "generative_verifier.py", "reinforce.py", "search.py", "label_with_monte_carlo.py"}
+    {
+        "score_solution.py",
+        "generative_verifier.py",
+        "reinforce.py",
+        "compare_searches.py",
+        "label_with_monte_carlo.py",
+    }
 )
 """Names of the examples that take more than a few seconds."""
 
@@ -46,6 +53,14 @@ for line in sys.stdin:
 """A process that imports torch once, and a fork of it for each example.
 
 A warning that surefoot causes is an error; those of other packages are their own affair."""
+
+
+def test_no_two_scripts_share_a_name():
+    """Tests import scripts of all folders in one process, where a second module of a name is the first."""
+    folders = ["benchmarks", "examples", "tools", "tests/support"]
+    names = Counter(path.name for folder in folders for path in (ROOT / folder).glob("*.py"))
+    assert len(names) > 50
+    assert {name for name, times in names.items() if times > 1} == set()
 
 
 @pytest.fixture(scope="module")
