@@ -50,6 +50,8 @@ lock: setup ## write the lock files anew, keeping versions (ARGS='--upgrade-pack
 quickstart: setup ## run the whole way from problems to a measured reward model, at a small size (OUT=directory, ARGS=--full)
 	$(BIN)/surefoot quickstart $(if $(OUT),--out '$(OUT)') $(ARGS)
 
+# they start hundreds of processes, each of which would compile the package and the tests again
+test test-fast: export PYTHONDONTWRITEBYTECODE :=
 test: setup ## run every test, the slow ones too, in two processes more than there are cores (ARGS='pytest options')
 	$(BIN)/python -m pytest $(XDIST) $(ARGS)
 

@@ -16,10 +16,6 @@ from surefoot.errors import LabelError, RunError
 from surefoot.records import StepScores
 from surefoot.work import Opened, Pieces, RayEngine
 
-ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
-from ray import cloudpickle  # noqa: E402
-from ray.cluster_utils import Cluster  # noqa: E402
-
 
 class Slow(Lengths):
     """Takes a moment for each piece, so that some are under way when a worker dies."""
@@ -56,6 +52,11 @@ class Closed(Lengths):
 
 @pytest.fixture(scope="module")
 def cluster():
+    # here, so that the processes that run other tests do not wait for it
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
+    from ray import cloudpickle
+    from ray.cluster_utils import Cluster
+
     for module in (test_engines, __import__(__name__)):
         cloudpickle.register_pickle_by_value(module)
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})

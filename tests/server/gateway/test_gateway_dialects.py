@@ -19,8 +19,6 @@ from surefoot.labelling import PolicyRule, ToolCallVerifier, ToolPolicy
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.server import GatewaySettings, ToolGuard, open_database
 
-anthropic = pytest.importorskip("anthropic", reason="Anthropic's client is not installed")
-
 SCHEMA = {"type": "object", "properties": {"order": {"type": "string"}}, "required": ["order"]}
 FLAT = [{"type": "function", "name": "look", "description": "Look up.", "parameters": SCHEMA}]
 BLOCKS = [{"name": "look", "description": "Look up.", "input_schema": SCHEMA}]
@@ -56,6 +54,8 @@ def dialects(*said: dict[str, Any], **options: Any) -> Iterator[tuple[Served, Op
             whole = answers.pop(0) if len(answers) > 1 else answers[0]
         return Reply(events=pieces(whole, words)) if body.get("stream") else Reply(payload=whole)
 
+    # here, so that the processes that run other tests do not wait for it
+    anthropic = pytest.importorskip("anthropic", reason="Anthropic's client is not installed")
     settings = GatewaySettings(chat=True, overlap=True, **options.pop("more", {}))
     key = options.pop("key", "none")
     with serve(answer) as upstream:
@@ -222,7 +222,9 @@ def test_what_cannot_be_had_is_named() -> None:
             assert message in answer["error"]["message"], answer
         with pytest.raises(openai.NotFoundError, match="there is no model 'none'"):
             one.responses.create(model="none", input="hi")
-        with pytest.raises(anthropic.NotFoundError, match="there is no model 'none'") as missing:
+        from anthropic import NotFoundError
+
+        with pytest.raises(NotFoundError, match="there is no model 'none'") as missing:
             other.messages.create(model="none", max_tokens=5, messages=QUESTION)
         assert missing.value.body["error"]["type"] == "not_found_error"
         assert upstream.bodies == []
@@ -234,8 +236,10 @@ def test_an_error_ends_a_stream_in_the_clients_form() -> None:
         events = list(one.responses.create(model="tiny", input="hi", stream=True))
         assert [event.type for event in events[1:]] == ["response.in_progress", "error"]
         assert "status 500" in events[-1].message
+        from anthropic import APIStatusError
+
         with (
-            pytest.raises(anthropic.APIStatusError) as failed,
+            pytest.raises(APIStatusError) as failed,
             other.messages.stream(**ASKED, messages=QUESTION) as stream,
         ):
             stream.until_done()
