@@ -12,8 +12,13 @@ like its script does, on a ``vllm.LLM`` in this process. Three things are not it
   position, scores picked afterwards. What it scores without a step to read gets 0, as its ``last`` would.
 - It counts no tokens (its ``completion_tokens`` stay 0): :class:`CountingLLM` does.
 
-Writes a JSON line when all is loaded, then one for each line of input, ``{"problems": [text, ...]}``: to the
-open file whose number the settings name, since vLLM writes its log to standard output.
+With ``batched`` a thread a problem runs the same unchanged ``beam_search``, and what the threads ask of the
+policy or of the PRM in a round is one call (:class:`Merged`); the PRM then reads distinct texts, sorted by
+length (:class:`SortedPRM`).
+
+Writes a JSON line when all is loaded, then one for each line of input, ``{"problems": [text, ...],
+"batched": bool}``: to the open file whose number the settings name, since vLLM writes its log to standard
+output.
 """
 
 from __future__ import annotations
@@ -22,10 +27,13 @@ import importlib
 import json
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice, pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -128,31 +136,132 @@ class LabPRM(PRM):
         ]
 
 
+class SortedPRM(LabPRM):
+    """Reads each text once, neighbours in length together."""
+
+    def batch(self, texts: list[tuple[str, str]]) -> list[list[float]]:
+        """Scores of all ``texts``, in batches of ``BATCH``."""
+        distinct = sorted(set(texts), key=lambda pair: len(pair[0]) + len(pair[1]))
+        scores = {}
+        for at in range(0, len(distinct), BATCH):
+            part = distinct[at : at + BATCH]
+            scores.update(zip(part, super().batch(part), strict=True))
+        return [scores[text] for text in texts]
+
+
+BATCH = 64
+"""Texts in a batch of :class:`SortedPRM`."""
+
+
+class Merged:
+    """Calls of several threads with a list each, made as one call when all threads wait in theirs."""
+
+    def __init__(self, call: Callable[[list[Any]], Sequence[Any]], threads: int) -> None:
+        self.call, self.threads = call, threads
+        self.lock = threading.Lock()
+        self.waiting: list[tuple[list[Any], Future[list[Any]]]] = []
+
+    def __call__(self, items: list[Any]) -> list[Any]:
+        """The results of ``items``, in order."""
+        results: Future[list[Any]] = Future()
+        with self.lock:
+            self.waiting.append((items, results))
+            self._run_when_full()
+        return results.result()
+
+    def leave(self) -> None:
+        """This thread calls no more."""
+        with self.lock:
+            self.threads -= 1
+            self._run_when_full()
+
+    def _run_when_full(self) -> None:
+        if not self.waiting or len(self.waiting) < self.threads:
+            return
+        waiting, self.waiting = self.waiting, []
+        try:
+            results = iter(self.call([item for items, _ in waiting for item in items]))
+        except BaseException as error:
+            for _, future in waiting:
+                future.set_exception(error)
+            raise
+        for items, future in waiting:
+            future.set_result(list(islice(results, len(items))))
+
+
+def beam_search_batched(
+    problems: list[str], config: Config, llm: CountingLLM, prm: LabPRM
+) -> list[dict[str, Any]]:
+    """What ``beam_search`` gives for each of ``problems``, with one call of policy and PRM a round."""
+
+    def generate(requests: list[tuple[str, SamplingParams]]) -> Sequence[Any]:
+        prompts, params = zip(*requests, strict=True)
+        outputs: Sequence[Any] = llm.generate(list(prompts), list(params), use_tqdm=False)
+        return outputs
+
+    def score(requests: list[tuple[str, list[str]]]) -> Sequence[Any]:
+        questions, outputs = zip(*requests, strict=True)
+        return prm.score(list(questions), list(outputs))
+
+    generated, scored = Merged(generate, len(problems)), Merged(score, len(problems))
+    policy = SimpleNamespace(
+        get_tokenizer=llm.get_tokenizer,
+        generate=lambda prompts, params, **_: generated([(prompt, params) for prompt in prompts]),
+    )
+    verifier = SimpleNamespace(
+        score=lambda questions, outputs: scored(list(zip(questions, outputs, strict=True)))
+    )
+
+    def search_one(text: str) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = SEARCH.beam_search({"problem": [text]}, config, policy, verifier)
+            return found
+        finally:
+            generated.leave()
+            scored.leave()
+
+    with ThreadPoolExecutor(len(problems)) as pool:
+        return list(pool.map(search_one, problems))
+
+
 def main() -> None:
     """Load, then answer until the input ends."""
     given = json.loads(Path(sys.argv[1]).read_text())
     torch.set_num_threads(given["threads"])
     config = Config(approach="beam_search", search_batch_size=1, custom_chat_template=None, **given["config"])
     llm = load(config, given["vllm"])
-    prm = LabPRM(config)
+    prms = {False: LabPRM(config), True: SortedPRM(config)}
     setattr(SEARCH, "SamplingParams", lab_steps)  # noqa: B010  its module, not ours
     with open(given["answers"], "w", buffering=1) as answers:  # noqa: PTH123  a number, not a path
         about = {"vllm": vllm.__version__, "torch": torch.__version__, "threads": torch.get_num_threads()}
         answers.write(json.dumps(about) + "\n")
         for line in sys.stdin:
-            found = search(json.loads(line)["problems"], config, llm, prm, CLOCKS[given["clock"]])
+            asked = json.loads(line)
+            batched = asked["batched"]
+            found = search(
+                asked["problems"], config, llm, prms[batched], CLOCKS[given["clock"]], batched=batched
+            )
             answers.write(json.dumps(found) + "\n")
 
 
 def search(
-    problems: list[str], config: Config, llm: CountingLLM, prm: LabPRM, clock: Callable[[], float]
+    problems: list[str],
+    config: Config,
+    llm: CountingLLM,
+    prm: LabPRM,
+    clock: Callable[[], float],
+    *,
+    batched: bool,
 ) -> dict[str, Any]:
-    """All problems, one after the other, from the start."""
+    """All problems from the start, one after the other or ``batched``."""
     if not llm.reset_prefix_cache():  # nothing of an earlier repetition may help
         raise SystemExit("vLLM would not forget its prefixes")
     llm.written = llm.read = prm.read = 0
     start = clock()
-    found = [SEARCH.beam_search({"problem": [text]}, config, llm, prm) for text in problems]
+    if batched:
+        found = beam_search_batched(problems, config, llm, prm)
+    else:
+        found = [SEARCH.beam_search({"problem": [text]}, config, llm, prm) for text in problems]
     seconds = clock() - start
     spent = {"seconds": seconds, "read": llm.read, "written": llm.written, "scored": prm.read}
     return spent | chosen(found)

@@ -16,13 +16,17 @@ end. Both use the same number of threads, in float32.
   says what was fitted to the lab. Duplicates are filtered as in its recipes, the solution is the best of all
   that were completed (``sort_completed``), and a whole round is one batch of the PRM (its default: 4 beams).
   vLLM compiles the policy, its default, which took a third off their time; ``--eager`` leaves that out.
+- *Batched* is the same ``beam_search`` for all problems at a time, as an engineer would write it in an hour:
+  a thread a problem, whose requests to vLLM and to the PRM are merged in each round; the PRM reads distinct
+  texts, sorted by length.
 - *Ours* is ``run_search`` with ``TransformersPolicy`` and ``IncrementalScorer``, all problems at a time.
 
 Timed is the search of all problems, without loading and after a problem to warm up, in turn: ours, theirs,
-ours and so on. What either remembers of prefixes is forgotten before each repetition.
-``time_vs_search_and_learn`` is their seconds divided by ours, the median over the repetitions with its
-extremes. ``accuracy_difference`` is ours less theirs in points, with the 95% interval of the paired
-difference over problems; a problem's outcome is its mean over the repetitions, whose random numbers differ.
+batched, ours and so on. What either remembers of prefixes is forgotten before each repetition.
+``time_vs_search_and_learn`` and ``time_vs_batched_search_and_learn`` are their seconds divided by ours, the
+median over the repetitions with its extremes. ``accuracy_difference`` is ours less theirs (unbatched) in
+points, with the 95% interval of the paired difference over problems; a problem's outcome is its mean over the
+repetitions, whose random numbers differ.
 """
 
 from __future__ import annotations
@@ -61,6 +65,7 @@ from surefoot.stats import bootstrap_difference
 
 DRAWS, EXPAND, ROUNDS = 16, 4, 14
 TEMPERATURE, TOKENS, REMEMBER = 0.8, 96, 300_000
+RIVALS = ("theirs", "batched")
 # a solution of max_steps steps is written to its end, which is one round more
 STEPS = Steps(
     step_tokens=TOKENS, max_steps=ROUNDS - 1, sampling=Sampling(temperature=TEMPERATURE, max_tokens=TOKENS)
@@ -157,11 +162,14 @@ class Theirs:
         self.answers.close()
         self.folder.cleanup()
 
-    def search(self, problems: Sequence[Problem], scorer: Scorer | None = None) -> Run:
+    def search(
+        self, problems: Sequence[Problem], scorer: Scorer | None = None, *, batched: bool = False
+    ) -> Run:
         """All problems; with ``scorer``, its scores of what they hand out must be theirs."""
         if self.process.stdin is None:
             raise SystemExit("search-and-learn's process takes no questions")
-        self.process.stdin.write(json.dumps({"problems": [problem.text for problem in problems]}) + "\n")
+        request = {"problems": [problem.text for problem in problems], "batched": batched}
+        self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         found = self._answer()
         texts = found["predictions"]
@@ -246,11 +254,11 @@ def has_rival(options: argparse.Namespace) -> bool:
 def measure(
     options: argparse.Namespace, count: int, *, rival: bool
 ) -> tuple[dict[str, list[Run]], dict[str, Any]]:
-    """Both in turn, or ours alone without ``rival``; also the versions of the other environment."""
+    """All in turn, or ours alone without ``rival``; also the versions of the other environment."""
     made = generate_problems(count + 1, seed=options.seed)
     warm, problems = made[:1], made[1:]
     ours = Ours(options.prm, CLOCKS[options.clock])
-    runs: dict[str, list[Run]] = {"ours": [], "theirs": []} if rival else {"ours": []}
+    runs: dict[str, list[Run]] = {name: [] for name in (("ours", *RIVALS) if rival else ("ours",))}
     with ExitStack() as stack:
         theirs = stack.enter_context(Theirs(options)) if rival else None
         ours.search(warm, seed=0)
@@ -259,11 +267,13 @@ def measure(
         for repetition in range(options.repeats):
             runs["ours"].append(ours.search(problems, seed=repetition))
             if theirs:
-                runs["theirs"].append(theirs.search(problems, Scorer(ours.model, name="prm")))
+                scorer = Scorer(ours.model, name="prm")
+                for name in RIVALS:
+                    runs[name].append(theirs.search(problems, scorer, batched=name == "batched"))
             for name, of in runs.items():
                 run = of[-1]
                 print(
-                    f"{repetition + 1} {name:6} {run.seconds:8.2f} s  {100 * np.mean(run.right):5.1f} %  "
+                    f"{repetition + 1} {name:7} {run.seconds:8.2f} s  {100 * np.mean(run.right):5.1f} %  "
                     f"{run.written:8} tokens written, {run.read:8} read, {run.scored:8} scored",
                     flush=True,
                 )
@@ -287,18 +297,11 @@ def figures(runs: dict[str, list[Run]]) -> list[dict[str, object]]:
             }
         ]
     theirs = runs["theirs"]
-    ratios = [b.seconds / a.seconds for a, b in zip(ours, theirs, strict=True)]
     right, wanted = (np.mean([run.right for run in side], axis=0) for side in (ours, theirs))
     gap = bootstrap_difference(right, wanted, rng=np.random.default_rng(0))
     found: list[dict[str, object]] = [
-        {
-            "name": "time_vs_search_and_learn",
-            "value": median(ratios),
-            "unit": "times",
-            "ratio": median(ratios),
-            "low": min(ratios),
-            "high": max(ratios),
-        },
+        ratio("time_vs_search_and_learn", ours, theirs),
+        ratio("time_vs_batched_search_and_learn", ours, runs["batched"]),
         {
             "name": "accuracy_difference",
             "value": 100 * gap.value,
@@ -311,6 +314,15 @@ def figures(runs: dict[str, list[Run]]) -> list[dict[str, object]]:
     for one in found:
         print(f"{one['name']}: {one['value']:.2f} {one['unit']} [{one['low']:.2f}, {one['high']:.2f}]")
     return found
+
+
+def ratio(name: str, ours: Sequence[Run], theirs: Sequence[Run]) -> dict[str, object]:
+    """Their seconds divided by ours: median and extremes over the repetitions."""
+    ratios = [b.seconds / a.seconds for a, b in zip(ours, theirs, strict=True)]
+    value = median(ratios)
+    return {
+        "name": name, "value": value, "unit": "times", "ratio": value, "low": min(ratios), "high": max(ratios)
+    }  # fmt: skip
 
 
 def main() -> None:
