@@ -242,7 +242,11 @@ def has_rival(options: argparse.Namespace) -> bool:
     missing = []
     if not (options.sal / "src" / "sal").is_dir():
         missing.append(f"git clone https://github.com/huggingface/search-and-learn {options.sal}")
-    ask = [options.sal_python, "-c", "from importlib.metadata import version; version('vllm')"]
+    ask = [
+        options.sal_python,
+        "-c",
+        "import sys; from importlib.util import find_spec; sys.exit(not find_spec('vllm'))",
+    ]
     if subprocess.run(ask, capture_output=True, check=False).returncode:
         packages = "vllm accelerate datasets latex2sympy2==1.9.1 pebble word2number"
         missing.append(f"{options.sal_python} -m pip install {packages}")
