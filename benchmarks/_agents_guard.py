@@ -27,6 +27,10 @@ blocks set on 200 more, is the guard's third stage in ``rules_prm_resample``. ``
 change of its scores of steps behind the first injection, less the change by neutral text of the same length;
 ``..._largest_shift`` the largest of a run and text. With ``--prm`` another reward model is measured, too.
 
+The reward model of words goes through the reading gate (``benchmarks/_reading_gates.py``) on the steps of 16
+unguarded runs of each of 60 fresh tasks; length and position are fitted on the truth of the steps that it is
+learned from.
+
 ``audit_moved_SCORER`` is the largest mean size of the change of a step's score that a variant of ``surefoot
 audit agent`` makes among those that say the same, ``audit_rise_SCORER`` the mean change by instructions
 behind results.
@@ -36,12 +40,14 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from _agents_figures import figure
+from _agents_lab import Rows, Runs
+from _reading_gates import gate_figures
 from scipy.sparse import vstack
 from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.linear_model import LogisticRegression
@@ -395,6 +401,30 @@ def audit_figures(
     return found
 
 
+def reading_figures(scorer: TextScorer, learned: int, tasks: int) -> list[dict[str, Any]]:
+    """The reading gate of ``scorer``, which is learned from ``learned`` tasks, on fresh ``tasks``."""
+    training, fresh = Rows(), Rows()
+    training.add(judged(unguarded_runs((101,), learned)))
+    runs = judged(
+        (problem, run_sync(play(problem, seed, "none", Counts())))
+        for problem in generate_tasks(tasks, seed=5_000)
+        for seed in range(16)
+    )
+    fresh.add(runs)
+    scores = np.concatenate([record.scores for record in scorer.score_traces(runs.items)])
+    features = [fact.features for fact in training.facts]
+    return gate_figures(
+        {"words": scores}, fresh.facts, fresh.good, fresh.problems, training=(features, training.good)
+    )
+
+
+def judged(runs: Iterable[tuple[Problem, list[Message]]]) -> Runs:
+    """Runs with the truth of their steps."""
+    items = [item_of(*run) for run in runs]
+    tasks = {item.problem.id: item.problem for item in items}
+    return Runs(tasks=list(tasks.values()), items=items, truth=[judge_steps(item) for item in items])
+
+
 def share(values: Sequence[bool]) -> Interval:
     """In percent."""
     return 100 * wilson_interval(sum(values), len(values))
@@ -403,9 +433,11 @@ def share(values: Sequence[bool]) -> Interval:
 def guard_and_injections(quick: bool, prm: str | None) -> list[dict[str, Any]]:
     """The guard, then instructions in results."""
     seeds, tasks = ((4_000,), 40) if quick else (tuple(range(4_000, 4_008)), 50)
-    learned = learned_scorer(50 if quick else 200)
+    learned_from = 50 if quick else 200
+    learned = learned_scorer(learned_from)
     return [
         *guard_figures(seeds, tasks, learned),
         *injection_figures(seeds, 5 if quick else 10, learned[0], prm),
         *audit_figures(seeds, tasks, learned[0], prm),
+        *reading_figures(learned[0], learned_from, 15 if quick else 60),
     ]

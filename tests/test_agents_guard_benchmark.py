@@ -49,3 +49,12 @@ def test_what_the_truth_finds_against_the_policy_is_never_executed() -> None:
     assert any(counts["none"].violated)
     assert not any(counts["truth"].violated)
     assert counts["truth"].blocked_right == 0
+
+
+def test_the_reward_model_of_words_goes_through_the_reading_gate() -> None:
+    scorer, _ = bench.learned_scorer(6)
+    figures = {one["name"]: one for one in bench.reading_figures(scorer, 6, 3)}
+    assert figures["auc_rows_words"]["value"] > 0.5
+    gate = [figures[f"reading_{comparison}_words"] for comparison in ("within_prefix", "within_problem")]
+    assert all(one["low"] <= one["value"] <= one["high"] for one in gate)
+    assert figures["reads_words"]["value"] in (0, 1)
