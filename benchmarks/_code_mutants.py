@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from _code_figures import figure, interval_figure
+from _reading_gates import gate_figures
 
 from surefoot.formats import read_humaneval, read_mbpp_check
 from surefoot.io import ReadReport
@@ -21,6 +22,7 @@ from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import CodeTask, Problem, StepLabel, Trace
 from surefoot.sandbox import Sandbox
 from surefoot.segment import PythonCode, segment_trace
+from surefoot.stats import step_facts
 
 TRAINING_PROBLEMS = 500
 """Of MBPP, whose mutants the PRM learns from; HumanEval is for measuring alone."""
@@ -55,8 +57,11 @@ def figures_of(
     if model is not None and folder is not None:
         prm = trained(model, folder / "mutants-prm", data / "mbpp_mxeval.jsonl.gz", sandbox, quick=quick)
         began = time.perf_counter()
-        guesses["learned"] = named_by_prm(prm, items)
+        scores = scores_of(prm, plain(items))
         yield figure("first_wrong_line_cost_learned", (time.perf_counter() - began) / len(items), "seconds")
+        guesses["learned"] = [lowest(row) for row in scores]
+        right = list(references(items))
+        yield from reading_figures([*items, *right], [*scores, *scores_of(prm, plain(right))])
     for name, guess in guesses.items():
         by_problem = defaultdict(list)
         for item, one, fault in zip(items, guess, faults, strict=True):
@@ -158,15 +163,32 @@ def named_by_trace(items: Sequence[ProblemTrace]) -> list[int | None]:
     return [next((at for at, verdict in enumerate(row) if verdict.value == -1), None) for row in rows]
 
 
-def named_by_prm(directory: Path, items: Sequence[LabelledTrace]) -> list[int | None]:
-    """The step with the lowest score."""
+def scores_of(directory: Path, items: Sequence[ProblemTrace]) -> list[Sequence[float | None]]:
+    """Step scores of the reward model in ``directory``."""
     from surefoot.models import load_prm
 
-    records = load_prm(directory).score_traces(plain(items))
-    return [
-        None if None in record.scores else int(np.argmin([score or 0.0 for score in record.scores]))
-        for record in records
-    ]
+    return [record.scores for record in load_prm(directory).score_traces(items)]
+
+
+def lowest(scores: Sequence[float | None]) -> int | None:
+    """The step with the lowest score."""
+    return None if None in scores else int(np.argmin([score or 0.0 for score in scores]))
+
+
+def reading_figures(
+    items: Sequence[LabelledTrace], scores: Sequence[Sequence[float | None]]
+) -> list[dict[str, Any]]:
+    """The reading gate on labelled steps: a mutant's fault has the reference's step as its sibling."""
+    facts, good, problems, values = [], [], [], []
+    for item, of_steps in zip(items, scores, strict=True):
+        labels = [label.value for label in item.labels]
+        for fact, label, score in zip(step_facts(item.problem, item.trace), labels, of_steps, strict=True):
+            if label is not None and score is not None:
+                facts.append(fact)
+                good.append(label > 0)
+                problems.append(item.problem.id)
+                values.append(score)
+    return gate_figures({"mutants_prm": values}, facts, good, problems)
 
 
 def trained(model: Path, directory: Path, mbpp: Path, sandbox: Sandbox, *, quick: bool) -> Path:

@@ -31,7 +31,8 @@ scorers; its states are computed once and kept in ``--features``.
 - ``auc_S``: how often S ranks a right completion above a wrong one of the same task, mean over tasks;
   ``learned_auc_vs_floor``: ``prm`` minus the best of length, number of steps and log-probability.
 - the reading gate (``benchmarks/_reading_gates.py``) of ``logprob``, ``orm`` and ``prm`` on distinct
-  ``_programs``, and of ``orm`` and ``prm`` on distinct ``_statements``, good if a sample with it passes.
+  ``_programs``, of ``orm`` and ``prm`` on distinct ``_statements``, good if a sample with it passes, and of
+  ``mutants_prm``, learned from mutants of MBPP, on the labelled steps of mutants and reference solutions.
 - ``mutants_coverage``, ``mutants_precision``: of how many mutants ``execution-trace`` calls a step wrong, and
   how often that is the faulty one; ``renamed_mutants_…``: the same with other names of local variables;
   ``mbpp_mutants_…``, ``renamed_mbpp_mutants_…``: the same of MBPP's problems;

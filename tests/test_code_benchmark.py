@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from surefoot import Problem
+from surefoot import Problem, StepLabel, Trace
 from surefoot.labelling import Behaviour
+from surefoot.protocols import LabelledTrace
+from surefoot.segment import PythonCode, segment_trace
 
 HERE = Path(__file__).parents[1] / "benchmarks"
 sys.path.append(str(HERE))
@@ -19,6 +21,7 @@ spec = spec_from_file_location("code_benchmark", HERE / "code.py")
 bench = sys.modules["code_benchmark"] = module_from_spec(spec)
 spec.loader.exec_module(bench)
 import _code_learned as learned  # noqa: E402
+import _code_mutants as mutants  # noqa: E402
 
 sys.path.remove(str(HERE))
 
@@ -130,3 +133,21 @@ def test_the_gate_compares_programs_of_a_task_and_statements_that_share_a_beginn
     )
     assert named["reading_similar_length_truth_statements"]["low"] > 0
     assert named["reads_chance_programs"]["value"] == 0
+
+
+def test_a_mutants_fault_is_compared_with_the_reference_step_after_the_same_prefix():
+    items, scores = [], []
+    for number in range(12):
+        problem = Problem(id=f"p{number}", text="def f(a): ...")
+        for last, value in ((f"    return a + {number}\n", 1.0), (f"    return a - {number}\n", -1.0)):
+            text = f"    a = a * {number}\n{last}"
+            trace = segment_trace(Trace(problem_id=problem.id, text=text), PythonCode())
+            labels = tuple(
+                StepLabel(trace_id=trace.id, step=at, kind="correctness", value=label, source="s")
+                for at, label in enumerate((1.0, value))
+            )
+            items.append(LabelledTrace(problem=problem, trace=trace, labels=labels))
+            scores.append((0.9, 0.5 + 0.3 * value))
+    figures = {one["name"]: one for one in mutants.reading_figures(items, scores)}
+    within = figures["reading_within_prefix_mutants_prm"]
+    assert (within["value"], within["low"]) == (0.5, 0.5)  # always right, where length knows nothing
