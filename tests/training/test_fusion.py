@@ -12,6 +12,7 @@ from lab_traces import lab_item
 from safetensors.numpy import load_file, save_file
 from sklearn.ensemble import HistGradientBoostingClassifier
 
+from surefoot.cli.runs import is_held_out
 from surefoot.errors import CheckpointError, TrainingError
 from surefoot.io import read_records, write_records
 from surefoot.io.runs import load_object
@@ -242,8 +243,11 @@ def test_a_member_is_not_fused_on_problems_that_it_was_trained_on(tmp_path, gpt2
     assert limit in (report / "calibration.html").read_text()
 
     listed = tmp_path / "prm" / "training-problems.txt"
+    not_held_out = [item.problem for item in items if not is_held_out(item.problem.id, 0.5)]
+    listed.write_text("\n".join(content_id(problem.text) for problem in not_held_out))
+    good(*train("fused", "all", "rest", *fuse, "--validation", 0.5))
     listed.write_text("\n".join(content_id(item.problem.text) for item in seen))
-    assert "was trained on every problem; label others" in refused(*train("fused", "seen", "none", *fuse))
+    assert "was trained on every problem that is left" in refused(*train("fused", "seen", "none", *fuse))
     listed.unlink()
     ended = good(*train("fused", "seen", "unsure", *fuse))
     assert "prm does not say on which problems it was trained" in ended.err

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -134,6 +134,8 @@ class TrainCommand(Command):
 class HoldOutCommand(TrainCommand):
     """Models that are measured on held-out problems."""
 
+    split_name: ClassVar[str] = "held out"
+    """Each kind with this name holds out the same problems."""
     validation: float | None = Field(default=None, ge=0, le=0.9)
     """Share of the problems to hold out. If not given, a tenth of 200 problems or more is held out only to
     say how far the model can be trusted."""
@@ -147,8 +149,8 @@ class HoldOutCommand(TrainCommand):
         share = (0.1 if problems >= _HOLD_OUT_FROM else 0.0) if self.validation is None else self.validation
         if not share:
             return items, None
-        held_out = items.of_problems(lambda problem: is_held_out(problem, share))
-        training = items.of_problems(lambda problem: not is_held_out(problem, share))
+        held_out = items.of_problems(lambda problem: is_held_out(problem, share, self.split_name))
+        training = items.of_problems(lambda problem: not is_held_out(problem, share, self.split_name))
         if not (training and held_out):
             raise RunError(f"--validation {share:g} of {problems} problems leaves nothing on one side")
         return training, held_out
@@ -531,6 +533,8 @@ class TrainFused(HoldOutCommand):
     --verifier equations --model prm --out fused`
     """
 
+    # the problems that a model of it held out are those with low hashes of the usual split
+    split_name: ClassVar[str] = "held out from fusion"
     traces: o.TracesArgument
     labels: Annotated[str, o.INPUT] = Field(description="File of step labels.")
     model: tuple[str, ...] = ()
@@ -572,7 +576,7 @@ class TrainFused(HoldOutCommand):
                 continue
             fresh = items.where(lambda item: content_id(item.problem.text) not in seen)
             if not fresh:
-                raise TrainingError(f"{name} was trained on every problem; label others")
+                raise TrainingError(f"{name} was trained on every problem that is left; label others")
             note_count(len(items) - len(fresh), f"traces left out: {name} was trained on their problems")
             items = fresh
         return items
