@@ -204,6 +204,32 @@ def test_from_the_command_line(tmp_path):
     )
 
 
+def test_training_problems_have_labels_and_are_not_tested(tmp_path):
+    items = labelled(60, seed=6)
+
+    def is_tested(item):
+        return is_held_out(item.problem.id, 0.3, "held out from fusion")
+
+    first, second = [item for item in items if not is_tested(item)][:2]
+    items[items.index(second)] = replace(second, labels=())
+    twin = next(item for item in items if is_tested(item))
+    text = first.problem.text
+    items[items.index(twin)] = replace(twin, problem=twin.problem.model_copy(update={"text": text}))
+    write_records(tmp_path / "p.jsonl", [item.problem for item in items])
+    write_records(tmp_path / "t.jsonl", [item.trace for item in items])
+    write_records(tmp_path / "l.jsonl", [label for item in items for label in item.labels])
+    files = [tmp_path / "t.jsonl", "--problems", tmp_path / "p.jsonl", "--labels", tmp_path / "l.jsonl"]
+    fuse = ["train", "fused", *files, "--verifier", "lab", "--steps-per-leaf", "5", "--validation", "0.3"]
+    ended = good(*fuse, "--out", tmp_path / "f")
+    assert "1 held-out traces left out: their problems were trained on" in ended.err
+    of = [item.problem.text for item in items if item.labels and not is_tested(item)]
+    assert training_problems(tmp_path / "f") == {content_id(text) for text in of}
+    rows = read_records(tmp_path / "f" / "held-out-steps.jsonl", HeldOutStep)
+    assert {row.problem_id for row in rows} == {
+        item.problem.id for item in items if is_tested(item) and item.problem.id != twin.problem.id
+    }
+
+
 def test_a_member_is_not_fused_on_problems_that_it_was_trained_on(tmp_path, gpt2_base):
     items = labelled(60, seed=8)
     seen = items[:25]
@@ -252,3 +278,5 @@ def test_a_member_is_not_fused_on_problems_that_it_was_trained_on(tmp_path, gpt2
     ended = good(*train("fused", "seen", "unsure", *fuse))
     assert "prm does not say on which problems it was trained" in ended.err
     assert training_problems(tmp_path / "unsure") is None
+    good(*train("fused", "seen", "lab", "--verifier", "lab", "--steps-per-leaf", 5, "--model", "lab"))
+    assert training_problems(tmp_path / "lab") is None

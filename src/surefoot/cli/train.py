@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -67,15 +68,15 @@ class TrainCommand(Command):
         held_out: Iterable[LabelledTrace] | None = None,
         training: Iterable[LabelledTrace] = (),
         problems: Iterable[Problem] | None = None,
-        start: Sequence[str] = (),
+        start: Sequence[str | Path] = (),
     ) -> None:
         """Run ``work`` in the run directory ``out``, unless it is finished, and report the result.
 
         ``items`` is the hash of the training data, which may have come through a pipe. With ``held_out`` the
         checkpoint says how far it can be trusted, next to length and position fitted on ``training``.
-        ``problems`` are the training problems (default: the problems of ``training``), and ``start`` the
-        checkpoints that training starts from. Raises ``RunError`` if ``out`` holds a run with other settings
-        or inputs.
+        ``problems`` are the training problems (default: those with a label in ``training``), and ``start``
+        the checkpoints that training starts from. Raises ``RunError`` if ``out`` holds a run with other
+        settings or inputs.
         """
         with open_run(self, items=items) as run, progress_bars() as progress:
             if (self.out / "done" / "train.json").exists():
@@ -85,9 +86,9 @@ class TrainCommand(Command):
             if run is None:
                 return
             if problems is None:
-                problems = (item.problem for item in training)
-            self.write_problems(problems, start)
-            remarks = [*remarks, *self.trust(held_out, training)]
+                problems = (item.problem for item in training if _has_label(item))
+            seen = self.write_problems(problems, start)
+            remarks = [*remarks, *self.trust(held_out, training, seen)]
             if 0 < log.read_tokens < log.tokens:
                 remarks.append(f"read {log.read_tokens:,} of {log.tokens:,} tokens, shared prefixes once")
             updates = len(log.losses)
@@ -97,28 +98,39 @@ class TrainCommand(Command):
             remarks = [f"{updates} updates", mean, *remarks]
         note(f"{self.out}: {', '.join(remarks)}")
 
-    def write_problems(self, problems: Iterable[Problem], start: Sequence[str]) -> None:
+    def write_problems(self, problems: Iterable[Problem], start: Sequence[str | Path]) -> set[str]:
         """Store hashes of the problems that the checkpoint, or a model in ``start``, was trained on.
 
-        Nothing is stored if one of these is a checkpoint that does not say.
+        Returns them as far as they are known. Nothing is stored if one of these is a checkpoint that does not
+        say.
         """
         from surefoot.models.loading import locate, training_problems
 
         hashes = {content_id(problem.text) for problem in problems}
-        for name in map(o.lab_trunk, start):
-            of_start = training_problems(name)
-            if of_start is None and (locate(name) / CARD).is_file():
-                return
-            hashes |= of_start or frozenset()
-        (self.out / TRAINING_PROBLEMS).write_text("".join(f"{name}\n" for name in sorted(hashes)))
+        of_start = {name: training_problems(name) for name in start}
+        hashes |= frozenset().union(*filter(None, of_start.values()))
+        silent = [name for name, listed in of_start.items() if listed is None]
+        if not any((locate(name) / CARD).is_file() for name in silent):
+            (self.out / TRAINING_PROBLEMS).write_text("".join(f"{name}\n" for name in sorted(hashes)))
+        return hashes
 
-    def trust(self, held_out: Iterable[LabelledTrace] | None, training: Iterable[LabelledTrace]) -> list[str]:
-        """Measure the saved checkpoint on held-out problems, store that with it, and say it."""
+    def trust(
+        self, held_out: Iterable[LabelledTrace] | None, training: Iterable[LabelledTrace], seen: Set[str]
+    ) -> list[str]:
+        """Measure the saved checkpoint on held-out problems, store that with it, and say it.
+
+        Problems whose text is ``seen``, the hashes of those it was trained on, are left out: a training
+        problem has the same text, or a model that training started from has learned it.
+        """
         from surefoot.models.measured_text import MeasuredText
 
         if held_out is None:
             return []
-        items = list(held_out)
+        of_split = list(held_out)
+        items = [item for item in of_split if content_id(item.problem.text) not in seen]
+        note_count(len(of_split) - len(items), "held-out traces left out: their problems were trained on")
+        if not items:
+            return ["how far it can be trusted is not known: it was trained on every held-out problem"]
         rows = search.score_held_out(models.load_prm(self.out, loading=self.loading), items, training)
         rows.write(self.out)
         trust = search.trust_of(rows)
@@ -222,7 +234,7 @@ class ClassifierCommand(StepCommand):
                 remarks.append(log.stopped)
             return log, examples.dropped, remarks
 
-        self.train(work, digest, held_out, items or (), problems, [self.base])
+        self.train(work, digest, held_out, items or (), problems, [o.lab_trunk(self.base)])
 
 
 class TrainPRM(ClassifierCommand):
@@ -338,7 +350,8 @@ class TrainORM(ClassifierCommand):
         items = labelled(self.problems, self.traces, [])
         training, held_out = self.split(items)
         data = partial(self.examples, items=training, targets=self.targets)
-        self.fit(card, self.training, data, training, held_out, self.targets, items.digest)
+        graded = (item.problem for item in training if item.trace.outcome is not None)
+        self.fit(card, self.training, data, training, held_out, self.targets, items.digest, graded)
 
 
 class TrainImplicit(TrainCommand):
@@ -385,7 +398,8 @@ class TrainImplicit(TrainCommand):
             shutil.rmtree(self.out / CACHE, ignore_errors=True)
             return log, data.dropped, ()
 
-        self.train(work, items.digest, problems=(item.problem for item in items), start=[self.base])
+        graded = (item.problem for item in items if item.trace.outcome is not None)
+        self.train(work, items.digest, problems=graded, start=[o.lab_trunk(self.base)])
 
 
 class TrainProbe(StepCommand):
@@ -451,7 +465,7 @@ class TrainProbe(StepCommand):
             )
             return log, {}, [f"reads {read} (AUC {where.training_auc:.2f} in training)"]
 
-        self.train(work, content_id(*items), held_out, training)
+        self.train(work, content_id(*items), held_out, training, start=[o.lab_policy(self.base)])
 
     def _traces(self) -> list[LabelledTrace]:
         """Labelled traces; without labels those with an outcome."""
@@ -518,7 +532,8 @@ class TrainVerifier(TrainCommand):
             return log, data.dropped, [f"{len(data.examples)} of {sum(map(len, texts))} critiques"]
 
         digest = content_id(texts, form.model_dump(), *items)
-        self.train(work, digest, problems=(item.problem for item in items), start=[self.base])
+        criticised = (item.problem for item, critiques in zip(items, texts, strict=True) if critiques)
+        self.train(work, digest, problems=criticised, start=[o.lab_trunk(self.base)])
 
 
 class TrainFused(HoldOutCommand):
@@ -587,6 +602,10 @@ def report_dropped(dropped: Mapping[str, int], first: Mapping[str, str] | None =
     for reason, count in dropped.items():
         where = f", first in {first[reason]}" if first else ""
         note(f"left out: {count} {reason}{where}")
+
+
+def _has_label(item: LabelledTrace) -> bool:
+    return any(label.value is not None for label in item.labels)
 
 
 def _meaning(kinds: set[LabelKind]) -> LabelKind:
