@@ -260,6 +260,11 @@ def test_a_member_is_not_fused_on_problems_that_it_was_trained_on(tmp_path, gpt2
     assert tested.isdisjoint(item.problem.id for item in items if content_id(item.problem.text) in by_all)
 
     files = ["--problems", tmp_path / "all-p.jsonl", "--out", tmp_path / "scores.jsonl"]
+    of_seen = f"prm was trained on {len(hashes)} of 25 problems", tmp_path / "seen-t.jsonl"
+    words = ["score", of_seen[1], *files[:2], "--out", tmp_path / "seen.jsonl"]
+    assert of_seen[0] in good(*words, "--model", tmp_path / "prm").err, "the file has problems without traces"
+    words = ["evaluate", "best-of-n", f"prm={tmp_path / 'prm'}", "--traces", of_seen[1], *files[:2]]
+    assert of_seen[0] in good(*words, "--out", tmp_path / "curves", "--draws", 20, "--bootstrap", 20).err
     warning = f"prm was trained on {len(hashes)} of 60 problems: its scores are too good there"
     assert warning in good("score", tmp_path / "all-t.jsonl", *files, "--model", tmp_path / "prm").err
     report = tmp_path / "report"

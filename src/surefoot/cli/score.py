@@ -121,7 +121,9 @@ class Score(Command):
         if self.dry_run:
             self._predict(items)
             return
-        for warning in trained_on(self.models, items.problems):
+        with_traces = set(items.problem_ids())
+        used = (problem for problem in items.problems if problem.id in with_traces)
+        for warning in trained_on(self.models, used):
             note(warning)
         summary = _Summary()
         about: Any = {

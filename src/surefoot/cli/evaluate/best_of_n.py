@@ -111,7 +111,8 @@ class EvaluateBestOfN(ScoringCommand):
         """Scores by scorer; scores of checkpoints are stored and reused."""
         tables: dict[str, StoredScores] = {}
         paths = named(self.sources)
-        self.check_training(paths, problems or ())
+        with_traces = {facts.parent for facts in facts_in(traces)}
+        self.check_training(paths, (problem for problem in problems or () if problem.id in with_traces))
         for name, path in paths.items():
             if names_files(path):
                 tables |= scorer_tables(name, read_scores(path))
