@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -200,6 +201,9 @@ def test_an_epoch_has_every_item_once_and_the_traces_of_a_problem_together() -> 
     shuffled = [examples[at] for at in (0, 6, 2, 8, 4, 10, 1, 7, 3, 9, 5)]
     [whole] = batch_order(shuffled, TrainingConfig(layout="tree", epochs=1, batch_size=11))
     assert [shuffled[number].ids for number in whole] == sorted(item.ids for item in shuffled), "depth first"
+    alike = [replace(examples[0], ids=(1, 2, number % 4096)) for number in range(2 * 4096)]
+    for batch in batch_order(alike, TrainingConfig(layout="tree", epochs=1, batch_size=64)):
+        assert len({number < 4096 for number in batch}) == 1, "of one tree, so many items are in memory"
     balanced = batch_order(examples, config, balance=0.5)
     low = [min(examples[number].targets) < 0.5 for batch in balanced for number in batch]
     assert sum(low) * 2 == len(low)

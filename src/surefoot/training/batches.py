@@ -24,6 +24,8 @@ from surefoot.tree import TokenIndex, shared_length
 
 _TREE_TOKENS = 4096
 """Most tokens of a tree in one pass, unless the settings say; activations of a 135M model need some 6 GB."""
+_TREE_ITEMS = 4096
+"""Most items of a tree that are put in order together; the token ids of so many are in memory."""
 
 T = TypeVar("T")
 
@@ -90,10 +92,16 @@ def _places_in_trees(items: Iterable[Example]) -> list[tuple[int, int]]:
 
 
 def _trees(items: Iterable[Example]) -> Iterator[list[tuple[int, ...]]]:
-    """Token ids of neighbours that each share a quarter of the shorter one's tokens, or more."""
+    """Token ids of neighbours that each share a quarter of the shorter one's tokens, or more.
+
+    Where all prompts begin with the same instructions, that could be the whole data, so a tree is cut.
+    """
     tree: list[tuple[int, ...]] = []
     for item in items:
-        if tree and 4 * shared_length(tree[-1], item.ids) < min(len(tree[-1]), len(item.ids)):
+        if tree and (
+            len(tree) == _TREE_ITEMS
+            or 4 * shared_length(tree[-1], item.ids) < min(len(tree[-1]), len(item.ids))
+        ):
             yield tree
             tree = []
         tree.append(item.ids)
