@@ -275,6 +275,7 @@ def test_twins_of_administrators_pages(room: Room, page: str) -> None:
         assert row.get("annotator", row.get("name")) in shown
     if page == "agreement":
         assert f"{data['overall']['alpha']:.2f}" in shown
+        assert "give it the same label in <b>66.7 %</b> of cases, a mean over 6 steps" in shown
 
 
 def test_viewers_read_and_do_not_write(room: Room) -> None:
