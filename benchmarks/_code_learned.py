@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from surefoot.models import read_states
 from surefoot.records import Problem, Trace
 from surefoot.segment import PythonCode, segment_trace
-from surefoot.stats import step_facts
+from surefoot.stats import StepFacts, step_facts
 
 FOLDS = 10
 PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
@@ -193,23 +193,29 @@ def reading_figures(
 
     All programs of a task continue its prompt, so that this is their prefix. Length and position are
     those of a program's last statement, what came before it included. A beginning is good if one
-    of the samples that share it passes; its siblings continue the same statements.
+    of the samples that share it passes; its siblings continue the same statements. An empty completion has
+    no statement and is left out.
     """
     whole, whole_good, whole_task = [], [], []
     parts, parts_good, parts_task = [], [], []
-    chosen = []  # rows of each task, the first of each beginning
+    kept, chosen = [], []  # completions of each task, and rows, the first of each beginning
     for task, prompt, outcome, value in zip(read, prompts, outcomes, values, strict=True):
         problem = Problem(id=task.name, text=prompt)
-        facts, keys = [], []
+        rows: dict[str, int] = {}
+        facts: list[StepFacts | None] = []
+        kept.append([number for number, text in enumerate(task.texts) if text.strip()])
         for text in task.texts:
+            if not text.strip():  # it has a state all the same
+                facts.append(None)
+                continue
             trace = segment_trace(Trace(problem_id=task.name, text=text), PythonCode())
-            of_text = step_facts(problem, trace)
-            facts += of_text
-            keys += [text[: step.end] for step in trace.steps]
-            whole.append(replace(of_text[-1], prefix=task.name, characters=len(text)))
-        chosen.append(np.unique(keys, return_index=True)[1])
-        whole_good += (outcome > 0).tolist()
-        whole_task += [task.name] * len(task.texts)
+            for step, fact in zip(trace.steps, step_facts(problem, trace), strict=True):
+                rows.setdefault(text[: step.end], len(facts))
+                facts.append(fact)
+            whole.append(replace(facts[-1], prefix=task.name, characters=len(text)))
+        chosen.append(list(rows.values()))
+        whole_good += (outcome[kept[-1]] > 0).tolist()
+        whole_task += [task.name] * len(kept[-1])
         parts += [facts[row] for row in chosen[-1]]
         parts_good += (value[chosen[-1]] > 0).tolist()
         parts_task += [task.name] * len(chosen[-1])
@@ -219,7 +225,10 @@ def reading_figures(
     }
     return [
         *gate_figures(
-            {name: np.concatenate(of_tasks) for name, of_tasks in programs.items()},
+            {
+                name: np.concatenate([some[numbers] for some, numbers in zip(of_tasks, kept, strict=True)])
+                for name, of_tasks in programs.items()
+            },
             whole,
             whole_good,
             whole_task,

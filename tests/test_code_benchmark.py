@@ -111,20 +111,20 @@ def test_a_head_has_seen_no_label_of_its_task():
 
 def test_the_gate_compares_programs_of_a_task_and_statements_that_share_a_beginning():
     good, bad = "    a = 1\n    return a\n", "    a = 1\n    return 2\n"
-    tasks = [completions(good, bad, f"    return {at}\n") for at in range(12)]
+    tasks = [completions("", good, bad, f"    return {at}\n") for at in range(12)]
     tasks = [learned.replace(task, name=f"t{at}") for at, task in enumerate(tasks)]
-    outcomes = [np.array([1.0, 0.0, 0.0])] * 12
-    values = [learned.prefix_values(task, np.array([1.0, 0, 0]), np.ones(3)) for task in tasks]
+    outcomes = [np.array([0.0, 1.0, 0.0, 0.0])] * 12
+    values = [learned.prefix_values(task, outcomes[0], np.ones(4)) for task in tasks]
     figures = learned.reading_figures(
         tasks,
         ["def f():"] * 12,
-        programs={"truth": outcomes, "chance": [np.zeros(3)] * 12},
+        programs={"truth": outcomes, "chance": [np.zeros(4)] * 12},
         statements={"truth": values},
         outcomes=outcomes,
         values=values,
     )
     named = {one["name"]: one for one in figures}
-    assert named["auc_rows_truth_programs"]["note"] == "on 36 rows of 12 problems"
+    assert named["auc_rows_truth_programs"]["note"] == "on 36 rows of 12 problems"  # without the empty one
     assert named["auc_rows_truth_statements"]["note"] == "on 48 rows of 12 problems"  # "a = 1" counts once
     assert named["reading_within_prefix_truth_programs"]["value"] >= 0
     assert (
