@@ -102,9 +102,13 @@ class LabPRM(PRM):
             for question, answers in zip(questions, outputs, strict=True)
             for answer in answers
         ]
-        size = self.search_config.prm_batch_size
-        flat = iter([one for at in range(0, len(texts), size) for one in self.batch(texts[at : at + size])])
+        flat = iter(self.batches(texts))
         return [[next(flat) for _ in answers] for answers in outputs]
+
+    def batches(self, texts: list[tuple[str, str]]) -> list[list[float]]:
+        """Scores of all texts, in their order."""
+        size = self.search_config.prm_batch_size
+        return [one for at in range(0, len(texts), size) for one in self.batch(texts[at : at + size])]
 
     @torch.no_grad()
     def batch(self, texts: list[tuple[str, str]]) -> list[list[float]]:
@@ -139,13 +143,13 @@ class LabPRM(PRM):
 class SortedPRM(LabPRM):
     """Reads each text once, neighbours in length together."""
 
-    def batch(self, texts: list[tuple[str, str]]) -> list[list[float]]:
-        """Scores of all ``texts``, in batches of ``BATCH``."""
+    def batches(self, texts: list[tuple[str, str]]) -> list[list[float]]:
+        """Scores of all texts, in batches of ``BATCH``."""
         distinct = sorted(set(texts), key=lambda pair: len(pair[0]) + len(pair[1]))
         scores = {}
         for at in range(0, len(distinct), BATCH):
             part = distinct[at : at + BATCH]
-            scores.update(zip(part, super().batch(part), strict=True))
+            scores.update(zip(part, self.batch(part), strict=True))
         return [scores[text] for text in texts]
 
 
