@@ -46,19 +46,9 @@ deliberate train | deliberate:DeliberateTrain | Train without the specification 
 score | score:Score | Score one solution or a file of traces with a reward model.
 execute | execute:Execute | Run programs on their visible tests.
 select | select:Select | Choose one trace per problem and report accuracy against N.
-search |  | Search for solutions, guided by step scores.
-search best-of-n | search:BestOfN | Best of N sampled solutions.
-search majority | search:SearchMajority | Most frequent answer (self-consistency).
-search beam | search:Beam | Beam search over steps.
-search dvts | search:Dvts | Diverse verifier tree search.
-search rebase | search:REBASE | REBASE: share samples by value.
-search particle | search:Particle | Particle filter over steps.
-search mcts | search:Mcts | Monte Carlo tree search.
-search resample | search:Resample | Resample steps whose score is too low.
-search revise | search:SearchRevise | Revise a solution until no step looks wrong.
-search optimal | search:Optimal | Choose the search by predicted difficulty.
-search plan | search:FindPlan | Find the best search for each level of difficulty.
-search draw | search:Draw | Draw the search tree of one problem.
+search | search:RunSearch | Search with a reward model: beam, DVTS, REBASE, particles, MCTS …
+search-plan | search:FindPlan | Fit which search to use at which difficulty.
+search-tree | search:Draw | Print the tree of one problem.
 evaluate |  | Measure labels and scorers.
 evaluate labels | evaluate.labels:EvaluateLabels | Accuracy, agreement and cost of labels.
 evaluate processbench | evaluate.benchmarks:EvaluateProcessBench | ProcessBench: first error.

@@ -1,4 +1,4 @@
-"""``surefoot search``: one command per method, made from its settings, and plans that choose a method."""
+"""``surefoot search``: one method on a file of problems; plans that choose a method; trees as text."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import numpy as np
-from pydantic import ByteSize, Field, create_model, model_validator
+from pydantic import ByteSize, Field
 
 from surefoot import policies
 from surefoot import search as s
@@ -28,15 +28,9 @@ from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Policy, Sampling, StepScorer
 from surefoot.records import Problem, Usage
-from surefoot.search import ComputeOptimal, Probe, SearchResult, Trial, fit_optimal, predict_difficulties
-from surefoot.search.beam import DVTS, BeamSearch
-from surefoot.search.best_of_n_search import BestOfNSearch
-from surefoot.search.mcts import MCTS
-from surefoot.search.method import SearchMethod, run_search
+from surefoot.search import Probe, SearchResult, Trial, fit_optimal, predict_difficulties
+from surefoot.search.method import run_search
 from surefoot.search.optimal import SearchPlan, search_of
-from surefoot.search.particle import ParticleFilter
-from surefoot.search.rebase import Rebase
-from surefoot.search.resample import StepResampling
 from surefoot.search.revise import Revise
 from surefoot.search.saved_tree import save_tree
 from surefoot.search.selection import Rule
@@ -62,6 +56,12 @@ class StepSettings(o.SettingsGroup):
     """Steps after which the rest is written in one piece."""
 
 
+class SearchJudge(o.JudgeSettings):
+    """The reward model or verifier of steps, and how its scores become one number."""
+
+    aggregate: o.Aggregate = None
+
+
 class SearchSettings(Command):
     """Policy, decoding, and how answers are compared."""
 
@@ -73,6 +73,9 @@ class SearchSettings(Command):
     sampling: Annotated[Sampling, OptionGroup(omit=("stop",))] = Sampling(temperature=0.8, max_tokens=2048)
     steps: StepSettings = StepSettings()
     grading: o.GradingSettings = o.GradingSettings()
+    judge: Annotated[
+        SearchJudge, OptionGroup(title="Reward model or verifier", common=("names", "verifier"))
+    ] = SearchJudge()
     loading: o.Models = Loading()
     remember: ByteSize = Field(
         default="2GB",  # type: ignore[assignment]  # pydantic reads it
@@ -101,11 +104,10 @@ class SearchSettings(Command):
         """Arguments of ``run_search``, apart from search, problems and steps."""
         from surefoot.search.caches import remembering_policy, remembering_scorer
 
-        judge: SearchJudge | None = getattr(self, "judge", None)
         return {
             "policy": remembering_policy(policy, self.remember),
             "scorer": remembering_scorer(scorer, self.remember) if scorer else None,
-            "aggregation": judge.aggregate if judge else None,
+            "aggregation": self.judge.aggregate,
             "grader": grader,
             "seed": self.seed,
             "overlap": bool(self.policy.base_url),
@@ -113,24 +115,18 @@ class SearchSettings(Command):
         }
 
 
-class SearchJudge(o.JudgeSettings):
-    """The reward model or verifier of steps, and how its scores become one number."""
+class RunSearch(SearchSettings):
+    """Search a file of problems: METHOD is a search with its settings, such as `beam:width=4,expand=4`.
 
-    aggregate: o.Aggregate = None
+    Methods: best-of-n, majority, beam, dvts, rebase, particle, mcts, resample, revise (their settings are the fields of the classes in
+    `surefoot.search.SEARCHES`, which cite the papers), or `plan:FILE`, which chooses one by the predicted difficulty.
 
-    @model_validator(mode="after")
-    def _is_given(self) -> Self:
-        if not (self.names or self.verifier):
-            raise ValueError("give --prm or --verifier, which scores the steps")
-        return self
+    Example: `surefoot search problems.jsonl beam:width=4 --policy lab --prm prm --out results.jsonl`
+    Example: `surefoot search problems.jsonl majority:n=16 --policy lab --out results.jsonl`
+    """
 
-
-Judge = Annotated[SearchJudge, OptionGroup(title="Reward model or verifier", common=("names", "verifier"))]
-
-
-class SearchCommand(SearchSettings):
-    """Search a file of problems by one method, ``method`` unless :meth:`search` is overridden."""
-
+    method: Annotated[str, Flag(argument=True, metavar="METHOD[:SETTING=VALUE,…]")]
+    problems: o.ProblemsArgument
     out: o.Out = "-"
     trees: Annotated[str | None, Flag(output=True)] = None
     """File for the trees (`.jsonl`, `.jsonl.gz`, `.parquet`)."""
@@ -138,15 +134,22 @@ class SearchCommand(SearchSettings):
     retry_failed: o.RetryFailed = False
 
     def search(self) -> s.Search:
-        """The method."""
-        method: s.Search = getattr(self, "method")  # noqa: B009  (each command declares its own)
-        return method
+        """The method, with its settings."""
+        name, _, plan = self.method.partition(":")
+        with checked_options():
+            return read_plan(plan).search() if name == "plan" else search_of(self.method)
 
     @contextmanager
-    def scorer(self) -> Iterator[StepScorer | None]:
-        """Open the step scorer, if the method has one."""
-        judge: SearchJudge | None = getattr(self, "judge", None)
-        with judge.open(self.loading) if judge else nullcontext() as scorer:
+    def scorer(self, search: s.Search) -> Iterator[StepScorer | None]:
+        """Open the judge. Raises ``RunError`` without one, and for one that reveals hidden tests to a revision."""
+        with self.judge.open(self.loading) as scorer:
+            if scorer is None and search.rule != "majority":
+                raise RunError("give --prm or --verifier, which scores the steps")
+            for verifier in getattr(getattr(scorer, "labeller", None), "verifiers", ()):
+                if isinstance(search, Revise) and getattr(verifier, "visibility", "visible") == "hidden":
+                    raise RunError(
+                        f"--verifier {verifier.name}: its reasons reveal hidden tests; use visible-tests"
+                    )
             yield scorer
 
     def run(self) -> None:
@@ -164,7 +167,7 @@ class SearchCommand(SearchSettings):
         order = {problem.id: index for index, problem in enumerate(problems)}
         summary = SearchSummary()
         with (
-            self.scorer() as scorer,
+            self.scorer(search) as scorer,
             self.grading.open() as grader,
             self._tree_file(search) as keep,
             progress_bars() as show,
@@ -231,12 +234,6 @@ class SearchCommand(SearchSettings):
         if not Path(f"{self.out}.work").exists():  # else a budget ended the work, and it can resume
             shutil.rmtree(folder / "pieces")  # first: pieces without a manifest would be refused after a kill
             shutil.rmtree(folder)
-
-
-class GuidedSearch(SearchCommand):
-    """A search guided by a step scorer."""
-
-    judge: Judge
 
 
 class _Bar:
@@ -320,103 +317,10 @@ def _share(outcomes: list[float]) -> str:
     return format(bootstrap_mean(outcomes, rng=np.random.default_rng(0)), ".1%")
 
 
-METHOD = OptionGroup(names={"n": "--n -n"}, omit=("name",))
-
-
-def guided(name: str, method: type[SearchMethod], about: str, **options: str) -> type[GuidedSearch]:
-    """The command ``name`` of a method that a reward model guides; the fields of ``method`` become options.
-
-    ``options`` renames options, as ``temperature="--value-temperature"``.
-    """
-    group = OptionGroup(names={"n": "--n -n", **options}, omit=("name",))
-    example = (
-        f"surefoot search {method().name.replace('_', '-')} problems.jsonl --prm prm --out results.jsonl"
-    )
-    return create_model(
-        name,
-        __base__=GuidedSearch,
-        __module__=__name__,
-        __doc__=f"{about}\n\nExample: `{example}`",
-        method=(Annotated[method, group], method()),  # type: ignore[arg-type]
-    )
-
-
-BestOfN = guided(
-    "BestOfN",
-    BestOfNSearch,
-    "Sample whole solutions and choose the one with the best score, or vote with `--rule weighted_vote`.",
-)
-Beam = guided(
-    "Beam",
-    BeamSearch,
-    "Beam search: sample next steps, keep the best prefixes, continue with them (Snell et al. 2024).\n\n"
-    "With `--lookahead` a prefix is scored after that many further greedy steps.",
-)
-Dvts = guided(
-    "Dvts",
-    DVTS,
-    "Diverse verifier tree search: independent trees, each keeps its best step (Beeching et al. 2024).",
-)
-REBASE = guided(
-    "REBASE",
-    Rebase,
-    "REBASE: share the samples of each round among the open prefixes by value (Wu et al. 2024).",
-    temperature="--value-temperature",
-)
-Particle = guided(
-    "Particle",
-    ParticleFilter,
-    "Particle filter: resample solutions by score after each step (Puri et al. 2025).",
-)
-Mcts = guided(
-    "Mcts", MCTS, "Monte Carlo tree search: PUCT with step scores as values (OpenR, Wang et al. 2024)."
-)
-Resample = guided(
-    "Resample",
-    StepResampling,
-    "Accept a step, or sample it again while its score is too low (after Liao et al. 2025).",
-)
-
-
-class SearchMajority(SearchCommand):
-    """Self-consistency: sample whole solutions and choose the most frequent answer, without scores.
-
-    Example: `surefoot search majority problems.jsonl --policy lab --n 16 --batch 4 --out results.jsonl`
-    """
-
-    method: Annotated[BestOfNSearch, OptionGroup(names={"n": "--n -n"}, omit=("name", "rule"))] = (
-        BestOfNSearch(rule="majority", name="majority")
-    )
-
-
-class SearchRevise(GuidedSearch):
-    """Revise solutions: name the first wrong step and ask the policy to write the solution again.
-
-    A verifier gives its reason: the equation that does not hold, or the visible test that fails. A reward
-    model gives the step alone. `--keep` keeps the steps before it.
-
-    Example: `surefoot search revise problems.jsonl --verifier visible-tests --segment python
-    --base-url http://localhost:8000/v1 --chat --out results.jsonl`
-    """
-
-    method: Annotated[Revise, METHOD] = Revise()
-
-    @contextmanager
-    def scorer(self) -> Iterator[StepScorer | None]:
-        """Open the judge. Raises ``RunError`` for a verifier that reveals hidden tests."""
-        with super().scorer() as scorer:
-            for verifier in getattr(getattr(scorer, "labeller", None), "verifiers", ()):
-                if getattr(verifier, "visibility", "visible") == "hidden":
-                    raise RunError(
-                        f"--verifier {verifier.name}: its reasons reveal hidden tests; use visible-tests"
-                    )
-            yield scorer
-
-
 class Draw(Command):
     """Print the tree of one problem as text, with the values of its steps and the chosen solution.
 
-    Example: `surefoot search draw trees.jsonl --problem p17`
+    Example: `surefoot search-tree trees.jsonl --problem p17`
     """
 
     trees: Annotated[str, Flag(argument=True)]
@@ -445,32 +349,18 @@ def read_plan(path: str) -> SearchPlan:
     return o.settings_file("--plan", path, SearchPlan)
 
 
-class Optimal(GuidedSearch):
-    """Compute-optimal search: a few solutions predict the difficulty, which decides the search.
-
-    Example: `surefoot search optimal problems.jsonl --policy lab --plan plan.json --prm prm --out r.jsonl`
-    """
-
-    plan: Annotated[str, o.INPUT] = Field(description="JSON file of `surefoot search plan`, or your own.")
-
-    def search(self) -> ComputeOptimal:
-        with checked_options():
-            return read_plan(self.plan).search()
-
-
 class FindPlan(SearchSettings):
     """Find the best search for each bin of predicted difficulty, from results on development problems.
 
     Each trial is a search and the file of its results, made by `surefoot search METHOD` with these settings.
 
-    Example: `surefoot search plan best-of-n:n=16@bon.jsonl beam:width=4@beam.jsonl --tokens 2000
+    Example: `surefoot search-plan best-of-n:n=16@bon.jsonl beam:width=4@beam.jsonl --tokens 2000
     --problems dev.jsonl --prm prm --out plan.json`
     """
 
     problems: o.Problems
     trials: Annotated[tuple[str, ...], Flag(argument=True, metavar="METHOD:SETTING=VALUE,…@FILE")]
     """A search, and the file of its results on these problems."""
-    judge: Judge
     tokens: float = Field(ge=1, description="Most tokens per problem: policy, verifier and probe.")
     out: Annotated[str, Flag(short="-o", output=True)] = "plan.json"
     """JSON file to write."""

@@ -269,7 +269,8 @@ def search_of(text: str) -> Search:
     """
     name, _, options = text.partition(":")
     kinds = {key.replace("_", "-"): kind for key, kind in SEARCHES.items() if kind is not ComputeOptimal}
-    kind = kinds.get(name.replace("_", "-"))
+    alias = {"rule": "majority"} if name == "majority" else {}
+    kind = kinds.get("best-of-n" if alias else name.replace("_", "-"))
     if kind is None:
         raise RunError(f"{text!r}: unknown search {name!r}; choose from {', '.join(kinds)}")
     settings = dict(part.partition("=")[::2] for part in options.split(",")) if options else {}
@@ -281,7 +282,7 @@ def search_of(text: str) -> Search:
                 f"{text!r}: unknown setting {setting!r} of {name}; choose from {', '.join(allowed)}"
             )
     try:
-        search: Search = kind.model_validate({**settings, "name": text})
+        search: Search = kind.model_validate({**alias, **settings, "name": text})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
