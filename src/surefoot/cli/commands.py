@@ -61,20 +61,8 @@ evaluate monitor | evaluate.monitor:EvaluateMonitor | Monitors of runs, next to 
 evaluate calibration | evaluate.labels:EvaluateCalibration | Calibration of step scores.
 calibrate |  | Correct measurements by gold labels.
 calibrate judge | evaluate.labels:CalibrateJudge | A judge's labels against a small gold set.
-audit |  | Test step scorers and policies for known failures.
-audit gaming | audit.commands:AuditGaming | Do scores follow the logic or the wording?
-audit outcome | audit.commands:AuditOutcome | How much of a step score is only the outcome?
-audit clean | audit.commands:AuditClean | Are correct answers with a wrong step accepted?
-audit transfer | audit.commands:AuditTransfer | Accuracy of each scorer on each domain.
-audit over-optimisation | audit.commands:AuditOverOptimisation | Where does more selection stop helping?
-audit agent | audit.commands:AuditAgent | Which scores change when agent runs are reworded?
-audit sycophancy | audit.commands:AuditSycophancy | Does the user's opinion move the scores?
-audit argument | audit.commands:AuditArgument | Are valid steps that answer nothing accepted?
-audit granularity | audit.commands:AuditGranularity | How many errors are found with longer steps?
-audit paths | audit.commands:AuditPaths | Are correct but unusual solutions penalised?
-audit twins | audit.commands:AuditTwins | Do scores survive other numbers?
-audit faithfulness | audit.faithfulness:AuditFaithfulness | Do answers follow from the shown reasoning?
-audit all | audit.commands:AuditAll | Gaming, outcome, clean and over-optimisation.
+audit | audit.commands:Audit | Test step scorers for known failures.
+faithfulness | audit.faithfulness:AuditFaithfulness | Do a policy's answers follow from the shown reasoning?
 lineage | cards:Lineage | Trace a checkpoint or file back to its sources and their licences.
 card |  | State what a model is and was measured to do, and check it.
 card build | cards:CardBuild | Build the card of runs, from their files.

@@ -1,4 +1,4 @@
-"""``surefoot audit faithfulness``."""
+"""``surefoot faithfulness``."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class AuditFaithfulness(ReportCommand):
     them, and whether the solutions say so. A server that cannot continue the beginning of an answer gets
     the hint alone. If the command is stopped, the same command resumes.
 
-    Example: `surefoot audit faithfulness problems.jsonl --policy lab:covert --hint note --cue "Answer: "
+    Example: `surefoot faithfulness problems.jsonl --policy lab:covert --hint note --cue "Answer: "
     --out audit`
-    Example: `surefoot audit faithfulness gsm8k.jsonl --policy my-model --base-url http://localhost:8000/v1
+    Example: `surefoot faithfulness gsm8k.jsonl --policy my-model --base-url http://localhost:8000/v1
     --chat --limit 200 --out audit`
     """
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Self, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from surefoot import evaluation, models
 from surefoot.cli import options as o
@@ -110,48 +110,6 @@ class AuditCommand(ReportCommand):
         if labels or processbench:
             return a.labelled_cases(items, [label for row in rows for label in row.labels])
         return [a.Case(item=item, good=(None,) * len(item.trace.steps)) for item in items]
-
-
-class CaseAudit(AuditCommand):
-    """Settings of the audits of traces with step labels."""
-
-    problems: o.Problems | None = None
-    traces: o.Traces | None = None
-    labels: Annotated[str | None, o.INPUT] = None
-    """File of step labels, or `lab` for the exact checker of the lab."""
-    processbench: Annotated[tuple[str, ...], o.INPUT] = ()
-    """File in ProcessBench's format, in place of problems, traces and labels."""
-    per_problem: int | None = Field(default=None, ge=1)
-    """Use only the first traces of each problem; all by default."""
-    partial: bool = False
-    """Aggregate the scored steps of a trace that has unscored ones; otherwise it is left out."""
-
-    def check_source(self) -> None:
-        """Raise ``ValueError`` unless exactly one source of traces is given."""
-        if self.processbench:
-            refuse_unused("--processbench", problems=self.problems, traces=self.traces, labels=self.labels)
-        if bool(self.processbench) == bool(self.problems and self.traces):
-            raise ValueError("give 'problems' and 'traces' (with 'labels'), or 'processbench'")
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        self.check_source()
-        return self
-
-    def scored_cases(self) -> tuple[list[a.AuditedScorer], list[a.Case]]:
-        """The scorers, and the first ``per_problem`` traces of each problem that stored scores are of."""
-        subjects = self.subjects(partial=self.partial)
-        cases = self.read(self.problems, self.traces, self.labels, self.processbench, self.per_problem)
-        return subjects, with_scores(cases, subjects)
-
-    def sections(self, subjects: Sequence[a.AuditedScorer], cases: Sequence[a.Case]) -> Sequence[Section]:
-        """The sections of the report."""
-        raise NotImplementedError
-
-    def run(self) -> None:
-        """Audit."""
-        subjects, cases = self.scored_cases()
-        self.write_audit(self.sections(subjects, cases), subjects, cases)
 
 
 def refuse_unused(because_of: str, **options: object) -> None:
