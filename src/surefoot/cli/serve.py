@@ -30,7 +30,6 @@ from surefoot.server.gateway.settings import (
     FlagSettings,
     GatewaySettings,
     MonitorSettings,
-    OutboxSettings,
     ServerSettings,
     ToolGuard,
     is_loopback,
@@ -70,7 +69,6 @@ _GATEWAY = OptionGroup(
         "gather_s",
         "guard",
         *(f"flags.{name}" for name in FlagSettings.model_fields),
-        *(f"outbox.{name}" for name in OutboxSettings.model_fields),
     ),
 )
 _GUARD = OptionGroup(
@@ -197,7 +195,6 @@ class Serve(Command):
             verifiers=verifiers,
             holds=None if self.pages is False else db.held_calls,
             gold=db.gold,
-            incidents=db.incidents,
             continues=continuation.confirmed,
         )
 

@@ -65,8 +65,6 @@ FORMS = {
     "/people/{user_id}": "what password role",
     "/requests/import": "which into model strategy policy scorer session project",
     "/held/{number}": "decision comment",
-    "/incidents": "request title",
-    "/incident/{number}": "text decision",
 }
 """Fields of each form of the pages."""
 WORDS = ["1", "0.5", "-1", "NaN", "admin", "flag", "order", "nothing", "chosen", "approve", "password"]

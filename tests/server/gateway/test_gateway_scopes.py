@@ -50,7 +50,6 @@ ROUTES = {
         "GET /request",
         "GET /request-tree",
         "GET /held",
-        "GET /incident",
         "GET /monitor",
     },
     "admin": {
@@ -69,8 +68,6 @@ ROUTES = {
         "POST /projects",
         "GET /people",
         "POST /held/{number:number}",
-        "POST /incidents",
-        "POST /incident/{number:number}",
         "POST /people",
         "POST /people/{user_id:number}",
     },

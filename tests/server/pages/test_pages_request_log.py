@@ -158,33 +158,6 @@ def test_only_administrators_import_and_only_with_the_secret(found: Inspection, 
     assert admin.client.post("/requests/import", data=fields).status_code == 403
 
 
-def test_an_incident_has_a_timeline_similar_requests_a_decision_and_an_export(
-    found: Inspection, admin: Browser
-) -> None:
-    for name in ("first", "second"):
-        answer(found.db, name, "the sum is 4")
-    accept = {"Accept": "application/json"}
-    made = admin.send("/incidents", page="/request?id=first", headers=accept, title="wrong sum <b>")
-    number = made.json()["incident"]
-    assert "wrong sum &lt;b&gt;" in admin.get("/requests").text
-    path, page = f"/incident/{number}", f"/incident?id={number}"
-    text = admin.get(page).text
-    assert "wrong sum &lt;b&gt;" in text
-    assert "What is second?" in text
-    admin.send(path, page=page, text="looked at it", decision="none")
-    filled = {**admin.fields(page, path), "text": "prompt changed", "decision": "fixed"}
-    admin.client.post(path, data=filled)
-    data = admin.json(f"/incident.json?id={number}")
-    texts = [event["text"] for event in data["incident"]["timeline"]]
-    assert texts == ["wrong sum <b>", "looked at it", "fixed: prompt changed"]
-    assert data["incident"]["decision"] == "fixed"
-    assert data["request"]["request_id"] == "first"
-    assert [one["request_id"] for one in data["similar"]] == ["second"]
-    assert "Open incidents" not in admin.get("/requests").text
-    assert admin.client.post(path, data=filled, headers=accept).status_code == 409
-    assert admin.get("/incident?id=99").status_code == 404
-
-
 def test_requests_are_kept_as_long_as_their_project_says(found: Inspection) -> None:
     db, project = found.db, found.room.project
     before = db.gateway.find()

@@ -48,7 +48,6 @@ def forms(room: Room) -> list[tuple[str, str, str]]:
     comment = room.db.comments.add(1, int(item.rpartition("/")[2]), room.ids["ann"], "flag", "odd")
     empty = f"/projects/{room.db.projects.create(f'empty {comment.id}').id}"
     add_request(room.db)  # the form for imports needs something to import
-    incident = room.db.incidents.open("odd", "admin", request_id="req-1")
     return [
         ("ann", "/projects", "/sign-out"),
         ("ann", item, f"{item}/label"),
@@ -66,8 +65,6 @@ def forms(room: Room) -> list[tuple[str, str, str]]:
         ("admin", "/projects/1/files", "/projects/1/files"),
         ("admin", "/projects/1/flags", f"/projects/1/flags/{comment.id}"),
         ("admin", "/requests", "/requests/import"),
-        ("admin", "/request?id=req-1", "/incidents"),
-        ("admin", f"/incident?id={incident}", f"/incident/{incident}"),
         ("admin", "/held", f"/held/{room.db.held_calls.hold(held_call(), most=99)}"),
     ]
 

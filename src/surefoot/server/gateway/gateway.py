@@ -28,8 +28,8 @@ from surefoot.server.gateway.flags import AnswerFlags
 from surefoot.server.gateway.generation import SHORT_CHARACTERS, Choice, Generator, usage_of
 from surefoot.server.gateway.gold import GoldStream
 from surefoot.server.gateway.monitor import Metrics, Monitor, Observations
-from surefoot.server.gateway.outbox import Outbox, redacted
 from surefoot.server.gateway.plan import DEFAULT, PLAIN, Plan, Planner, UsageMeter
+from surefoot.server.gateway.redaction import redacted
 from surefoot.server.gateway.request_log import LogEntry, Recorder, log_unavailable
 from surefoot.server.gateway.responses import ResponseWriter
 from surefoot.server.gateway.schemas import StrategyOptions
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from surefoot.server.store.gateway_log import RequestLog
     from surefoot.server.store.gold import GoldSamples
     from surefoot.server.store.held_calls import HeldCalls
-    from surefoot.server.store.incidents import Incidents
 
 T = TypeVar("T")
 SMALL_BYTES = 32_000
@@ -62,7 +61,7 @@ class Gateway:
     and stays open; ``monitor`` watches the scores for drift. ``verifiers`` are the guard's rules if
     ``settings.guard`` is enabled, and ``holds``, such as ``Database.held_calls``, stores calls that wait for
     people; without it they are rejected. ``gold``, such as ``Database.gold``, gets a random share of answers
-    for people to label, and alarms open ``incidents``. ``continues`` says whether the policy can continue a
+    for people to label. ``continues`` says whether the policy can continue a
     text; otherwise strategies step by step are not offered, and asked for they write solutions in one piece.
     Raises :class:`surefoot.server.gateway.errors.ApiError` if the default strategy is impossible.
     """
@@ -79,7 +78,6 @@ class Gateway:
         verifiers: Sequence[StepVerifier] = (),
         holds: HeldCalls | None = None,
         gold: GoldSamples | None = None,
-        incidents: Incidents | None = None,
         continues: bool = True,
     ) -> None:
         self.settings, self.limits = settings or GatewaySettings(), limits or ServerLimits()
@@ -100,7 +98,6 @@ class Gateway:
         )
         share = self.monitor.settings.gold_share
         self.gold = GoldStream(gold, self.monitor.settings, self.monitor.chart) if gold and share else None
-        self.outbox = Outbox(self.settings.outbox, incidents)
         self.metrics = Metrics(self.admission, self.monitor, self.checker.failures)
         self.recorder = Recorder(log, on_loss=self.metrics.log_failures.inc)
         trust = getattr(getattr(scorer, "card", None), "trust", None)
@@ -220,16 +217,10 @@ class Gateway:
         return redacted(record, names, patterns) if names or patterns else record
 
     def watch(self, observations: Observations, record: GatewayRecord) -> None:
-        """Add a request to the monitor, offer it to people, and send it and new alarms on."""
+        """Add a request to the monitor, and offer it to people."""
         self.monitor.add(observations, record)
-        self.outbox.export(record)
-        self.outbox.alerts(self.monitor.alarms, lambda: self._details(record))
         if self.gold is not None:
             self.gold.offer(self._stored(record))
-
-    def _details(self, record: GatewayRecord) -> dict[str, Any]:
-        change = self.monitor.chart.change
-        return {"cause": change.cause, "signals": dict(change.signals), "request_id": record.request_id}
 
     async def score(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """Step scores, in a batch with other clients' items. Raises :class:`ApiError` without a scorer."""
@@ -305,7 +296,6 @@ class Gateway:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self.batcher.close()
         await self.recorder.close()
-        await self.outbox.close()
         if self.gold is not None:
             await self.gold.close()
         await self._connections.aclose()

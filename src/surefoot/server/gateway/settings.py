@@ -196,20 +196,6 @@ def _checked_pattern(pattern: str) -> str:
     return pattern
 
 
-class OutboxSettings(Settings):
-    """Where alerts and requests are sent."""
-
-    webhook: str | None = Field(
-        default=None, pattern="^https?://", description="URL that gets each alert as JSON."
-    )
-    otlp: str | None = Field(
-        default=None,
-        pattern="^https?://",
-        description="OpenTelemetry collector (OTLP over HTTP), such as http://localhost:4318.",
-    )
-    token: str | None = Field(default=None, description="Bearer token for both.")
-
-
 class GatewaySettings(Settings):
     """How a :class:`surefoot.server.Gateway` answers, unless a request says otherwise."""
 
@@ -292,7 +278,6 @@ class GatewaySettings(Settings):
     )
     guard: ToolGuard = ToolGuard()
     flags: FlagSettings = FlagSettings()
-    outbox: OutboxSettings = OutboxSettings()
     redact: tuple[Private, ...] = Field(
         default=(), description="Private texts that are masked before a request is stored."
     )

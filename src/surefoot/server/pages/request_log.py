@@ -15,11 +15,10 @@ from surefoot.search.saved_tree import SavedTree
 from surefoot.segment import segment_trace
 from surefoot.server.pages.access import SiteAdmin, SiteReader, enter, pages_of
 from surefoot.server.pages.forms import CheckedForm, query_of
-from surefoot.server.pages.render import done, next_page, show, twin, wants_json
+from surefoot.server.pages.render import done, next_page, show, twin
 from surefoot.server.pages.run import strip
 from surefoot.server.records import GatewayCandidate, HeldCall
 from surefoot.server.store.held_calls import HeldRow, HeldState
-from surefoot.server.store.incidents import IncidentDecision
 from surefoot.server.store.traces import whole_text
 
 router = APIRouter()
@@ -55,7 +54,6 @@ def request_list(request: Request, visitor: SiteReader) -> Response:
         ],
         "next": next_page(fields, before=last.request_id) if last else None,
         "live": query.id("before") is None,
-        "incidents": db.incidents.find(),
     }
     extra = {"query": fields, "projects": db.projects.list() if visitor.admin else []}
     return show(request, visitor, "requests.html", data, extra=extra)
@@ -203,55 +201,6 @@ def _same_steps(trace: Trace, other: Trace | None) -> bool:
         other.messages,
         other.steps,
     )
-
-
-@twin(router, "/incident")
-def incident_page(request: Request, visitor: SiteReader) -> Response:
-    """An incident with its request and similar ones; its JSON twin is the export."""
-    db = pages_of(request).db
-    incident = db.incidents.get(query_of(request).natural("id"))
-    similar = db.incidents.similar(incident.request_id) if incident.request_id else []
-    data = {
-        "incident": incident,
-        "similar": [
-            {
-                "request_id": record.request_id,
-                "created": record.created,
-                "prompt": record.problem.text if record.problem else "",
-            }
-            for record in similar
-        ],
-    }
-    if wants_json(request) and incident.request_id:
-        try:
-            data["request"] = db.gateway.get(incident.request_id)
-        except NotFoundError:
-            data["request"] = None
-    extra = {"query": f"id={incident.id}", "decisions": get_args(IncidentDecision)}
-    return show(request, visitor, "incident.html", data, extra=extra)
-
-
-@router.post("/incidents")
-def open_incident(request: Request, visitor: SiteAdmin, form: CheckedForm) -> Response:
-    """Open an incident from a request."""
-    db = pages_of(request).db
-    request_id, title = form.required_id("request"), form.text("title", most=200)
-    db.gateway.get(request_id)
-    number = db.incidents.open(title, visitor.name, request_id=request_id)
-    db.projects.audit("incident opened", visitor.user_id, incident=number)
-    return done(request, f"/incident?id={number}", {"incident": number})
-
-
-@router.post("/incident/{number:number}")
-def note_incident(request: Request, visitor: SiteAdmin, number: int, form: CheckedForm) -> Response:
-    """Add a note, or close the incident with a decision."""
-    db, decisions = pages_of(request).db, get_args(IncidentDecision)
-    decision = form.choice("decision", ("none", *decisions), default="none")
-    db.incidents.note(
-        number, visitor.name, form.text("text"), next((name for name in decisions if name == decision), None)
-    )
-    db.projects.audit("incident noted", visitor.user_id, incident=number, decision=decision)
-    return done(request, f"/incident?id={number}", {"incident": number})
 
 
 @twin(router, "/held")

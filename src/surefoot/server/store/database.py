@@ -13,7 +13,6 @@ from surefoot.server.store.engine import Clock, Connections, connect, utc_now
 from surefoot.server.store.gateway_log import RequestLog
 from surefoot.server.store.gold import GoldSamples
 from surefoot.server.store.held_calls import HeldCalls
-from surefoot.server.store.incidents import Incidents
 from surefoot.server.store.items import Items
 from surefoot.server.store.keys import Keys
 from surefoot.server.store.labels import Labels
@@ -54,7 +53,6 @@ class Database:
         self.gateway = RequestLog(connections)
         self.held_calls = HeldCalls(connections)
         self.gold = GoldSamples(connections)
-        self.incidents = Incidents(connections)
 
     @property
     def backend(self) -> str:
