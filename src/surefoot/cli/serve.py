@@ -57,7 +57,7 @@ _SERVER = OptionGroup(
     },
     omit=tuple(
         f"limits.{name}"
-        for name in ("max_json_depth", "keep_alive_s", "max_json_parts", "max_items", "body_bytes_per_s")
+        for name in ("max_json_depth", "keep_alive_s", "max_json_parts", "max_items")
     ),
 )
 _GATEWAY = OptionGroup(

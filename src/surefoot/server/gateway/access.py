@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from surefoot.concurrency import CALLER
 from surefoot.errors import ExpiredKeyError, ScopeError, StoreError
-from surefoot.server.gateway.connections import client_address
+from surefoot.server.gateway.addresses import client_address
 from surefoot.server.gateway.errors import ApiError, invalid, printable, response_of
 from surefoot.server.gateway.settings import ServerLimits, ServerSettings, is_loopback
 from surefoot.server.records import KeyScope

@@ -23,8 +23,8 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from surefoot import __version__
 from surefoot.server.gateway.access import KeyAuth, guarded_route
+from surefoot.server.gateway.addresses import DirectPeer
 from surefoot.server.gateway.chat import chat_routes
-from surefoot.server.gateway.connections import ConnectionTable, DirectPeer, bounded_protocol
 from surefoot.server.gateway.errors import (
     EXPECTED_ERRORS,
     ApiError,
@@ -249,11 +249,10 @@ class GracefulServer(uvicorn.Server):
 def make_server(app: FastAPI, settings: ServerSettings, *, log_level: str = "warning") -> GracefulServer:
     """A server that is not running yet; ``.run()`` runs it until a signal comes."""
     gateway: Gateway | None = app.state.gateway
-    table = gateway.metrics.connections if gateway is not None else ConnectionTable()
     served = ProxyHeadersMiddleware(app, list(settings.proxies)) if settings.proxies else app  # type: ignore[arg-type]
     config = uvicorn.Config(
         DirectPeer(served),  # type: ignore[arg-type]
-        http=bounded_protocol(table, settings.limits, settings.proxies),
+        limit_concurrency=settings.limits.connections,
         proxy_headers=False,
         host=settings.host,
         port=settings.port,

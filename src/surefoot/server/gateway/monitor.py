@@ -19,7 +19,6 @@ from surefoot.records import Usage
 from surefoot.scores import is_scored
 from surefoot.server.gateway.admission import Admission
 from surefoot.server.gateway.changes import Cause, ChangeChart
-from surefoot.server.gateway.connections import ConnectionTable
 from surefoot.server.gateway.generation import Choice
 from surefoot.server.gateway.gold import GoldStream
 from surefoot.server.gateway.plan import Plan
@@ -204,9 +203,7 @@ class Metrics:
             "People's decisions on held calls; the approved share estimates false blocks.",
             ["decision"],
         )
-        self.connections = ConnectionTable()
         self.registry.register(_Gauges(lambda: _gauges(admission, monitor, answer_failures)))
-        self.registry.register(_Gauges(lambda: _connection_gauges(self.connections)))
 
     def watch_itself(
         self, recorder: Recorder, gold: GoldStream | None, threshold: float, fitted_on: str
@@ -261,16 +258,6 @@ class _Gauges(Collector):
 
     def collect(self) -> Iterator[Metric]:
         return self._read()
-
-
-def _connection_gauges(table: ConnectionTable) -> Iterator[Metric]:
-    yield GaugeMetricFamily("surefoot_connections", "Open connections.", table.total)
-    closed = CounterMetricFamily(
-        "surefoot_connections_closed", "Connections refused or closed by the server.", labels=["reason"]
-    )
-    for reason, count in sorted(table.closed.items()):
-        closed.add_metric([reason], count)
-    yield closed
 
 
 def _own_gauges(

@@ -69,26 +69,7 @@ class ServerLimits(Settings):
     connections: int = Field(
         default=2000,
         ge=1,
-        description="Connections at the same time; fewer where the system allows fewer open files.",
-    )
-    connections_per_address: int = Field(
-        default=256, ge=1, description="Connections of one address, unless it is one of the proxies."
-    )
-    header_s: float = Field(
-        default=15.0, gt=0, description="Seconds for sending the head of a request, or a first one."
-    )
-    body_s: float = Field(
-        default=20.0,
-        gt=0,
-        description="Seconds for sending a body, in addition to its bytes at the slowest rate.",
-    )
-    body_bytes_per_s: float = Field(
-        default=16_000.0, gt=0, description="Slowest rate of a body, in bytes per second."
-    )
-    read_s: float = Field(
-        default=60.0,
-        gt=0,
-        description="Seconds after which a client that does not read its answer is disconnected.",
+        description="Connections at the same time; the next is answered 503.",
     )
     keep_alive_s: float = Field(
         default=15.0, gt=0, description="Seconds of silence in a stream after which a comment is sent."

@@ -17,7 +17,7 @@ from itsdangerous import BadData, URLSafeTimedSerializer
 
 from surefoot.errors import ForbiddenError, NotFoundError, UnavailableError
 from surefoot.server.gateway.access import require_scope
-from surefoot.server.gateway.connections import PEER, address_in
+from surefoot.server.gateway.addresses import PEER, address_in
 from surefoot.server.gateway.monitor import Monitor
 from surefoot.server.pages.settings import PageSettings
 from surefoot.server.records import KeyScope
