@@ -47,7 +47,6 @@ score | score:Score | Score one solution or a file of traces with a reward model
 execute | execute:Execute | Run programs on their visible tests.
 select | select:Select | Choose one trace per problem and report accuracy against N.
 search | search:RunSearch | Search with a reward model: beam, DVTS, REBASE, particles, MCTS …
-search-plan | search:FindPlan | Fit which search to use at which difficulty.
 search-tree | search:Draw | Print the tree of one problem.
 evaluate |  | Measure labels and scorers.
 evaluate labels | evaluate.labels:EvaluateLabels | Accuracy, agreement and cost of labels.

@@ -1,4 +1,4 @@
-"""``surefoot search``: one method on a file of problems; plans that choose a method; trees as text."""
+"""``surefoot search``: one method on a file of problems; trees as text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,22 +18,20 @@ from surefoot import policies
 from surefoot import search as s
 from surefoot.answers import Grader
 from surefoot.cli import options as o
-from surefoot.cli.runs import checked_options, input_files, map_pieces, read_table
-from surefoot.cli.settings import Command, Flag, OptionGroup, fill
+from surefoot.cli.runs import input_files, map_pieces, read_table
+from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo_table, note, note_count
 from surefoot.errors import PolicyError, RecordError, RunError
-from surefoot.io import Run, read_records, write_json, write_records
+from surefoot.io import Run, read_records, write_records
 from surefoot.io.sources import ENDINGS
 from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Policy, Sampling, StepScorer
 from surefoot.records import Problem, Usage
-from surefoot.search import Probe, SearchResult, Trial, fit_optimal, predict_difficulties
 from surefoot.search.method import run_search
-from surefoot.search.optimal import SearchPlan, search_of
 from surefoot.search.revise import Revise
 from surefoot.search.saved_tree import save_tree
-from surefoot.search.selection import Rule
+from surefoot.search.spec import search_of
 from surefoot.segment import segmenter
 from surefoot.stats.bootstrap import bootstrap_mean
 from surefoot.work import Here, Job, progress_bars
@@ -118,8 +116,8 @@ class SearchSettings(Command):
 class RunSearch(SearchSettings):
     """Search a file of problems: METHOD is a search with its settings, such as `beam:width=4,expand=4`.
 
-    Methods: best-of-n, majority, beam, dvts, rebase, particle, mcts, resample, revise (their settings are the fields of the classes in
-    `surefoot.search.SEARCHES`, which cite the papers), or `plan:FILE`, which chooses one by the predicted difficulty.
+    Methods: best-of-n, majority, beam, dvts, rebase, particle, mcts, resample, revise. Their settings are the
+    fields of the classes in `surefoot.search.SEARCHES`, which cite the papers.
 
     Example: `surefoot search problems.jsonl beam:width=4 --policy lab --prm prm --out results.jsonl`
     Example: `surefoot search problems.jsonl majority:n=16 --policy lab --out results.jsonl`
@@ -135,13 +133,11 @@ class RunSearch(SearchSettings):
 
     def search(self) -> s.Search:
         """The method, with its settings."""
-        name, _, plan = self.method.partition(":")
-        with checked_options():
-            return read_plan(plan).search() if name == "plan" else search_of(self.method)
+        return search_of(self.method)
 
     @contextmanager
     def scorer(self, search: s.Search) -> Iterator[StepScorer | None]:
-        """Open the judge. Raises ``RunError`` without one, and for one that reveals hidden tests to a revision."""
+        """Open the judge. Raises ``RunError`` without one, or if it reveals hidden tests to a revision."""
         with self.judge.open(self.loading) as scorer:
             if scorer is None and search.rule != "majority":
                 raise RunError("give --prm or --verifier, which scores the steps")
@@ -342,83 +338,3 @@ class Draw(Command):
             note(f"the first of {len(trees)} trees; --problem names another")
         sys.stdout.buffer.write(s.draw_text(tree, width=self.width).encode("utf-8"))
         sys.stdout.flush()
-
-
-def read_plan(path: str) -> SearchPlan:
-    """The plan in a JSON file. Raises ``RunError`` for an invalid file."""
-    return o.settings_file("--plan", path, SearchPlan)
-
-
-class FindPlan(SearchSettings):
-    """Find the best search for each bin of predicted difficulty, from results on development problems.
-
-    Each trial is a search and the file of its results, made by `surefoot search METHOD` with these settings.
-
-    Example: `surefoot search-plan best-of-n:n=16@bon.jsonl beam:width=4@beam.jsonl --tokens 2000
-    --problems dev.jsonl --prm prm --out plan.json`
-    """
-
-    problems: o.Problems
-    trials: Annotated[tuple[str, ...], Flag(argument=True, metavar="METHOD:SETTING=VALUE,…@FILE")]
-    """A search, and the file of its results on these problems."""
-    tokens: float = Field(ge=1, description="Most tokens per problem: policy, verifier and probe.")
-    out: Annotated[str, Flag(short="-o", output=True)] = "plan.json"
-    """JSON file to write."""
-    bins: int = Field(default=5, ge=1, description="Bins of difficulty, equally full.")
-    slack: float = Field(default=0.1, ge=0, description="Share by which a search may exceed `--tokens`.")
-    probe: Annotated[Probe, OptionGroup(names={"n": "--probe"})] = Probe()
-    rule: Rule = Field(default="weighted_vote", description="How the solution that is returned is chosen.")
-
-    def run(self) -> None:
-
-        problems = read_table(self.problems, Problem)
-        trials = _trials(self.trials, problems)
-        with self.judge.open(self.loading) as scorer, self.grading.open() as grader:
-            policy = self.policy.open(chat=self.prompt.chat, loading=self.loading)
-            about = self.about(policy, scorer, grader)
-            probed = asyncio.run(predict_difficulties(self.probe, problems, steps=self.how(scorer), **about))
-        with checked_options():
-            fit = fill(fit_optimal, self, trials, probed)
-        plan = SearchPlan.of(fit)
-        write_json(Path(self.out), plan.model_dump(mode="json"))
-        _show(plan)
-
-
-def _trials(words: Sequence[str], problems: Sequence[Problem]) -> list[Trial]:
-    trials = []
-    for trial in words:
-        search, at, path = trial.partition("@")
-        if not at or not path:
-            raise RunError(
-                f"{trial!r}: give a search and the file of its results, as beam:width=4@beam.jsonl"
-            )
-        results = {result.problem_id: result for result in read_table(path, SearchResult)}
-        missing = [problem.id for problem in problems if problem.id not in results]
-        if missing:
-            raise RunError(
-                f"{path}: {len(missing)} of {len(problems)} problems lack a result, first {missing[0]}"
-            )
-        of_search = [results[problem.id] for problem in problems]
-        trials.append(Trial(search=search_of(search), results=of_search))
-    return trials
-
-
-def _show(plan: SearchPlan) -> None:
-    """Accuracy and tokens of each search in each bin; the chosen one is marked."""
-    rows = []
-    for row, chosen, edge in zip(plan.bins, plan.searches, [*plan.edges, None], strict=True):
-        cells = [
-            ("n/a" if cell.accuracy is None else f"{100 * cell.accuracy:.1f}")
-            + f" at {cell.tokens:.0f}"
-            + (" *" if name == chosen else "")
-            for name, cell in row.items()
-        ]
-        most = max(cell.problems for cell in row.values())
-        rows.append(["" if edge is None else f"{edge:.3f}", str(most), *cells])
-    echo_table(
-        "correct, %, and tokens per problem with the probe; * = chosen",
-        ["difficulty below", "problems", *plan.bins[0]],
-        rows,
-    )
-    if plan.unknown:
-        note(f"left out: {plan.unknown} problems of unknown difficulty")

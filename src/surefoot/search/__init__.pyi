@@ -14,14 +14,6 @@ from .method import SearchCounts as SearchCounts
 from .method import SearchMethod as SearchMethod
 from .method import SearchResult as SearchResult
 from .method import run_search as run_search
-from .optimal import SEARCHES as SEARCHES
-from .optimal import ComputeOptimal as ComputeOptimal
-from .optimal import DifficultyEstimate as DifficultyEstimate
-from .optimal import OptimalFit as OptimalFit
-from .optimal import Probe as Probe
-from .optimal import Trial as Trial
-from .optimal import fit_optimal as fit_optimal
-from .optimal import predict_difficulties as predict_difficulties
 from .particle import ParticleFilter as ParticleFilter
 from .rebase import Rebase as Rebase
 from .resample import StepResampling as StepResampling
@@ -39,6 +31,8 @@ from .selection import knockout as knockout
 from .selection import select_among as select_among
 from .space import Space as Space
 from .space import Steps as Steps
+from .spec import SEARCHES as SEARCHES
+from .spec import search_of as search_of
 from .trust import HeldOutScores as HeldOutScores
 from .trust import score_held_out as score_held_out
 from .trust import trust_of as trust_of
