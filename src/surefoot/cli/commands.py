@@ -35,7 +35,6 @@ train orm | train:TrainORM | An outcome reward model: one score per solution.
 train implicit | train:TrainImplicit | An implicit PRM: log-ratios of two language models.
 train verifier | train:TrainVerifier | A generative verifier: a critique, then yes or no.
 train probe | train:TrainProbe | A linear probe on a policy's hidden states.
-train fused | train:TrainFused | One score from models, verifiers and the text of a step.
 rl | rl:RL | Train a policy with step rewards, outcome rewards, or both.
 imitate | imitate:Imitate | Train a policy on an expert's steps: behaviour cloning or DAgger.
 expert-iteration | imitate:ExpertIteration | Train a policy on the correct solutions that it samples.

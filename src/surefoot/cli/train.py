@@ -536,67 +536,6 @@ class TrainVerifier(TrainCommand):
         self.train(work, digest, problems=criticised, start=[o.lab_trunk(self.base)])
 
 
-class TrainFused(HoldOutCommand):
-    """Fuse models, verifiers and the text of a step into one score, by gradient-boosted trees.
-
-    A verifier such as `equations` knows few wrong steps, but for certain; a model guesses at all. The trees
-    learn from labelled steps what each says, and also see length, position, numbers and words. What each part
-    is worth on other problems is stored in `fused.json`. No model is needed. Problems that one was trained on
-    are left out: there it knows the labels, and the trees would trust it too much.
-
-    Example: `surefoot train fused traces.jsonl --problems problems.jsonl --labels labels.jsonl
-    --verifier equations --model prm --out fused`
-    """
-
-    # the problems that a model of it held out are those with low hashes of the usual split
-    split_name: ClassVar[str] = "held out from fusion"
-    traces: o.TracesArgument
-    labels: Annotated[str, o.INPUT] = Field(description="File of step labels.")
-    model: tuple[str, ...] = ()
-    """Reward models whose scores are parts: directories or hub names."""
-    verifier: tuple[str, ...] = ()
-    """Verifiers whose verdicts are parts, as in `label verify`; may be repeated."""
-    training: Annotated[tr.FusionConfig, TRAINING] = tr.FusionConfig()
-
-    def run(self) -> None:
-        from surefoot.models.loading import open_member
-        from surefoot.training.fusion import fit_fused
-
-        labels = read_table(self.labels, StepLabel)
-        items = self._fresh(labelled(self.problems, self.traces, labels))
-        training, held_out = self.split(items)
-        members = {name: open_member(name, loading=self.loading) for name in self.model}
-        sources = _kinds_and_sources(labels)[1]
-
-        def work(progress: Progress) -> TrainingResult:
-            verifiers: Any = {"models": members, "verifiers": self.verifier}
-            scorer = fit_fused(training, self.training, **verifiers, name=self.out.name, label_source=sources)
-            scorer.save(self.out)
-            progress(1, 1, 0.0)
-            auc = scorer.settings.auc
-            parts = [
-                f"{auc['all'] - auc[f'without {part}']:+.3f} by {part}" for part in scorer.settings.parts
-            ]
-            return tr.TrainingLog(), {}, [f"step AUC {auc['all']:.3f} out of fold ({', '.join(parts)})"]
-
-        self.train(work, items.digest, held_out, training, start=self.model)
-
-    def _fresh(self, items: LabelledTraces) -> LabelledTraces:
-        """The items of problems that no model was trained on; the others are counted."""
-        from surefoot.models.loading import training_problems
-
-        for name in self.model:
-            if not (seen := training_problems(name)):
-                note(f"{name} does not say on which problems it was trained; use labels of others")
-                continue
-            fresh = items.where(lambda item: content_id(item.problem.text) not in seen)
-            if not fresh:
-                raise TrainingError(f"{name} was trained on every problem that is left; label others")
-            note_count(len(items) - len(fresh), f"traces left out: {name} was trained on their problems")
-            items = fresh
-        return items
-
-
 def report_dropped(dropped: Mapping[str, int], first: Mapping[str, str] | None = None) -> None:
     """Report on standard error how many items were left out, by reason, with the first one if known."""
     for reason, count in dropped.items():

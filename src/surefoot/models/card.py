@@ -30,7 +30,6 @@ _WEIGHTS = (
     "model*.safetensors",
     "adapter_model.safetensors",
     "head.safetensors",
-    "trees.safetensors",
     "reference/model*.safetensors",
 )
 """Weights in a checkpoint's directory; training state and feature caches are stored elsewhere in it."""
@@ -47,17 +46,14 @@ HEAD, IMPLICIT_SETTINGS, VERIFIER_FORMAT = "head.safetensors", "implicit.json", 
 """What a step classifier, an implicit and a generative checkpoint hold besides the card and the weights."""
 PROBE_SETTINGS = "probe.json"
 """Where a probe reads, besides its head."""
-FUSED_SETTINGS, TREES = "fused.json", "trees.safetensors"
-"""What a fused scorer holds besides the card."""
 TRAINING_PROBLEMS = "training-problems.txt"
 """Hashes of the texts of the problems that it was trained on, one per line."""
 
-CLASSIFIER, IMPLICIT, GENERATIVE, PROBE, FUSED = OWN = (
+CLASSIFIER, IMPLICIT, GENERATIVE, PROBE = OWN = (
     "surefoot",
     "implicit",
     "generative",
     "probe",
-    "fused",
 )
 """Families of the checkpoints trained here."""
 

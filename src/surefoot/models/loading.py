@@ -13,8 +13,6 @@ from surefoot.models.card import (
     CALIBRATION,
     CARD,
     CLASSIFIER,
-    FUSED,
-    FUSED_SETTINGS,
     HEAD,
     IMPLICIT,
     IMPLICIT_SETTINGS,
@@ -25,14 +23,11 @@ from surefoot.models.card import (
     VERIFIER_FORMAT,
     announce,
     read_card,
-    read_json,
 )
-from surefoot.models.engine.causal import load_causal
 from surefoot.models.families.checkpoint import Checkpoint
 from surefoot.models.families.published import WritingModel
 from surefoot.models.families.registry import FAMILIES, find_family, quoted
 from surefoot.models.kinds.classifier import RewardModel
-from surefoot.models.kinds.confidence import ConfidenceScorer, Measure, split_measure
 from surefoot.models.kinds.ensemble import Ensemble
 from surefoot.models.kinds.implicit import ImplicitPRM
 from surefoot.models.kinds.probe import LinearProbe, ProbeScorer
@@ -45,7 +40,6 @@ IDENTIFYING = (
     HEAD,
     IMPLICIT_SETTINGS,
     PROBE_SETTINGS,
-    FUSED_SETTINGS,
     VERIFIER_FORMAT,
     "training.json",
     CALIBRATION,
@@ -86,8 +80,6 @@ def load_prm(
     ``family="generative"``, an OpenAI-compatible server of a model that writes critiques
     (:func:`surefoot.models.remote.opening.open_server`). Several names give the mean of their scores
     (:class:`surefoot.models.Ensemble`).
-    ``deepconf:MODEL``, ``self-certainty:MODEL`` and ``entropy:MODEL`` are training-free scores of a language
-    model (:class:`surefoot.models.ConfidenceScorer`).
 
     A checkpoint trained here, of any kind (step classifier or outcome model, implicit, generative), is known
     by its ``surefoot.json``, a published one by its repository's name or its files, unless ``family`` names
@@ -144,14 +136,6 @@ class Opening:
                 raise CheckpointError(f"{name}={value!r} is for {_FOR[name]}; this is {of}")
 
 
-def open_member(name: str, *, loading: Loading = LOADING) -> CheckpointScorer:
-    """A member of a fused scorer. Raises ``CheckpointError``, also for one that is fused itself."""
-    own = Path(name) / CARD
-    if own.is_file() and read_card(own.parent).family == FUSED:
-        raise CheckpointError(f"{name} is a fused scorer itself; name its members instead")
-    return load_prm(name, loading=loading)
-
-
 def training_problems(name: str | Path) -> frozenset[str] | None:
     """``content_id`` of the text of each problem that a reward model was trained on; ``None`` if it does not
     say."""
@@ -194,8 +178,6 @@ def identifying_files(path: str | Path | Sequence[str | Path]) -> dict[str, Path
         }
     if is_server(path):
         return {}
-    if measured := split_measure(path):
-        return identifying_files(measured[1])
     directory = locate(path)
     if directory.is_file():  # a policy as one GGUF file
         return {directory.name: directory}
@@ -219,8 +201,6 @@ def _open(name: str | Path, *, family: str | None, options: Opening, calibrated:
         return open_server(str(name), family=family, tokenizer=options.tokenizer, chains=options.chains)
     if re.fullmatch(r"[\w.-]+:\d+(/.*)?", str(name)) and not Path(name).exists():
         raise CheckpointError(f"{name}: an address begins with http:// or https://; write http://{name}")
-    if measured := split_measure(name):
-        return _confidence(*measured, family=family, options=options, calibrated=calibrated)
     options.refuse("tokenizer", of=f"a checkpoint ({name})")
     directory = locate(name)
     if family in OWN or (family is None and is_own(directory)):
@@ -237,27 +217,6 @@ def _open(name: str | Path, *, family: str | None, options: Opening, calibrated:
     from surefoot.models.kinds import calibrated as maps  # scikit-learn: slow to load
 
     return maps.CalibratedScorer(scorer, maps.load_calibration(directory))
-
-
-def _confidence(
-    measure: Measure, model: str, *, family: str | None, options: Opening, calibrated: bool
-) -> CheckpointScorer:
-    of = f"a training-free score ({measure}:{model})"
-    if family is not None:
-        raise CheckpointError(f"family={family!r} is for reward models; this is {of}")
-    if calibrated:
-        raise CheckpointError(f"calibrated=True is for checkpoints with a calibration; this is {of}")
-    options.refuse("reference", "base", "chains", "windows", of=of)
-    if is_server(model):
-        raise CheckpointError(f"{measure}:{model}: a training-free score is of a model in this process")
-    policy, tokenizer = load_causal(locate(model), options.loading)
-    return ConfidenceScorer(
-        policy,
-        tokenizer,
-        measure=measure,
-        name=f"{measure}:{Path(model).name}",
-        batch_tokens=options.loading.batch_tokens,
-    )
 
 
 def _published(directory: Path, *, name: str, family: str | None, options: Opening) -> CheckpointScorer:
@@ -300,13 +259,6 @@ def _own(directory: Path, *, name: str, family: str | None, options: Opening) ->
         options.refuse("reference", "chains", of="a probe")
         probe = LinearProbe.load(directory, base=options.base, loading=loading)
         return ProbeScorer(probe, name=name, batch_tokens=loading.batch_tokens)
-    if card.family == FUSED:
-        options.refuse("reference", "chains", of="a fused scorer")
-        from surefoot.models.kinds.fused import FusedScorer, FusedSettings  # verifiers: slow to load
-
-        settings = read_json(directory / FUSED_SETTINGS, FusedSettings)
-        members = [open_member(member, loading=loading) for member in settings.models]
-        return FusedScorer.load(directory, models=members, name=name)
     if card.family == IMPLICIT:
         options.refuse("chains", of="an implicit reward model")
         implicit = ImplicitPRM.load(directory, reference=options.reference, loading=loading)

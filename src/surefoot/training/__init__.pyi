@@ -1,7 +1,6 @@
 from .batches import batch_order as batch_order
 from .batches import tokens_read as tokens_read
 from .classifier import train as train
-from .config import FusionConfig as FusionConfig
 from .config import ImplicitConfig as ImplicitConfig
 from .config import LoopConfig as LoopConfig
 from .config import OutcomeTargets as OutcomeTargets
@@ -20,7 +19,6 @@ from .examples import ExampleSet as ExampleSet
 from .examples import build_examples as build_examples
 from .examples import build_pairs as build_pairs
 from .examples import stored_examples as stored_examples
-from .fusion import fit_fused as fit_fused
 from .implicit import build_outcome_examples as build_outcome_examples
 from .implicit import train_implicit as train_implicit
 from .probe import fit_probe as fit_probe

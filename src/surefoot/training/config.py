@@ -193,17 +193,6 @@ class ProbeConfig(FrozenModel):
     seed: int = Field(default=0, description="Seed of the folds.")
 
 
-class FusionConfig(FrozenModel):
-    """Gradient-boosted trees over what models and verifiers say of a step (scikit-learn)."""
-
-    trees: int = Field(default=150, ge=1, le=2000, description="Trees, one after another.")
-    learning_rate: float = Field(default=0.06, gt=0, le=1, description="Share of each tree that is added.")
-    leaves: int = Field(default=15, ge=2, le=255, description="Most leaves of a tree.")
-    steps_per_leaf: int = Field(default=60, ge=1, description="Fewest training steps in a leaf.")
-    folds: int = Field(default=5, ge=2, description="Folds of the cross-validation, by problem.")
-    seed: int = Field(default=0, description="Seed of the folds.")
-
-
 class StepTargets(FrozenModel):
     """A PRM's targets: the labels of the steps.
 
