@@ -113,8 +113,7 @@ class RL(Command):
                 "objective.mean": "--loss-mean",
             },
             omit=(
-                *("guards", "online_prm", "critic", "overlong", "lora.dropout", "accuracy_band"),
-                *("objective.dual_clip", "objective.sampler_cap"),
+                *("guards", "online_prm", "critic", "lora.dropout", "accuracy_band"),
                 *("objective.kl.estimator", "objective.kl.where", "evaluation_temperature", "keep_samples"),
             ),
             # an unfinished run may be made longer or shorter

@@ -13,7 +13,6 @@ from .config import ExpertIterationConfig as ExpertIterationConfig
 from .config import ImitationConfig as ImitationConfig
 from .config import Objective as Objective
 from .config import OnlinePRMConfig as OnlinePRMConfig
-from .config import Overlong as Overlong
 from .config import RLConfig as RLConfig
 from .credit import AnchorState as AnchorState
 from .credit import ClipDelta as ClipDelta

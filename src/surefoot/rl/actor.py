@@ -295,8 +295,6 @@ class Updater(Learner):
             weights=torch.tensor(spread, device=device),
             reference_logprobs=flat([sample.reference_logprobs for sample in samples]),
             entropies=read.entropies,
-            importance=flat([sample.importance for sample in samples]),
-            lengths=tuple(len(sample.rollout.ids) for sample in samples),
         )
         parts = policy_loss(batch, objective)
         entropy = 0.0 if read.entropies is None else float(read.entropies.detach().sum())

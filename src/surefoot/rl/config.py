@@ -64,27 +64,6 @@ class Objective(FrozenModel):
     clip_high: float = Field(
         default=0.2, gt=0, description="The probability ratio is clipped above 1 + clip_high."
     )
-    surrogate: Literal["clip", "cispo"] = Field(
-        default="clip",
-        description="clip (PPO): tokens beyond the bounds get no gradient. cispo: every token gets one, "
-        "weighted by the clipped ratio.",
-    )
-    ratio: Literal["token", "sequence"] = Field(
-        default="token",
-        description="Probability ratio of each token, or the geometric mean over its response (GSPO).",
-    )
-    dual_clip: float | None = Field(
-        default=None,
-        gt=1,
-        description="Tokens with a negative advantage A cost at most -dual_clip A, however large the ratio; "
-        "3 in the paper.",
-    )
-    sampler_cap: float | None = Field(
-        default=None,
-        gt=0,
-        description="Truncated importance sampling of rollouts that a server samples: each token weighs "
-        "min(pi_old / pi_server, sampler_cap).",
-    )
     mean: Mean = Field(
         default="token",
         description="How the tokens of a minibatch are averaged: token, sequence (GRPO as published) or "
@@ -92,48 +71,6 @@ class Objective(FrozenModel):
     )
     kl: KL | None = Field(default=None, description="KL penalty; none by default.")
     entropy: float = Field(default=0.0, ge=0, description="Entropy bonus per nat.")
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.surrogate == "cispo" and self.ratio == "sequence":
-            raise ValueError("'surrogate' cispo clips the ratios of tokens: set 'ratio' to token")
-        if self.surrogate == "cispo" and self.dual_clip is not None:
-            raise ValueError(
-                "'dual_clip' bounds the loss of the clip surrogate; with 'surrogate' cispo 'clip_high' does"
-            )
-        if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
-            raise ValueError(
-                f"'dual_clip' is {self.dual_clip:g}, but 'clip_high' lets the ratio grow to "
-                f"{1 + self.clip_high:g}: set it above that"
-            )
-        return self
-
-
-class Overlong(FrozenModel):
-    """Soft penalty for responses that come near the limit (DAPO, arXiv 2503.14476, equation 13).
-
-    With L = ``max_tokens`` and C = ``cache`` L, a response of T tokens loses
-
-        penalty · min(1, max(0, (T - (L - C)) / C))
-
-    of its outcome reward. DAPO's rewards are +1 and -1 and its penalty 1: with the outcomes 1 and 0 of this
-    package, half of it is the same.
-    """
-
-    cache: float = Field(
-        default=0.2,
-        gt=0,
-        le=1,
-        description="Share of max_tokens, at its end, in which the penalty rises; DAPO has 4,096 of 20,480.",
-    )
-    penalty: float = Field(
-        default=0.5, gt=0, description="Penalty at max_tokens, in units of a correct outcome; DAPO: 0.5."
-    )
-
-    def cost(self, tokens: int, longest: int) -> float:
-        """What a response of so many tokens loses, where at most ``longest`` are sampled."""
-        size = self.cache * longest
-        return self.penalty * min(1.0, max(0.0, (tokens - (longest - size)) / size))
 
 
 class OnlinePRMConfig(FrozenModel):
@@ -210,15 +147,6 @@ class RLConfig(FrozenModel):
         default=None,
         description="Train only on problems whose share of correct samples is in [low, high]; PRIME uses "
         "[0.2, 0.8].",
-    )
-    dynamic_sampling: int = Field(
-        default=0,
-        ge=0,
-        description="Draw again, at most this many times per round: problems whose samples are all correct "
-        "or all wrong, or outside the accuracy band, are replaced by others; 10 in DAPO's code.",
-    )
-    overlong: Overlong | None = Field(
-        default=None, description="Soft penalty for responses near max_tokens; none by default."
     )
     epochs: int = Field(default=1, ge=1, description="Passes over the rollouts of a round.")
     minibatches: int = Field(default=1, ge=1, description="Optimizer steps per epoch.")
@@ -298,21 +226,6 @@ class RLConfig(FrozenModel):
             raise ValueError(
                 f"'accuracy_band' is {self.accuracy_band}: give two shares between 0 and 1, the lower first"
             )
-        for name in ("dynamic_sampling", "overlong"):
-            if getattr(self, name) and "outcome" not in self.credit.needs:
-                raise ValueError(
-                    f"{name!r} is about outcomes, which credit {self.credit.rule!r} does not read: choose "
-                    "outcome, mixed or effective"
-                )
-        if self.overlong and isinstance(self.credit, Effective):
-            raise ValueError(
-                "'overlong' changes outcomes, but credit 'effective' reads them as chances of success"
-            )
-        if self.objective.sampler_cap is not None and self.temperature != 1:
-            raise ValueError(
-                "'objective.sampler_cap' needs 'temperature' 1: servers give log-probabilities before the "
-                f"temperature, which is {self.temperature:g}"
-            )
         kl, advantage = self.objective.kl, self.advantage
         if kl and kl.where == "reward" and isinstance(advantage, Group) and advantage.scale:
             raise ValueError(
@@ -336,18 +249,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     # DeepSeekMath, arXiv 2402.03300, sections 4.1.2 and 4.1.3
     "grpo": {"credit": Outcome(), "advantage": Group(), "objective": _DEEPSEEK_MATH},
     "process-grpo": {"credit": Summed(), "advantage": Group(), "objective": _DEEPSEEK_MATH},
-    "dapo": {  # arXiv 2503.14476
-        "credit": Outcome(),
-        "advantage": Group(),
-        "objective": {"clip_low": 0.2, "clip_high": 0.28, "mean": "token"},
-        "dynamic_sampling": 10,
-        "overlong": Overlong(),
-    },
-    "gspo": {  # arXiv 2507.18071
-        "credit": Outcome(),
-        "advantage": Group(),
-        "objective": {"ratio": "sequence", "clip_low": 3e-4, "clip_high": 4e-4, "mean": "sequence"},
-    },
     "step-ppo": {"credit": Summed(), "advantage": Gae()},  # Math-Shepherd, arXiv 2312.08935
     "pure": {  # arXiv 2504.15275, and its script train_pure.sh
         "credit": Mixed(of=MinForm()),

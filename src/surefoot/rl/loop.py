@@ -38,17 +38,7 @@ from surefoot.rl.config import RLConfig
 from surefoot.rl.credit import FloatArray, RewardStream, ScoredRollout
 from surefoot.rl.judges import Critic, OnlinePRM
 from surefoot.rl.log import RLLog, SampleRow, Seconds, UpdateRow, scalars, stop_reason, watch
-from surefoot.rl.loss import sampler_weights
-from surefoot.rl.rollouts import (
-    Rollout,
-    RolloutBatch,
-    Server,
-    Task,
-    TrainingSample,
-    draw_groups,
-    roll_out,
-    score_steps,
-)
+from surefoot.rl.rollouts import Rollout, RolloutBatch, Server, Task, TrainingSample, roll_out, score_steps
 from surefoot.scores import trace_score
 from surefoot.training.loop import load_state, save_state
 from surefoot.training.optimisation import Distributed, open_distributed
@@ -100,10 +90,6 @@ def train_policy(
     if config.problems % team.world_size:
         raise TrainingError(
             f"'problems' is {config.problems}: make it a multiple of the {team.world_size} processes"
-        )
-    if config.objective.sampler_cap is not None and server is None:
-        raise TrainingError(
-            "'objective.sampler_cap' corrects for a server that samples, but there is none: leave it out"
         )
     run = _Run(task, config, _Models(model, tokenizer, task, config, team), directory, team, server)
     run.publish()  # the server may hold weights of later rounds, or of none
@@ -225,15 +211,8 @@ class _Run:
         """All rollouts of a round, and the groups that are learned from."""
         config, rank, world_size = self.config, self.team.rank, self.team.world_size
         problems = _problems_of(self.task.problems, config, number)
-        return draw_groups(
-            lambda some: self._sample(some, number),
-            problems[rank::world_size],
-            _others(self.task.problems, problems, config, number)[rank::world_size],
-            useful=lambda groups: within_band(
-                groups, config.accuracy_band, mixed=config.dynamic_sampling > 0
-            ),
-            again=config.dynamic_sampling,
-        )
+        batch = self._sample(problems[rank::world_size], number)
+        return batch, within_band(batch.groups, config.accuracy_band)
 
     def _sample(self, problems: Sequence[Problem], number: int) -> RolloutBatch:
         return asyncio.run(
@@ -245,7 +224,6 @@ class _Run:
                 n=self.config.samples,
                 seed=self.config.seed * 1_000_003 + number,
                 sampling=self.sampling,
-                logprobs=self.config.objective.sampler_cap is not None,
                 by_server=self.server is not None,
             )
         )
@@ -321,17 +299,6 @@ def _problems_of(problems: Sequence[Problem], config: RLConfig, number: int) -> 
     epoch, at = divmod(number, len(problems) // size)
     order = np.random.default_rng([config.seed, epoch]).permutation(len(problems))
     return [problems[int(index)] for index in order[at * size : (at + 1) * size]]
-
-
-def _others(
-    problems: Sequence[Problem], used: Sequence[Problem], config: RLConfig, number: int
-) -> list[Problem]:
-    """The problems that are not in round ``number``, in an order that depends on seed and round alone."""
-    if not config.dynamic_sampling:
-        return []
-    excluded = {problem.id for problem in used}
-    order = np.random.default_rng([config.seed, number, 1]).permutation(len(problems))
-    return [problems[int(index)] for index in order if problems[int(index)].id not in excluded]
 
 
 def _mean(values: Iterator[float | None]) -> float | None:
@@ -459,9 +426,9 @@ class _Models:
         """What the policy is to learn from a round's rollouts."""
         flat, most = [rollout for group in groups for rollout in group], self.config.microbatch_tokens
         several = self.config.epochs * self.config.minibatches > 1
-        kl, cap = self.config.objective.kl, self.config.objective.sampler_cap
+        kl = self.config.objective.kl
         old = reference = penalty = None
-        if several or cap is not None or (kl and kl.where == "reward"):
+        if several or (kl and kl.where == "reward"):
             old = _logprobs(self.updater.actor, flat, most)
         if self.reference:
             reference = _logprobs(self.reference, flat, most)
@@ -475,7 +442,6 @@ class _Models:
                     sample,
                     old_logprobs=old[at] if old and several else None,
                     reference_logprobs=reference[at] if reference else None,
-                    importance=_importance(sample.rollout, old[at], cap) if old and cap is not None else None,
                 )
                 for sample, at in zip(group, numbers, strict=False)
             ]
@@ -522,15 +488,6 @@ def _logprobs(
     return [np.concatenate([next(read) for _ in turn]) for turn in turns]
 
 
-def _importance(rollout: Rollout, old_logprobs: FloatArray, cap: float) -> FloatArray:
-    if rollout.sampler_logprobs is None:
-        raise TrainingError(
-            "'objective.sampler_cap' needs the log-probabilities of the server that samples, but it gave "
-            "none: leave it out, or sample from a server that returns 'logprobs' with its tokens"
-        )
-    return sampler_weights(old_logprobs, rollout.sampler_logprobs, cap)
-
-
 def training_samples(
     groups: Sequence[Sequence[Rollout]],
     judges: Judges,
@@ -549,7 +506,7 @@ def training_samples(
         ScoredRollout(
             tokens=len(rollout.ids),
             ends=part.ends,
-            outcome=_outcome(rollout, config),
+            outcome=_outcome(rollout),
             states=rollout.states,
         )
         for rollout, part in zip(flat, read, strict=True)
@@ -594,13 +551,10 @@ def training_samples(
     return _regroup(samples, groups)
 
 
-def within_band(
-    groups: Sequence[Sequence[Rollout]], band: tuple[float, float] | None, *, mixed: bool = False
-) -> list[list[Rollout]]:
+def within_band(groups: Sequence[Sequence[Rollout]], band: tuple[float, float] | None) -> list[list[Rollout]]:
     """Groups whose share of correct rollouts is in ``band`` or unknown; empty groups are dropped.
 
     PRIME keeps shares in [0.2, 0.8]: a group that is all correct or all wrong says nothing about outcomes.
-    With ``mixed`` such a group is dropped whatever the band (DAPO, arXiv 2503.14476, equation 11).
     """
     within = []
     for group in groups:
@@ -608,17 +562,16 @@ def within_band(
         # an unknown outcome counts as wrong if another one is known
         share = None if set(outcomes) <= {None} else _mean(map(bool, outcomes))
         in_band = band is None or share is None or band[0] <= share <= band[1]
-        if group and in_band and not (mixed and share in (0.0, 1.0)):
+        if group and in_band:
             within.append(list(group))
     return within
 
 
-def _outcome(rollout: Rollout, config: RLConfig) -> float | None:
-    """Outcome reward, less what an overlong response loses."""
+def _outcome(rollout: Rollout) -> float | None:
+    """Outcome reward."""
     if rollout.trace.outcome is None:
         return None
-    cost = config.overlong.cost(len(rollout.ids), config.max_tokens) if config.overlong else 0.0
-    return float(rollout.trace.outcome) - cost
+    return float(rollout.trace.outcome)
 
 
 def _require(judge: T | None, what: str) -> T:

@@ -5,19 +5,7 @@
 Which mean over tokens it is lies in the weights w (:func:`token_weights`). The gain J of a token with
 advantage A and ratio rho = π(token) / π_old(token) is, with the bounds clip(rho) in [1 - low, 1 + high],
 
-- ``surrogate`` clip: min(rho A, clip(rho) A) (PPO, arXiv 1707.06347, equation 7; separate bounds: DAPO,
-  arXiv 2503.14476, equation 10). With ``dual_clip`` c, for A < 0: max(min(rho A, clip(rho) A), c A) (Ye et
-  al., arXiv 1912.09729), so that a token that has become much likelier does not dominate.
-- ``surrogate`` cispo: sg[clip(rho)] A log π, sg without gradient: a clipped token keeps its gradient
-  (MiniMax-M1, arXiv 2506.13585, equations 4 and 5).
-
-With ``ratio`` sequence, rho of every token is the ratio of its response y, the geometric mean
-s = (π(y) / π_old(y))^(1/|y|), as sg[s] π(token) / sg[π(token)], with the gradient of s if all tokens of y
-have one advantage (GSPO, arXiv 2507.18071, equations 7 and 14).
-
-i_n = min(π_old / π_sampler, C), without gradient, corrects for tokens that another engine drew with
-its own probabilities (truncated importance sampling; Yao et al. 2025, "Your efficient RL framework
-secretly brings you off-policy RL training"); 1 where the policy itself drew them (:func:`sampler_weights`).
+min(rho A, clip(rho) A) (PPO, arXiv 1707.06347, equation 7; separate bounds: DAPO, arXiv 2503.14476).
 """
 
 from __future__ import annotations
@@ -25,12 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
-from surefoot.errors import TrainingError
 from surefoot.rl.config import KL, Mean, Objective
-from surefoot.rl.credit import FloatArray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +31,6 @@ class TokenBatch:
     reference_logprobs: torch.Tensor | None = None
     entropies: torch.Tensor | None = None
     """Entropy of the next-token distribution, in nats."""
-    importance: torch.Tensor | None = None
-    """i, of :func:`sampler_weights`; 1 without."""
-    lengths: tuple[int, ...] = ()
-    """Tokens of each response, which follow one another; for the ``ratio`` sequence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,20 +46,11 @@ class LossParts:
 
 def policy_loss(batch: TokenBatch, objective: Objective) -> LossParts:
     """The loss of some tokens; sums over parts of a minibatch are the minibatch's."""
-    ratio = _ratios(batch, objective)
+    ratio = (batch.logprobs - batch.old_logprobs).exp()
     bounded = ratio.clamp(1 - objective.clip_low, 1 + objective.clip_high)
     unbounded_gains, bounded_gains = ratio * batch.advantages, bounded * batch.advantages
     held = bounded_gains < unbounded_gains
-    if objective.surrogate == "cispo":
-        gains = bounded.detach() * batch.advantages * batch.logprobs
-        held = bounded != ratio
-    else:
-        gains = torch.minimum(unbounded_gains, bounded_gains)
-        if objective.dual_clip is not None:
-            most = objective.dual_clip * batch.advantages
-            held = held | ((batch.advantages < 0) & (gains < most))
-            gains = torch.where(batch.advantages < 0, torch.maximum(gains, most), gains)
-    terms = -gains if batch.importance is None else -batch.importance * gains
+    terms = -torch.minimum(unbounded_gains, bounded_gains)
     kl_n = None
     if batch.reference_logprobs is not None and objective.kl is not None:
         kl_n = kl_estimate(batch.logprobs, batch.reference_logprobs, objective.kl)
@@ -91,32 +63,6 @@ def policy_loss(batch: TokenBatch, objective: Objective) -> LossParts:
         clipped=float(held.sum()),
         kl=0.0 if kl_n is None else float(kl_n.detach().sum()),
     )
-
-
-def _ratios(batch: TokenBatch, objective: Objective) -> torch.Tensor:
-    """rho [N] with gradient."""
-    differences = batch.logprobs - batch.old_logprobs
-    if objective.ratio == "token":
-        return differences.exp()
-    if sum(batch.lengths) != len(differences):
-        raise TrainingError(
-            f"'lengths' of the responses add up to {sum(batch.lengths)}, not to the {len(differences)} tokens"
-        )
-    parts = torch.split(differences.detach(), list(batch.lengths))
-    means = torch.cat([part.mean().expand(len(part)) for part in parts])
-    return (means + batch.logprobs - batch.logprobs.detach()).exp()
-
-
-def sampler_weights(old_logprobs: FloatArray, sampler_logprobs: FloatArray, cap: float) -> FloatArray:
-    """min(π_old / π_sampler, cap) of each token [T], from log-probabilities in nats.
-
-    Raises ``TrainingError`` if the numbers of tokens differ.
-    """
-    if old_logprobs.shape != sampler_logprobs.shape:
-        raise TrainingError(
-            f"the sampler gave {len(sampler_logprobs)} log-probabilities for {len(old_logprobs)} tokens"
-        )
-    return np.exp(np.minimum(old_logprobs - sampler_logprobs, np.log(cap)))
 
 
 def kl_estimate(logprobs: torch.Tensor, reference: torch.Tensor, kl: KL) -> torch.Tensor:

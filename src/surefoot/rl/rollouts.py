@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
-import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from surefoot.answers import Grader
@@ -161,11 +160,6 @@ class Task:
                 "a model that is trained with the policy (credit 'implicit', advantage 'gae') reads single "
                 "responses, not episodes: leave 'environment' out, or choose another rule"
             )
-        if self.environment is not None and config.overlong:
-            raise TrainingError(
-                "'overlong' is about the tokens of one response, but 'max_tokens' limits "
-                "each turn of an episode: leave it out"
-            )
         unanswered = [problem.id for problem in self.problems if problem.answer is None]
         if self.environment is None and "outcome" in config.credit.needs and unanswered:
             raise TrainingError(
@@ -201,8 +195,6 @@ class Rollout:
     character, white space alone to that in which it begins. The last step ends with the response, so that the
     decision to stop is part of it. A step in which no token begins (two short ones in one token) ends where
     the step before it does."""
-    sampler_logprobs: FloatArray | None = None
-    """log π [T] of the server that sampled the tokens, in nats, where it says."""
     contexts: tuple[tuple[int, ...], ...] = ()
     """Of an episode, what the policy read before each turn [K]; ``prompt_ids`` is the first. ``ids`` are then
     the tokens of all turns, one after the other, and ``ends`` the turns' ends: what the environment wrote is
@@ -224,7 +216,6 @@ class Rollout:
                 prompt_ids=context,
                 ids=self.ids[tokens],
                 ends=(tokens.stop - tokens.start - 1,),
-                sampler_logprobs=_part(self.sampler_logprobs, tokens),
                 contexts=(),
                 states=(),
             )
@@ -259,15 +250,6 @@ class RolloutBatch:
     retokenized: int = 0
     """Rollouts whose text was tokenized again, since the policy did not return the tokens it sampled."""
 
-    def __add__(self, other: RolloutBatch) -> RolloutBatch:
-        """Both, of different problems."""
-        return RolloutBatch(
-            groups=self.groups + other.groups,
-            failed=self.failed + other.failed,
-            error=self.error or other.error,
-            retokenized=self.retokenized + other.retokenized,
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSample:
@@ -281,8 +263,6 @@ class TrainingSample:
     old_logprobs: FloatArray | None = None
     """log π_old; ``None`` where the policy has not changed since it sampled the tokens."""
     reference_logprobs: FloatArray | None = None
-    importance: FloatArray | None = None
-    """Weight of each token's gain, which corrects for a sampler with other probabilities; 1 without."""
 
     def turns(self) -> list[TrainingSample]:
         """One per :meth:`Rollout.turns`; ``scored`` and ``scorer_usage`` stay on the whole rollout."""
@@ -295,7 +275,6 @@ class TrainingSample:
                 advantages=self.advantages[tokens],
                 old_logprobs=_part(self.old_logprobs, tokens),
                 reference_logprobs=_part(self.reference_logprobs, tokens),
-                importance=_part(self.importance, tokens),
             )
             for turn, tokens in zip(self.rollout.turns(), self.rollout.turn_tokens, strict=True)
         ]
@@ -376,7 +355,6 @@ async def roll_out(
                     prompt_ids=prompt_ids,
                     ids=ids,
                     ends=step_ends(starts, trace.steps),
-                    sampler_logprobs=np.array(completion.logprobs) if completion.logprobs else None,
                     reasoning_opened=opened,
                     canaries=token_canaries(tokenizer, [ids], trace, problem.text, opened=opened),
                 )
@@ -456,38 +434,6 @@ def tokenize_completion(
     return (*ids, end) if ended and end is not None else ids
 
 
-Groups = list[list[Rollout]]
-
-
-def draw_groups(
-    sample: Callable[[Sequence[Problem]], RolloutBatch],
-    problems: Sequence[Problem],
-    spare: Sequence[Problem],
-    *,
-    useful: Callable[[Groups], Groups],
-    again: int,
-) -> tuple[RolloutBatch, Groups]:
-    """All rollouts that were sampled, and the groups that are learned from: at most one per ``problems``.
-
-    ``useful`` drops groups, such as those with equal rewards. While there are too few left, and at most
-    ``again`` times, as many ``spare`` problems are sampled as are missing. Where tries or spare problems run
-    out, there are fewer groups. What was sampled and dropped is in the first result: it was paid for.
-    """
-    batch = sample(problems)
-    groups = useful(batch.groups)
-    used = 0
-    for _ in range(again):
-        missing = len(problems) - len(groups)
-        more = spare[used : used + missing]
-        if not more:
-            break
-        used += len(more)
-        extra = sample(more)
-        batch = batch + extra
-        groups += useful(extra.groups)
-    return batch, groups
-
-
 def _episodes(
     runs: Sequence[Sequence[Episode]], policy: str, tokenizer: PreTrainedTokenizerFast, *, by_server: bool
 ) -> RolloutBatch:
@@ -513,7 +459,6 @@ def _rollout(episode: Episode, policy: str, tokenizer: PreTrainedTokenizerFast) 
     ]
     if episode.error or not written or not all(written):
         return None
-    logprobs = [value for turn in episode.turns for value in turn.completion.logprobs]
     trace, opened = episode.trace(policy, "message"), is_opened(tokenizer, contexts[0])
     return Rollout(
         problem=episode.problem,
@@ -523,7 +468,6 @@ def _rollout(episode: Episode, policy: str, tokenizer: PreTrainedTokenizerFast) 
         prompt_ids=contexts[0],
         ids=tuple(token for ids in written for token in ids),
         ends=tuple(end - 1 for end in accumulate(map(len, written))),
-        sampler_logprobs=np.array(logprobs) if logprobs else None,
         contexts=tuple(contexts),
         states=tuple(turn.state for turn in episode.turns if turn.state is not None),
     )
