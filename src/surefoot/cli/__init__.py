@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from surefoot.cli.commands import COMMANDS, GROUPS
 from surefoot.cli.terminal import echo, note
 from surefoot.errors import IncompleteError, SurefootError
 from surefoot.extras import sentence
+from surefoot.spec import unknown
 
 if TYPE_CHECKING:
     from surefoot.cli.settings import Command
@@ -79,8 +79,8 @@ class CommandGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Suggest a similar name for an unknown command."""
         names = self.list_commands(ctx)
-        if args and args[0] not in names and (similar := get_close_matches(args[0], names, 1)):
-            ctx.fail(f"No such command {args[0]!r}. Did you mean {similar[0]!r}?")
+        if args and not args[0].startswith("-") and args[0] not in names:
+            ctx.fail(unknown("command", args[0], names))
         return super().resolve_command(ctx, args)
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

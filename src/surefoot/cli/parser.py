@@ -6,7 +6,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +29,7 @@ from surefoot.cli.settings import (
 )
 from surefoot.cli.terminal import echo
 from surefoot.errors import RunError
+from surefoot.spec import dashed, unknown
 
 C = TypeVar("C", bound=Command)
 
@@ -100,6 +101,10 @@ class SettingsCommand(click.Command):
             panels.setdefault(title, []).append(
                 (option.usage, f"{option.description} [{notes}]" if notes else option.description)
             )
+        every = len(options) == len(self.options)
+        for option in self.options:
+            if option.flag.methods:
+                panels["Methods"] = list(_method_rows(option.flag.methods(), every=every))
         general = panels["Settings"] = [
             ("--config PATH", "TOML or JSON file of settings; options on the command line win."),
             ("--set NAME=VALUE", "Any setting by its dotted name; may be repeated."),
@@ -112,6 +117,27 @@ class SettingsCommand(click.Command):
         for title, rows in panels.items():
             with formatter.section(title):
                 formatter.write_dl(rows)
+
+
+def _method_rows(methods: Mapping[str, type[BaseModel]], *, every: bool) -> Iterator[tuple[str, str]]:
+    """Each method with its settings and defaults; with ``every``, a row for each setting, too."""
+    for name, kind in methods.items():
+        settings = [option for option in options_of(kind) if option.path != ("name",)]
+        summary = " ".join(help_text(kind).split("\n\n")[0].replace("``", "`").split())
+        defaults = f" [{', '.join(map(_assignment, settings))}]" if settings and not every else ""
+        yield dashed(name), summary + defaults
+        for option in settings if every else ():
+            notes = "; ".join(option.notes)
+            yield f"  {_assignment(option)}", option.description + (f" [{notes}]" if notes else "")
+
+
+_LONGEST_DEFAULT = 24
+
+
+def _assignment(option: Option) -> str:
+    """A setting of a method with its default, if there is a short one."""
+    name, default = dashed(".".join(option.path)), option.default_text
+    return f"{name}={default}" if default and len(default) <= _LONGEST_DEFAULT else name
 
 
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/")
@@ -240,7 +266,7 @@ def _path(command: type[BaseModel], key: str, *, table: bool) -> tuple[str, ...]
     names = [option.path for option in options if option.names and _key(option.names[0]) == key]
     paths = [*fields, *names] if table else [*names, *fields]
     if not paths:
-        raise RunError(f"unknown setting {key!r}; choose {', '.join(command.model_fields)}")
+        raise RunError(unknown("setting", key, command.model_fields))
     return paths[0]
 
 
@@ -273,8 +299,8 @@ def _json_or_text(text: str) -> Any:
 def _with_defaults(kind: Any, default: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     """``settings`` completed by those values of the instance ``default`` that differ from its class."""
     fields = {field.name: field for field in settings_fields(kind)}
-    if unknown := [name for name in settings if name not in fields]:
-        raise RunError(f"unknown setting {unknown[0]!r}; choose {', '.join(fields)}")
+    if strange := [name for name in settings if name not in fields]:
+        raise RunError(unknown("setting", strange[0], fields))
     result = dict(settings)
     for name, field in fields.items():
         value = field.default if default is None else getattr(default, name)

@@ -116,15 +116,14 @@ class SearchSettings(Command):
 class RunSearch(SearchSettings):
     """Search a file of problems: METHOD is a search with its settings, such as `beam:width=4,expand=4`.
 
-    Methods: best-of-n, majority, beam, dvts, rebase, particle, mcts, resample, revise. Their settings are the
-    fields of the classes in `surefoot.search.SEARCHES`, which cite the papers.
-
     Example: `surefoot search problems.jsonl beam:width=4 --policy lab --prm prm --out results.jsonl`
     Example: `surefoot search problems.jsonl majority:n=16 --policy lab --out results.jsonl`
     """
 
-    method: Annotated[str, Flag(argument=True, metavar="METHOD[:SETTING=VALUE,…]")]
     problems: o.ProblemsArgument
+    method: Annotated[
+        str, Flag(argument=True, metavar="METHOD[:SETTING=VALUE,…]", methods=lambda: s.SEARCHES)
+    ]
     out: o.Out = "-"
     trees: Annotated[str | None, Flag(output=True)] = None
     """File for the trees (`.jsonl`, `.jsonl.gz`, `.parquet`)."""

@@ -80,6 +80,9 @@ class Flag:
     directory: bool = False
     """The output is a directory."""
     metavar: str | None = None
+    methods: Callable[[], Mapping[str, type[BaseModel]]] | None = None
+    """The methods by name that a text ``NAME:setting=value,…`` (:mod:`surefoot.spec`) may name, with their
+    settings classes; ``--help`` lists them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,7 +238,7 @@ def fill(function: Callable[..., T], settings: object, /, *args: Any, **others: 
     return function(*args, **{**same, **others})
 
 
-def help_text(command: type[Command]) -> str:
+def help_text(command: type[BaseModel]) -> str:
     """The docstring without its examples."""
     return re.sub(r"\n{3,}", "\n\n", _EXAMPLE.sub("", cleandoc(command.__doc__ or ""))).strip()
 

@@ -56,6 +56,13 @@ class BestOfNSearch(SearchMethod):
         return solutions
 
 
+class Majority(BestOfNSearch):
+    """The most frequent of ``n`` answers: self-consistency (Wang et al. 2022, arXiv 2203.11171)."""
+
+    rule: Rule = Field(default="majority", description="How the solution that is returned is chosen.")
+    name: str = Field(default="majority", description="Name in records and reports.")
+
+
 def settled(answers: Sequence[str | None], values: Sequence[float], left: int, rule: str) -> bool:
     """Whether ``left`` more samples cannot change the answer that ``rule`` chooses.
 

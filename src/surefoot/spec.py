@@ -1,0 +1,96 @@
+"""A method and its settings as text: ``NAME`` or ``NAME:setting=value,setting=value``.
+
+The command line, the gateway and Python read the same text: ``beam:width=4,expand=4`` is a search,
+``mc:rollouts=8`` a labeller. Names may be written with ``-`` or ``_``. The parts of a list are joined by
+``+``, and fields of nested settings are written with dots: ``mc:estimate.kind=hard``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import is_dataclass
+from difflib import get_close_matches
+from typing import Any, TypeVar, get_origin, get_type_hints
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from surefoot.errors import RunError
+
+M = TypeVar("M")
+
+
+def unknown(what: str, name: str, choices: Collection[str]) -> str:
+    """The sentence about a name that is not one of ``choices``."""
+    similar = get_close_matches(name, choices, 1)
+    hint = f"did you mean {similar[0]!r}?" if similar else f"choose from {', '.join(choices)}"
+    return f"unknown {what} {name!r}; {hint}"
+
+
+def parse_method(
+    text: str, methods: Mapping[str, type[M]], *, what: str, omit: Collection[str] = (), **more: Any
+) -> M:
+    """The settings of the method that ``text`` names.
+
+    ``methods`` has a pydantic class or data class by name; ``omit`` lists fields that are not settings, and
+    ``more`` holds values of fields that the text does not set. Raises ``RunError`` for an unknown method or
+    setting, a repeated setting, or an invalid value; the message starts with ``text``.
+    """
+    name, _, settings = text.partition(":")
+    kinds = {dashed(key): kind for key, kind in methods.items()}
+    kind = kinds.get(dashed(name))
+    if kind is None:
+        raise RunError(f"{text!r}: {unknown(what, name, kinds)}")
+    values: dict[str, Any] = {}
+    for part in settings.split(",") if settings else ():
+        setting, equals, value = part.partition("=")
+        if not equals:
+            raise RunError(f"{text!r}: write {part!r} as SETTING=VALUE")
+        _insert(values, kind, setting, value, text=text, name=name, omit=omit)
+    try:
+        return TypeAdapter(kind).validate_python(more | values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        message = first["msg"].removeprefix("Value error, ")
+        raise RunError(f"{text!r}: {where + ': ' if where else ''}{message}") from error
+
+
+def dashed(name: str) -> str:
+    """A name as it is written on the command line."""
+    return name.replace("_", "-")
+
+
+def _insert(
+    values: dict[str, Any],
+    kind: type,
+    setting: str,
+    value: str,
+    *,
+    text: str,
+    name: str,
+    omit: Collection[str],
+) -> None:
+    """Set the field that ``setting`` names, in ``values`` of the class ``kind``."""
+    first, _, below = setting.replace("-", "_").partition(".")
+    annotations = _annotations(kind)
+    choices = [field for field in annotations if field not in omit]
+    if first not in choices:
+        raise RunError(f"{text!r}: {unknown(f'setting of {name}', setting, choices)}")
+    annotation = annotations[first]
+    nested = isinstance(annotation, type) and (issubclass(annotation, BaseModel) or is_dataclass(annotation))
+    if below and nested:
+        _insert(values.setdefault(first, {}), annotation, below, value, text=text, name=name, omit=())
+    elif below:
+        raise RunError(f"{text!r}: {first!r} holds no settings")
+    elif nested:
+        raise RunError(f"{text!r}: {first!r} holds settings: write {first}.SETTING=VALUE")
+    elif first in values:
+        raise RunError(f"{text!r}: {setting} is set twice")
+    else:
+        values[first] = value.split("+") if get_origin(annotation) in (tuple, list) else value
+
+
+def _annotations(kind: type) -> dict[str, Any]:
+    if issubclass(kind, BaseModel):
+        return {name: info.annotation for name, info in kind.model_fields.items()}
+    return get_type_hints(kind)
