@@ -58,12 +58,13 @@ test: setup ## run every test, the slow ones too, in two processes more than the
 test-fast: setup ## run the tests that take seconds
 	$(BIN)/python -m pytest $(XDIST) -m 'not slow' $(ARGS)
 
-check: setup ## lint, formatting, types, import ranks, language
+check: setup ## lint, formatting, types, import ranks, language, size
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/language.py
+	$(BIN)/python tools/size.py
 
 docs: setup ## build the documentation as a site, build/site/index.html; warnings and broken links are errors
 	$(BIN)/python tools/docs.py

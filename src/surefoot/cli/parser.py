@@ -89,9 +89,7 @@ class SettingsCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the common options, or all of them, in their panels."""
-        options = self.options
-        if len(options) > _FEW and not ctx.meta.get("all"):
-            options = [option for option in options if option.common]
+        options = self.options if ctx.meta.get("all") else first_screen(self.settings)
         panels: dict[str, list[tuple[str, str]]] = {}
         for option in options:
             title = "Arguments" if option.flag.argument else option.panel or "Options"
@@ -117,6 +115,12 @@ class SettingsCommand(click.Command):
         for title, rows in panels.items():
             with formatter.section(title):
                 formatter.write_dl(rows)
+
+
+def first_screen(command: type[Command]) -> list[Option]:
+    """The options that ``--help`` shows: the common ones, or all if there are few."""
+    options = [option for option in options_of(command) if option.names]
+    return options if len(options) <= _FEW else [option for option in options if option.common]
 
 
 def _method_rows(methods: Mapping[str, type[BaseModel]], *, every: bool) -> Iterator[tuple[str, str]]:
