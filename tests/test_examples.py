@@ -57,7 +57,7 @@ A warning that surefoot causes is an error; those of other packages are their ow
 
 def test_no_two_scripts_share_a_name():
     """Tests import scripts of all folders in one process, where a second module of a name is the first."""
-    folders = ["benchmarks", "examples", "tools", "tests/support"]
+    folders = ["examples", "tools", "tests/support"]
     names = Counter(path.name for folder in folders for path in (ROOT / folder).glob("*.py"))
     assert len(names) > 50
     assert {name for name, times in names.items() if times > 1} == set()

@@ -24,7 +24,7 @@ MODULES = {f"surefoot.{path.stem}" for path in SOURCE.glob("[a-z]*.py")}
 ENGINES = ("agents", "langchain_core", "langgraph", "pydantic_ai", "trl", "verl")
 """Trainers and agent frameworks whose adapters need them."""
 
-PROGRAMS = [*sorted((ROOT / "examples").glob("*.py")), *sorted((ROOT / "benchmarks").glob("*.py"))]
+PROGRAMS = [*sorted((ROOT / "examples").glob("*.py")), *sorted((ROOT / "benchmarks").rglob("*.py"))]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 

@@ -7,8 +7,8 @@ import json
 import pytest
 from command_line import good, refused
 from openai_server import Reply, chat, completion, serve
-from rules_benchmark import models
 
+from benchmarks.rules import models
 from surefoot.io import read_records, write_json, write_records
 from surefoot.lab.rules import citation, reasoned_answer
 from surefoot.records import Problem, StepLabel, Trace

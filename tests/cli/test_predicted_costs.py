@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,11 +10,6 @@ from command_line import good, run
 from surefoot.io import write_records
 from surefoot.records import Problem, Trace
 from surefoot.segment import Line, segment_trace
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-from on_paper import DATA_SETS, table
-
-from surefoot.work.cost import Rates
 
 
 @pytest.fixture
@@ -85,10 +79,3 @@ def test_rollouts_are_predicted(files):
         "written, in 20 requests",
         "0.04 hours",
     ]
-
-
-@pytest.mark.slow
-def test_the_page_has_the_table_of_the_script():
-    page = (Path(__file__).parents[2] / "docs/results/scale.md").read_text()
-    lines, _ = table(DATA_SETS[0], Rates(read_rate=40_000, write_rate=6_000), 2.5)
-    assert "\n".join(lines) in page

@@ -206,7 +206,7 @@ def test_what_the_benchmarks_own_script_writes(tmp_path: Path):
 
 
 def test_published_judgements(tmp_path: Path):
-    """A part of them; benchmarks/agents.py reads all."""
+    """A part of them; benchmarks/agents/run.py reads all."""
     path = DATA / "apb_human_vs_judges.jsonl.gz"
     if not path.exists():
         pytest.skip("the shared data set is not here")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -188,11 +187,8 @@ def test_a_long_context_begins_with_more(package):
 
 
 def test_the_benchmark_makes_its_faults_and_finds_them(package):
-    folder = Path(__file__).parents[2] / "benchmarks"
-    sys.path.append(str(folder))
-    import _agents_faults as bench
+    from benchmarks.agents import faults as bench
 
-    sys.path.remove(str(folder))
     tasks = list(read_bfcl())
     golds, faulty, broken = bench.make_runs(BFCL, tasks, seed=0)
     assert (len(golds), broken) == (2, 0)

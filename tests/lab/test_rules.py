@@ -6,8 +6,9 @@ import asyncio
 
 import numpy as np
 import pytest
-from rules_benchmark import benchmark, models
 
+from benchmarks.rules import models
+from benchmarks.rules import run as benchmark
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import RecordError, TrainingError
 from surefoot.lab.checkpoints import build_tokenizer

@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
         not (POLICY / "config.json").exists() or not (TRUNK / "config.json").exists(),
-        reason="the lab's language models are not in this tree (make them with benchmarks/_lab_models.py)",
+        reason="the lab's language models are not in this tree (benchmarks/common/lab_models.py makes them)",
     ),
 ]
 

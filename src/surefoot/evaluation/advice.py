@@ -1,6 +1,6 @@
 """Do step labels pay for traces like these? Looked up on the map of ``docs/when-step-labels-pay.md``.
 
-``benchmarks/open_questions.py`` measures the map and writes ``step_label_map.json``: PRM less ORM in points
+``benchmarks/questions/run.py`` measures the map and writes ``step_label_map.json``: PRM less ORM in points
 by chain length, recoverability of errors, kind of labels and number of samples.
 """
 

@@ -1,0 +1,1 @@
+"""Programs that measure the package, one folder for each question (README.md)."""

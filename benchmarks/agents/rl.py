@@ -1,0 +1,183 @@
+"""Turn-level credit against outcome only: reinforcement learning of a random policy on the lab's lock.
+
+    python -m benchmarks.agents.run --only rl
+
+The policy is a random Llama of two layers with the lab's tokenizer; an episode has at most six turns of one
+token (:mod:`surefoot.lab.lock`). All methods start from the same weights and have the same problems, number
+of episodes and settings; each is run at three learning rates, and the one with the highest mean accuracy over
+its curve is reported. Success is measured on sampled episodes of other locks. Locks are similar,
+and so are the samples of equal prompts: a round, or an evaluation, has 8 different episodes.
+
+``turn_credit_samples_to_outcome_end``: episodes after which outcome-only has its final success (mean of its
+last three evaluations), by those after which the best turn credit has it, both read off curves averaged over
+seeds; ``low`` and ``high`` are the least and the most of a single seed. Also the final successes.
+
+``--quick`` runs one seed. The shop is not measured here: no available model writes its calls.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from surefoot import AnswerChecker, Grader
+from surefoot.lab import LOCK_TEMPLATE, Lock, LockProgress, build_tokenizer, lock_problems
+from surefoot.rl import (
+    Advantage,
+    AnchorState,
+    Credit,
+    Group,
+    Guards,
+    LeaveOneOut,
+    Outcome,
+    Reinforce,
+    RLConfig,
+    Task,
+    TurnDifference,
+    curve_samples_to,
+    train_policy,
+)
+from surefoot.segment import Line
+
+METHODS: Final[Mapping[str, tuple[Credit, Advantage]]] = {
+    "outcome": (Outcome(), LeaveOneOut()),
+    "anchor-state": (AnchorState(), Group(scale=False)),
+    "turn-difference": (TurnDifference(start=0.0), Reinforce()),
+}
+RATES: Final = (3e-3, 1e-2, 3e-2)
+UPDATES, EVERY = 30, 3
+
+Curve = dict[int, float]
+
+
+def policy(seed: int) -> LlamaForCausalLM:
+    """A random one; its first choices are near to even."""
+    tokenizer = build_tokenizer()
+    torch.manual_seed(seed)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=128,
+            pad_token_id=tokenizer.pad_token_id,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+        )
+    )
+
+
+def curve(method: str, seed: int, rate: float, directory: Path) -> Curve:
+    """Success by episodes sampled."""
+    tokenizer = build_tokenizer()
+    tokenizer.chat_template = LOCK_TEMPLATE
+    credit, advantage = METHODS[method]
+    config = RLConfig(
+        credit=credit,
+        advantage=advantage,
+        updates=UPDATES,
+        problems=8,
+        samples=8,
+        max_tokens=1,
+        learning_rate=rate,
+        warmup=0,
+        seed=seed,
+        evaluate_every=EVERY,
+        evaluation_samples=8,
+        checkpoint_every=UPDATES,
+        keep_samples=0,
+        guards=Guards(stop_on=()),
+    )
+    with AnswerChecker() as checker:
+        task = Task(
+            problems=lock_problems(64),
+            held_out=lock_problems(8, first=64),
+            environment=Lock,
+            max_turns=6,
+            segmenter=Line(),
+            grader=Grader(checker=checker),
+            scorer=LockProgress(),
+        )
+        log = train_policy(policy(seed), tokenizer, task, config, directory)
+    return {row.samples: row.accuracy.value for row in log.evaluations}
+
+
+def average(curves: Sequence[Curve]) -> Curve:
+    """Mean of curves with the same abscissae."""
+    return {at: float(np.mean([curve[at] for curve in curves])) for at in curves[0]}
+
+
+def end(of: Curve) -> float:
+    """Mean of the last three evaluations."""
+    return float(np.mean(list(of.values())[-3:]))
+
+
+def advance(outcome: Curve, turn: Curve) -> float | None:
+    """Episodes of outcome-only to its final success over the other method's; ``None`` if not reached."""
+    target = end(outcome)
+    slow, fast = curve_samples_to(outcome, target), curve_samples_to(turn, target)
+    return None if slow is None or fast is None else slow / max(fast, 1.0)
+
+
+def rl_figures(quick: bool) -> list[dict[str, Any]]:
+    """All of the above."""
+    torch.set_num_threads(1)
+    seeds = range(1 if quick else 3)
+    chosen: dict[str, tuple[float, list[Curve]]] = {}
+    for method in METHODS:
+        by_rate = {}
+        for rate in RATES:
+            with tempfile.TemporaryDirectory() as runs:
+                by_rate[rate] = [curve(method, seed, rate, Path(runs) / str(seed)) for seed in seeds]
+            print(method, rate, [round(end(item), 2) for item in by_rate[rate]], flush=True)
+        rate = max(by_rate, key=lambda one: float(np.mean(list(average(by_rate[one]).values()))))
+        chosen[method] = (rate, by_rate[rate])
+    outcome = chosen["outcome"][1]
+    ratios = {
+        method: advance(average(outcome), average(curves))
+        for method, (_, curves) in chosen.items()
+        if method != "outcome"
+    }
+    best = max(ratios, key=lambda method: ratios[method] or 0.0)
+    single = [advance(*pair) for pair in zip(outcome, chosen[best][1], strict=True)]
+    reached = [item for item in single if item is not None]
+    figures: list[dict[str, Any]] = [
+        {
+            "name": "turn_credit_samples_to_outcome_end",
+            "value": ratios[best],
+            "unit": f"x ({best})",
+            "ratio": ratios[best],
+            "low": min(reached) if len(reached) == len(single) else None,
+            "high": max(reached, default=None),
+        }
+    ]
+    for method, (_, curves) in chosen.items():
+        ends = [100 * end(curve) for curve in curves]
+        figures.append(
+            {
+                "name": f"final_success_{method}",
+                "value": float(np.mean(ends)),
+                "unit": "%",
+                "low": min(ends),
+                "high": max(ends),
+            }
+        )
+    for method, (rate, curves) in chosen.items():
+        figures.append(
+            {
+                "name": f"curve_{method}",
+                "value": ratios.get(method, 1.0),
+                "unit": f"x samples, at learning rate {rate}",
+                "note": average(curves),
+            }
+        )
+    return figures

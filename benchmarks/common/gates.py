@@ -1,0 +1,69 @@
+"""The reading gate (``surefoot.stats.reading_gate``) as figures of a benchmark.
+
+For each scorer NAME the AUC minus the AUC of length and position, with 95 % intervals over problems:
+``reading_within_prefix_NAME``, ``reading_similar_length_NAME`` and ``reading_within_problem_NAME``; no value
+if no good and bad row are comparable in this way. ``reads_NAME`` is 1 if the lower bounds that decide are
+above 0. ``auc_rows_NAME`` and ``auc_rows_length_position`` are over all pairs of the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from benchmarks.common.figures import figure
+from surefoot.stats import Interval, StepFacts, length_scores, reading_gate, roc_auc
+
+MISSING = {
+    "within_prefix": "no good and bad row share a prefix",
+    "similar_length": "none of similar length share a prefix",
+    "within_problem": "no problem has a good and a bad row",
+}
+"""Why a comparison has no value."""
+
+
+def gate_figures(
+    scores: Mapping[str, ArrayLike],
+    facts: Sequence[StepFacts],
+    good: ArrayLike,
+    problems: Sequence[str],
+    *,
+    training: tuple[ArrayLike, ArrayLike] | None = None,
+    draws: int = 1_000,
+    ending: str = "",
+) -> list[dict[str, Any]]:
+    """Figures of each of ``scores`` ``[N]``, on rows that have ``facts``, a label and a problem.
+
+    ``training`` has the features and labels of all rows that the scorers were trained on; without it, length
+    and position are fitted on the rows of other problems, as cross-validated scorers are.
+    """
+    labels = np.asarray(good, dtype=bool)
+    baseline = length_scores([one.features for one in facts], problems, labels, training)
+    size = f"on {len(labels)} rows of {len(set(problems))} problems"
+    figures = [_area(f"length_position{ending}", baseline, labels, size)]
+    for name, values in scores.items():
+        found = reading_gate(
+            values,
+            baseline,
+            labels,
+            problems=problems,
+            prefixes=[one.prefix for one in facts],
+            characters=[one.characters for one in facts],
+            draws=draws,
+        )
+        figures.append(_area(f"{name}{ending}", values, labels, size))
+        for field, reason in MISSING.items():
+            row = getattr(found, field)
+            value = Interval(value=row[0], low=row[1], high=row[2]) if row else 0.0
+            one = figure(f"reading_{field}_{name}{ending}", value, "of AUC")
+            figures.append(one if row else one | {"value": None, "note": reason})
+        verdict = figure(f"reads_{name}{ending}", float(found.reads), "of 1")
+        figures.append(verdict | {"note": f"{found.problems} problems; {found}"})
+    return figures
+
+
+def _area(name: str, values: ArrayLike, good: ArrayLike, size: str) -> dict[str, Any]:
+    return figure(f"auc_rows_{name}", roc_auc(values, good).value, "of pairs") | {"note": size}

@@ -1,0 +1,360 @@
+"""Equations checked in context, against human labels: what is flagged, and how often wrongly.
+
+    python -m benchmarks.equations.run --data DIR [--quick] [--show N] [--json FILE]
+
+``DIR`` holds ``prm800k/phase1_train_plus.jsonl.gz``, ``processbench/{gsm8k,math.fixed}.json.gz``,
+``bon/math500_prm_scored_pool.jsonl.gz`` and ``math/gsm8k_train.jsonl.gz``. What is missing is left out, and
+the program says so. No model runs; a flag is a verdict of -1.
+
+- ``precision``, ``recall``, ``false_alarms``: PRM800K, the flagged rows that people rated -1, the rows rated
+  -1 that are flagged, and the rows rated +1 that are. The rows are those of ``HELD_OUT`` problems, which no
+  rule was developed on: a seeded draw from parts 5 to 7 of the eight parts by CRC-32 of the problem.
+- ``follows_bad``: of the rows whose equations all hold or follow, at least one of them from earlier facts,
+  the share rated -1; ``base_bad`` is that share of all rows.
+- ``processbench_*``: the first flag as first error, else none; F1 is the harmonic mean of the accuracies on
+  wrong and correct traces (Zheng et al. 2024, arXiv 2412.06559). The baseline "no error anywhere" has F1 0.
+- ``pool_*``: MATH-500 solutions, of which only the final answers are known to be right or wrong.
+- ``gsm8k_*``: the calculator annotations and the reference solutions, which are right.
+
+Intervals are over problems. Times are CPU times of single steps, after the steps before them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import gzip
+import hashlib
+import json
+import os
+import platform
+import re
+import sys
+import time
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import islice, pairwise
+from pathlib import Path
+
+import numpy as np
+
+from surefoot import __version__
+from surefoot.formats import read_gsm8k_solutions, read_prm800k_steps, read_processbench
+from surefoot.labelling import EquationCheck, EquationVerifier
+from surefoot.protocols import ProblemTrace
+from surefoot.records import Problem, Trace
+from surefoot.segment import BlankLine, Line, segment_trace
+from surefoot.stats import Bootstrap
+
+HELD_OUT = slice(120, 240)
+"""Problems of PRM800K in the order of the draw; flags on the first 120 were read to improve the rules."""
+_WRONG = frozenset({"fails", "contradicts", "rewritten"})
+_RIGHT = frozenset({"holds", "rounded", "follows", "restated"})
+_ANNOTATION = re.compile(r"<<([^<>]*)>>")
+Figure = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One checked step."""
+
+    problem: str
+    text: str
+    checks: tuple[EquationCheck, ...]
+    label: float | None = None
+
+    @property
+    def flagged(self) -> bool:
+        """Whether an equation is wrong."""
+        return any(check.state in _WRONG for check in self.checks)
+
+    @property
+    def judged(self) -> bool:
+        """Whether the relation of an equation to what is known was decided."""
+        return any(check.state in _WRONG | _RIGHT for check in self.checks)
+
+    @property
+    def follows(self) -> bool:
+        """Whether all equations are right, and one of them because of earlier facts."""
+        states = {check.state for check in self.checks}
+        return states <= _RIGHT and "follows" in states
+
+
+class Checker:
+    """A verifier whose time per step is measured."""
+
+    def __init__(self) -> None:
+        self.verifier = EquationVerifier()
+        self.seconds: list[float] = []
+        self._seen: set[tuple[str, ...]] = set()
+
+    def rows(self, item: ProblemTrace) -> list[Row]:
+        """The steps of one trace; a step after a prefix that was read before takes no time of its own."""
+        rows = []
+        texts = [item.trace.step_text(index) for index in range(len(item.trace.steps))]
+        for length, text in enumerate(texts, start=1):
+            prefix = replace(item, trace=item.trace.model_copy(update={"steps": item.trace.steps[:length]}))
+            begin = time.process_time()
+            checks = self.verifier.check(prefix)[-1]
+            key = (item.problem.text, *texts[:length])
+            if key not in self._seen:
+                self._seen.add(key)
+                self.seconds.append(time.process_time() - begin)
+            rows.append(Row(item.problem.text, text, checks))
+        return rows
+
+
+def held_out(problems: Iterable[str], *, quick: bool) -> set[str]:
+    """The seeded draw of problems."""
+    parts = [text for text in set(problems) if zlib.crc32(text.encode()) % 8 in (5, 6, 7)]
+    drawn_problems = sorted(parts, key=lambda text: hashlib.sha256(b"equations" + text.encode()).digest())
+    return set(drawn_problems[HELD_OUT][: 15 if quick else None])
+
+
+def on_prm800k(path: Path, quick: bool, shown: int) -> list[Figure]:
+    """Rated rows of the held-out problems, each text once for a prefix."""
+    items = list(read_prm800k_steps(path))
+    problems = held_out((item.problem.text for item in items), quick=quick)
+    checker, rows = Checker(), list[Row]()
+    seen: set[Hashable] = set()
+    for item in items:
+        if item.problem.text not in problems:
+            continue
+        steps = checker.rows(ProblemTrace(problem=item.problem, trace=item.trace))
+        for label in item.labels:
+            key = (item.problem.id, tuple(step.text for step in steps[: label.step + 1]))
+            if label.value is not None and key not in seen:
+                seen.add(key)
+                rows.append(replace(steps[label.step], label=label.value))
+    show("PRM800K", rows, shown)
+    counts = per_problem(
+        rows,
+        lambda row: (
+            row.flagged,
+            row.flagged and row.label == -1,
+            row.label == -1,
+            row.flagged and row.label == 1,
+            row.label == 1,
+            row.judged,
+            1,
+            row.follows,
+            row.follows and row.label == -1,
+        ),
+    )
+    figures = ratios(
+        counts,
+        {
+            "precision": (1, 0),
+            "recall": (1, 2),
+            "false_alarms": (3, 4),
+            "judged": (5, 6),
+            "follows": (7, 6),
+            "follows_bad": (8, 7),
+            "base_bad": (2, 6),
+        },
+    )
+    spent = 1e3 * np.array(checker.seconds)
+    figures += [
+        _figure("mean_ms", float(spent.mean()), "ms per step"),
+        _figure("p95_ms", float(np.quantile(spent, 0.95)), "ms"),
+    ]
+    return figures
+
+
+def on_processbench(name: str, path: Path, quick: bool, shown: int) -> list[Figure]:
+    """First errors."""
+    checker = Checker()
+    counts: dict[str, list[tuple[float, ...]]] = defaultdict(list)
+    alarms: list[Row] = []
+    for item in islice(read_processbench(path), 0, None, 8 if quick else 1):
+        steps = checker.rows(ProblemTrace(problem=item.problem, trace=item.trace))
+        first_flag = next((index for index, step in enumerate(steps) if step.flagged), None)
+        first_error = next((label.step for label in item.labels if label.value == -1), None)
+        right = first_flag == first_error
+        correct = first_error is None
+        counts[item.problem.text].append((correct, correct and right, not correct, not correct and right))
+        if first_flag is not None and (correct or (first_error is not None and first_flag < first_error)):
+            alarms.append(steps[first_flag])
+    show(f"ProcessBench {name}: flags on correct traces or before the first error", alarms, shown)
+    totals = [np.array([np.sum(rows, axis=0) for rows in counts.values()], dtype=float)]
+
+    def statistics(sums: np.ndarray) -> np.ndarray:
+        t = sums[:, 0]
+        correct, wrong = t[:, 1] / t[:, 0], t[:, 3] / t[:, 2]
+        return np.stack([2 * correct * wrong / (correct + wrong), wrong, correct], axis=1)
+
+    intervals = Bootstrap(seed=0).totals(totals, statistics)
+    names = ("f1", "accuracy_on_wrong", "accuracy_on_correct")
+    figures = [
+        _figure(f"processbench_{name}_{part}", cell.value, "share", cell.low, cell.high)
+        for part, cell in zip(names, intervals, strict=True)
+    ]
+    spent = 1e3 * np.array(checker.seconds)
+    return [*figures, _figure(f"processbench_{name}_mean_ms", float(spent.mean()), "ms per step")]
+
+
+def on_pool(path: Path, quick: bool, shown: int) -> list[Figure]:
+    """Four solutions a problem: those with a right answer, and the others."""
+    checker, alarms = Checker(), list[Row]()
+    counts: dict[str, list[tuple[float, ...]]] = defaultdict(list)
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        for line in islice(lines, 20 if quick else None):
+            record = json.loads(line)
+            problem = Problem(text=record["problem"])
+            for number, candidate in enumerate(record["candidates"][::8][:4]):
+                trace = Trace(problem_id=problem.id, text=candidate["text"], sample=number)
+                item = ProblemTrace(problem=problem, trace=segment_trace(trace, BlankLine()))
+                flags = [step for step in checker.rows(item) if step.flagged]
+                correct = bool(candidate["correct"])
+                counts[problem.text].append(
+                    (correct, correct and flags != [], not correct, not correct and flags != [])
+                )
+                alarms += flags[:1] if correct else []
+    show("MATH-500 pool: first flags of solutions with a right answer", alarms, shown)
+    names = {"pool_flagged_of_right_answers": (1, 0), "pool_flagged_of_wrong_answers": (3, 2)}
+    return ratios(np.array([np.sum(rows, axis=0) for rows in counts.values()], dtype=float), names)
+
+
+def on_gsm8k(path: Path, quick: bool, shown: int) -> list[Figure]:
+    """Annotations, against another evaluator, and the steps of the reference solutions."""
+    verifier = EquationVerifier()
+    equations = list(annotations(path, 200 if quick else None))
+    states = []
+    for equation in equations:
+        problem = Problem(text="How many?")
+        trace = segment_trace(Trace(problem_id=problem.id, text=f"<<{equation}>>"), Line())
+        (checks,) = verifier.check(ProblemTrace(problem=problem, trace=trace))
+        states.append(checks[0].state if checks else "unchecked")
+    false = sum(s in _WRONG and is_right(e) is True for e, s in zip(equations, states, strict=True))
+    figures = [
+        _figure("gsm8k_annotations_unchecked", states.count("unchecked"), f"of {len(equations)}"),
+        _figure("gsm8k_annotations_false_alarms", false, f"of {len(equations)}"),
+    ]
+    checker, rows = Checker(), list[Row]()
+    for item in islice(read_gsm8k_solutions(path), 200 if quick else 2000):
+        rows += checker.rows(item)[:-1]  # the last is the answer line
+    show("GSM8K: flags on reference solutions", [row for row in rows if row.flagged], shown)
+    counts = per_problem(rows, lambda row: (row.flagged, row.judged, 1))
+    return [*figures, *ratios(counts, {"gsm8k_solutions_flagged": (0, 2), "gsm8k_solutions_judged": (1, 2)})]
+
+
+def per_problem(rows: Sequence[Row], count: Callable[[Row], tuple[float, ...]]) -> np.ndarray:
+    """Sums of ``count`` over the rows of each problem, shape [problems, counts]."""
+    sums: dict[str, np.ndarray] = {}
+    for row in rows:
+        sums[row.problem] = sums.get(row.problem, 0) + np.array(count(row), dtype=float)
+    return np.array(list(sums.values()))
+
+
+def ratios(counts: np.ndarray, parts: dict[str, tuple[int, int]]) -> list[Figure]:
+    """Figures of ratios of two columns, with intervals over problems."""
+    tops, bottoms = zip(*parts.values(), strict=True)
+    intervals = Bootstrap(seed=0).totals(
+        [counts], lambda sums: sums[:, 0][:, list(tops)] / sums[:, 0][:, list(bottoms)]
+    )
+    totals = counts.sum(axis=0)
+    return [
+        _figure(name, cell.value, f"{totals[top]:.0f} of {totals[bottom]:.0f}", cell.low, cell.high)
+        for (name, (top, bottom)), cell in zip(parts.items(), intervals, strict=True)
+    ]
+
+
+def show(title: str, rows: Sequence[Row], most: int) -> None:
+    """Print the flagged rows for a reader."""
+    flagged = [row for row in rows if row.flagged]
+    print(
+        f"{title}: {len(rows)} rows, {len(flagged)} flagged; {dict(Counter(_kind(row) for row in flagged))}"
+    )
+    for number, row in enumerate(flagged[:most], start=1):
+        wrong = next(check for check in row.checks if check.state in _WRONG)
+        print(f"--- {number} rated {row.label}\nPROBLEM {row.problem}\nSTEP {row.text}")
+        print(f"FLAG {wrong.state}: {wrong.text}\n     {wrong.reason}")
+
+
+def _kind(row: Row) -> str:
+    check = next(check for check in row.checks if check.state in _WRONG)
+    return check.state + (" exactly" if check.exact else "")
+
+
+def annotations(path: Path, most: int | None) -> Iterator[str]:
+    """GSM8K's calculator annotations, without their brackets."""
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        for line in islice(lines, most):
+            yield from _ANNOTATION.findall(json.loads(line)["answer"])
+
+
+def is_right(equation: str) -> bool | None:
+    """Judgement of an annotation by Python's own parser; a decimal may be rounded; ``None`` = cannot say."""
+    try:
+        sides = [re.sub(r"(?<![\d.])0+(?=\d)", "", side.strip()) for side in equation.split("=")]
+        values = [_evaluate(ast.parse(side, mode="eval").body, side) for side in sides]
+    except (SyntaxError, KeyError, ZeroDivisionError, TypeError):
+        return None
+    half = [Fraction(1, 2 * 10 ** len(side.partition(".")[2])) if "." in side else 0 for side in sides]
+    return all(abs(x - y) <= max(h, i) for (x, h), (y, i) in pairwise(zip(values, half, strict=True)))
+
+
+def _evaluate(node: ast.expr, source: str) -> Fraction:
+    if isinstance(node, ast.BinOp):
+        operation: Callable[[Fraction, Fraction], Fraction] = {
+            ast.Add: Fraction.__add__,
+            ast.Sub: Fraction.__sub__,
+            ast.Mult: Fraction.__mul__,
+            ast.Div: Fraction.__truediv__,
+        }[type(node.op)]
+        return operation(_evaluate(node.left, source), _evaluate(node.right, source))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_evaluate(node.operand, source)
+    return Fraction(ast.get_source_segment(source, node) or "")
+
+
+def _figure(
+    name: str, value: float, unit: str, low: float | None = None, high: float | None = None
+) -> Figure:
+    between = f" [{low:.4f}, {high:.4f}]" if low is not None else ""
+    print(f"  {name}: {value:.4g} {unit}{between}")
+    return {"name": name, "value": value, "unit": unit, "ratio": None, "low": low, "high": high}
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="folder with the data sets")
+    parser.add_argument("--quick", action="store_true", help="an eighth of the problems or less")
+    parser.add_argument("--show", type=int, default=20, help="how many flags to print for each set")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    options = parser.parse_args()
+    bench = options.data / "processbench"
+    tasks: list[tuple[Path, Callable[[Path, bool, int], list[Figure]]]] = [
+        (options.data / "prm800k/phase1_train_plus.jsonl.gz", on_prm800k),
+        (bench / "gsm8k.json.gz", lambda *args: on_processbench("gsm8k", *args)),
+        (bench / "math.fixed.json.gz", lambda *args: on_processbench("math", *args)),
+        (options.data / "bon/math500_prm_scored_pool.jsonl.gz", on_pool),
+        (options.data / "math/gsm8k_train.jsonl.gz", on_gsm8k),
+    ]
+    figures: list[Figure] = []
+    for path, task in tasks:
+        if path.exists():
+            figures += task(path, options.quick, options.show)
+        else:
+            print(f"left out: {path} is not there", file=sys.stderr)
+    if not figures:
+        sys.exit(f"{options.data} has none of the files; see --help")
+    if options.json:
+        setting = {
+            "version": __version__,
+            "quick": options.quick,
+            "python": platform.python_version(),
+            "machine": platform.machine(),
+            "cores": os.cpu_count(),
+        }
+        options.json.write_text(json.dumps({"figures": figures, "setting": setting}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

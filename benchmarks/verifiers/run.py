@@ -1,0 +1,140 @@
+"""ProcessBench F1 of 21 published verifiers, recomputed from their real step scores.
+
+    python -m benchmarks.verifiers.run --data DIR [--quick] [--json FILE]
+
+``--data`` holds ``processbench/gsm8k.json.gz``, ``processbench/math.fixed.json.gz`` and
+``calib/fover_processbench_scores.jsonl.gz`` (scores of 250 traces of each subset, joined by id; steps after
+the first error are unscored, which no first error depends on). Three thresholds stand side by side: 0.5, the
+one fitted on gsm8k and applied to both, and the one fitted on the other half of the problems.
+
+Each figure ``f1_<subset>_<verifier>`` is F1 at threshold 0.5 in percent. Four are known from an independent
+computation; the program ends with status 1 if one of them differs in its first decimal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from surefoot import __version__
+from surefoot.evaluation import open_systems
+from surefoot.evaluation.benchmarks import (
+    ProcessBenchEvaluation,
+    ProcessBenchScore,
+    evaluate_processbench,
+    processbench_cases,
+)
+from surefoot.formats import read_processbench
+from surefoot.protocols import ProblemTrace
+
+FILES = MappingProxyType({"gsm8k": "gsm8k.json.gz", "math": "math.fixed.json.gz"})
+RULES = (0.5, "gsm8k", "split")
+SOURCE = "published"
+
+KNOWN: Mapping[tuple[str, str], float] = MappingProxyType(
+    {
+        ("Qwen2.5-Math-PRM-7B", "gsm8k"): 83.7,
+        ("Qwen2.5-Math-PRM-7B", "math"): 74.5,
+        ("Qwen2.5-Math-7B-PRM800K", "gsm8k"): 66.8,
+        ("Qwen2.5-Math-7B-PRM800K", "math"): 61.9,
+    }
+)
+"""F1 at threshold 0.5, percent, computed independently from the same scores."""
+
+
+def evaluate(data: Path, *, draws: int, rules: Sequence[str | float] = RULES) -> ProcessBenchEvaluation:
+    """All verifiers under each rule."""
+    subsets = {name: list(read_processbench(data / "processbench" / file)) for name, file in FILES.items()}
+    items = [ProblemTrace(problem=i.problem, trace=i.trace) for subset in subsets.values() for i in subset]
+    path = data / "calib" / "fover_processbench_scores.jsonl.gz"
+    systems = open_systems({SOURCE: str(path)}, items, Path())
+    return evaluate_processbench(processbench_cases(subsets), systems, rules=rules, draws=draws)
+
+
+def verifier(score: ProcessBenchScore) -> str:
+    """Its published name."""
+    return score.system.removeprefix(f"{SOURCE}/")
+
+
+def figures(found: ProcessBenchEvaluation) -> list[dict[str, object]]:
+    """F1 of each verifier and subset at the fixed threshold."""
+    return [
+        {
+            "name": f"f1_{subset}_{verifier(score)}",
+            "value": 100 * part.f1.value,
+            "unit": "%",
+            "ratio": None,
+            "low": 100 * part.f1.low,
+            "high": 100 * part.f1.high,
+        }
+        for score in found.scores
+        if score.rule == "0.5"
+        for subset, part in score.subsets.items()
+    ]
+
+
+def disagreeing(found: ProcessBenchEvaluation) -> list[str]:
+    """Known figures that were not found again."""
+    return [
+        f"{verifier(score)}, {subset}"
+        for score in found.scores
+        if score.rule == "0.5"
+        for subset, part in score.subsets.items()
+        if round(100 * part.f1.value, 1)
+        != KNOWN.get((verifier(score), subset), round(100 * part.f1.value, 1))
+    ]
+
+
+def show(found: ProcessBenchEvaluation) -> None:
+    """One line a verifier, best mean F1 at 0.5 first, in Markdown."""
+    rules = [f"{rule:g}" if isinstance(rule, float) else rule for rule in RULES]
+    by_name: dict[str, dict[str, ProcessBenchScore]] = {}
+    for score in found.scores:
+        by_name.setdefault(verifier(score), {})[score.rule] = score
+    print(f"{found.traces} traces of {found.problems} problems; {found.left_out} of the data lack scores\n")
+    headings = ["verifier", *(f"{subset}, {rule}" for rule in rules for subset in FILES), "fitted on gsm8k"]
+    print("| " + " | ".join(headings) + " |\n|" + "---|" * len(headings))
+    for name, scores in sorted(by_name.items(), key=lambda entry: -entry[1]["0.5"].average_f1.value):
+        cells = [f"{scores[rule].subsets[subset].f1:.1%}" for rule in rules for subset in FILES]
+        print("| " + " | ".join([name, *cells, f"{scores['gsm8k'].thresholds['all']:.3f}"]) + " |")
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--quick", action="store_true", help="few bootstrap draws: the intervals are rough")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    options = parser.parse_args()
+    started = time.perf_counter()
+    draws = 50 if options.quick else 1000
+    found = evaluate(options.data, draws=draws)
+    show(found)
+    wrong = disagreeing(found)
+    print(f"\nknown figures: {len(KNOWN) - len(wrong)} of {len(KNOWN)} agree to one decimal")
+    if options.json:
+        setting = {
+            "version": __version__,
+            "traces": found.traces,
+            "problems": found.problems,
+            "draws": draws,
+            "threshold": 0.5,
+            "seconds": round(time.perf_counter() - started, 1),
+            "machine": platform.machine(),
+            "cores": os.cpu_count(),
+        }
+        options.json.write_text(json.dumps({"figures": figures(found), "setting": setting}, indent=2) + "\n")
+    if wrong:
+        raise SystemExit(f"not as known: {'; '.join(wrong)}")
+
+
+if __name__ == "__main__":
+    main()
