@@ -114,8 +114,9 @@ def create_app(
 class _Entry:
     """ASGI app: an id for each request, in a header, and counts and times for the metrics.
 
-    Posts of JSON go to ``direct`` routes, by path, without the layers of FastAPI and its search for a route;
-    ``app`` answers everything else.
+    A request must name one host: without keys, ``Host`` says whether it comes from this machine. Posts of
+    JSON go to ``direct`` routes, by path, without the layers of FastAPI and its search for a route; ``app``
+    answers everything else.
     """
 
     def __init__(self, app: ASGIApp, direct: Mapping[str, APIRoute], gateway: Gateway | None) -> None:
@@ -136,6 +137,10 @@ class _Entry:
             await send(message)
 
         try:
+            if not _names_one_host(scope):
+                error = ApiError(400, "the request does not have exactly one Host header", code="host")
+                await response_of(error, scope["path"])(scope, receive, send_with_id)
+                return
             if (route := self._direct_route(scope)) is None:
                 await self.app(scope, receive, send_with_id)
                 return
@@ -160,6 +165,12 @@ class _Entry:
             return None
         route = self.direct.get(scope["path"])
         return route if (b"content-type", b"application/json") in scope["headers"] else None
+
+
+def _names_one_host(scope: Scope) -> bool:
+    """Whether a request has one ``Host`` header, or none in HTTP/1.0."""
+    hosts = sum(name == b"host" for name, _ in scope["headers"])
+    return hosts == 1 or (not hosts and scope["http_version"] == "1.0")
 
 
 def _adapt_openapi(app: FastAPI, *, with_keys: bool) -> None:
@@ -252,6 +263,7 @@ def make_server(app: FastAPI, settings: ServerSettings, *, log_level: str = "war
     served = ProxyHeadersMiddleware(app, list(settings.proxies)) if settings.proxies else app  # type: ignore[arg-type]
     config = uvicorn.Config(
         DirectPeer(served),  # type: ignore[arg-type]
+        http="httptools",
         limit_concurrency=settings.limits.connections,
         proxy_headers=False,
         host=settings.host,
