@@ -39,7 +39,14 @@ def files(tmp_path, lab_items) -> Path:
 def train(files, lab_base):
     """The words of a training whose output is still to be named; a checkpoint after every update."""
     data = ("--problems", files / "p.jsonl", files / "t.jsonl")
-    few = ("--epochs=2", "--batch-size=2", "--max-length=100", "--checkpoint-every=1", "--head-epochs=0")
+    few = (
+        "--epochs=2",
+        "--batch-size=2",
+        "--max-length=100",
+        "--set",
+        "checkpoint_every=1",
+        "--head-epochs=0",
+    )
     return ("train", "orm", *data, "--base", lab_base, *few, "--out")
 
 

@@ -14,17 +14,20 @@ from surefoot.models.scorer import CheckpointScorer
 from surefoot.policies import Loading, load_policy
 
 CARD = CheckpointCard(kind="prm", aggregation="min", label_source="test", base="tiny")
-OPTIONS = {"--device", "--dtype", "--attention", "--batch-tokens", "--device-map"}
+SETTINGS = {"device", "dtype", "attention", "batch_tokens", "device_map"}
 
 
 def test_every_command_that_has_one_of_the_options_has_them_all():
-    names = {
-        name: {option.name for option in options_of(command)}
-        for name, command in zip(COMMANDS, map(load_settings, COMMANDS), strict=True)
+    commands = dict(zip(COMMANDS, map(load_settings, COMMANDS), strict=True))
+    names = {name: {option.name for option in options_of(command)} for name, command in commands.items()}
+    settings = {
+        name: {option.path[-1] for option in options_of(command) if option.path[0] == "loading"}
+        for name, command in commands.items()
     }
     asked = {"--prm", "--policy", "--base", "--device"}
     loads_models = {name for name, some in names.items() if some & asked}
-    assert {name: OPTIONS - names[name] for name in loads_models if not names[name] >= OPTIONS} == {}
+    missing = {name: SETTINGS - settings[name] for name in loads_models}
+    assert {name: some for name, some in missing.items() if some} == {}
     assert {"score", "sample", "train prm", "rl"} <= loads_models
 
 
@@ -90,9 +93,9 @@ def test_float32_is_exact_unless_tf32_is_asked_for():
 
 def test_what_cannot_be_is_refused_with_the_option():
     words = ("train", "orm", "--problems", "p", "t", "--base", "lab", "--out", "x")
-    assert "--device-map" in refused(*words, "--device-map", "auto")
-    assert "FSDP" in refused(*words, "--device-map", "auto")
+    assert "'device_map'" in refused(*words, "--set", "device_map=auto")
+    assert "FSDP" in refused(*words, "--set", "device_map=auto")
     assert refused("sample", "p", "--policy=lab", "--dtype", "int8").startswith(
         "--dtype is 'int8'; choose auto, float32"
     )
-    assert "choose auto, eager, sdpa" in refused("sample", "p", "--policy=lab", "--attention", "fast")
+    assert "choose auto, eager, sdpa" in refused("sample", "p", "--policy=lab", "--set", "attention=fast")

@@ -147,7 +147,6 @@ label expert e --problems e --expert e
 label consensus a=e b=e --traces e --problems e
 label advantage e --problems e --labels e
 label progress e --problems e --labels e
-advise e
 label critiques e --problems e --policy lab
 train prm e --problems e --labels e --base lab --out out
 train orm e --problems e --base lab --out out

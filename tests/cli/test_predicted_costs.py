@@ -30,7 +30,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_sampling_reads_the_prompts_and_writes_at_most_so_much(files, tmp_path):
     problems, _ = files
-    rates = ["--policy=lab", "--read-rate=110", "--write-rate=10"]
+    rates = ["--policy=lab", "--set", "read_rate=110", "--set", "write_rate=10"]
     said = good("sample", problems, "--n=4", "--max-tokens=50", "--template={problem}", "--dry-run", *rates)
     assert said.out.splitlines() == [
         "40 traces of 10 problems: about 100 tokens read (3.5 characters each), at most 2,000 written, "
@@ -48,7 +48,7 @@ def test_scoring_reads_problems_and_steps(files, tmp_path):
     out = tmp_path / "s.jsonl"
     said = good(
         *("score", "-m", "no-such-model", "--problems", problems, traces, "--out", out),
-        *("--dry-run", "--read-rate=1"),
+        *("--dry-run", "--set", "read_rate=1"),
     )
     assert "20 traces" in said.out
     assert "about 600 tokens read" in said.out
@@ -72,7 +72,7 @@ def test_rollouts_are_predicted(files):
     problems, traces = files
     said = good(
         *("label", "mc", traces, "--problems", problems, "--policy=lab"),
-        *("--dry-run", "--read-rate=1000", "--write-rate=10"),
+        *("--dry-run", "--set", "read_rate=1000", "--set", "write_rate=10"),
     )
     assert said.out.splitlines() == [
         "at most 20 prefixes of 8 rollouts each: about 400 tokens read (3.5 characters each), at most 1,600 "

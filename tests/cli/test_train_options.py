@@ -67,7 +67,7 @@ def test_classes_with_a_marker_an_adapter_and_held_out_problems(lab_base, lab_it
     pytest.importorskip("peft")
     out = tmp_path / "prm"
     options = "--loss classes --neutral bad --marker <extra_0> --lora 2 --lora-target q_proj --validation 0.4"
-    more = "--patience 5 --evaluate-every 1 --gradient-accumulation-steps 2 --balance 0.5 --batch-size 4"
+    more = "--patience 5 --evaluate-every 1 --set gradient_accumulation_steps=2 --balance 0.5 --batch-size 4"
     call(lab_base, files, *options.split(), *more.split(), "--out", str(out), names="problems traces labels")
     card = json.loads((out / "surefoot.json").read_text())
     assert (card["head"], card["neutral"], card["encoding"]["marker"]) == ("classes", "bad", "<extra_0>")
@@ -125,7 +125,7 @@ def test_pairs(lab_base, files, tmp_path):
 def test_a_ranking_in_microbatches_is_that_of_the_batch(lab_base, files, tmp_path):
     given = ("--loss", "pqm", "--hard", "--zeta", "2", "--batch-size", "8", "--head-epochs", "0")
     call(lab_base, files, *given, "--out", str(tmp_path / "whole"), names="problems traces labels")
-    cut = ("--gradient-accumulation-steps", "3", "--out", str(tmp_path / "cut"))
+    cut = ("--set", "gradient_accumulation_steps=3", "--out", str(tmp_path / "cut"))
     call(lab_base, files, *given, *cut, names="problems traces labels")
     whole, parts = (json.loads((tmp_path / name / "training.json").read_text()) for name in ("whole", "cut"))
     assert (whole["config"]["loss"], whole["config"]["zeta"]) == ("pqm", 2.0)

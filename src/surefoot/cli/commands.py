@@ -15,7 +15,6 @@ _TABLE = """
 quickstart | quickstart:Quickstart | Run the whole pipeline on the small built-in world.
 import | import_export:Import | Read data in any supported format as problems, traces and labels.
 inspect | inspect:Inspect | Show what a file contains and which steps look wrong, without a model.
-advise | inspect:Advise | Say whether step labels pay for traces like these.
 segment | import_export:SegmentTraces | Cut traces into steps again.
 sample | sample:Sample | Sample solutions from a policy and grade their answers.
 label |  | Label the steps of traces.

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from surefoot import evaluation, formats
+from surefoot import formats
 from surefoot.answers import Grader
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag, OptionGroup
@@ -92,47 +92,6 @@ class Inspect(Command):
             echo(json.dumps(inspection.to_json(), indent=2, ensure_ascii=False))
         else:
             _print(inspection, names)
-
-
-class Advise(Command):
-    """Say whether step labels pay for traces like these, from a map measured in the lab.
-
-    Measures chain length, how many traces with a wrong step still end in the right answer, wrong labels (from
-    two labels of the same step), samples per problem and accuracy, with intervals over problems, and looks
-    them up. Of what the files lack it says "cannot tell", and names the field.
-    docs/when-step-labels-pay.md has the map and its limits.
-
-    Example: `surefoot advise processbench/gsm8k.json`
-
-    Example: `surefoot advise traces.jsonl labels.jsonl --samples 16`
-    """
-
-    files: Annotated[tuple[str, ...], Flag(argument=True, metavar="FILE")] = Field(min_length=1)
-    """Files in any format that `surefoot import` reads, records of this package, or a folder of them."""
-    samples: int | None = Field(default=None, ge=1)
-    """Samples per problem to choose among; by default as many as the files have."""
-    as_json: Annotated[bool, Flag(name="--json")] = False
-    """Print the result as JSON instead of text."""
-
-    def run(self) -> None:
-        context = formats.ImportContext(settings=formats.ImportSettings(), report=ReadReport())
-        names = {file: formats.detect_format(file, context.settings) for file in self.files}
-        with o.GradingSettings().open() as grader:
-            items = (
-                item for item in _read(names, context, grader) if isinstance(item, formats.ImportedTrace)
-            )
-            advice = evaluation.advise(items, samples=self.samples)
-        if context.report.bad_count:
-            note(context.report.summary())
-        if self.as_json:
-            echo(json.dumps(advice.to_json(), indent=2, ensure_ascii=False))
-            return
-        for name, at in advice.coordinates.items():
-            echo(f"{name}: {f'{at.value:.2f} (n={at.count:,}) ' if at.count else ''}{at.note}")
-        echo(f"Do step labels pay? {advice.cells} cells of the map fit (PRM less ORM in points).")
-        for comparison, answer in advice.answers.items():
-            low, high = advice.differences[comparison]
-            echo(f"  against an ORM at equal {comparison}: {answer} ({low:+.1f} to {high:+.1f})")
 
 
 def _read(names: Mapping[str, str], context: formats.ImportContext, grader: Grader) -> Iterator[Readable]:

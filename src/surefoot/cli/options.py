@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from surefoot import answers, labelling, models, policies, work
-from surefoot.cli.settings import Flag, OptionGroup, fill
+from surefoot.cli.settings import Flag, OptionGroup
 from surefoot.cli.terminal import note
 from surefoot.errors import CheckpointError, RunError, SandboxError
 from surefoot.io.hub import is_hub_name
@@ -99,7 +99,10 @@ TracesArgument = Annotated[
 Sources = Annotated[tuple[str, ...], Flag(argument=True, metavar="NAME=FILE", transient=True, file=True)]
 Seed = Annotated[int, Field(description="Seed of everything that is random; equal seeds give equal results.")]
 MODELS = OptionGroup(
-    title="Models in this process", omit=("tf32",), common=("device",), transient=("batch_tokens",)
+    title="Models in this process",
+    omit=("tf32", "attention", "batch_tokens", "device_map"),
+    common=("device",),
+    transient=("batch_tokens",),
 )
 Models = Annotated[Loading, MODELS]
 TrainedModels = Annotated[Loading, AfterValidator(_in_one_piece), MODELS]
@@ -131,14 +134,17 @@ Tokenizer = Annotated[
 DryRun = Annotated[
     bool,
     Flag(transient=True),
-    Field(description="Predict tokens, and hours and prices from the rates below; spend and write nothing."),
+    Field(
+        description="Predict tokens, spend and write nothing. With `--set read_rate=N --set write_rate=N`, "
+        "tokens a second, also hours."
+    ),
 ]
 TokenBudget = Annotated[
     int | None,
     Flag(transient=True),
     Field(ge=1, description="Stop before the piece of work that would exceed this total over all starts."),
 ]
-CostRates = Annotated[Rates, OptionGroup(title="Cost", transient=("*",))]
+CostRates = Annotated[Rates, OptionGroup(title="Cost", omit=("*",), transient=("*",))]
 Workers = Annotated[
     int,
     Flag(transient=True),
@@ -228,10 +234,10 @@ class PolicySettings(SettingsGroup):
     `--base-url`."""
     concurrency: Annotated[int, Flag(transient=True)] = Field(default=16, ge=1)
     """Requests in flight at each server."""
-    timeout: Annotated[float, Flag(transient=True)] = Field(default=120.0, ge=1)
+    timeout: Annotated[float, Flag(transient=True, omit=True)] = Field(default=120.0, ge=1)
     """Seconds for one whole call to a server, without its retries; of a stream, for the wait between two
     events."""
-    batch_size: Annotated[int, Flag(transient=True)] = Field(default=256, ge=1)
+    batch_size: Annotated[int, Flag(transient=True, omit=True)] = Field(default=256, ge=1)
     """Samples decoded together in this process."""
 
     @model_validator(mode="after")
@@ -252,8 +258,17 @@ class PolicySettings(SettingsGroup):
 
             return ShopAgent()
         name = self.name if self.base_url else lab_policy(self.name)
-        options: Any = {"extra_body": extra_body, "loading": loading, "timeout_s": self.timeout}
-        return fill(policies.load_policy, self, name, chat=chat, **options)
+        return policies.load_policy(
+            name,
+            base_url=self.base_url,
+            chat=chat,
+            dialect=self.dialect,
+            concurrency=self.concurrency,
+            timeout_s=self.timeout,
+            extra_body=extra_body,
+            batch_size=self.batch_size,
+            loading=loading,
+        )
 
     def check(
         self, policy: Policy, needs: CapabilityName, instead: str, *, accept_unknown: bool = False
@@ -316,7 +331,13 @@ class JudgeSettings(SettingsGroup):
             require_checkpoints(self.names)
             from surefoot.models.loading import load_prm
 
-            yield fill(load_prm, self, one_or_all(self.names), loading=loading)
+            yield load_prm(
+                one_or_all(self.names),
+                family=self.family,
+                loading=loading,
+                calibrated=self.calibrated,
+                tokenizer=self.tokenizer,
+            )
         else:
             yield None
 

@@ -99,10 +99,16 @@ class SettingsCommand(click.Command):
             panels.setdefault(title, []).append(
                 (option.usage, f"{option.description} [{notes}]" if notes else option.description)
             )
-        every = len(options) == len(self.options)
+        every = bool(ctx.meta.get("all"))
         for option in self.options:
             if option.flag.methods:
                 panels["Methods"] = list(_method_rows(option.flag.methods(), every=every))
+        if every:
+            panels["Settings without an option, for --set and --config"] = [
+                (_assignment(option), option.description)
+                for option in options_of(self.settings)
+                if not option.names
+            ]
         general = panels["Settings"] = [
             ("--config PATH", "TOML or JSON file of settings; options on the command line win."),
             ("--set NAME=VALUE", "Any setting by its dotted name; may be repeated."),
@@ -110,11 +116,12 @@ class SettingsCommand(click.Command):
         ]
         if output_fields(self.settings):
             general.insert(0, ("--force", "Overwrite existing output."))
-        if hidden := len(self.options) - len(options):
-            general.append(("--help-all", f"Show {hidden} more options."))
+        if hidden := len(options_of(self.settings)) - len(options):
+            general.append(("--help-all", f"Show {hidden} more settings."))
         for title, rows in panels.items():
-            with formatter.section(title):
-                formatter.write_dl(rows)
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
 def first_screen(command: type[Command]) -> list[Option]:
@@ -128,11 +135,11 @@ def _method_rows(methods: Mapping[str, type[BaseModel]], *, every: bool) -> Iter
     for name, kind in methods.items():
         settings = [option for option in options_of(kind) if option.path != ("name",)]
         summary = " ".join(help_text(kind).split("\n\n")[0].replace("``", "`").split())
-        defaults = f" [{', '.join(map(_assignment, settings))}]" if settings and not every else ""
-        yield dashed(name), summary + defaults
+        defaults = "" if every else ", ".join(dashed(_assignment(option)) for option in settings)
+        yield dashed(name), summary + (f" [{defaults}]" if defaults else "")
         for option in settings if every else ():
             notes = "; ".join(option.notes)
-            yield f"  {_assignment(option)}", option.description + (f" [{notes}]" if notes else "")
+            yield f"  {dashed(_assignment(option))}", option.description + (f" [{notes}]" if notes else "")
 
 
 _LONGEST_DEFAULT = 24
@@ -140,7 +147,7 @@ _LONGEST_DEFAULT = 24
 
 def _assignment(option: Option) -> str:
     """A setting of a method with its default, if there is a short one."""
-    name, default = dashed(".".join(option.path)), option.default_text
+    name, default = ".".join(option.path), option.default_text
     return f"{name}={default}" if default and len(default) <= _LONGEST_DEFAULT else name
 
 

@@ -325,7 +325,7 @@ def models_of(command: Command) -> dict[str, dict[str, str]]:
 _SHIPPED: Mapping[str, Callable[[str], str | Path]] = {
     **dict.fromkeys(("base", "reference"), lab_trunk),
     **dict.fromkeys(("policy", "name", "prover"), lab_policy),
-    **dict.fromkeys(("names", "models"), lambda name: shipped_prm() if name == "lab" else name),
+    "names": lambda name: shipped_prm() if name == "lab" else name,
 }
 """What the lab's names mean, by option."""
 

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from surefoot import policies
 from surefoot.cli import options as o
 from surefoot.cli.runs import map_pieces, predict_usage, read_table, say_prediction
-from surefoot.cli.settings import Command, Flag, fill
+from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import note
 from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
@@ -92,14 +92,25 @@ class Sample(Command):
 
             async def work(piece: Sequence[Problem]) -> list[Trace]:
                 if environment is not None:
-                    turns = self.turns
-                    traces = await fill(
-                        policies.sample_runs, self, policy, piece, environment, max_turns=turns
+                    traces = await policies.sample_runs(
+                        policy,
+                        piece,
+                        environment,
+                        n=self.n,
+                        seed=self.seed,
+                        sampling=self.sampling,
+                        max_turns=self.turns,
                     )
                 else:
-                    cut = segmenter(self.segment)
-                    traces = await fill(
-                        policies.sample_traces, self, policy, piece, segmenter=cut, grader=grader
+                    traces = await policies.sample_traces(
+                        policy,
+                        piece,
+                        n=self.n,
+                        seed=self.seed,
+                        segmenter=segmenter(self.segment),
+                        grader=grader,
+                        prompt=self.prompt,
+                        sampling=self.sampling,
                     )
                 return [trace for of_problem in traces for trace in of_problem]
 

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from surefoot import models as m
 from surefoot.cli import options as o
 from surefoot.cli.runs import checked_options, map_pieces, pair, predict_usage, say_prediction, trained_on
-from surefoot.cli.settings import Command, Flag, fill
+from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import echo, note, note_count
 from surefoot.display import show
 from surefoot.errors import ScoreError
@@ -43,7 +43,7 @@ class Score(Command):
     """
 
     traces: o.TracesArgument | None = None
-    models: Annotated[tuple[str, ...], Flag(name="--model", short="-m")] = Field(min_length=1)
+    names: Annotated[tuple[str, ...], Flag(name="--prm", short="-m")] = Field(min_length=1)
     """Checkpoint directory, hub name (`owner/name@revision`) or URL of a reward model; several are an
     ensemble."""
     problem: str | None = Field(default=None, description="One problem's text.")
@@ -84,7 +84,7 @@ class Score(Command):
 
     def run(self) -> None:
         if not self.dry_run:
-            o.require_checkpoints(self.models)
+            o.require_checkpoints(self.names)
         if self.problem is not None:
             self._show(self.load(), self.problem)
         else:
@@ -92,7 +92,17 @@ class Score(Command):
 
     def load(self) -> m.CheckpointScorer:
         """The reward model."""
-        return fill(m.load_prm, self, o.one_or_all(self.models))
+        return m.load_prm(
+            o.one_or_all(self.names),
+            family=self.family,
+            loading=self.loading,
+            reference=self.reference,
+            base=self.base,
+            chains=self.chains,
+            calibrated=self.calibrated,
+            tokenizer=self.tokenizer,
+            windows=self.windows,
+        )
 
     def _show(self, scorer: m.CheckpointScorer, problem: str) -> None:
         from surefoot.models.scorer import cut
@@ -123,14 +133,14 @@ class Score(Command):
             return
         with_traces = set(items.problem_ids())
         used = (problem for problem in items.problems if problem.id in with_traces)
-        for warning in trained_on(self.models, used):
+        for warning in trained_on(self.names, used):
             note(warning)
         summary = _Summary()
         about: Any = {
-            "inputs": identifying_files(o.one_or_all(self.models)),
+            "inputs": identifying_files(o.one_or_all(self.names)),
             "counts": summary.critiques,
         }
-        if any(map(is_server, self.models)):
+        if any(map(is_server, self.names)):
             scorer = self.load()
 
             async def ask(piece: Sequence[ProblemTrace]) -> list[StepScores]:
@@ -166,7 +176,7 @@ class Score(Command):
 
     def set_aside(self, item: ProblemTrace, reason: str) -> list[StepScores]:
         """A record without scores, and why."""
-        return [StepScores.unscored(item.trace, ", ".join(self.models), reason)]
+        return [StepScores.unscored(item.trace, ", ".join(self.names), reason)]
 
 
 class _Summary:

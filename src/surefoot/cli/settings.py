@@ -69,6 +69,8 @@ class Flag:
     """A positional argument instead of an option."""
     common: bool = False
     """Shown by ``--help``; other options are shown by ``--help-all``."""
+    omit: bool = False
+    """No option: only ``--config`` and ``--set`` reach the field."""
     transient: bool = False
     """Changes no result, so it is not in the manifest."""
     comma: bool = False
@@ -97,7 +99,8 @@ class OptionGroup:
     names: Mapping[str, str] | None = None
     """Options by field, where they differ from the field's name: ``--n``, or ``--n -n`` with a short one."""
     omit: tuple[str, ...] = ()
-    """Fields without an option, with everything below them; ``--config`` and ``--set`` still reach them."""
+    """Fields without an option, with everything below them (``*`` = all); ``--config`` and ``--set`` still
+    reach them."""
     common: tuple[str, ...] = ()
     """Fields that ``--help`` shows; ``*`` = all."""
     transient: tuple[str, ...] = ()
@@ -274,9 +277,9 @@ _LESS_MEMORY = {
 def saving_memory(command: type[Command]) -> list[str]:
     """Options that may reduce memory and change no result, so that a run can resume with them."""
     return [
-        _LESS_MEMORY[option.path[-1]].format(option.name)
+        _LESS_MEMORY[option.path[-1]].format(option.name if option.names else f"--set {option.name}")
         for option in options_of(command)
-        if option.names and option.flag.transient and option.path[-1] in _LESS_MEMORY
+        if option.flag.transient and option.path[-1] in _LESS_MEMORY
     ]
 
 
@@ -400,7 +403,7 @@ def _option(
     if isinstance(field.tag, str):  # one of several classes: the option names it
         path, kind, value = (*path, field.tag), str, getattr(value, field.tag, value)
     names: tuple[str, ...] = ()
-    omitted = any(below == name or below.startswith(f"{name}.") for name in group.omit)
+    omitted = flag.omit or any(f"{below}.".startswith(f"{name}.") or name == "*" for name in group.omit)
     if not omitted and kind is not None:
         if flag.argument:
             names = (flag.metavar or field.name.upper(),)

@@ -15,7 +15,7 @@ from surefoot import models, search
 from surefoot import training as tr
 from surefoot.cli import options as o
 from surefoot.cli.runs import checked_options, is_held_out, labelled, open_run, pair, read_table
-from surefoot.cli.settings import Command, OptionGroup, fill
+from surefoot.cli.settings import Command, OptionGroup
 from surefoot.cli.terminal import note, note_count
 from surefoot.errors import RunError, TrainingError
 from surefoot.evaluation.audits.interventions import FaithfulnessRow, reasoning_to_probe
@@ -32,10 +32,15 @@ from surefoot.scores import Aggregator
 from surefoot.segment import segmenter
 from surefoot.work import progress_bars
 
+DETAILS = (
+    *("weight_decay", "warmup", "max_grad_norm", "checkpoint_every", "gradient_accumulation_steps"),
+    "lora.dropout",
+)
+"""Fields that few runs change."""
 TRAINING = OptionGroup(
     title="Training",
     names={"lora.rank": "--lora", "lora.targets": "--lora-target"},
-    omit=("lora.dropout",),
+    omit=DETAILS,
     common=("epochs", "batch_size", "learning_rate", "lora.rank"),
     transient=("microbatch_tokens", "gradient_checkpointing", "checkpoint_every"),  # beyond rounding
 )
@@ -183,8 +188,11 @@ class StepCommand(HoldOutCommand):
 
     def card(self, **facts: Any) -> CheckpointCard:
         """The card of the checkpoint to train."""
-        encoding = fill(Encoding, self, **vars(self.prompt))
-        return CheckpointCard(encoding=encoding, base=self.base, **facts)
+        return CheckpointCard(encoding=self.encoding(), base=self.base, **facts)
+
+    def encoding(self) -> Encoding:
+        """How the checkpoint reads its input."""
+        return Encoding(**vars(self.prompt), max_length=self.max_length)
 
 
 class ClassifierCommand(StepCommand):
@@ -195,6 +203,12 @@ class ClassifierCommand(StepCommand):
     model scores."""
     marker: str | None = Field(default=None, min_length=1)
     """Text inserted after each step, at which its score is read, e.g. `<extra_0>`."""
+
+    def encoding(self) -> Encoding:
+        """How the checkpoint reads its input."""
+        return Encoding(
+            **vars(self.prompt), max_length=self.max_length, windows=self.windows, marker=self.marker
+        )
 
     def examples(
         self, model: models.RewardModel, items: LabelledTraces, targets: tr.StepTargets | tr.OutcomeTargets
@@ -283,7 +297,11 @@ class TrainPRM(ClassifierCommand):
         classes = self.training.loss == "classes"
         labels = read_table(self.labels, StepLabel) if self.labels else []
         kinds, sources = _kinds_and_sources(labels)
-        targets = fill(tr.StepTargets, self, neutral="class" if classes else self.neutral)
+        targets = tr.StepTargets(
+            neutral="class" if classes else self.neutral,
+            hard=self.hard,
+            up_to_first_error=self.up_to_first_error,
+        )
         with checked_options():
             check_kinds(kinds, targets)
         card = self.card(
@@ -336,7 +354,7 @@ class TrainORM(ClassifierCommand):
     targets: Annotated[tr.OutcomeTargets, OptionGroup(omit=("kind",))] = tr.OutcomeTargets()
     training: Annotated[
         tr.TrainingConfig,
-        OptionGroup(**{**vars(TRAINING), "omit": ("loss", "zeta", "balance", "lora.dropout")}),
+        OptionGroup(**{**vars(TRAINING), "omit": ("loss", "zeta", "balance", *DETAILS)}),
     ] = tr.TrainingConfig()
 
     def run(self) -> None:
@@ -381,15 +399,21 @@ class TrainImplicit(TrainCommand):
     training: Annotated[tr.ImplicitConfig, TRAINING] = tr.ImplicitConfig()
 
     def run(self) -> None:
-        encoding = fill(Encoding, self, **vars(self.prompt))
         items = pair(self.problems, self.traces)
 
         def work(progress: Progress) -> TrainingResult:
             from surefoot.models.engine.causal import CACHE
 
             reference = {"none": None, "base": "base"}.get(self.reference, o.lab_trunk(self.reference))
-            about: Any = {"reference": reference, "encoding": encoding, "cache": self.out}
-            prm = fill(models.ImplicitPRM.initialise, self, o.lab_trunk(self.base), **about)
+            prm = models.ImplicitPRM.initialise(
+                o.lab_trunk(self.base),
+                reference=reference,
+                beta=self.beta,
+                read=self.read,
+                encoding=Encoding(**vars(self.prompt), max_length=self.max_length),
+                cache=self.out,
+                loading=self.loading,
+            )
             prm.card = prm.card.model_copy(update={"base": pinned(self.base)})
             data = tr.build_outcome_examples(prm, items)
             report_dropped(data.dropped, data.first)
@@ -523,8 +547,16 @@ class TrainVerifier(TrainCommand):
 
         def work(progress: Progress) -> TrainingResult:
             model, tokenizer = models.load_causal(o.lab_trunk(self.base), self.loading)
-            seed = self.training.seed
-            data = fill(tr.build_critique_examples, self, tokenizer, items, texts, form, seed=seed)
+            data = tr.build_critique_examples(
+                tokenizer,
+                items,
+                texts,
+                form,
+                max_tokens=self.max_tokens,
+                neutral=self.neutral,
+                balance=self.balance,
+                seed=self.training.seed,
+            )
             report_dropped(data.dropped)
             base, source = pinned(self.base), _kinds_and_sources(gold)[1]
             about: Any = {"base": base, "label_source": source, "progress": progress}

@@ -1,6 +1,5 @@
 from . import audits as audits
 from . import benchmarks as benchmarks
-from .advice import advise as advise
 from .best_of_n import BestOfNResult as BestOfNResult
 from .best_of_n import SelectorCurve as SelectorCurve
 from .best_of_n import best_of_n_section as best_of_n_section

@@ -48,7 +48,7 @@ TERMS: Mapping[str, str] = {
 """Terms of the field that cards use, for readers who meet them here first."""
 _NEXT: Mapping[Question, Mapping[Decision, str]] = {
     "reads": {
-        "no": "Do not use its scores to find wrong steps; `surefoot advise` says if more step labels pay.",
+        "no": "Do not use its scores to find wrong steps.",
         "cannot tell": "Measure it on more problems before its scores are used to find wrong steps.",
     },
     "selects": {
