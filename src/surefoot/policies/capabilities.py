@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -83,19 +82,6 @@ def capabilities_of(policy: Policy) -> Capabilities:
     """
     probe = getattr(policy, "capabilities", None)
     return IN_PROCESS if probe is None else probe()
-
-
-def weakest(servers: Sequence[Capabilities]) -> Capabilities:
-    """What all of several servers can do: of each capability the one that is least certain."""
-    order = ("no", "unknown", "yes")
-
-    def status(server: Capabilities, name: str) -> int:
-        capability: Capability = getattr(server, name)
-        return order.index(capability.status)
-
-    return Capabilities.model_validate(
-        {name: getattr(min(servers, key=partial(status, name=name)), name) for name in MEANINGS}
-    )
 
 
 _TASK = "Write the numbers from one to twenty as English words, separated by commas, and nothing else."

@@ -39,15 +39,13 @@ _JITTER = random.Random()
 """Spreads the retries of clients that were refused at the same time."""
 _RETRYABLE = frozenset({408, 409, 429})
 """Statuses below 500 after which the same request may succeed."""
-_FAILOVER = _RETRYABLE | {401, 403, 404}
-"""Statuses below 500 that another server may not return."""
 
 
 class CallError(Exception):
     """A call failed; the message says why.
 
-    ``retryable``: the same request may succeed later. ``failover``: another server may answer it. ``status``
-    and ``body`` belong to an HTTP error response; ``retry_after_s`` is the wait that the server asked for.
+    ``retryable``: the same request may succeed later. ``status`` and ``body`` belong to an HTTP error
+    response; ``retry_after_s`` is the wait that the server asked for.
     """
 
     def __init__(
@@ -55,13 +53,12 @@ class CallError(Exception):
         reason: str,
         *,
         retryable: bool,
-        failover: bool = True,
         retry_after_s: float | None = None,
         status: int | None = None,
         body: str = "",
     ) -> None:
         super().__init__(reason)
-        self.retryable, self.failover, self.retry_after_s = retryable, failover, retry_after_s
+        self.retryable, self.retry_after_s = retryable, retry_after_s
         self.status, self.body = status, body
 
     def wait_s(self, attempt: int) -> float:
@@ -192,7 +189,6 @@ async def _check(response: aiohttp.ClientResponse) -> None:
         raise CallError(
             f"status {status}: {quoted(body)}",
             retryable=status in _RETRYABLE or status >= 500,
-            failover=status in _FAILOVER or status >= 500 or status < 400,
             retry_after_s=_retry_after(response.headers.get("Retry-After")),
             status=status,
             body=body,

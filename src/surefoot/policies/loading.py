@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def load_policy(
     name: str | Path,
     *,
-    base_url: str | Sequence[str] | None = None,
+    base_url: str | None = None,
     chat: bool = False,
     dialect: Literal["openai", "vllm"] = "openai",
     concurrency: int = 16,
@@ -35,8 +35,7 @@ def load_policy(
     ``dialect="vllm"`` makes one call for all samples of a prompt. ``batch_size`` (samples decoded together)
     and ``loading`` are for a model in this process.
 
-    Several ``base_url`` are servers of the same model that share the calls. A server is asked for its models
-    first. Raises ``PolicyError`` if it does not answer, refuses the key or
+    A server is asked for its models first. Raises ``PolicyError`` if it does not answer, refuses the key or
     does not serve the model; for a checkpoint that cannot be loaded, and for a dialect without a server.
     """
     if base_url:
@@ -44,9 +43,7 @@ def load_policy(
         from surefoot.policies.servers import check_model
 
         mode: Mode = "chat" if chat else "completions"
-        urls = (base_url,) if isinstance(base_url, str) else base_url
-        for url in urls:
-            check_model(url, str(name), mode=mode, timeout_s=timeout_s)
+        check_model(base_url, str(name), mode=mode, timeout_s=timeout_s)
         return OpenAIPolicy(
             model=str(name),
             base_url=base_url,

@@ -1,4 +1,4 @@
-"""A policy behind any OpenAI-compatible server, or behind several that serve the same model."""
+"""A policy behind any OpenAI-compatible server."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from contextlib import aclosing, asynccontextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
-from zlib import crc32
 
 import aiohttp
 from pydantic import ValidationError
 
 from surefoot.concurrency import run_sync
 from surefoot.errors import PolicyError
-from surefoot.policies.capabilities import Capabilities, probe_server, weakest
-from surefoot.policies.endpoints import Endpoint, Endpoints
+from surefoot.policies.capabilities import Capabilities, probe_server
 from surefoot.policies.http_client import MAX_RESPONSE_BYTES, CallError, HttpClient, NotStreamed, open_session
 from surefoot.policies.openai_requests import Dialect, body_of, openai_message
 from surefoot.policies.openai_responses import (
@@ -93,7 +91,7 @@ class OpenAIPolicy:
         self,
         *,
         model: str,
-        base_url: str | Sequence[str],
+        base_url: str,
         api_key: str | None = None,
         mode: Mode = "chat",
         dialect: Dialect = "openai",
@@ -104,9 +102,6 @@ class OpenAIPolicy:
     ) -> None:
         """``api_key`` defaults to ``OPENAI_API_KEY``, then to ``none``; ``extra_body`` overrides any field.
 
-        Several ``base_url`` must serve the same model (:class:`surefoot.policies.endpoints.Endpoints`).
-        Requests with equal prompts go to one server while all are evenly busy. A failed call is repeated on
-        another server with the same seed. ``concurrency`` is per server.
         ``timeout_s`` (seconds) bounds one whole call without its retries, however slowly its bytes arrive.
         Raises :class:`PolicyError` for an unknown mode or dialect, or a limit that is out of range.
         """
@@ -121,13 +116,11 @@ class OpenAIPolicy:
         self._dialect: Dialect = dialect
         self._extra_body = dict(extra_body or {})
         self._shares_calls = False
-        urls = (base_url,) if isinstance(base_url, str) else tuple(base_url)
-        self._servers = _Servers(
-            urls=urls,
+        self._server = _Server(
+            url=base_url,
             api_key=api_key,
             concurrency=concurrency,
-            # several servers: fail over rather than wait for one
-            max_retries=max_retries if len(urls) == 1 else min(1, max_retries),
+            max_retries=max_retries,
             timeout_s=timeout_s,
         )
 
@@ -143,8 +136,8 @@ class OpenAIPolicy:
 
     @property
     def concurrency(self) -> int:
-        """Calls to all servers that may be in flight at once."""
-        return self._servers.concurrency * len(self._servers.urls)
+        """Calls that may be in flight at once."""
+        return self._server.concurrency
 
     def with_extra_body(self, extra_body: Mapping[str, Any]) -> OpenAIPolicy:
         """A copy of this policy that adds ``extra_body`` to every request.
@@ -157,7 +150,7 @@ class OpenAIPolicy:
 
     def with_shared_calls(self) -> OpenAIPolicy:
         """A copy that also asks in the ``openai`` dialect for all samples of a request in one call, if the
-        probe found that the servers return several.
+        probe found that the server returns several.
 
         The tokens of such samples are known in total, and are divided by the lengths of the texts.
         """
@@ -166,28 +159,25 @@ class OpenAIPolicy:
         return policy
 
     def capabilities(self) -> Capabilities:
-        """What every one of the servers can do, probed once for this policy and its copies.
+        """What the server can do, probed once for this policy and its copies.
 
         Servers often ignore unsupported fields without an error, so check before relying on one: a prefix in
         ``chat`` mode above all.
         """
-        servers = self._servers
-        if servers.capabilities is None:
-            servers.capabilities = run_sync(self._probe())
-        return servers.capabilities
+        server = self._server
+        if server.capabilities is None:
+            server.capabilities = run_sync(self._probe())
+        return server.capabilities
 
     @property
     def probed(self) -> Capabilities | None:
         """The result of :meth:`capabilities`, if it was called."""
-        return self._servers.capabilities
+        return self._server.capabilities
 
     async def _probe(self) -> Capabilities:
         async with open_session() as session:
-            probes = [
-                probe_server(self._servers.client(session, url), self._model, self._mode, self._extra_body)
-                for url in self._servers.urls
-            ]
-            return weakest(await asyncio.gather(*probes))
+            client = self._server.connect(session)
+            return await probe_server(client, self._model, self._mode, self._extra_body)
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:
@@ -195,7 +185,7 @@ class OpenAIPolicy:
 
         Opening them takes about 50 ms. Raises :class:`PolicyError` as :meth:`sample` does.
         """
-        async with self._servers:
+        async with self._server:
             yield
 
     async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
@@ -205,13 +195,13 @@ class OpenAIPolicy:
         """
         for request in requests:
             self._check(request)
-        async with self._servers:
+        async with self._server:
             return await _all(self._answer(request) for request in requests)
 
     async def stream(self, request: SampleRequest, show: Show) -> SampleResult:
         """Answer one request; see :class:`surefoot.protocols.StreamsText`. Raises like :meth:`sample`."""
         self._check(request)
-        async with self._servers:
+        async with self._server:
             return await self._answer(request, show)
 
     def _check(self, request: SampleRequest) -> None:
@@ -238,7 +228,7 @@ class OpenAIPolicy:
 
     async def _call(self, request: SampleRequest, show: Show | None) -> SampleResult:
         body = body_of(request, model=self._model, mode=self._mode, dialect=self._dialect) | self._extra_body
-        return await _Call(self._servers, body, request, mode=self._mode, show=show).result()
+        return await _Call(self._server, body, request, mode=self._mode, show=show).result()
 
 
 async def _all(calls: Iterable[Coroutine[Any, Any, SampleResult]]) -> list[SampleResult]:
@@ -263,23 +253,25 @@ def _sample_seed(request: SampleRequest, sample: int) -> int:
 
 
 @dataclass(kw_only=True, eq=False)
-class _Servers:
-    """Servers of one model; connections are shared by all policies that use them and open during calls."""
+class _Server:
+    """A server; its connections are shared by all policies that use it and open during calls."""
 
-    urls: Sequence[str]
+    url: str
     api_key: str | None
     concurrency: int
     max_retries: int
     timeout_s: float
     capabilities: Capabilities | None = None
-    endpoints: Endpoints[HttpClient] = field(init=False)
+    client: HttpClient = field(init=False)
     """While connected."""
+    window: asyncio.Semaphore = field(init=False)
+    """Bounds the calls that are in flight, while connected."""
     session: aiohttp.ClientSession | None = None
     loop: asyncio.AbstractEventLoop | None = None
     users: int = 0
 
-    def client(self, session: aiohttp.ClientSession, url: str) -> HttpClient:
-        return HttpClient(session, url, api_key=self.api_key, timeout_s=self.timeout_s)
+    def connect(self, session: aiohttp.ClientSession) -> HttpClient:
+        return HttpClient(session, self.url, api_key=self.api_key, timeout_s=self.timeout_s)
 
     async def __aenter__(self) -> None:
         """Open the connections, or share the open ones; the last user closes them.
@@ -288,10 +280,8 @@ class _Servers:
         """
         loop = asyncio.get_running_loop()
         if self.session is None:
-            session = self.session = open_session()
-            self.loop = loop
-            clients = [self.client(session, url) for url in self.urls]
-            self.endpoints = Endpoints(clients, window=self.concurrency)
+            self.session, self.loop = open_session(), loop
+            self.client, self.window = self.connect(self.session), asyncio.Semaphore(self.concurrency)
         elif self.loop is not loop:
             raise PolicyError(
                 "an OpenAIPolicy serves one event loop at a time; make one policy for each loop"
@@ -307,18 +297,18 @@ class _Servers:
 
 
 class _Call:
-    """One request, sent until a server answers; ``attempts`` counts the calls."""
+    """One request, sent until the server answers; ``attempts`` counts the calls."""
 
     def __init__(
         self,
-        servers: _Servers,
+        server: _Server,
         body: Mapping[str, Any],
         request: SampleRequest,
         *,
         mode: Mode,
         show: Show | None,
     ) -> None:
-        self._endpoints, self._max_retries = servers.endpoints, servers.max_retries
+        self._server = server
         self._body, self._request, self._mode, self._show = body, request, mode, show
         self._shown = False
         self.attempts = 0
@@ -327,7 +317,7 @@ class _Call:
         """The result; a server's failure is its ``error``, which begins with ``server:``."""
         spent = None
         try:
-            response = await self._from_any_server()
+            response = await self._response()
             # The tokens of an unusable response were spent, too.
             counts = response.usage
             counts.limit(self._body, completion=self._most_tokens)
@@ -356,52 +346,23 @@ class _Call:
         """Tokens that the request allows in all its completions."""
         return self._request.n * self._request.sampling.max_tokens
 
-    async def _from_any_server(self) -> ResponseBody:
-        """Try each server once, with its retries, until one answers or some text was shown.
-
-        Raises the last server's error.
-        """
-        endpoints, key = self._endpoints, self._affinity_key()
-        tried: list[Endpoint[HttpClient]] = []
-        while True:
-            async with endpoints.use(key, avoid=tried) as endpoint:
-                try:
-                    response = await self._from_server(endpoint.client)
-                except CallError as error:
-                    tried.append(endpoint)
-                    if not error.failover:
-                        raise
-                    endpoints.failed(endpoint)
-                    if self._shown or len(tried) >= len(endpoints.all):
-                        raise
-                else:
-                    endpoints.succeeded(endpoint)
-                    return response
-
-    def _affinity_key(self) -> int | None:
-        """Equal for all requests with one prompt, if there are several servers."""
-        if len(self._endpoints.all) == 1:
-            return None
-        prompt = self._request.prompt
-        text = prompt if isinstance(prompt, str) else "\n".join(message.content or "" for message in prompt)
-        return crc32(text.encode(errors="replace"))
-
-    async def _from_server(self, client: HttpClient) -> ResponseBody:
-        """One server's response, with retries until some text was shown."""
-        attempt = 0
+    async def _response(self) -> ResponseBody:
+        """The server's response, with retries until some text was shown."""
+        client, max_retries = self._server.client, self._server.max_retries
         max_bytes = min(MAX_RESPONSE_BYTES, _SMALL_BYTES + _BYTES_PER_TOKEN * self._most_tokens)
-        while True:
-            self.attempts, attempt = self.attempts + 1, attempt + 1
-            try:
-                if self._show is None:
-                    path = _PATHS[self._mode]
-                    data = await client.request_once(path, self._body, max_bytes=max_bytes)
-                    return ResponseBody.model_validate_json(data)
-                return await self._streamed(client, self._show, max_bytes)
-            except CallError as error:
-                if self._shown or not error.retryable or attempt > self._max_retries:
-                    raise
-                await asyncio.sleep(error.wait_s(attempt))
+        async with self._server.window:
+            while True:
+                self.attempts += 1
+                try:
+                    if self._show is None:
+                        path = _PATHS[self._mode]
+                        data = await client.request_once(path, self._body, max_bytes=max_bytes)
+                        return ResponseBody.model_validate_json(data)
+                    return await self._streamed(client, self._show, max_bytes)
+                except CallError as error:
+                    if self._shown or not error.retryable or self.attempts > max_retries:
+                        raise
+                    await asyncio.sleep(error.wait_s(self.attempts))
 
     async def _streamed(self, client: HttpClient, show: Show, max_bytes: int) -> ResponseBody:
         """The response of a stream; its text is passed to ``show`` as it arrives."""

@@ -87,7 +87,7 @@ class AuditFaithfulness(ReportCommand):
             note(f"only the hint is tested: the server may not continue text ({continuation.evidence})")
         paraphraser = self.paraphraser and policies.load_policy(
             self.paraphraser,
-            base_url=self.policy.base_url or None,
+            base_url=self.policy.base_url,
             chat=True,
             loading=self.loading,
         )
