@@ -253,7 +253,7 @@ class RL(Command):
         """The server that writes the rollouts, if there is one."""
         if not self.base_url or self.server_model is None:
             return None
-        from surefoot.policies.servers import list_models
+        from surefoot.policies.probe import list_models
 
         list_models(self.base_url)  # not whether the model is there: an adapter is published only later
         policy = policies.OpenAIPolicy(

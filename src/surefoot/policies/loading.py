@@ -40,7 +40,7 @@ def load_policy(
     """
     if base_url:
         from surefoot.policies.openai import OpenAIPolicy
-        from surefoot.policies.servers import check_model
+        from surefoot.policies.probe import check_model
 
         mode: Mode = "chat" if chat else "completions"
         check_model(base_url, str(name), mode=mode, timeout_s=timeout_s)

@@ -15,9 +15,8 @@ from pydantic import ValidationError
 
 from surefoot.concurrency import run_sync
 from surefoot.errors import PolicyError
-from surefoot.policies.capabilities import Capabilities, probe_server
 from surefoot.policies.http_client import MAX_RESPONSE_BYTES, CallError, HttpClient, NotStreamed, open_session
-from surefoot.policies.openai_requests import Dialect, body_of, openai_message
+from surefoot.policies.openai_requests import PATHS, Dialect, body_of, openai_message
 from surefoot.policies.openai_responses import (
     Mode,
     ResponseBody,
@@ -27,11 +26,11 @@ from surefoot.policies.openai_responses import (
     merge,
     read,
 )
+from surefoot.policies.probe import Capabilities, probe_server
 from surefoot.printable import quoted
 from surefoot.protocols import SampleRequest, SampleResult
 from surefoot.records import Usage, content_id
 
-_PATHS: dict[Mode, str] = {"chat": "/chat/completions", "completions": "/completions"}
 _SMALL_BYTES, _BYTES_PER_TOKEN = 4_000_000, 2048
 """Largest response: for the prompt's tokens and the frame, and for each token with its log-probability."""
 
@@ -132,7 +131,7 @@ class OpenAIPolicy:
     @property
     def path(self) -> str:
         """Path of the endpoint."""
-        return _PATHS[self._mode]
+        return PATHS[self._mode]
 
     @property
     def concurrency(self) -> int:
@@ -355,7 +354,7 @@ class _Call:
                 self.attempts += 1
                 try:
                     if self._show is None:
-                        path = _PATHS[self._mode]
+                        path = PATHS[self._mode]
                         data = await client.request_once(path, self._body, max_bytes=max_bytes)
                         return ResponseBody.model_validate_json(data)
                     return await self._streamed(client, self._show, max_bytes)
@@ -373,7 +372,7 @@ class _Call:
 
         builder = ResponseBuilder(self._request.n, self._mode, show_piece)
         body = {"stream_options": {"include_usage": True}, **self._body, "stream": True}
-        async with aclosing(client.events(_PATHS[self._mode], body, max_bytes=max_bytes)) as events:
+        async with aclosing(client.events(PATHS[self._mode], body, max_bytes=max_bytes)) as events:
             async for data in events:
                 if isinstance(data, NotStreamed):
                     return ResponseBody.model_validate_json(data.body)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from surefoot.policies.openai_responses import Mode
 from surefoot.protocols import SampleRequest
 from surefoot.records import Message
 
 Dialect = Literal["openai", "vllm"]
+PATHS: Final[dict[Mode, str]] = {"chat": "/chat/completions", "completions": "/completions"}
 
 _NEUTRAL = {
     "top_k": 0,

@@ -29,7 +29,7 @@ from surefoot.models.remote.scorer import RemoteScorer, server_root
 from surefoot.models.remote.wires import GatewayScore, NextTokenScore, VllmPooling, Wire
 from surefoot.models.scorer import CheckpointScorer
 from surefoot.policies.openai import OpenAIPolicy
-from surefoot.policies.servers import ServedModel, checked_url, list_models
+from surefoot.policies.probe import ServedModel, checked_url, list_models
 from surefoot.protocols import StepScorer
 
 _CONTEXT = 2048

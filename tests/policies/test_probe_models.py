@@ -1,4 +1,4 @@
-"""The look at a server before work starts."""
+"""What a server serves: its address, key and models, checked before work starts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from openai_server import Body, OpenAIServer, Reply, chat, completion, serve
 
 from surefoot.errors import PolicyError
 from surefoot.policies.loading import load_policy
-from surefoot.policies.servers import list_models
+from surefoot.policies.probe import list_models
 
 
 def served(name: str) -> Body:
