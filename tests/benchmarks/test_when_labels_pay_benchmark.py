@@ -1,13 +1,13 @@
-"""benchmarks/questions/run.py: the policy's exact values, its votes against the package's, and verdicts."""
+"""benchmarks/when_labels_pay: the exact values of its policy, its votes, and verdicts of cells."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from benchmarks.questions import cells
-from benchmarks.questions import chain_length as maps
-from benchmarks.questions import traces as world
+from benchmarks.when_labels_pay import cells
+from benchmarks.when_labels_pay import chain_length as maps
+from benchmarks.when_labels_pay import traces as world
 from surefoot.protocols import Candidate
 from surefoot.search import SELECTORS
 from surefoot.stats import Interval

@@ -1,4 +1,4 @@
-"""When do step labels pay? PRM against ORM in every cell of the map, for ``benchmarks/questions/run.py``.
+"""When do step labels pay? PRM against ORM in every cell of the map.
 
 Scorers of both kinds are linear heads on the cached features of one frozen trunk. Each kind may use several
 heads, strengths of regularisation, rules to reduce step scores, and votes; the best of all is chosen on
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from transformers import AutoModelForCausalLM
 
-from benchmarks.questions.traces import (
+from benchmarks.when_labels_pay.traces import (
     OPERATIONS,
     IntArray,
     Traces,

@@ -1,32 +1,21 @@
-"""Cells of the map from measurements of several seeds: figures, the package's file, and a picture."""
+"""Cells of the map from measurements of several seeds: figures, and a picture."""
 
 from __future__ import annotations
 
 import itertools
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from benchmarks.common.figures import figure
-from benchmarks.questions.chain_length import (
-    ACCURACY,
-    COMPARISONS,
-    FLIPPED,
-    LENGTHS,
-    NOISES,
-    SAMPLES,
-    TRUNKS,
-    Measured,
-)
-from benchmarks.questions.traces import OPERATIONS
+from benchmarks.common.figures import Figures, figure
+from benchmarks.when_labels_pay.chain_length import COMPARISONS, LENGTHS, NOISES, SAMPLES, TRUNKS, Measured
+from benchmarks.when_labels_pay.traces import OPERATIONS
 from surefoot.stats import Interval, mean_over_runs
 
 PRM_COLOUR, ORM_COLOUR = "#0072b2", "#d55e00"
@@ -84,33 +73,23 @@ def cells_of(rows: Iterable[Measured], draws: int = 2000) -> list[Cell]:
     return cells
 
 
-def map_figures(cells: Sequence[Cell], seeds: Sequence[int]) -> list[dict[str, Any]]:
+def map_figures(cells: Sequence[Cell], seeds: Sequence[int]) -> Figures:
     """Counts of cells; those without a trunk's name need the same verdict with both trunks."""
-    figures = [_count("map_cells", len(cells))]
+    counts: dict[str, int] = {"map_cells": len(cells)}
     for comparison in COMPARISONS:
         suffix = "" if comparison == "labels" else f"_equal_{comparison}"
-        counts = Counter(cell.agreed(comparison) for cell in cells)
-        figures += [
-            _count(f"cells_prm_ahead{suffix}", counts["prm"]),
-            _count(f"cells_no_difference{suffix}", counts["none"]),
-            _count(f"cells_orm_ahead{suffix}", counts["orm"]),
-            _count(f"cells_one_trunk_only{suffix}", counts["one"]),
-        ]
+        agreed = Counter(cell.agreed(comparison) for cell in cells)
+        for kind, name in (("prm", "prm_ahead"), ("none", "no_difference"), ("orm", "orm_ahead")):
+            counts[f"cells_{name}{suffix}"] = agreed[kind]
+        counts[f"cells_one_trunk_only{suffix}"] = agreed["one"]
         for trunk in TRUNKS:
             by_trunk = Counter(cell.verdict(trunk, comparison) for cell in cells)
-            name = trunk.replace(" ", "_")
-            figures += [
-                _count(f"cells_{kind}{suffix}_{name}", by_trunk[kind]) for kind in ("prm", "none", "orm")
-            ]
-    figures.append(figure("map_seeds", len(seeds), "seeds"))
-    return figures
+            counts |= {f"cells_{kind}{suffix}_{trunk}": by_trunk[kind] for kind in ("prm", "none", "orm")}
+    figures = [figure(name, count, "cells") for name, count in counts.items()]
+    return [*figures, figure("map_seeds", len(seeds), "seeds")]
 
 
-def _count(name: str, value: int) -> dict[str, Any]:
-    return figure(name, value, "cells")
-
-
-def averages(rows: Sequence[Measured]) -> list[dict[str, Any]]:
+def averages(rows: Sequence[Measured]) -> Figures:
     """Mean PRM less ORM over the cells with each kind of labels; with exact labels also by each coordinate.
 
     Intervals are over seeds. By chain length, they show where the two converge.
@@ -133,30 +112,6 @@ def averages(rows: Sequence[Measured]) -> list[dict[str, Any]]:
         key = f"prm_minus_orm_{name}_equal_{comparison}_{trunk}".replace(" %", "").replace(" ", "_")
         figures.append(figure(key, gap if len(means) > 1 else gap.value, "points"))
     return figures
-
-
-def write_map(cells: Sequence[Cell], seeds: Sequence[int], file: Path) -> None:
-    """The map as ``surefoot advise`` reads it; differences in points, with their bounds."""
-    rows = [
-        {
-            "length": cell.length,
-            "recovered": round(cell.recovered, 3),
-            "labels": cell.noise,
-            "flipped": FLIPPED.get(cell.noise, round(cell.wrong_labels, 3)),
-            "samples": cell.samples,
-            "differences": {
-                comparison: [
-                    [round(100 * bound, 1) for bound in (gap.value, gap.low, gap.high)]
-                    for trunk in TRUNKS
-                    for gap in [cell.differences[trunk, comparison]]
-                ]
-                for comparison in COMPARISONS
-            },
-        }
-        for cell in cells
-    ]
-    found = {"accuracy": ACCURACY, "trunks": list(TRUNKS), "seeds": list(seeds), "cells": rows}
-    file.write_text(json.dumps(found, separators=(",", ":")) + "\n")
 
 
 def draw_map(cells: Sequence[Cell], file: Path) -> None:
