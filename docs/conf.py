@@ -1,5 +1,7 @@
 """Settings of the site that `make docs` builds (tools/docs.py)."""
 
+from contextlib import suppress
+from importlib import import_module
 from importlib.metadata import version as installed_version
 
 project = "surefoot"
@@ -14,3 +16,13 @@ myst_heading_anchors = 4
 autodoc_member_order = "groupwise"
 # docstrings of fields begin with a shape, such as [steps], which autodoc takes for a name
 suppress_warnings = ["ref.python"]
+# entries of the API reference are closed until a link leads to one
+html_css_files = ["entries.css"]
+html_js_files = ["entries.js"]
+html_static_path = ["static"]
+
+# autodoc changes annotations of pydantic's BaseModel, after which fastapi and langgraph do not load
+for package in (import_module("surefoot.guard"), import_module("surefoot.server")):
+    for name in package.__all__:
+        with suppress(ImportError):
+            getattr(package, name)

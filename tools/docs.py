@@ -1,9 +1,9 @@
-"""Build the documentation as a site: Sphinx on the Markdown of docs/, and an API reference from the stubs.
+"""Build the documentation as a site: Sphinx on the Markdown of docs/, with pages made from the code.
 
     python tools/docs.py [OUT]    # default build/site; open index.html
 
 Every warning is an error, broken links between pages included. Sphinx reads a copy of docs/ with the pages
-that the repository does not hold (index, API reference, changelog); links that leave docs/ are rewritten.
+that the repository does not hold (index, commands, API, changelog); links that leave docs/ are rewritten.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 from notebooks import as_markdown
+from reference import api_pages, command_pages
 
 ROOT = Path(__file__).resolve().parents[1]
 STAGED = ROOT / "build/docs"
@@ -28,12 +29,12 @@ CONTENTS = {
     "Agents and serving": "how-to/agents how-to/guard how-to/serve",
     "Training policies": "how-to/reinforcement-learning how-to/rl-servers-and-trainers how-to/imitate",
     "Trust": "how-to/read-a-report how-to/* security cards/*/README",
-    "Reference": "reference/* reference/commands/README reference/commands/* api/index",
-    "Measured results": "when-step-labels-pay results/* log/README",
+    "Reference": "reference/command-line commands/index api/index reference/*",
+    "Measured results": "when-step-labels-pay results/* LOG",
     "Project": "CHANGELOG CONTRIBUTING SECURITY",
 }
 """Pages by heading of the sidebar; a pattern names the pages that no other entry names."""
-ROOT_PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+ROOT_PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "LOG.md", "SECURITY.md")
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 
 
@@ -98,17 +99,8 @@ def stage() -> None:
             wanted[inside] = rewritten(content.decode(), file).encode() if inside.suffix == ".md" else content
     for name in ROOT_PAGES:
         wanted[Path(name)] = rewritten((ROOT / name).read_text(), ROOT / name).encode()
-    packages = sorted(
-        ".".join(stub.parent.relative_to(ROOT / "src").parts) for stub in (ROOT / "src").rglob("__init__.pyi")
-    )
-    for package in packages:
-        # the root's names belong to other packages, whose pages index them
-        options = "   :members:\n   :imported-members:\n" + "   :no-index:\n" * (package == "surefoot")
-        page = f"# {package}\n\n```{{eval-rst}}\n.. automodule:: {package}\n{options}```\n"
-        wanted[Path(f"api/{package}.md")] = page.encode()
-    wanted[Path("api/index.md")] = (
-        "# Python API\n\n```{toctree}\n" + "\n".join(packages) + "\n```\n"
-    ).encode()
+    for folder, made in (("commands", command_pages()), ("api", api_pages())):
+        wanted |= {Path(f"{folder}/{name}.md"): text.encode() for name, text in made.items()}
     readme = wanted.pop(Path("README.md")).decode().replace("# Documentation", "# surefoot", 1)
     for path, content in wanted.items():
         _write(STAGED / path, content)

@@ -1,7 +1,7 @@
 """Commands made of settings: each setting is declared once, as a field of a frozen pydantic class.
 
 The fields become the options of the command line, the tables of ``--config``, the names of ``--set``, the
-settings in a run's manifest, and the pages in ``docs/reference/commands``.
+settings in a run's manifest, and the pages on commands that ``make docs`` builds.
 
 To write a command:
 
@@ -25,7 +25,7 @@ To write a command:
    result as ``Flag(transient=True)``, so that a run can be resumed with another value, and an output file as
    ``Flag(output=True)``: the command then has ``--force`` and never overwrites without it. A command that
    writes other files overrides ``outputs``.
-7. Add a line to the table in :mod:`surefoot.cli.commands`, and run ``python tools/reference.py``.
+7. Add a line to the table in :mod:`surefoot.cli.commands`.
 
 The modules of commands are imported before ``--help`` is shown, so import slow packages (torch) in ``run``.
 """
