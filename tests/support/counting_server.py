@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from openai_replies import Body, Reply
 
-from surefoot.policies import capabilities
+from surefoot.policies import probe
 
 COUNT = (
     "one, two, three, four, five, six, seven, eight, nine, ten, eleven, twelve, thirteen, fourteen, fifteen, "
@@ -112,5 +112,5 @@ def is_probe(body: Body) -> bool:
     text = str(messages[0]["content"]).rstrip()
     tools = [tool["function"]["name"] for tool in body.get("tools") or ()]
     fields = "messages" not in body and "temperature" in body and "seed" not in body
-    raw = fields and text in ("1", capabilities._BEGINNING)
-    return text == capabilities._TASK or "record_number" in tools or raw
+    raw = fields and text in ("1", probe._BEGINNING)
+    return text == probe._TASK or "record_number" in tools or raw
