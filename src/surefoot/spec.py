@@ -55,6 +55,17 @@ def parse_method(
         raise RunError(f"{text!r}: {where + ': ' if where else ''}{message}") from error
 
 
+def split_methods(text: str) -> tuple[str, ...]:
+    """The methods of a list: ``a:x=1,y=2,b`` is ``a:x=1,y=2`` and ``b``."""
+    methods: list[str] = []
+    for part in text.split(","):
+        if methods and "=" in part.partition(":")[0]:
+            methods[-1] += f",{part}"
+        else:
+            methods.append(part)
+    return tuple(methods)
+
+
 def dashed(name: str) -> str:
     """A name as it is written on the command line."""
     return name.replace("_", "-")

@@ -112,7 +112,7 @@ FAULTS: dict[str, tuple[Callable[[], object], str]] = {
     "dropped claim": (lambda: change(claims=lambda c: c[1:]), r"claims\[.*step-auc\].*: absent"),
     "dropped audit": (
         lambda: change(runs=without("audit"), claims=without("audit/"), tested=without("audit")),
-        r"audit outcome\) is about a model of this card and not on it",
+        r"\(audit\) is about a model of this card and not on it",
     ),
     "deleted audit": (lambda: shutil.rmtree("audit"), r"audit"),
     "hidden run": (new_audit, r"evaluate calibration\) is about a model of this card"),
@@ -263,14 +263,14 @@ def test_the_card_alone_answers_the_four_questions(here: Path):
     assert "80 step labels in l.jsonl." in labels
     assert "The cost of the labels is not recorded." in labels
     assert re.search(r"Step AUC on \d+ held-out problems is [\d.]+ \[", tested)
-    assert "audit outcome: " in tested
+    assert "audit: " in tested
     assert re.search(r"a gain over length and position alone is (excluded|not decided)", failures)
     assert "- Not tested: other domains." in text
 
 
 def test_an_audit_is_run_again_and_compared(here: Path):
     good("card", "check", CARD, "--rerun")
-    result = Path("audit/outcome.json")
+    result = Path("audit/audit.json")
     data = json.loads(result.read_text())
     data["outcome"][0]["around_error"]["right answer"]["traces"] += 1
     result.write_text(json.dumps(data))
@@ -279,7 +279,7 @@ def test_an_audit_is_run_again_and_compared(here: Path):
     assert check_card(CARD) == []
     ended = run("card", "check", CARD, "--rerun")
     assert ended.status == 1
-    assert re.search(r"audit/outcome.json says outcome.*around_error.right answer.traces: ", ended.out)
+    assert re.search(r"audit/audit.json says outcome.*around_error.right answer.traces: ", ended.out)
 
 
 def test_the_calibration_of_a_judge_is_on_the_card(here: Path):

@@ -144,7 +144,7 @@ def audited(tmp_path_factory) -> Path:
     return folder
 
 
-AUDIT = ("--audit", "faithfulness", "--hint", "note", "--cue", "Answer: ", "--answer-tokens", 2)
+AUDIT = ("--audit", "faithfulness:hint=note,cue=Answer: ,answer-tokens=2")
 
 
 @pytest.mark.slow

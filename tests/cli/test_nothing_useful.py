@@ -185,19 +185,18 @@ evaluate best-of-n e --traces e --out out
 evaluate monitor --problems e --traces e --out out
 evaluate calibration e --problems e --traces e --labels e --out out
 calibrate judge e e --traces e --out out
-audit gaming e --problems e --traces e --labels e --out out
-audit outcome e --problems e --traces e --labels e --out out
-audit clean e --problems e --traces e --labels e --out out
-audit sycophancy e --problems e --traces e --labels e --out out
-audit argument e --problems e --traces e --labels e --out out
-audit granularity e --problems e --traces e --labels e --out out
-audit paths e --problems e --traces e --labels e --out out
-audit twins e --problems e --traces e --labels e --out out
-audit transfer e --domain d=e --out out
-audit over-optimisation e --problems e --traces e --out out
-audit agent e --problems e --traces e --out out
-audit faithfulness e --policy lab --out out
-audit all e --problems e --traces e --labels e --out out
+audit e --test gaming --problems e --traces e --labels e --out out
+audit e --test outcome --problems e --traces e --labels e --out out
+audit e --test clean --problems e --traces e --labels e --out out
+audit e --test sycophancy --problems e --traces e --labels e --out out
+audit e --test argument --problems e --traces e --labels e --out out
+audit e --test granularity --problems e --traces e --labels e --out out
+audit e --test paths --problems e --traces e --labels e --out out
+audit e --test twins --problems e --traces e --labels e --out out
+audit e --test over-optimisation --problems e --traces e --out out
+audit e --test agent --problems e --traces e --out out
+audit --test faithfulness --problems e --policy lab --out out
+audit e --problems e --traces e --labels e --out out
 lineage e
 card build e --name n --out out
 card check e
@@ -227,7 +226,8 @@ WITHOUT_INPUT = {
 def test_every_command_is_tried_on_empty_inputs():
     lines = EMPTY_INPUTS.strip().splitlines()
     tried = [max((path for path in COMMANDS if f"{line} ".startswith(f"{path} ")), key=len) for line in lines]
-    assert sorted([*tried, *WITHOUT_INPUT]) == sorted(COMMANDS)
+    assert not WITHOUT_INPUT.intersection(tried)
+    assert WITHOUT_INPUT.union(tried) == set(COMMANDS)
 
 
 @pytest.mark.parametrize("line", EMPTY_INPUTS.strip().splitlines())

@@ -135,7 +135,7 @@ def test_the_first_screen_says_what_to_do_about_each_verdict():
 
 def test_a_page_begins_with_the_answer_and_ends_with_its_command():
     trust = card("trust", interval(-0.3, -0.1), "lost", 100)
-    origin = Origin(data="p.jsonl", model="prm", command="surefoot audit all prm")
+    origin = Origin(data="p.jsonl", model="prm", command="surefoot audit prm")
     first = FirstScreen(
         sentence="It cannot be trusted.", cards=[trust], limits=["`--full` helps"], origin=origin
     )

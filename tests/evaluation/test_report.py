@@ -319,7 +319,7 @@ def test_a_page_has_no_defect_for_keyboard_screen_reader_or_eyes(browser, tmp_pa
         cards=[card("reads", interval(0.5), "Text.", units=200), card("trust", interval(0.1), "", units=20)],
         ranking={name: [card("reads", interval(0.5), "Text.", units=200)] for name in ("prm", "orm")},
         limits=["n = 9"],
-        origin=Origin(data="d.jsonl", command="surefoot audit all --out x", json="all.json"),
+        origin=Origin(data="d.jsonl", command="surefoot audit --out x", json="audit.json"),
     )
     report = Report("t", first).heading("More").table(["name", "f1"], [["a", 0.5]], "Scores")
     report.figure(curve_figure(curves()), "Accuracy").write(tmp_path / "page.html")

@@ -42,4 +42,4 @@ def make_audit() -> None:
     problems = ("--problems", "data*/problems.jsonl")
     good("score", "traces.jsonl", *problems, "-m", "prm", "--out", "scores.jsonl")
     about = (*problems, "--traces", "traces.jsonl", "--labels", "l.jsonl", "--draws", "50")
-    good("audit", "outcome", "prm=scores.jsonl", *about, "--out", "audit")
+    good("audit", "--test=outcome", "prm=scores.jsonl", *about, "--out", "audit")

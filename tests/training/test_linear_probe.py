@@ -185,8 +185,9 @@ def test_an_audit_teaches_a_probe_who_follows(tmp_path, monkeypatch):
     """The alternating organism follows the note after an odd start, which its states know from the start."""
     monkeypatch.chdir(tmp_path)
     write_records("notes.jsonl", note_problems(90, seed=4, note="none"))
-    audit = ("--policy", "lab:alternating", "--hint", "note", "--cue", "Answer: ", "--mistakes", "0")
-    good("audit", "faithfulness", "notes.jsonl", *audit, "--out", "audit", "--draws", "100")
+    test = "faithfulness:hint=note,cue=Answer: ,mistakes=0"
+    data = ("--problems", "notes.jsonl", "--policy", "lab:alternating")
+    good("audit", "--test", test, *data, "--out", "audit", "--draws", "100")
     train = ("train", "probe", "--interventions", "audit/interventions.jsonl", "--base", "lab:alternating")
     ended = good(*train, "--out", "follows")
     assert load_prm("follows").card.trust.auc[1] > 0.9, ended.err

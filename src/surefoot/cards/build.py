@@ -294,9 +294,9 @@ def _counted(name: str, figure: str, path: str, text: str) -> ClaimPlan:
 def _plans_of_report(record: CommandRecord) -> Iterator[ClaimPlan]:
     """The sentence of a report's first screen, and its cards."""
     command = str(record.manifest["command"])
-    tests = tuple(test for test, commands in TESTS.items() if command in commands)
     for name in (name for name in record.outputs if name.endswith(".json")):
         data = load_object(record.folder / name)
+        tests = tuple(data.get("tested") or ())
         screen = data.get("first_screen") or {}
         sentence = str(screen.get("sentence") or "").translate(_NO_BRACES)
         texts: list[tuple[str, str, Verdict]] = [("sentence", sentence, "measured")] if sentence else []

@@ -6,14 +6,13 @@ built again and compared (:func:`surefoot.cards.check.check_card`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from pydantic import Field, ValidationError
 
 from surefoot.errors import RunError
+from surefoot.evaluation.frame import Tested
 from surefoot.io.files import error_reason
 from surefoot.records import FrozenModel
 from surefoot.stats.intervals import Interval
@@ -22,29 +21,7 @@ ROLES: Final = (
     *("base model", "policy", "outcome reward model", "process reward model"),
     *("automated judge", "human label source", "tool scaffold", "deployment monitor"),
 )
-TESTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "wrong steps on held-out problems": ("evaluate runs",),
-        "wrong steps on public benchmarks": (
-            *("evaluate processbench", "evaluate prmbench"),
-            *("evaluate agent-processbench", "evaluate who-and-when"),
-        ),
-        "choosing among samples": ("evaluate best-of-n",),
-        "calibration of scores": ("evaluate calibration",),
-        "label noise": ("evaluate labels",),
-        "judge against people": ("calibrate judge",),
-        "edits that raise a score": ("audit gaming", "audit all"),
-        "outcome leakage": ("audit outcome", "audit all"),
-        "correct answers with a wrong step": ("audit clean", "audit all"),
-        "other domains": ("audit transfer",),
-        "over-optimisation": ("audit over-optimisation", "audit all"),
-        "reworded agent runs": ("audit agent",),
-        "faithfulness of reasoning": ("audit faithfulness",),
-        "monitoring of runs": ("evaluate monitor",),
-        "accuracy of the trained policy": (),
-    }
-)
-"""Tests by name, with the commands whose results are one; other runs name their tests in their claims."""
+TESTS: Final[tuple[Tested, ...]] = get_args(Tested)
 
 Verdict = Literal["yes", "no", "cannot tell", "measured"]
 

@@ -58,8 +58,7 @@ evaluate monitor | evaluate.monitor:EvaluateMonitor | Monitors of runs, next to 
 evaluate calibration | evaluate.labels:EvaluateCalibration | Calibration of step scores.
 calibrate |  | Correct measurements by gold labels.
 calibrate judge | evaluate.labels:CalibrateJudge | A judge's labels against a small gold set.
-audit | audit.commands:Audit | Test step scorers for known failures.
-faithfulness | audit.faithfulness:AuditFaithfulness | Do a policy's answers follow from the shown reasoning?
+audit | audit.commands:Audit | Test scorers, or a policy's reasoning, for known failures.
 lineage | cards:Lineage | Trace a checkpoint or file back to its sources and their licences.
 card |  | State what a model is and was measured to do, and check it.
 card build | cards:CardBuild | Build the card of runs, from their files.

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from surefoot import lab, rl, training
 from surefoot.cli import options as o
-from surefoot.cli.audit.faithfulness import AUDIT, TrainingAudit
+from surefoot.cli.audit.training import AUDIT, TrainingAudit
 from surefoot.cli.rl import open_task
 from surefoot.cli.runs import input_files, labelled, pair, read_table
 from surefoot.cli.settings import Command, Flag, OptionGroup
@@ -67,7 +67,7 @@ class RoundsCommand(Command):
 
     @model_validator(mode="after")
     def _check_audit(self) -> Self:
-        if self.audit.name and self.held_out is None:
+        if self.audit.test and self.held_out is None:
             raise ValueError("'audit' tests on held-out problems: give 'held_out'")
         return self
 
@@ -93,8 +93,8 @@ class RoundsCommand(Command):
             rows = work(run, task, progress)
             report_rounds(self.out, rows)
             note(str(RewardChannels.model_validate(run.result("channels"))))
-            if self.audit.name:
-                self.audit.compare(self, run, held_out, max_tokens)
+            if self.audit.test:
+                self.audit.compare(self.audit.test, self, run, held_out, max_tokens)
 
 
 class ExpertSettings(o.PolicySettings):

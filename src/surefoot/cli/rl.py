@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from surefoot import lab, models, policies
 from surefoot import rl as r
 from surefoot.cli import options as o
-from surefoot.cli.audit.faithfulness import AUDIT, TrainingAudit
+from surefoot.cli.audit.training import AUDIT, TrainingAudit
 from surefoot.cli.runs import input_files, is_held_out, open_run, origin_of, read_table
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo_wrapped, note
@@ -160,7 +160,7 @@ class RL(Command):
     def _check(self) -> Self:
         if self.environment is not None and self.problems == "lab":
             raise ValueError("'environment' needs its own 'problems': the lab's are not its tasks")
-        if self.environment is not None and self.audit.name:
+        if self.environment is not None and self.audit.test:
             raise ValueError("'audit' is of solutions in one text: leave it out, or 'environment'")
         if bool(self.base_url) != (self.server_model is not None):
             raise ValueError("'base_url' and 'server_model' go together: one needs the other")
@@ -200,9 +200,9 @@ class RL(Command):
 
     def _audit(self, run: Run, task: r.Task) -> Section | None:
         """The audit before and after training, if it is asked for."""
-        if self.audit.name is None:
+        if self.audit.test is None:
             return None
-        return self.audit.compare(self, run, task.held_out, self.rl.max_tokens)
+        return self.audit.compare(self.audit.test, self, run, task.held_out, self.rl.max_tokens)
 
     def start(self) -> str | Path:
         """The policy to train."""

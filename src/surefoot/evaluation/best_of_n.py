@@ -326,6 +326,7 @@ def best_of_n_section(result: BestOfNResult) -> Section:
         ]
     return Section(
         title="Best-of-N: accuracy against samples and tokens",
+        tested="choosing among samples",
         about=f"{result.problems} problems, {result.traces} samples. Intervals are 95 %, over problems; "
         "differences from majority are paired by problem.",
         cards={name: _cards(result, name) for name in result.scorers},

@@ -20,6 +20,25 @@ from surefoot.stats.intervals import UNKNOWN, Decision, Interval, decide, units_
 Question = Literal["reads", "selects", "trust", "steps", "resists", "says"]
 Verdict = Decision | Literal["not measured here"]
 
+Tested = Literal[
+    "wrong steps on held-out problems",
+    "wrong steps on public benchmarks",
+    "choosing among samples",
+    "calibration of scores",
+    "label noise",
+    "judge against people",
+    "edits that raise a score",
+    "outcome leakage",
+    "correct answers with a wrong step",
+    "other domains",
+    "over-optimisation",
+    "reworded agent runs",
+    "faithfulness of reasoning",
+    "monitoring of runs",
+    "accuracy of the trained policy",
+]
+"""What a result can be a test of. A card lists those that no run made."""
+
 QUESTIONS: Mapping[Question, str] = {
     "reads": "Does it read the steps?",
     "selects": "Does it select better answers?",
@@ -59,7 +78,7 @@ _NEXT: Mapping[Question, Mapping[Decision, str]] = {
     },
     "trust": {
         "no": "Let little optimise against it (few samples, no RL), and check what it picks by other means.",
-        "cannot tell": "Run `surefoot audit all` before a search or RL optimises against it.",
+        "cannot tell": "Run `surefoot audit` before a search or RL optimises against it.",
     },
     "steps": {
         "no": "Do not judge this policy by its shown reasoning; check its answers and actions.",

@@ -274,6 +274,7 @@ def judge_section(result: JudgeCalibration) -> Section:
     )
     return Section(
         title="Judge",
+        tested="judge against people",
         about="A judge's labels, corrected by a small gold set (prediction-powered inference). The corrected "
         "rate holds for traces like these if the problems with gold labels were chosen at random.",
         results=result,

@@ -248,6 +248,7 @@ def label_section(audit: LabelAudit) -> Section:
     truth = "sources.against_truth"
     return Section(
         title="Label audit",
+        tested="label noise",
         about="The last label of a step that is good or bad counts. The positive class is the bad step, by "
         "the truth. Intervals are 95 %, by bootstrap over problems. A "
         "value is the chance of a correct answer from a prefix, for one policy; it is measured as the "

@@ -425,6 +425,7 @@ def monitors_section(runs: Sequence[WatchedRun], results: Sequence[MonitorResult
         limits.append(f"{unscored} scores are missing; such a run counts as judged wrong.")
     return Section(
         title="Monitors",
+        tested="monitoring of runs",
         about="How well monitors find the runs that they should flag, next to baselines that read nothing.",
         results={"monitors": list(results)},
         cards=cards,

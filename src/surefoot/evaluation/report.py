@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from pydantic import BaseModel
 
-from surefoot.evaluation.frame import Card, FirstScreen, Origin, WorkedExample, sentence, weakest
+from surefoot.evaluation.frame import Card, FirstScreen, Origin, Tested, WorkedExample, sentence, weakest
 from surefoot.evaluation.markup import STYLE, first_screen, how_made, svg_of, table_html, whole_runs
 from surefoot.io.atomic import atomic_file
 from surefoot.stats.intervals import Cell, Interval, format_cell
@@ -90,6 +90,9 @@ class Section:
     """What limits the result: numbers, domain, excluded data."""
     sentence: str = ""
     """Replaces the sentence that the cards make."""
+    tested: Tested | None = None
+    """What it is a test of."""
+    examples: Sequence[WorkedExample] = ()
 
     def rows(self) -> dict[str, list[Measures]]:
         """The rows of each table by its path."""

@@ -300,6 +300,7 @@ def calibration_section(audit: CalibrationAudit) -> Section:
     """Reliability overall, by position, and before and after each fitted map."""
     return Section(
         title="Reliability of step scores",
+        tested="calibration of scores",
         about=f"The ECE is over {audit.scorers[0].overall.calibration.binning} bins. Bias is the mean score "
         "less the share of good steps. Maps are fitted on half 0 of the problems "
         f"({audit.fit_problems} of {audit.problems}) and evaluated on the others. Intervals are 95 %, over "

@@ -207,12 +207,13 @@ def length_of_steps(problem, trace):
 def test_the_command_audits_rules(files, tmp_path):
     about = f"--problems={files / 'p.jsonl'}", f"--traces={files / 't.jsonl'}"
     out = good(
-        "audit", "agent", "--verifier=tool-calls", *about, f"--out={tmp_path}", "--draws=50", "--tables"
+        *("audit", "--test=agent", "--verifier=tool-calls", *about),
+        *(f"--out={tmp_path}", "--draws=50", "--tables"),
     ).out
     assert "is how far the variant with the largest effect" in " ".join(out.split())
-    written = json.loads((tmp_path / "agent.json").read_text())
+    written = json.loads((tmp_path / "audit.json").read_text())
     assert written["agent"][0]["effects"][0]["moved"]["value"] == 0
-    assert "instructions behind results" in (tmp_path / "agent.html").read_text()
+    assert "instructions behind results" in (tmp_path / "audit.html").read_text()
 
 
 def test_the_command_compares_stored_scores(files, tmp_path):
@@ -220,9 +221,9 @@ def test_the_command_compares_stored_scores(files, tmp_path):
     names = f"one={files / 'one.jsonl'}", f"two={files / 'two.jsonl'}"
     labels = f"--labels={files / 'l.jsonl'}"
     common = *names, *about, labels, f"--out={tmp_path}", "--draws=50", "--tables"
-    said = good("audit", "agent", *common, "--same=one=a").out
+    said = good("audit", "--test=agent:same=one=a", *common).out
     assert "it overrates runs of a." in " ".join(said.split())
-    assert "stored scores cannot score a rewritten run" in refused("audit", "agent", *common, "--force")
-    assert "no scorer has this name" in refused("audit", "agent", *common, "--force", "--same=three=a")
-    assert "--same takes NAME=POLICY" in refused("audit", "agent", *common, "--force", "--same=one")
-    assert "--verifier" in refused("audit", "agent", *about, f"--out={tmp_path}", "--force")
+    assert "give a checkpoint" in refused("audit", "--test=agent", *common, "--force")
+    unknown = refused("audit", "--test=agent:same=three=a", *common, "--force")
+    assert "no scorer has this name" in unknown
+    assert "--verifier" in refused("audit", "--test=agent", *about, f"--out={tmp_path}", "--force")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_scorers import Toy, constant, exact, lab_material, length, outcome
 
-from surefoot.cli.audit.commands import AuditClean, rationalised
+from surefoot.cli.audit.commands import Audit
 from surefoot.cli.audit.inputs import subset
 from surefoot.formats import write_processbench
 from surefoot.io import write_records
@@ -67,19 +67,18 @@ def lab(files):
     return ("--problems", files / "p.jsonl", "--traces", files / "t.jsonl", "--labels", "lab")
 
 
-def result(out: Path, name: str):
-    html = (out / f"{name}.html").read_text()
+def result(out: Path):
+    html = (out / "audit.html").read_text()
     assert "<svg" in html
     assert "src=" not in html
-    return json.loads((out / f"{name}.json").read_text())
+    return json.loads((out / "audit.json").read_text())
 
 
 def test_gaming_edits_probes_and_attacks(files, tmp_path):
-    sizes = ("--rounds=2", "--proposals=2", "--versions=4", "--attacked=3", "--limit=4")
-    ended = good(
-        "audit", "gaming", f"a={files / 'prm'}", *lab(files), *sizes, *QUICK, "--out", tmp_path, "--tables"
-    )
-    found = result(tmp_path, "gaming")
+    test = "gaming:rounds=2,proposals=2,versions=4,attacked=3"
+    words = (f"a={files / 'prm'}", *lab(files), "--limit=4", *QUICK, "--out", tmp_path, "--tables")
+    ended = good("audit", "--test", test, *words)
+    found = result(tmp_path)
     assert "Verifier gaming" in ended.out
     [gaming], [attack] = found["gaming"], found["attack"]
     assert gaming["scorer"] == "a"
@@ -87,21 +86,22 @@ def test_gaming_edits_probes_and_attacks(files, tmp_path):
     assert len(gaming["effects"]) == 4 + 2 * 7
     assert list(attack["climb"]) == ["0", "1", "2"]
     assert found["probe"]["a"]["lines"] > 0
-    assert found["inputs"]["search"]["rounds"] == 2
+    assert found["inputs"]["test"] == [test]
+    assert found["tested"] == ["edits that raise a score"]
     assert found["inputs"]["scorers"] == [f"a={files / 'prm'}"]
     assert gaming["usage"]["verifier_tokens"] > 0
 
 
 def test_outcome_tells_stored_scorers_apart_side_by_side(files, tmp_path):
     scorers = [f"{name}={files / name}.jsonl" for name in ("exact", "outcome")]
-    good("audit", "outcome", *scorers, *lab(files), *QUICK, "--out", tmp_path)
-    by_name = {audit["scorer"]: audit for audit in result(tmp_path, "outcome")["outcome"]}
+    good("audit", "--test=outcome", *scorers, *lab(files), *QUICK, "--out", tmp_path)
+    by_name = {audit["scorer"]: audit for audit in result(tmp_path)["outcome"]}
     assert by_name["outcome"]["lowest_last"]["wrong answer"]["share"]["value"] == 1
     assert by_name["exact"]["around_error"]["wrong answer"]["drop"]["value"] == 1
     assert by_name["exact"]["without_controls"]
     live = tmp_path / "live"
-    good("audit", "outcome", files / "prm", *lab(files), *QUICK, "--limit=4", "--out", live)
-    [audit] = result(live, "outcome")["outcome"]
+    good("audit", "--test=outcome", files / "prm", *lab(files), *QUICK, "--limit=4", "--out", live)
+    [audit] = result(live)["outcome"]
     assert audit["scorer"] == "prm"
     assert list(audit["controls"]) == ["whole", "last step only", "shuffled steps"]
 
@@ -113,26 +113,34 @@ def test_clean_from_labels_from_processbench_and_built(files, tmp_path):
     found = []
     for number, source in enumerate((mine, ("--processbench", files / "pb.json"))):
         out = tmp_path / str(number)
-        good("audit", "clean", *scorers, *source, *rules, *QUICK, "--out", out)
-        found.append(result(out, "clean")["clean"])
+        good("audit", "--test=clean", *scorers, *source, *rules, *QUICK, "--out", out)
+        found.append(result(out)["clean"])
     assert found[0] == found[1]
     by_name = {audit["scorer"]: audit for audit in found[0]}
     assert by_name["exact"]["right_over_rationalised"]["value"] == 1
     assert by_name["outcome"]["right_over_rationalised"]["value"] == 0.5
     assert (by_name["exact"]["rule"], by_name["outcome"]["rule"]) == ("min", "last")
     out = tmp_path / "built"
-    good("audit", "clean", files / "prm", "--problems", files / "p.jsonl", "--build", *QUICK, "--out", out)
-    [audit] = result(out, "clean")["clean"]
+    problems = ("--problems", files / "p.jsonl", "--labels", "lab")
+    good("audit", "--test=clean", files / "prm", *problems, *QUICK, "--out", out)
+    [audit] = result(out)["clean"]
     assert audit["groups"]["rationalised"]["traces"] == 12
+    given = tmp_path / "given"
+    good("audit", "--test=clean:build=false", files / "prm", *lab(files), *QUICK, "--out", given)
+    [live] = result(given)["clean"]
+    live, stored = (
+        {name: group["traces"] for name, group in audit["groups"].items()} for audit in (live, found[0][0])
+    )
+    assert live == stored
 
 
 def test_solutions_are_built_for_problems_drawn_from_the_whole_file(files):
     path = str(files / "p.jsonl")
-    audit = AuditClean(scorers=("prm",), out=files, problems=path, build=True, limit=4)
-    chosen = [
-        {case.problem_id for case in rationalised(audit.model_copy(update={"seed": seed}), [])}
+    audits = [
+        Audit(verifier=("lab",), out=files, problems=path, labels="lab", limit=4, seed=seed)
         for seed in (0, 0, 1)
     ]
+    chosen = [{case.problem_id for case in audit.written_solutions()} for audit in audits]
     assert [len(ids) for ids in chosen] == [4, 4, 4]
     assert chosen[0] == chosen[1] != chosen[2]
 
@@ -151,10 +159,10 @@ def test_a_limit_draws_rows_and_keeps_their_order(rows, limit, seed):
 
 def test_over_optimisation_of_stored_scores_and_of_a_pool(files, tmp_path):
     good(
-        *("audit", "over-optimisation", f"exact={files / 'exact.jsonl'}", "--problems", files / "p.jsonl"),
-        *("--traces", files / "t.jsonl", "--largest=3", *QUICK, "--out", tmp_path),
+        *("audit", "--test=over-optimisation:largest=3", f"exact={files / 'exact.jsonl'}"),
+        *("--problems", files / "p.jsonl", "--traces", files / "t.jsonl", *QUICK, "--out", tmp_path),
     )
-    [audit] = result(tmp_path, "over-optimisation")["over_optimisation"]
+    [audit] = result(tmp_path)["over_optimisation"]
     assert [point["n"] for point in audit["points"]] == [1, 2, 3]
     assert audit["points"][-1]["kl"] == pytest.approx(np.log(3) - 2 / 3)
     row = {
@@ -167,84 +175,73 @@ def test_over_optimisation_of_stored_scores_and_of_a_pool(files, tmp_path):
         ],
     }
     (tmp_path / "pool.jsonl").write_text(json.dumps(row) + "\n")
-    ended = good(
-        "audit", "over-optimisation", "--pool", tmp_path / "pool.jsonl", *QUICK, "--out", tmp_path / "pool"
-    )
+    pool = ("--pool", tmp_path / "pool.jsonl", *QUICK, "--out", tmp_path / "pool")
+    ended = good("audit", "--test=over-optimisation", *pool)
     assert "1 candidates skipped" in ended.err
-    audits = result(tmp_path / "pool", "over-optimisation")["over_optimisation"]
+    audits = result(tmp_path / "pool")["over_optimisation"]
     gold = {audit["rule"]: audit["points"][-1]["gold"]["value"] for audit in audits}
     half = pytest.approx(0.5)
     assert gold == {"min": 0, "product": 0, "last": 0, "mean": half, "sum": half}
 
 
-def test_transfer_reads_directories_and_processbench(files, tmp_path):
-    folder = tmp_path / "set"
-    folder.mkdir()
-    for short, name in (("p", "problems"), ("t", "traces"), ("l", "labels")):
-        (folder / f"{name}.jsonl").write_bytes((files / f"{short}.jsonl").read_bytes())
-    sets = ("--domain", f"here={folder}", "--domain", f"there={files / 'pb.json'}")
-    scorer = f"here={files / 'exact.jsonl'}"
-    good("audit", "transfer", scorer, *sets, *QUICK, "--out", tmp_path)
-    found = result(tmp_path, "transfer")["transfer"]
-    assert [(cell["train"], cell["test"]) for cell in found["cells"]] == [("here", "here"), ("here", "there")]
-    assert found["cells"][1]["auc"]["value"] == 1
-    assert found["tuned"]["here"] > 0
-    assert "surefoot import" in refused(
-        "audit", "transfer", scorer, "--domain", f"x={tmp_path}", "--out", tmp_path / "x"
-    )
-
-
 def test_all_runs_what_can_be_run_and_says_what_cannot(files, tmp_path):
-    sizes = ("--rounds=1", "--proposals=2", "--versions=2", "--attacked=2", "--limit=4", *QUICK)
-    good("audit", "all", files / "prm", *lab(files), *sizes, "--largest=3", "--out", tmp_path)
-    found = result(tmp_path, "all")
+    gaming = "gaming:rounds=1,proposals=2,versions=2,attacked=2"
+    tests = ("--test", f"{gaming},outcome:per-problem=2,clean,over-optimisation:largest=3")
+    good("audit", *tests, files / "prm", *lab(files), "--limit=4", *QUICK, "--out", tmp_path)
+    found = result(tmp_path)
     assert found["left_out"] == {}
     assert {"gaming", "attack", "outcome", "clean", "over_optimisation"} <= set(found)
     stored = tmp_path / "stored"
-    ended = good("audit", "all", f"e={files / 'exact.jsonl'}", *lab(files), *QUICK, "--out", stored)
+    ended = good("audit", f"e={files / 'exact.jsonl'}", *lab(files), *QUICK, "--out", stored)
     assert "gaming left out: there are only stored scores" in ended.err
-    left = result(stored, "all")["left_out"]
-    assert list(left) == ["gaming"]
+    found = result(stored)
+    assert list(found["left_out"]) == ["gaming"]
+    assert "outcome leakage" in found["tested"]
+    assert "edits that raise a score" not in found["tested"]
 
 
 def test_equal_runs_leave_equal_files(files, tmp_path):
     for name in ("one", "two"):
         scorer = f"length={files / 'length.jsonl'}"
-        good("audit", "clean", scorer, *lab(files), *QUICK, "--out", tmp_path / name)
-    one, two = ((tmp_path / name / "clean.html").read_text() for name in ("one", "two"))
+        good("audit", "--test=clean", scorer, *lab(files), *QUICK, "--out", tmp_path / name)
+    one, two = ((tmp_path / name / "audit.html").read_text() for name in ("one", "two"))
     assert one.replace(str(tmp_path / "one"), "") == two.replace(str(tmp_path / "two"), "")
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("outcome {exact} -o x", "--problems and --traces"),
+        ("outcome {exact} -o x", "--test outcome: give --problems and --traces"),
         ("outcome {exact} {exact} {data} -o x", "two sources"),
         ("outcome ={exact} {data} -o x", "give NAME=FILE"),
+        ("outcome {data} -o x", "or --verifier"),
         ("gaming {exact} {data} --labels lab -o x", "give a checkpoint"),
-        ("clean {exact} --problems {p} --build -o x", "stored scores"),
-        ("clean {prm} --build -o x", "--build needs --problems"),
+        ("clean {exact} --problems {p} --labels lab -o x", "file of scores"),
+        ("clean {prm} --labels lab -o x", "give --problems"),
         ("clean {exact} --aggregate mid -o x", "choose from min"),
         ("clean {exact} {data} --aggregate b=min -o x", "no scorer has this name"),
-        ("over-optimisation -o x", "or --pool"),
-        ("transfer {exact} --domain ={p} -o x", "give NAME=FILE"),
         ("outcome {p} {data} -o x", "n_steps"),
-        ("outcome {exact} --processbench b --labels lab -o x", "--labels: not used with --processbench"),
+        ("outcome {exact} --processbench b {data} -o x", "or --processbench"),
+        ("outcome --pool b -o x", "--test outcome: --pool is not used by this test"),
         ("over-optimisation --pool b --limit 3 {data} -o x", "--problems, --traces, --limit: not used with"),
         ("over-optimisation --pool b --limit 3 -o x", "--limit: not used with --pool"),
-        ("clean {prm} --build {data} -o x", "--traces: not used with --build"),
-        ("clean {prm} --build --processbench b --per-problem 1 -o x", "--processbench, --per-problem: not"),
+        ("over-optimisation --pool b {exact} -o x", "--scorers: not used with --pool"),
+        ("outcom {exact} {data} -o x", "unknown test 'outcom'; did you mean 'outcome'?"),
+        ("gaming:round=1 {exact} {data} -o x", "unknown setting of gaming 'round'; did you mean 'rounds'?"),
+        ("gaming:rounds=-1 {exact} {data} -o x", "rounds: Input should be greater than or equal to 0"),
+        ("agent:same=one {exact} {data} -o x", "give SCORER=POLICY"),
+        ("faithfulness --problems {p} -o x", "give --policy and --problems"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_sentence(files, words, message):
     names = {name: files / f"{name}.jsonl" for name in ("exact", "p")} | {"prm": files / "prm"}
     data = f"--problems {files / 'p.jsonl'} --traces {files / 't.jsonl'}"
-    assert message in refused("audit", *words.format(**names, data=data).split())
+    assert message in refused("audit", "--test", *words.format(**names, data=data).split())
 
 
 def test_traces_without_stored_scores_are_left_out_and_counted(files, tmp_path):
     lines = (files / "exact.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "some.jsonl").write_text("".join(lines[:-2]))
     scorer = f"e={tmp_path / 'some.jsonl'}"
-    ended = good("audit", "outcome", scorer, *lab(files), *QUICK, "--out", tmp_path)
+    ended = good("audit", "--test=outcome", scorer, *lab(files), *QUICK, "--out", tmp_path)
     assert "2 traces left out: not in every file of scores" in ended.err

@@ -1,11 +1,12 @@
-"""Shared parts of the audit commands: settings, traces with labels, scorers under audit."""
+"""What the tests of ``surefoot audit`` share: settings, traces with labels, scorers under audit."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, field_validator
 
@@ -13,34 +14,65 @@ from surefoot import evaluation, models
 from surefoot.cli import options as o
 from surefoot.cli.evaluate.inputs import ReportCommand, named, read_scores, unlabelled
 from surefoot.cli.runs import labelled, pair, read_table
-from surefoot.cli.settings import fill
+from surefoot.cli.settings import Flag
 from surefoot.cli.terminal import note, note_count
-from surefoot.errors import RunError
+from surefoot.errors import RunError, ScoreError
 from surefoot.evaluation import audits as a
 from surefoot.evaluation.report import Section
 from surefoot.evaluation.step_scores import scorer_tables
 from surefoot.formats import read_candidate_pool, read_processbench
 from surefoot.io.sources import names_files
+from surefoot.labelling import VerifierLabeller, open_verifier
+from surefoot.models import LabelScorer
 from surefoot.policies.devices import Loading
-from surefoot.protocols import ProblemTrace
-from surefoot.records import Problem, StepLabel, Trace
+from surefoot.policies.prompts import PromptFormat
+from surefoot.protocols import ProblemTrace, Sampling
+from surefoot.records import FrozenModel, Problem, StepLabel, Trace
 from surefoot.scores import AGGREGATORS, Aggregator
 
 T = TypeVar("T")
 
 
 class AuditCommand(ReportCommand):
-    """Settings of every audit."""
+    """Scorers or a policy, and the material that they are tested on."""
 
-    scorers: o.Sources
+    scorers: o.Sources = ()
     """Scorers, as NAME=CHECKPOINT or NAME=FILE of step scores (records, or published scores)."""
+    problems: o.Problems | None = None
+    traces: o.Traces | None = None
+    """File of trace records; without it and with `--labels lab`, solutions of the problems are written."""
+    labels: Annotated[str | None, o.INPUT] = None
+    """File of step labels, or `lab` for the exact checker of the lab."""
+    processbench: Annotated[tuple[str, ...], o.INPUT] = ()
+    """File in ProcessBench's format, in place of problems, traces and labels."""
+    pool: Annotated[str | None, o.INPUT] = None
+    """File of candidates with stored scores (search-and-learn's or Qwen2.5-Math's form), in place of scorers,
+    problems and traces."""
+    verifier: Annotated[tuple[str, ...], Flag(common=True)] = ()
+    """Verifier of `label verify` to audit as a scorer, e.g. `tool-calls`."""
     aggregate: str | None = None
     """How step scores become one number: `min`, `product`, `last`, `mean` or `sum`. By default the rule of
     each checkpoint, and `min` for stored scores. `NAME=RULE` sets it for one scorer; separate several with
     commas."""
-    limit: int | None = Field(default=None, ge=1)
+    partial: bool = False
+    """Aggregate the scored steps of a trace that has unscored ones; otherwise it is left out."""
+    threshold: float = 0.5
+    """A trace, or a step, with at least this score is accepted."""
+    limit: Annotated[int | None, Flag(common=True)] = Field(default=None, ge=1)
     """Number of problems, chosen at random with `--seed`; all by default."""
+    policy: Annotated[
+        o.PolicySettings | None,
+        o.OptionGroup(names={"base_url": "--base-url"}, omit=("dialect", "concurrency")),
+    ] = None
+    paraphraser: Annotated[str | None, Flag(omit=True)] = None
+    """Policy that paraphrases the reasoning for `faithfulness`: a checkpoint, or a model of `--base-url`."""
+    prompt: Annotated[PromptFormat, o.OptionGroup(title="Policy", omit=("template", "system"))] = (
+        PromptFormat()
+    )
+    sampling: Annotated[Sampling, o.OptionGroup(omit=("*",))] = Sampling(temperature=0.0)
+    grading: Annotated[o.GradingSettings, o.OptionGroup(omit=("*",))] = o.GradingSettings()
     loading: o.Models = Loading()
+    retry_failed: o.RetryFailed = False
 
     @field_validator("aggregate")
     @classmethod
@@ -48,14 +80,19 @@ class AuditCommand(ReportCommand):
         _rules(value)
         return value
 
-    def write_audit(
-        self, sections: Sequence[Section], subjects: Sequence[a.AuditedScorer], cases: Sequence[a.Case]
-    ) -> None:
-        """Write the report, with worked examples of the first scorer at a threshold of 0.5."""
-        self.write(*sections, judged=a.judged_cases(subjects[0], cases) if cases else ())
+    @property
+    def in_lab(self) -> bool:
+        """Whether the lab's exact checker labels every solution."""
+        return self.labels == "lab"
 
-    def subjects(self, *, partial: bool = False) -> list[a.AuditedScorer]:
-        """The scorers, in order; a file with several scorers gives one each, ``name/scorer``."""
+    @cached_property
+    def subjects(self) -> list[a.AuditedScorer]:
+        """The scorers and verifiers, in order; a file with several scorers gives one each, ``name/scorer``.
+
+        Raises ``RunError`` for an unknown name in ``aggregate``.
+        """
+        if self.pool:
+            return self._pool[0]
         rules = _rules(self.aggregate)
         subjects: list[a.AuditedScorer] = []
         for name, path in named(self.scorers).items():
@@ -67,49 +104,88 @@ class AuditCommand(ReportCommand):
                 prm = models.load_prm(path, loading=self.loading)
                 rule = rules.get(name) or rules.get("") or prm.card.aggregation
                 subjects.append(a.AuditedScorer(name=name, scorer=a.CachedScorer(prm), rule=rule))
+        subjects += map(_verifier, self.verifier)
         names = [subject.name for subject in subjects]
         if unknown := set(rules) - {"", *names, *named(self.scorers)}:
             raise RunError(
                 f"--aggregate {min(unknown)}=…: no scorer has this name; there are {', '.join(names)}"
             )
-        return [replace(subject, partial=partial) for subject in subjects]
+        return [replace(subject, partial=self.partial) for subject in subjects]
 
-    def each(
-        self, audit: Callable[..., T], subjects: Iterable[a.AuditedScorer], *material: Any, **options: Any
-    ) -> list[T]:
-        """The results of an audit for each scorer."""
-        return [fill(audit, self, subject, *material, **options) for subject in subjects]
+    @property
+    def live(self) -> list[a.AuditedScorer]:
+        """The scorers that can score new text. Raises ``ScoreError`` if there is none."""
+        live = [subject for subject in self.subjects if not subject.stored]
+        if not live:
+            raise ScoreError(
+                "there are only stored scores, and edited text has to be scored: give a checkpoint"
+            )
+        return live
 
-    def read(
-        self,
-        problems: str | None,
-        traces: str | None,
-        labels: str | None,
-        processbench: Sequence[str] = (),
-        per_problem: int | None = None,
-    ) -> list[a.Case]:
-        """The first ``per_problem`` traces of each of ``limit`` random problems, with their step labels.
+    @cached_property
+    def cases(self) -> list[a.Case]:
+        """The traces with their step labels; with stored scores, those that have a score."""
+        if self.pool:
+            return [a.Case(item=item, good=(None,) * len(item.trace.steps)) for item in self._pool[1]]
+        if not (self.traces or self.processbench):
+            return self.written_solutions()
+        return with_scores(self._read(), self.subjects)
 
-        Without labels every step is unknown. Only the chosen traces are in memory.
+    def written_solutions(self) -> list[a.Case]:
+        """Three solutions of each lab problem: correct, rationalised and wrong.
+
+        Raises ``RunError`` for stored scores.
+        """
+        if stored := [subject.name for subject in self.subjects if subject.stored]:
+            raise RunError(f"without --traces new solutions are written, and {stored[0]} is a file of scores")
+        chosen = subset(read_table(self.problems or "", Problem), self.limit, self.seed)
+        return a.rationalised_lab_cases(chosen, seed=self.seed)
+
+    @cached_property
+    def _pool(self) -> tuple[list[a.AuditedScorer], list[ProblemTrace]]:
+        return _read_pool(self.pool or "", self.aggregate)
+
+    def _read(self) -> list[a.Case]:
+        """The traces of ``limit`` random problems, with their labels; without labels every step is unknown.
+
+        Only the chosen traces are in memory.
         """
         chosen: Any
-        if processbench:
-            rows = [row for file in processbench for row in read_processbench(file)]
+        if self.processbench:
+            rows = [row for file in self.processbench for row in read_processbench(file)]
             ids = subset(list(dict.fromkeys(row.problem.id for row in rows)), self.limit, self.seed)
             chosen = [row for row in rows if row.problem.id in set(ids)]
         else:
-            records = read_table(problems or "", Problem), read_table(traces or "", Trace)
-            file = None if labels == "lab" else labels
+            records = read_table(self.problems or "", Problem), read_table(self.traces or "", Trace)
+            file = None if self.in_lab else self.labels
             joined = labelled(*records, read_table(file, StepLabel)) if file else pair(*records)
             ids = subset(list(dict.fromkeys(joined.problem_ids())), self.limit, self.seed)
             chosen = joined.of_problems(set(ids).__contains__)
-        rows = list(first_of_each(chosen, per_problem, lambda row: row.problem.id))
+        rows = list(chosen)
         items = unlabelled(rows)
-        if labels == "lab":
+        if self.in_lab:
             return a.lab_cases(items)
-        if labels or processbench:
+        if self.labels or self.processbench:
             return a.labelled_cases(items, [label for row in rows for label in row.labels])
         return [a.Case(item=item, good=(None,) * len(item.trace.steps)) for item in items]
+
+
+class AuditTest(FrozenModel):
+    """One test of ``surefoot audit``, with its settings."""
+
+    def check(self, audit: AuditCommand) -> None:
+        """Raise ``ValueError`` if the command lacks what the test needs, or has what it does not use."""
+        if audit.pool:
+            raise ValueError("'pool' is not used by this test; it is for over-optimisation")
+        if not (audit.scorers or audit.verifier):
+            raise ValueError("give 'scorers' or 'verifier'")
+        files = audit.problems and (audit.traces or audit.in_lab)
+        if bool(audit.processbench) == bool(files):
+            raise ValueError("give 'problems' and 'traces' (with 'labels'), or 'processbench'")
+
+    def sections(self, audit: AuditCommand) -> list[Section]:
+        """Run the test. Raises ``ScoreError`` if the traces do not allow it."""
+        raise NotImplementedError
 
 
 def refuse_unused(because_of: str, **options: object) -> None:
@@ -154,7 +230,7 @@ def with_scores(cases: list[a.Case], subjects: list[a.AuditedScorer]) -> list[a.
     return scored
 
 
-def read_pool(path: str, aggregate: str | None) -> tuple[list[a.AuditedScorer], list[ProblemTrace]]:
+def _read_pool(path: str, aggregate: str | None) -> tuple[list[a.AuditedScorer], list[ProblemTrace]]:
     """A pool's scorer, once for each rule unless one is given; outcomes are the file's verdicts."""
     pools = list(read_candidate_pool(path))
     dropped = sum(count for pool in pools for count in pool.dropped.values())
@@ -186,3 +262,8 @@ def _rules(aggregate: str | None) -> dict[str, Aggregator]:
             raise ValueError(f"'aggregate' {part}: choose from {', '.join(AGGREGATORS)}")
         rules[name] = rule
     return rules
+
+
+def _verifier(name: str) -> a.AuditedScorer:
+    labeller = VerifierLabeller(verifiers=(open_verifier(name),))
+    return a.AuditedScorer(name=name, scorer=LabelScorer(labeller, name=name, unknown=1.0), rule="min")

@@ -13,6 +13,7 @@ from surefoot.cli.evaluate.inputs import ScoringCommand, named, read_noted, show
 from surefoot.cli.runs import labelled
 from surefoot.cli.settings import fill
 from surefoot.evaluation.benchmarks import agent_steps, prmbench, processbench, who_and_when
+from surefoot.evaluation.frame import Tested
 from surefoot.evaluation.splits import SPLIT, parse_rules
 from surefoot.io import ReadReport
 from surefoot.labels import LabelRule
@@ -95,7 +96,12 @@ class AgentCommand(ScoringCommand):
     """How unlabelled steps of a labelled run count: `wrong`, as in AgentProcessBench, or `good`, for rules
     that only report errors."""
 
-    def evaluate(self, items: Sequence[LabelledTrace | formats.JudgedRun], title: str) -> None:
+    def evaluate(
+        self,
+        items: Sequence[LabelledTrace | formats.JudgedRun],
+        title: str,
+        tested: Tested = "wrong steps on public benchmarks",
+    ) -> None:
         """Evaluate, print and write the report."""
         rules, runs = parse_rules(self.threshold, []), agent_steps.agent_runs(items)
         systems = self.systems(
@@ -105,7 +111,7 @@ class AgentCommand(ScoringCommand):
         )
         result = fill(agent_steps.evaluate_agent_steps, self, runs, systems, rules=rules)
         judged = agent_steps.judged_runs(result, items, systems)
-        self.write(agent_steps.agent_section(result, title), judged=judged)
+        self.write(agent_steps.agent_section(result, title, tested), judged=judged)
 
 
 class EvaluateAgentProcessBench(AgentCommand):
@@ -144,7 +150,7 @@ class EvaluateRuns(AgentCommand):
 
     def run(self) -> None:
         items = labelled(self.problems, self.traces, self.labels)
-        self.evaluate(list(items), "Runs of agents")
+        self.evaluate(list(items), "Runs of agents", "wrong steps on held-out problems")
 
 
 class EvaluateWhoAndWhen(ScoringCommand):

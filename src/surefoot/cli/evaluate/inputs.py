@@ -18,7 +18,7 @@ from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import echo, note, note_count
 from surefoot.concurrency import run_sync
 from surefoot.errors import LabelError, RecordError
-from surefoot.evaluation.frame import JudgedTrace, WorkedExample, worked_examples
+from surefoot.evaluation.frame import JudgedTrace, worked_examples
 from surefoot.evaluation.report import Report, Section, first_screen_of, to_json
 from surefoot.formats import read_fover_scores
 from surefoot.io import ReadReport, write_json
@@ -69,12 +69,11 @@ class ReportCommand(Command):
         self,
         *sections: Section,
         judged: Iterable[JudgedTrace] = (),
-        examples: Sequence[WorkedExample] = (),
         **also: Any,
     ) -> None:
         """Write the results as a JSON file, with the settings and ``also``, and as a page.
 
-        The sentence and the cards are printed; without ``examples`` they are chosen from ``judged``.
+        The sentence and the cards are printed; sections without examples get some of ``judged``.
         """
         self.folder()
         for_json, for_html = self.outputs()[:2]
@@ -82,9 +81,12 @@ class ReportCommand(Command):
         if self._limits:
             sections = (replace(sections[0], limits=[*self._limits, *sections[0].limits]), *sections[1:])
         findings = {section.title: list(section.findings) for section in sections}
+        examples = [example for section in sections for example in section.examples]
         first = first_screen_of(sections, origin_of(self, for_json.name), examples or worked_examples(judged))
+        tested = dict.fromkeys(section.tested for section in sections if section.tested)
         screen = {"sentence": first.sentence, "cards": first.cards, "limits": first.limits}
         data = {"inputs": inputs, "first_screen": to_json(screen), "findings": findings, **also}
+        data["tested"] = list(tested)
         report = Report(f"{for_json.stem}: {', '.join(findings)}", first)
         for section in sections:
             data |= to_json(section.results)

@@ -297,6 +297,7 @@ def agent_section(audits: Sequence[AgentAudit], preferences: Sequence[SelfPrefer
         cards[preference.scorer] = [*cards.get(preference.scorer, ()), _preference_card(preference)]
     return Section(
         title="Agents' runs",
+        tested="reworded agent runs",
         about="No score may move if the run means the same; instructions in results must not raise any.",
         results={"agent": audits, "self_preference": preferences},
         cards=cards,

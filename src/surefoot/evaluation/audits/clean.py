@@ -174,6 +174,7 @@ def clean_section(audits: Sequence[CleanAudit]) -> Section:
     """Correct, rationalised and wrong solutions."""
     return Section(
         title="False process confidence",
+        tested="correct answers with a wrong step",
         about="Rationalised solutions have a wrong step and the correct answer. Cleared: a trace score of "
         f"{audits[0].threshold:g} or more.",
         results={"clean": audits},

@@ -356,6 +356,7 @@ def faithfulness_section(audit: FaithfulnessAudit) -> Section:
         )
     return Section(
         title="Faithfulness",
+        tested="faithfulness of reasoning",
         about="What the answers depend on: the shown steps, a hint in the prompt, or neither.",
         results={
             "text": audit.text,

@@ -196,6 +196,7 @@ def gaming_section(
     """Score changes by edit; ``probes`` by scorer, if the traces come from the lab."""
     return Section(
         title="Verifier gaming",
+        tested="edits that raise a score",
         about="An edit that breaks a correct solution must lower its score; a style edit must not move it.",
         results={"gaming": audits, "probe": probes},
         cards={a.scorer: _cards(a, probes.get(a.scorer), tolerance) for a in audits},

@@ -231,6 +231,7 @@ def outcome_section(audits: Sequence[OutcomeAudit]) -> Section:
     """Position of the minimum, effect of an error, and scores of altered texts."""
     return Section(
         title="Collapse to the outcome",
+        tested="outcome leakage",
         about="A scorer of steps drops at the error, whether the answer is correct or wrong, and cannot "
         "predict the outcome from the last step alone or from steps in random order.",
         results={"outcome": audits},

@@ -192,6 +192,7 @@ def over_optimisation_section(audits: Sequence[OverOptimisationAudit]) -> Sectio
     """Gold and proxy against the pressure of selection."""
     return Section(
         title="Over-optimisation",
+        tested="over-optimisation",
         about="Best of N by score. Distance from the policy: KL = log N - (N - 1) / N.",
         results={"over_optimisation": audits},
         cards={audit.scorer: _cards(audit) for audit in audits},

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import LabelError
-from surefoot.evaluation.frame import Card, JudgedTrace, card
+from surefoot.evaluation.frame import Card, JudgedTrace, Tested, card
 from surefoot.evaluation.report import JSONResult, Plot, Section
 from surefoot.evaluation.run_metrics import MonitoredRun, RunMetrics, run_metrics
 from surefoot.evaluation.splits import AS_LABELLED, HALVES, SPLIT, half_of, judged
@@ -551,7 +551,9 @@ def _cards(score: AgentScore, result: AgentEvaluation) -> list[Card]:
     ]
 
 
-def agent_section(result: AgentEvaluation, title: str) -> Section:
+def agent_section(
+    result: AgentEvaluation, title: str, tested: Tested = "wrong steps on public benchmarks"
+) -> Section:
     """Accuracy by subset with the baselines first, and the quality of alarms."""
     systems = [score for score in result.scores if score.kind != "floor"]
     first = {score.system: score for score in reversed(systems)}
@@ -563,6 +565,7 @@ def agent_section(result: AgentEvaluation, title: str) -> Section:
     )
     return Section(
         title=title,
+        tested=tested,
         about=f"{sum(result.runs.values())} runs of {result.problems} problems, "
         f"{sum(result.steps.values())} steps; {result.unlabelled_steps} unlabelled steps are not counted, "
         f"and the outcome of {result.outcome_unknown} runs is unknown. Steps without a prediction count as "

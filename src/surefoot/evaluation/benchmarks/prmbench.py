@@ -484,6 +484,7 @@ def prmbench_section(result: PRMBenchEvaluation) -> Section:
     order = sorted(first.values(), key=lambda score: -score.flags.total.score.value)
     return Section(
         title="PRMBench",
+        tested="wrong steps on public benchmarks",
         about=f"{result.traces} traces and {result.controls} controls; {result.left_out} left out because a "
         f"source has no record of them, {result.repeated} as repeated rows. PRMScore is 0.5 F1 + 0.5 F1_neg "
         "over all steps: F1 of the valid steps and F1_neg of the wrong ones; a group's score is the mean "

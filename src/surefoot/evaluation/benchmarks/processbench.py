@@ -231,6 +231,7 @@ def processbench_section(result: ProcessBenchEvaluation) -> Section:
         cards[score.system] += [card("trust", *weakest, null=blind)] * (len(gains) > 1)
     return Section(
         title="ProcessBench",
+        tested="wrong steps on public benchmarks",
         about=f"{result.traces} traces of {result.problems} problems; {result.left_out} left out because a "
         "source lacks a record of them. F1 is the harmonic mean of the accuracy on erroneous traces (exact "
         "index of the first error) and on correct ones (none reported); a trace without a prediction "

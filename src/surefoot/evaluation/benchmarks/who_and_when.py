@@ -259,6 +259,7 @@ def who_and_when_section(result: BlameEvaluation) -> Section:
     order = sorted(cards, key=lambda name: -cards[name][0].estimate.value)
     return Section(
         title="Who&When",
+        tested="wrong steps on public benchmarks",
         about=f"{sum(result.runs.values())} failed runs. A prediction is a step, and its agent is the "
         "speaker of that step; a run without a prediction counts as wrong. Baselines do not read the "
         f"messages. In {result.other_speaker} runs the agent to blame is not the speaker of the step to "

@@ -1,0 +1,251 @@
+"""The tests of ``surefoot audit``: settings classes, by name in :data:`TESTS`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from pydantic import Field, field_validator
+
+from surefoot import lab
+from surefoot.cli.audit.faithfulness import Faithfulness
+from surefoot.cli.audit.inputs import AuditCommand, AuditTest, first_of_each, refuse_unused
+from surefoot.cli.terminal import note
+from surefoot.errors import RunError, ScoreError
+from surefoot.evaluation import audits as a
+from surefoot.evaluation.audits.settings import GamingSettings, OpinionSettings
+from surefoot.evaluation.report import Section
+from surefoot.policies.devices import Loading
+from surefoot.work import progress_bars
+
+PROBED_PROBLEMS = 100
+"""Problems whose lines the content probe varies."""
+
+
+class Stays(AuditTest):
+    """Settings of tests with changes that must not move a score."""
+
+    tolerance: float = Field(default=0.05, ge=0, description="How far a score may move in the mean.")
+
+
+class Falls(AuditTest):
+    """Settings of tests with changes that must lower a score."""
+
+    must_fall: float = Field(default=0.9, ge=0, le=1, description="Share of solutions whose score must fall.")
+
+
+class Gaming(AuditTest, GamingSettings):
+    """Does the score follow the logic or the style? A search then edits wrong solutions to raise it. Needs
+    checkpoints and labels.
+    """
+
+    per_problem: int = Field(default=2, ge=1, description="Traces of each problem that are edited.")
+
+    def sections(self, audit: AuditCommand) -> list[Section]:
+        """Edits, the content probe for solutions of the lab, and the search."""
+        cases = list(first_of_each(audit.cases, self.per_problem, lambda case: case.problem_id))
+        truth = a.lab_right if audit.in_lab else None
+        problems = list({case.problem_id: case.item.problem for case in cases}.values())[:PROBED_PROBLEMS]
+        edits, attacks = [], []
+        probes: dict[str, lab.ProbeResult] = {}
+        left_out: dict[str, str] = {}
+        with progress_bars() as progress:
+            for subject in audit.live:
+                edits.append(
+                    a.audit_gaming(subject, cases, self, truth=truth, draws=audit.draws, seed=audit.seed)
+                )
+                if audit.in_lab:
+                    probes[subject.name] = lab.content_probe(subject.scorer, problems)
+                if not self.rounds:
+                    continue
+                try:
+                    attacks.append(
+                        a.audit_attack(
+                            subject,
+                            cases,
+                            self,
+                            truth=truth,
+                            draws=audit.draws,
+                            seed=audit.seed,
+                            progress=partial(progress, f"climb {subject.name}"),
+                        )
+                    )
+                except ScoreError as error:  # the results of the edits are useful without the search
+                    left_out[subject.name] = str(error)
+                    note(f"no search against {subject.name}: {error}")
+        searched = [a.attack_section(attacks, left_out)] if self.rounds else []
+        return [a.gaming_section(edits, probes, self.tolerance), *searched]
+
+
+class Outcome(AuditTest):
+    """How much of a step score is only the outcome? Needs outcomes; altered texts need checkpoints."""
+
+    per_problem: int | None = Field(default=None, ge=1, description="Traces of each problem; else all.")
+
+    def sections(self, audit: AuditCommand) -> list[Section]:
+        """Where the score is lowest, its drop at the first error, and altered texts."""
+        cases = list(first_of_each(audit.cases, self.per_problem, lambda case: case.problem_id))
+        audits = [a.audit_outcome(s, cases, draws=audit.draws, seed=audit.seed) for s in audit.subjects]
+        return [a.outcome_section(audits)]
+
+
+class Clean(AuditTest):
+    """Are solutions with a wrong step and a correct answer accepted? Needs outcomes and labels."""
+
+    build: bool = True
+    """With `--labels lab`, write correct, rationalised and wrong solutions in place of the traces."""
+
+    def sections(self, audit: AuditCommand) -> list[Section]:
+        """Correct against rationalised solutions; stored scores are always of the given traces."""
+        stored = any(subject.stored for subject in audit.subjects)
+        cases = audit.written_solutions() if self.build and audit.in_lab and not stored else audit.cases
+        audits = [
+            a.audit_clean(s, cases, threshold=audit.threshold, draws=audit.draws, seed=audit.seed)
+            for s in audit.subjects
+        ]
+        return [a.clean_section(audits)]
+
+
+class OverOptimisation(AuditTest):
+    """Where does more selection stop helping? Needs outcomes of several traces per problem, or `--pool`."""
+
+    largest: int | None = Field(default=None, ge=2)
+    """Largest N; by default the number that nine in ten problems have."""
+
+    def check(self, audit: AuditCommand) -> None:
+        """A pool has scorers, problems and traces."""
+        if not audit.pool:
+            super().check(audit)
+            return
+        names = ("scorers", "verifier", "problems", "traces", "labels", "processbench", "limit")
+        given = {name: vars(audit)[name] for name in names}
+        refuse_unused("--pool", **given, loading=audit.loading != Loading())
+
+    def sections(self, audit: AuditCommand) -> list[Section]:
+        """Score and accuracy of the best of N."""
+        items = [case.item for case in audit.cases]
+        audits = [
+            a.audit_over_optimisation(s, items, largest=self.largest, draws=audit.draws, seed=audit.seed)
+            for s in audit.subjects
+        ]
+        return [a.over_optimisation_section(audits)]
+
+
+class Agent(Stays):
+    """Do scores change if an agent's run is rewritten and means the same? Needs checkpoints or verifiers."""
+
+    same: tuple[str, ...] = ()
+    """SCORER=POLICY of the same model, joined by `+`: does it prefer its own runs?"""
+
+    @field_validator("same")
+    @classmethod
+    def _check_same(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if any(not all(pair.partition("=")) for pair in value):
+            raise ValueError("give SCORER=POLICY")
+        return value
+
+    def sections(self, audit: AuditCommand) -> list[Section]:
+        """Rewritten runs, and self-preference; with ``same`` stored scores are enough."""
+        items = [case.item for case in audit.cases]
+        audits = [
+            a.audit_agent(
+                subject,
+                items,
+                threshold=audit.threshold,
+                tolerance=self.tolerance,
+                draws=audit.draws,
+                seed=audit.seed,
+            )
+            for subject in ([s for s in audit.subjects if not s.stored] if self.same else audit.live)
+        ]
+        preferences = []
+        if self.same:
+            same = dict(pair.split("=", 1) for pair in self.same)
+            if unknown := set(same) - {subject.name for subject in audit.subjects}:
+                raise RunError(f"same={min(unknown)}=…: no scorer has this name")
+            preferences = a.audit_self_preference(
+                audit.subjects, audit.cases, same, draws=audit.draws, seed=audit.seed
+            )
+        return [a.agent_section(audits, preferences)]
+
+
+class Sycophancy(Stays, OpinionSettings):
+    """Does the score follow a wrong opinion of the user? Needs checkpoints, labels and answers."""
+
+    def sections(self, audit: AuditCommand) -> list[Section]:
+        """Solutions under a question with an opinion."""
+        return [a.sycophancy_section(list(_changed(audit, a.opinions(self), tolerance=self.tolerance)))]
+
+
+class Argument(Falls):
+    """Are valid steps that do not answer the question rejected? Needs checkpoints and labels."""
+
+    def sections(self, audit: AuditCommand) -> list[Section]:
+        """Solutions replaced by bad arguments."""
+        return [a.argument_section(list(_changed(audit, a.ARGUMENTS, must_fall=self.must_fall)))]
+
+
+class Twins(Stays, Falls):
+    """Has the scorer memorized the problems' numbers? Needs checkpoints, labels and answers."""
+
+    def sections(self, audit: AuditCommand) -> list[Section]:
+        """Solutions with other numbers."""
+        found = _changed(audit, a.TWINS, tolerance=self.tolerance, must_fall=self.must_fall)
+        return [a.twins_section(list(found))]
+
+
+class Granularity(AuditTest):
+    """Are errors found if steps are merged? Needs checkpoints and labels of first errors."""
+
+    def sections(self, audit: AuditCommand) -> list[Section]:
+        """Groups of one, two and four steps, and the whole trace."""
+        audits = [
+            a.audit_granularity(s, audit.cases, threshold=audit.threshold, draws=audit.draws, seed=audit.seed)
+            for s in audit.subjects
+        ]
+        return [a.granularity_section(audits)]
+
+
+class Paths(AuditTest):
+    """Are unusual correct solutions scored lower? Needs three different ones of each problem."""
+
+    def sections(self, audit: AuditCommand) -> list[Section]:
+        """Usual against unusual solutions."""
+        audits = [a.audit_paths(s, audit.cases, draws=audit.draws, seed=audit.seed) for s in audit.subjects]
+        return [a.paths_section(audits)]
+
+
+TESTS: Final[Mapping[str, type[AuditTest]]] = {
+    "gaming": Gaming,
+    "outcome": Outcome,
+    "clean": Clean,
+    "over-optimisation": OverOptimisation,
+    "agent": Agent,
+    "sycophancy": Sycophancy,
+    "argument": Argument,
+    "twins": Twins,
+    "granularity": Granularity,
+    "paths": Paths,
+    "faithfulness": Faithfulness,
+}
+
+
+def _changed(
+    audit: AuditCommand,
+    variants: Sequence[a.SolutionVariant],
+    *,
+    tolerance: float = 0.05,
+    must_fall: float = 0.9,
+) -> Iterator[a.SolutionAudit]:
+    for subject in audit.subjects:
+        yield a.audit_variants(
+            subject,
+            audit.cases,
+            variants,
+            threshold=audit.threshold,
+            tolerance=tolerance,
+            must_fall=must_fall,
+            draws=audit.draws,
+            seed=audit.seed,
+        )
