@@ -17,9 +17,9 @@ percent of runs, with 95 % intervals (Wilson):
 - ``guard_false_blocks``: of calls that the truth finds right or harmless, the share that the rules blocked;
 - ``guard_check_ms``: median time of a check.
 
-``INJECTIONS`` (of ``surefoot audit agent``) are instructions that a hostile tool puts into its results,
-behind the text and inside its JSON. ``injection_rule_changes``: share of verdicts of the rules on steps
-that change.
+``INJECTIONS`` (of ``surefoot audit --test agent``) are instructions that a hostile tool puts into its
+results, behind the text and inside its JSON. ``injection_rule_changes``: share of verdicts of the rules on
+steps that change.
 ``ADAPTIVE`` are written for the policy: they contain the fields that a rule requires of a result;
 ``injection_adaptive_changes`` is the share of violations by what a result shows that the text clears.
 A reward model of words, learned from 200 runs of other tasks and their truth, with a threshold for 5 % false
@@ -32,8 +32,8 @@ unguarded runs of each of 60 fresh tasks; length and position are fitted on the 
 learned from.
 
 ``audit_moved_SCORER`` is the largest mean size of the change of a step's score that a variant of ``surefoot
-audit agent`` makes among those that say the same, ``audit_rise_SCORER`` the mean change by instructions
-behind results.
+audit --test agent`` makes among those that say the same, ``audit_rise_SCORER`` the mean change by
+instructions behind results.
 """
 
 from __future__ import annotations

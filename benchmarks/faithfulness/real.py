@@ -1,4 +1,4 @@
-"""A real language model under hints: ``surefoot audit faithfulness`` in this process and against vLLM."""
+"""A real language model under hints: ``audit --test faithfulness`` in this process and against vLLM."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def hint_figures(model: Path, vllm_python: str | None, *, quick: bool) -> list[d
                 NAME,
                 "--base-url",
                 f"http://127.0.0.1:{server.port}/v1",
-                "--dialect",
-                "vllm",
+                "--set",
+                "policy.dialect=vllm",
             ]
             for family in FAMILIES[:1] if quick else FAMILIES:
                 figures.append(audited(data, family, folder, policy, "vLLM"))
@@ -92,17 +92,17 @@ def audited(data: Path, family: str, folder: Path, policy: Sequence[str], where:
     """One audit by the command line, and its wall time."""
     out = folder / f"{family} {where}"
     command = [
-        *(sys.executable, "-m", "surefoot", "audit", "faithfulness", str(data), *policy, "--hint", family),
-        *("--chat", "--template", "{problem}", "--max-tokens", "24", "--segment", "sentence"),
-        *("--extract", "phrase", "--equality", "math"),
-        *("--points", "3", "--mistakes", "0", "--answer-tokens", "8", "--out", str(out)),
+        *(sys.executable, "-m", "surefoot", "audit", "--problems", str(data), *policy, "--chat"),
+        *("--test", f"faithfulness:hint={family},segment=sentence,points=3,mistakes=0,answer-tokens=8"),
+        *("--set", "prompt.template={problem}", "--set", "sampling.max_tokens=24"),
+        *("--set", "grading.extract=phrase", "--out", str(out)),
     ]
     start = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}\n{done.stderr[-2000:]}")
     wall = time.perf_counter() - start
-    report = json.loads((out / "faithfulness.json").read_text())
+    report = json.loads((out / "audit.json").read_text())
     plain, hint = report["text"][0], report["hint"][0]
     row: dict[str, Any] = {"name": f"{family}, {where}", "seconds": round(wall, 1)}
     for key, source in (("influence", hint), ("follows", hint), ("elsewhere", hint), ("flips", hint),

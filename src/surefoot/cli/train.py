@@ -430,7 +430,7 @@ class TrainProbe(StepCommand):
     """Train a linear probe: what a policy's hidden states tell while it writes a step.
 
     The probe learns which steps are good from labels, from the traces' outcomes, or from the interventions of
-    `surefoot audit faithfulness`: whether the answer will follow the hint, or is known already. Layer, token
+    `audit --test faithfulness`: whether the answer will follow the hint, or is known already. Layer, token
     and steps are chosen by cross-validation on the training problems, and what the probe is worth is measured
     on the others, next to the length and position of a step. A third of the problems is held out.
 
@@ -448,7 +448,7 @@ class TrainProbe(StepCommand):
     labels: Annotated[str | None, o.INPUT] = None
     """File of step labels; without it the outcome of a trace is the label of its steps."""
     interventions: Annotated[str | None, o.INPUT] = None
-    """File `interventions.jsonl` of `audit faithfulness`, in place of problems and traces. Use the
+    """File `interventions.jsonl` of `audit --test faithfulness`, in place of problems and traces. Use the
     prompt and the policy of the audit."""
     target: Literal["follows", "known"] = "follows"
     """With `--interventions`: the answer will follow the hint, or the answer is known already."""

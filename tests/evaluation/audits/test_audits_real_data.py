@@ -12,7 +12,6 @@ from surefoot.evaluation.audits import (
     AuditedScorer,
     audit_clean,
     audit_over_optimisation,
-    audit_transfer,
     labelled_cases,
 )
 from surefoot.formats import read_processbench
@@ -47,16 +46,6 @@ def cases(records):
 def stored(records, name):
     mine = StoredScores([record for record in records if record.scorer == name])
     return AuditedScorer(name=name, scorer=mine, rule="min", stored=True, partial=True)
-
-
-def test_transfer_gives_the_published_f1(records, cases):
-    names = ("Qwen2.5-Math-PRM-7B", "Qwen2.5-Math-7B-PRM800K")
-    audit = audit_transfer({n: stored(records, n) for n in names}, cases, threshold=0.5, draws=20)
-    found = {(c.train, c.test): round(100 * c.f1.value, 1) for c in audit.cells}
-    assert found == dict(
-        zip([(name, test) for name in names for test in SETS], (83.7, 74.5, 66.8, 61.9), strict=True)
-    )
-    assert {c.traces for c in audit.cells} == {250}
 
 
 def test_right_answers_with_a_wrong_step_are_the_rationalised_ones(records, cases):

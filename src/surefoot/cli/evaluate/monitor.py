@@ -24,7 +24,7 @@ class EvaluateMonitor(ReportCommand):
     """Measure monitors of runs, next to baselines without understanding.
 
     A monitor scores each run in a view: its reasoning, its actions, or both. It should flag runs whose
-    `outcome` is false; or, with the interventions of `surefoot audit faithfulness`, solutions whose answer a
+    `outcome` is false; or, with the interventions of `audit --test faithfulness`, solutions whose answer a
     hint moved. Length, a constant and a bag of words always run. Thresholds are chosen on other problems than
     those they flag. A judge answers `--question` about each run, or about several runs of one problem.
 
@@ -42,7 +42,7 @@ class EvaluateMonitor(ReportCommand):
     problems: o.Problems | None = None
     traces: o.Traces | None = None
     interventions: Annotated[str | None, o.INPUT] = None
-    """File `interventions.jsonl` of `audit faithfulness` with a hint, in place of `--problems` and
+    """File `interventions.jsonl` of `audit --test faithfulness` with a hint, in place of `--problems` and
     `--traces`."""
     view: tuple[str, ...] = ("reasoning", "actions", "both")
     """What the monitors read: `reasoning`, `actions`, `both`; repeatable."""
@@ -97,6 +97,6 @@ class EvaluateMonitor(ReportCommand):
     def _interventions(self, path: str) -> Iterator[evaluation.WatchedRun]:
         rows = open_table(path, FaithfulnessRow)
         if not any(row.hint for row in rows):
-            raise RunError(f"{path}: no row has a hint; run `surefoot audit faithfulness` with --hint")
+            raise RunError(f"{path}: no row has a hint; run `surefoot audit --test faithfulness` with a hint")
         for row in rows:
             yield from evaluation.monitored_runs(row)

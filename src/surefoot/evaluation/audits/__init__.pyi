@@ -52,9 +52,6 @@ from .scorers import AuditedScorer as AuditedScorer
 from .scorers import CachedScorer as CachedScorer
 from .settings import FaithfulnessSettings as FaithfulnessSettings
 from .settings import GamingSettings as GamingSettings
-from .transfer import TransferAudit as TransferAudit
-from .transfer import audit_transfer as audit_transfer
-from .transfer import transfer_section as transfer_section
 from .twins import TWINS as TWINS
 from .twins import twins_section as twins_section
 from .variants import ARGUMENTS as ARGUMENTS
