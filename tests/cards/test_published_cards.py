@@ -48,8 +48,4 @@ def test_a_published_card(name: str):
     for title, sentences in titles:
         assert sentences[name] in text.partition(f"## {title}\n")[2].partition("\n## ")[0]
     assert ModelCard.load(folder / "README.md").data.eval_results
-    validation = pytest.importorskip("cyclonedx.validation.json")
-    from cyclonedx.schema import SchemaVersion
-
-    bom = (folder / "card.cdx.json").read_text("utf-8")
-    assert validation.JsonStrictValidator(SchemaVersion.V1_6).validate_str(bom) is None
+    assert {path.name for path in folder.iterdir()} == {"README.md", "card.html", "card.json"}

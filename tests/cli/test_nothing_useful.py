@@ -202,7 +202,6 @@ card build e --name n --out out
 card check e
 card diff e e
 card safety-case e --out s.md
-card incident e --traces e --scores e --request r --out i.md
 guard check e --runs e
 guard fit e --problems e --scores e
 export e --traces e --labels e --out o.jsonl
@@ -214,7 +213,6 @@ serve-config nowhere
 
 WITHOUT_INPUT = {
     "quickstart",
-    "card schema",
     "lab organism",
     "guard mcp",
     "serve",

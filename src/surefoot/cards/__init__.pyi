@@ -1,5 +1,4 @@
 from .build import build_card as build_card
-from .check import check_anchor as check_anchor
 from .check import check_card as check_card
 from .check import diff_cards as diff_cards
 from .record import About as About
@@ -7,5 +6,4 @@ from .record import CardClaim as CardClaim
 from .record import ReleaseCard as ReleaseCard
 from .record import read_release as read_release
 from .render import render_all as render_all
-from .templates import incident_report as incident_report
 from .templates import safety_case as safety_case

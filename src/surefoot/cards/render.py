@@ -1,8 +1,7 @@
-"""A card as Markdown for the hub, as a page in the frame of all reports, and as a CycloneDX ML-BOM."""
+"""A card as Markdown for the hub, and as a page in the frame of all reports."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
@@ -10,9 +9,8 @@ from typing import Any, Final
 from surefoot.cards.record import CardClaim, ReleaseCard
 from surefoot.evaluation.frame import Card, FirstScreen, Origin, Question, card
 from surefoot.evaluation.report import Report, Section
-from surefoot.records import content_id
 
-MARKDOWN, PAGE, BOM, RECORD = "README.md", "card.html", "card.cdx.json", "card.json"
+MARKDOWN, PAGE, RECORD = "README.md", "card.html", "card.json"
 
 MAPPINGS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
@@ -138,68 +136,10 @@ def _row(claim: CardClaim) -> dict[str, Any]:
     return {"verdict": claim.verdict, "value": claim.estimate, "units": claim.units, "figure": claim.figure}
 
 
-def bom_of(release: ReleaseCard) -> dict[str, Any]:
-    """CycloneDX 1.6 with a model card for the models, and their sources as components."""
-    metrics = [
-        {"type": claim.id, "value": str(claim.value)}
-        | (
-            {"confidenceInterval": {"lowerBound": str(claim.low), "upperBound": str(claim.high)}}
-            if claim.low
-            else {}
-        )
-        for claim in release.claims
-        if claim.value is not None
-    ]
-    model_card = {
-        "modelParameters": {"approach": {"type": "supervised"}, "task": "process supervision"},
-        "quantitativeAnalysis": {"performanceMetrics": metrics},
-        "considerations": {
-            "useCases": [release.about.intended_use],
-            "technicalLimitations": [
-                *release.failures,
-                *(f"not tested: {name}" for name in release.not_tested),
-            ],
-        },
-    }
-    models = [
-        {
-            "type": "machine-learning-model",
-            "bom-ref": f"model-{content_id(model.path)}",
-            "name": model.path,
-            "version": release.versions["surefoot"],
-            "properties": [{"name": f"sha256:{name}", "value": sha} for name, sha in model.sha256.items()],
-        }
-        for model in release.models
-    ]
-    sources = [
-        {"type": "data", "bom-ref": f"source-{content_id(source.name)}", "name": source.name}
-        | ({"licenses": [{"license": {"name": source.licence}}]} if source.licence != "not stated" else {})
-        for source in release.sources
-    ]
-    digest = content_id(release.model_dump_json())
-    return {
-        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
-        "bomFormat": "CycloneDX",
-        "specVersion": "1.6",
-        "serialNumber": f"urn:uuid:{digest[:8]}-{digest[8:12]}-4{digest[12:15]}-8{digest[:3]}-{digest[3:15]}",
-        "version": 1,
-        "metadata": {
-            "component": {
-                "type": "machine-learning-model",
-                "bom-ref": "card",
-                "name": release.about.name,
-                "modelCard": model_card,
-            }
-        },
-        "components": [*models, *sources],
-    }
-
-
 def render_all(release: ReleaseCard) -> dict[str, str]:
     """Content of each file by its name; the record is the last."""
     return {
         MARKDOWN: markdown_of(release),
         PAGE: page_of(release),
-        BOM: json.dumps(bom_of(release), indent=1, ensure_ascii=False) + "\n",
         RECORD: release.model_dump_json(indent=1) + "\n",
     }

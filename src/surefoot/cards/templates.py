@@ -1,4 +1,4 @@
-"""Documents that are filled in from a card: a safety case, and the report of an incident."""
+"""The safety case, filled in from a card."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from os.path import relpath
 from pathlib import Path
 
-from surefoot.cards.check import digest_of_card
 from surefoot.cards.record import CardClaim, ReleaseCard
 from surefoot.errors import RunError
 from surefoot.io.runs import digest_of
-from surefoot.records import StepScores, Trace
 
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "The scores reflect the correctness of the steps": (
@@ -67,50 +65,3 @@ def _links(claim: CardClaim, out: Path) -> Iterator[str]:
         if digest_of(path.name, path) != entry.sha256:
             raise RunError(f"{claim.id}: the evidence {path} was changed; build the card again")
         yield f"[{path.name}]({relpath(path, out.parent)})"
-
-
-def incident_report(
-    card: Path,
-    release: ReleaseCard,
-    traces: Sequence[Trace],
-    scores: Mapping[str, StepScores],
-    *,
-    threshold: float,
-    server: str,
-    out: Path,
-) -> str:
-    """Requests of an incident with their step scores, links to their pages, and what the card says.
-
-    A request is a trace that ``serve sessions`` wrote; its session is in ``meta``. Raises ``RunError``
-    without one.
-    """
-    if not traces:
-        raise RunError("an incident needs a request; name traces that are in the file")
-    address = server.rstrip("/")
-    parts = [
-        f"# Incident: {release.about.name}",
-        f"Card: [{card.name}]({relpath(card, out.parent)}), sha256 "
-        f"{digest_of_card(card)}. In one line: {release.summary}.",
-        "## What happened",
-        "*To be written: the observation, the observer, the time, the decision.*",
-        "## Requests",
-    ]
-    for trace in traces:
-        record = scores.get(trace.id)
-        values = record.scores if record else ()
-        low = [step for step, score in enumerate(values) if score is not None and score < threshold]
-        unscored = len(trace.steps) - sum(score is not None for score in values)
-        session = trace.meta.get("session")
-        page = f"[page]({address}/requests?session={session})" if session else "no session was recorded"
-        judged = f"first step below {threshold:g}: {low[0] + 1}" if low else f"no step below {threshold:g}"
-        parts.append(
-            f"- `{trace.id}` ({page}): {len(trace.steps)} steps, {judged}, {unscored} without a score"
-        )
-        if low:
-            quoted = trace.step_text(low[0]).strip().replace("`", "'")[:300]
-            parts.append(f"  Step {low[0] + 1}: `{quoted}`")
-    runs = [f"- `{run.command}`: {run.path}, sha256 {run.sha256}" for run in release.runs]
-    parts += ["## Runs behind the model", "\n".join(runs)]
-    stated = [*release.failures, *(f"Not tested: {test}." for test in release.not_tested)]
-    parts += ["## Failures that the card stated", "\n".join(f"- {text}" for text in stated)]
-    return "\n\n".join(parts) + "\n"

@@ -12,14 +12,12 @@ from pydantic import Field
 
 from surefoot import cards
 from surefoot.cli import options as o
-from surefoot.cli.runs import as_table
-from surefoot.cli.settings import Command, Flag, fill
-from surefoot.cli.terminal import echo, note
+from surefoot.cli.settings import Command, Flag
+from surefoot.cli.terminal import echo
 from surefoot.errors import RunError
 from surefoot.io.atomic import atomic_file, make_directory
 from surefoot.io.lineage import lineage
 from surefoot.io.runs import load_object
-from surefoot.records import StepScores, Trace
 
 
 class Lineage(Command):
@@ -60,9 +58,9 @@ CardFile = Annotated[Path, Flag(argument=True, metavar="CARD")]
 class CardBuild(Command):
     """Build a card of one or several runs: origin, measurements, failures.
 
-    Writes `card.json`, `README.md` for the hub, `card.html` and `card.cdx.json` (a CycloneDX ML-BOM). Every
-    figure is computed from the runs' files. A file that was edited by hand, a run without a figure, and an
-    evaluation or audit of the same models that is left out are errors.
+    Writes `card.json`, `README.md` for the hub, and `card.html`. Every figure is computed from the runs'
+    files. A file that was edited by hand, a run without a figure, and an evaluation or audit of the same
+    models that is left out are errors.
 
     Example: `surefoot card build runs/quickstart --name lab-prm --license Apache-2.0
     --intended-use "tests of surefoot" --out runs/card`
@@ -82,48 +80,40 @@ class CardBuild(Command):
     """Language of the data."""
     scope: Path | None = None
     """Folder whose evaluations and audits of these models must be on the card; else the first run's."""
-    sign: Path | None = None
-    """SSH key to sign the card with (`ssh-keygen -Y sign`)."""
 
     def outputs(self) -> list[Path]:
         """The files of the card."""
-        return [self.out / name for name in ("README.md", "card.html", "card.cdx.json", "card.json")]
+        return [self.out / name for name in ("README.md", "card.html", "card.json")]
 
     def run(self) -> None:
-        from surefoot.cards.check import digest_of_card, sign
-
-        about = cards.About(**{name: getattr(self, name) for name in cards.About.model_fields})
+        about = cards.About(
+            name=self.name,
+            intended_use=self.intended_use,
+            not_for=self.not_for,
+            licence=self.licence,
+            language=self.language,
+        )
         release = cards.build_card(self.runs, about, self.scope or self.runs[0].parent)
         make_directory(self.out)
         for name, text in cards.render_all(release).items():
             with atomic_file(self.out / name) as stream:
                 stream.write(text.encode())
-        record = self.out / "card.json"
         echo(f"{about.name}: {release.summary}")
-        echo(f"{record}: {len(release.claims)} figures of {len(release.runs)} runs")
-        if self.sign:
-            echo(f"signed: {sign(record, self.sign)}")
-        echo(
-            f"anchor: sha256:{digest_of_card(record)} (publish it, or commit the card: only an anchor shows "
-            "that data were changed and the card built again)"
-        )
+        echo(f"{self.out / 'card.json'}: {len(release.claims)} figures of {len(release.runs)} runs")
 
 
 class CardCheck(Command):
     """Compute every figure of a card again, and compare; exit status 1 with reasons if anything differs.
 
     Found are: another checkpoint, changed data or labels, an edited number, role or sentence, a run or audit
-    that is missing, another version. Changed data with a card that was built again are found by `--anchor`
-    alone.
+    that is missing, another version. Changed data with a card that was built again are not found: commit the
+    card, and `git diff` shows them.
 
-    Example: `surefoot card check runs/card/card.json --anchor git:v1.0`
+    Example: `surefoot card check runs/card/card.json`
     """
 
     card: CardFile
     """The card's `card.json`."""
-    anchor: Annotated[tuple[str, ...], Flag(common=True)] = ()
-    """Published proof of the card: `sha256:HEX`, `git:REVISION`, `hub:OWNER/NAME@COMMIT`, or
-    `ssh:ALLOWED_SIGNERS` for a signature."""
     rerun: Annotated[bool, Flag(common=True)] = False
     """Also run the evaluations and audits on the card again, and compare all their numbers."""
 
@@ -132,13 +122,10 @@ class CardCheck(Command):
         for run in cards.read_release(self.card).runs if self.rerun and not reasons else ():
             if run.command.split(" ")[0] in ("evaluate", "audit", "calibrate"):
                 reasons += _differences_of_rerun(run.command, Path(run.path.removesuffix(".manifest.json")))
-        reasons += [reason for anchor in self.anchor if (reason := cards.check_anchor(self.card, anchor))]
         for reason in reasons:
             echo(reason)
         if reasons:
             raise RunError(f"{self.card} does not hold: {len(reasons)} reasons")
-        if not self.anchor:
-            note("no --anchor: data that were changed before the card was built again are not noticed")
         echo(f"{self.card} holds")
 
 
@@ -182,16 +169,6 @@ class CardDiff(Command):
             echo(change)
 
 
-class CardSchema(Command):
-    """Print the JSON schema of `card.json`.
-
-    Example: `surefoot card schema`
-    """
-
-    def run(self) -> None:
-        echo(json.dumps(cards.ReleaseCard.model_json_schema(), indent=1))
-
-
 class SafetyCase(Command):
     """Write a safety case from a card: claims, arguments, and links to the evidence, which must exist.
 
@@ -204,36 +181,5 @@ class SafetyCase(Command):
 
     def run(self) -> None:
         text = cards.safety_case(cards.read_release(self.card), self.out)
-        with atomic_file(self.out) as stream:
-            stream.write(text.encode())
-
-
-class IncidentReport(Command):
-    """Write the report of an incident: its requests with step scores, their pages, the runs of the card.
-
-    Requests are traces that `surefoot serve sessions` wrote, with their scores.
-
-    Example: `surefoot card incident runs/card/card.json --traces sessions/traces.jsonl
-    --scores sessions/scores.jsonl --request 0123456789abcdef --out incident.md`
-    """
-
-    card: CardFile
-    traces: o.Traces
-    scores: Annotated[str, o.INPUT] = Field(description="File of step scores.")
-    request: Annotated[tuple[str, ...], Flag(common=True)] = Field(min_length=1)
-    """Id of a trace of the incident."""
-    server: str = "http://localhost:8000"
-    """Address of the server's pages."""
-    threshold: float = Field(default=0.5, description="A step below this is pointed out.")
-    out: Annotated[Path, Flag(short="-o", output=True)]
-    """Markdown file."""
-
-    def run(self) -> None:
-        requested = set(self.request)
-        traces = [trace for trace in as_table(self.traces, Trace) if trace.id in requested]
-        if absent := requested - {trace.id for trace in traces}:
-            raise RunError(f"--request {min(absent)}: no trace of {self.traces} has this id")
-        scores = {row.trace_id: row for row in as_table(self.scores, StepScores) if row.trace_id in requested}
-        text = fill(cards.incident_report, self, self.card, cards.read_release(self.card), traces, scores)
         with atomic_file(self.out) as stream:
             stream.write(text.encode())
