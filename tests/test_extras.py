@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[1]
 def test_the_table_is_that_of_the_package():
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     named = {
-        extra: {re.match(r"[\w.-]+", one)[0].lower() for one in needs} for extra, needs in declared.items()
+        extra: {re.match(r"[\w.-]+", one)[0].lower().replace("_", "-") for one in needs}
+        for extra, needs in declared.items()
     }
     assert set(EXTRAS) == set(named) - {"dev", "docs"}  # both are for work on the package
     distributions = packages_distributions()

@@ -25,6 +25,11 @@ ROOT = Path(__file__).resolve().parents[1]
 LOCK, CUDA = ROOT / "requirements.lock", ROOT / "requirements-cuda.lock"
 EXTRAS = (
     "dev",
+    "models",
+    "math",
+    "guard",
+    "evaluation",
+    "data",
     "gguf",
     "train",
     "server",

@@ -1,5 +1,10 @@
 """One error class per boundary. Each message names the field and the fix."""
 
+from __future__ import annotations
+
+from collections.abc import Collection
+from difflib import get_close_matches
+
 
 class SurefootError(Exception):
     """Base of every error the package raises on purpose."""
@@ -91,3 +96,10 @@ class ScopeError(ForbiddenError):
 
 class UnavailableError(StoreError):
     """The database failed or did not respond; the request itself is valid."""
+
+
+def unknown(what: str, name: str, choices: Collection[str]) -> str:
+    """The sentence about a name that is not one of ``choices``."""
+    similar = get_close_matches(name, choices, 1)
+    hint = f"did you mean {similar[0]!r}?" if similar else f"choose from {', '.join(choices)}"
+    return f"unknown {what} {name!r}; {hint}"

@@ -11,10 +11,17 @@ from surefoot.errors import MissingExtraError
 
 EXTRAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
+        "math": ("math_verify",),
+        "guard": ("cel",),
+        "evaluation": ("matplotlib", "sklearn"),
+        "data": ("datasets", "pyarrow", "zstandard"),
+        "models": (
+            "huggingface_hub", "math_verify", "pyarrow", "safetensors", "sklearn", "torch", "transformers",
+        ),
         "train": ("accelerate", "peft"),
         "server": (
             "fastapi", "httptools", "itsdangerous", "latex2mathml", "markdown_it", "prometheus_client",
-            "python_multipart", "sqlalchemy", "uvicorn",
+            "pygments", "python_multipart", "sqlalchemy", "uvicorn",
         ),
         "postgres": ("psycopg",),
         "gguf": ("gguf",),
@@ -27,15 +34,20 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             "tree_sitter_java", "tree_sitter_javascript", "tree_sitter_rust", "tree_sitter_typescript",
         ),
         "trl": ("trl",),
-        "data": ("datasets", "zstandard"),
     }
 )  # fmt: skip
-"""Names that are imported, by the extra of ``pyproject.toml`` that installs them."""
+"""Names that are imported, by the extra of ``pyproject.toml`` that installs them. Of a package that several
+extras install, messages name the first."""
+
+
+def installed(module: str) -> bool:
+    """Whether a package can be imported."""
+    return find_spec(module) is not None
 
 
 def need(module: str, what: str) -> None:
     """Raise ``MissingExtraError`` if ``module``, which ``what`` needs, is not installed."""
-    if find_spec(module) is None:
+    if not installed(module):
         raise MissingExtraError(f"{what} needs {sentence(module)}")
 
 

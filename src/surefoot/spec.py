@@ -9,21 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import is_dataclass
-from difflib import get_close_matches
 from typing import Any, TypeVar, get_origin, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from surefoot.errors import RunError
+from surefoot.errors import RunError, unknown
 
 M = TypeVar("M")
-
-
-def unknown(what: str, name: str, choices: Collection[str]) -> str:
-    """The sentence about a name that is not one of ``choices``."""
-    similar = get_close_matches(name, choices, 1)
-    hint = f"did you mean {similar[0]!r}?" if similar else f"choose from {', '.join(choices)}"
-    return f"unknown {what} {name!r}; {hint}"
 
 
 def parse_method(

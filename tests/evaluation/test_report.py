@@ -28,8 +28,8 @@ def full_report():
         .heading("Curves")
         .text("a < b & <script>alert('x')</script>")
         .table(["name", "f1", "n"], [["<b>", 0.123456, 3], ["none", None, 4]], caption="Scores")
-        .figure(curve_figure(curves()), "Accuracy \"against\" <samples> 'N'")
-        .figure(curve_figure(curves()), "Again")
+        .figure(lambda: curve_figure(curves()), "Accuracy \"against\" <samples> 'N'")
+        .figure(lambda: curve_figure(curves()), "Again")
     )
 
 
@@ -322,7 +322,7 @@ def test_a_page_has_no_defect_for_keyboard_screen_reader_or_eyes(browser, tmp_pa
         origin=Origin(data="d.jsonl", command="surefoot audit --out x", json="audit.json"),
     )
     report = Report("t", first).heading("More").table(["name", "f1"], [["a", 0.5]], "Scores")
-    report.figure(curve_figure(curves()), "Accuracy").write(tmp_path / "page.html")
+    report.figure(lambda: curve_figure(curves()), "Accuracy").write(tmp_path / "page.html")
     page = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900}).new_page()
     page.goto((tmp_path / "page.html").as_uri())
     assert page.evaluate(PAGES.read_text()) == []

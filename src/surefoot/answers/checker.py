@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
-from functools import partial
+from functools import cache, partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from surefoot.answers.symbolic import load_mathematics
 from surefoot.errors import AnswerError
+from surefoot.extras import installed, sentence
 from surefoot.io.workers import Reply, RequestBudget, WorkerPool
 from surefoot.maths import (
     MAX_CHARS,
@@ -32,8 +34,10 @@ K = TypeVar("K")
 V = TypeVar("V")
 _MEMO_PAIRS = 20_000
 _MOST_THREADS = 256
-_PASSING = frozenset({"budget", "cancelled"})
+_NO_ALGEBRA = "no_algebra"
+_PASSING = frozenset({"budget", "cancelled", _NO_ALGEBRA})
 """Failures that say nothing of the pair."""
+_LOG = logging.getLogger("surefoot.answers")
 
 
 class AnswerChecker:
@@ -56,8 +60,9 @@ class AnswerChecker:
 
     Symbolic comparison runs in separate processes limited to ``timeout_s`` seconds a pair and ``memory_mb``
     MiB (where the platform can limit memory), which are started when first needed and replaced after a
-    failure. Use as a context manager or call ``close``. Results are remembered by pair, failures too. Safe to
-    share between threads, to pickle (the copy starts its own processes) and to use after a fork.
+    failure. It needs the extra ``math``; without it, pairs that need algebra are not compared, which is
+    counted and logged. Use as a context manager or call ``close``. Results are remembered by pair, failures
+    too. Safe to share between threads, to pickle (the copy starts its own processes) and to use after a fork.
 
     A server shares one among its requests: :meth:`limited` is the same checker for one of them, with a
     budget, and its ``workers`` are shared fairly among their callers (``surefoot.io.workers``).
@@ -83,13 +88,15 @@ class AnswerChecker:
         self.method = method
         self.failures: Counter[str] = Counter()
         """Pairs that could not be compared, by reason: timeout, memory, too_deep, too_long, crash, error,
-        reference_not_a_number; and of limited checkers budget, cancelled."""
+        reference_not_a_number, no_algebra (the extra ``math`` is not installed); and of limited checkers
+        budget, cancelled."""
         self._settings: dict[str, Any] = {
             "timeout_s": timeout_s,
             "memory_mb": memory_mb,
             "rel_tol": rel_tol,
             "workers": workers,
         }
+        self._algebra = installed("math_verify")
         self._tolerance = Fraction(str(rel_tol))
         self._workers = WorkerPool(
             load_mathematics, size=workers, timeout_s=timeout_s, memory_mb=memory_mb, error=AnswerError
@@ -235,6 +242,9 @@ class AnswerChecker:
         return reply.answer, reply.failure or ""
 
     def _ask(self, question: dict[str, str]) -> Reply:
+        if not self._algebra:
+            _warn_of_algebra()
+            return Reply(failure=_NO_ALGEBRA)
         return self._workers.ask(question, self._budget)
 
     def _remember(self, memo: dict[K, tuple[V, str]], key: K, result: tuple[V, str]) -> None:
@@ -248,6 +258,13 @@ class AnswerChecker:
     def _count(self, failure: str) -> None:
         with self._lock:
             self.failures[failure] += 1
+
+
+@cache
+def _warn_of_algebra() -> None:
+    _LOG.warning(
+        "answers that only algebra can compare are not compared: it needs %s", sentence("math_verify")
+    )
 
 
 _CHOICES = re.compile(r"\(?[A-Z]\)?(?:(?: ?[,;&] ?(?:(?:and|or) )?| (?:and|or) )\(?[A-Z]\)?)*")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
@@ -69,36 +70,66 @@ def sections_of(release: ReleaseCard) -> Iterator[tuple[str, list[str]]]:
 
 def markdown_of(release: ReleaseCard) -> str:
     """The hub's README with its metadata: licence, language, base model, results."""
-    from huggingface_hub import EvalResult, ModelCard, ModelCardData
-
     about, bases = release.about, next(role for role in release.roles if role.name == "base model")
     hub_names = [name for name in bases.filled_by if name.count("/") == 1 and not name.startswith((".", "/"))]
-    results = [
-        EvalResult(
-            task_type="process-supervision",
-            dataset_type="surefoot",
-            dataset_name=test,
-            metric_type=claim.figure,
-            metric_name=claim.id.rpartition("#")[2],
-            metric_value=claim.value,
-        )
-        for claim in release.claims
-        for test in claim.tests
-        if claim.value is not None
+    tests = [(test, claim) for claim in release.claims for test in claim.tests if claim.value is not None]
+    metrics = [
+        {"type": claim.figure, "value": claim.value, "name": claim.id.rpartition("#")[2]}
+        for _, claim in tests
     ]
-    data = ModelCardData(
-        license=None if about.licence == "not stated" else about.licence.lower(),
-        language=about.language,
-        library_name="surefoot",
-        tags=["process-supervision", "process-reward-model"],
-        base_model=[name.partition("@")[0] for name in hub_names] or None,
-        model_name=about.name if results else None,
-        eval_results=results or None,
-    )
+    results = [
+        {
+            "task": {"type": "process-supervision"},
+            "dataset": {"name": test, "type": "surefoot"},
+            "metrics": metrics,
+        }
+        for test, _ in tests[:1]  # the hub knows one data set of a type
+    ]
+    data = {
+        "base_model": [name.partition("@")[0] for name in hub_names],
+        "language": about.language,
+        "library_name": "surefoot",
+        "license": None if about.licence == "not stated" else about.licence.lower(),
+        "tags": ["process-supervision", "process-reward-model"],
+        "model-index": [{"name": about.name, "results": results}] if results else None,
+    }
+    head = "\n".join(_yaml({key: value for key, value in data.items() if value}))
     parts = [f"# {about.name}", release.summary[:1].upper() + release.summary[1:] + "."]
     for title, sentences in sections_of(release):
         parts += [f"## {title}", "\n".join(f"- {sentence}" for sentence in sentences) or "- none"]
-    return str(ModelCard(f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(parts) + "\n"))
+    return f"---\n{head}\n---\n\n" + "\n\n".join(parts) + "\n"
+
+
+_PLAIN = re.compile(r"[A-Za-z](?:[^:#]|:(?=\S)|(?<=\S)#)*(?<=\S)")
+"""A text that YAML reads as it stands, unless it is one of ``_WORDS``."""
+_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
+
+
+def _yaml(value: Mapping[str, Any]) -> list[str]:
+    """Lines of a YAML mapping of texts, numbers, lists and mappings."""
+    lines = []
+    for key, item in value.items():
+        if isinstance(item, Mapping):
+            lines += [f"{key}:", *(f"  {line}" for line in _yaml(item))]
+        elif isinstance(item, list):
+            parts = [_yaml(part) if isinstance(part, Mapping) else [_yaml_scalar(part)] for part in item]
+            lines += [
+                f"{key}:",
+                *(f"{'  ' if n else '- '}{line}" for part in parts for n, line in enumerate(part)),
+            ]
+        else:
+            lines.append(f"{key}: {_yaml_scalar(item)}")
+    return lines
+
+
+def _yaml_scalar(value: str | float) -> str:
+    if not isinstance(value, str):
+        mantissa, e, exponent = repr(value).partition("e")
+        return f"{mantissa}{'' if '.' in mantissa else '.0'}e{exponent}" if e else mantissa
+    if value.isprintable() and _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
+        return value
+    text = value.replace("\\", r"\\").replace('"', r"\"")
+    return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text) + '"'
 
 
 def page_of(release: ReleaseCard) -> str:

@@ -11,9 +11,8 @@ import click
 
 from surefoot.cli.commands import COMMANDS, GROUPS
 from surefoot.cli.terminal import echo, note
-from surefoot.errors import IncompleteError, SurefootError
+from surefoot.errors import IncompleteError, SurefootError, unknown
 from surefoot.extras import sentence
-from surefoot.spec import unknown
 
 if TYPE_CHECKING:
     from surefoot.cli.settings import Command

@@ -28,8 +28,8 @@ from surefoot.cli.settings import (
     settings_fields,
 )
 from surefoot.cli.terminal import echo
-from surefoot.errors import RunError
-from surefoot.spec import dashed, unknown
+from surefoot.errors import RunError, unknown
+from surefoot.spec import dashed
 
 C = TypeVar("C", bound=Command)
 

@@ -22,6 +22,7 @@ from surefoot.errors import LabelError
 from surefoot.evaluation.audits.interventions import FaithfulnessRow
 from surefoot.evaluation.frame import Card, card
 from surefoot.evaluation.report import Section
+from surefoot.extras import need
 from surefoot.protocols import Policy, ProblemTrace, SampleRequest, Sampling, StepScorer, StepVerifier
 from surefoot.records import Message, Problem, Trace
 from surefoot.segment import Line, cut_trace, segment_trace
@@ -374,6 +375,7 @@ def bag_of_words(
     groups: Sequence[Sequence[ProblemTrace]], bad: NDArray[np.bool_], folds: NDArray[np.intp]
 ) -> FloatArray:
     """Logistic regression on TF-IDF of one and two words, each fold scored by a model of the others."""
+    need("sklearn", "the baseline by words")
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline

@@ -8,10 +8,12 @@ its column on the page and in the terminal, and the docstring of its class is th
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import partial
 from html import escape
 from itertools import takewhile
 from pathlib import Path
@@ -21,6 +23,8 @@ from pydantic import BaseModel
 
 from surefoot.evaluation.frame import Card, FirstScreen, Origin, Tested, WorkedExample, sentence, weakest
 from surefoot.evaluation.markup import STYLE, first_screen, how_made, svg_of, table_html, whole_runs
+from surefoot.extras import installed
+from surefoot.extras import sentence as extra_sentence
 from surefoot.io.atomic import atomic_file
 from surefoot.stats.intervals import Cell, Interval, format_cell
 
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+_LOG = logging.getLogger("surefoot.evaluation")
 PRINTED_ROWS = 60
 """Rows of a table that ``--tables`` prints; the page has all of them."""
 STEP_KEYS = ("by_step", "positions", "first error at step")
@@ -212,6 +217,7 @@ class Report:
         self._parts = [f"<h1>{escape(title)}</h1>"] if first is None else first_screen(first)
         self._end = [] if first is None else [*whole_runs(first), how_made(first.origin)]
         self._figures = 0
+        self._says_no_plots = False
         self.printed: list[str | Table] = []
         """Paragraphs and tables of sections for the terminal."""
 
@@ -250,8 +256,16 @@ class Report:
                 self.printed.append(f"{len(table.rows) - PRINTED_ROWS} more rows are in the report")
         return self
 
-    def figure(self, figure: Figure, caption: str) -> Self:
-        """Add a matplotlib figure as inline SVG; ``caption`` is also what a screen reader says."""
+    def figure(self, draw: Callable[[], Figure | None], caption: str) -> Self:
+        """Add the matplotlib figure that ``draw`` makes, if any, as inline SVG.
+
+        ``caption`` is also what a screen reader says. Without matplotlib there are no figures, and the
+        report says once what they need.
+        """
+        if not installed("matplotlib"):
+            return self._say_no_plots()
+        if (figure := draw()) is None:
+            return self
         self._figures += 1
         svg = svg_of(figure, prefix=f"f{self._figures}-", label=caption)
         return self._add(f"<figure>\n{svg}\n<figcaption>{escape(caption)}</figcaption></figure>")
@@ -267,8 +281,7 @@ class Report:
             self.printed.append(paragraph)
         rows = section.rows()
         for plot in section.plots:
-            if figure := plot_figure(plot, rows):
-                self.figure(figure, plot.caption)
+            self.figure(partial(plot_figure, plot, rows), plot.caption)
         return self.tables(section.results)
 
     def html(self) -> str:
@@ -286,6 +299,14 @@ class Report:
         """Write the page to ``path``, atomically."""
         with atomic_file(Path(path)) as stream:
             stream.write(self.html().encode("utf-8"))
+        return self
+
+    def _say_no_plots(self) -> Self:
+        if not self._says_no_plots:
+            self._says_no_plots = True
+            why = f"Plots are left out: they need {extra_sentence('matplotlib')}"
+            _LOG.warning(why)
+            self.text(f"{why}.")
         return self
 
     def _add(self, part: str) -> Self:

@@ -21,6 +21,7 @@ from pydantic import BaseModel, PlainSerializer, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from surefoot.errors import RecordError
+from surefoot.extras import need
 from surefoot.io.atomic import atomic_file
 from surefoot.io.limits import FileLimits, LimitError, open_bounded
 from surefoot.io.sources import ENDINGS, files_of, is_url, origin
@@ -210,6 +211,7 @@ def record_writer(path: Path | str, record: type[Record] | None = None) -> Itera
     if not path.resolve().parent.is_dir():
         raise RecordError(f"{path}: its folder does not exist; create it first")
     if ending == ".parquet":
+        need("pyarrow", f"{path.name}")
         with atomic_file(path) as stream, closing(_Rows(stream, record)) as rows:
             yield rows
             rows.flush()
@@ -362,6 +364,7 @@ def placed_lines(stream: IO[bytes], limits: FileLimits) -> Iterator[tuple[int, i
 
 def table_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Number (from 1) and content of each row of a Parquet file. Raises ``RecordError``."""
+    need("pyarrow", f"{path.name}")
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from surefoot.errors import CheckpointError
-from surefoot.extras import need
+from surefoot.extras import installed, need
 
 _OWNED = re.compile(r"[\w-][\w.-]*/[\w.-]+(@\w[\w./-]*)?")
 _NAME = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*(@\w[\w./-]*)?")
@@ -35,7 +35,7 @@ def checkpoint_directory(name: str | Path, *, safetensors: bool = True) -> Path:
     """The folder (or GGUF file) of a checkpoint: ``name`` if it is a path, otherwise a download from the hub.
 
     With ``safetensors`` other weights are not downloaded. Raises ``CheckpointError`` if the hub cannot be
-    reached or does not have this name and revision.
+    reached or does not have this name and revision, ``MissingExtraError`` without the hub's client.
     """
     if Path(name).exists():
         return Path(name)
@@ -44,6 +44,7 @@ def checkpoint_directory(name: str | Path, *, safetensors: bool = True) -> Path:
             f"{str(name)!r} could not be loaded: it is neither a directory nor a hub name "
             "(owner/name@revision)"
         )
+    need("huggingface_hub", f"the download of {name}")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -73,7 +74,7 @@ def pretrained_source(name: str | Path) -> tuple[Path, dict[str, str]]:
 
 def pinned(name: str | Path) -> str:
     """``owner/name@commit`` for a hub name in the cache; any other name unchanged."""
-    if Path(name).exists() or not _NAME.fullmatch(str(name)):
+    if Path(name).exists() or not _NAME.fullmatch(str(name)) or not installed("huggingface_hub"):
         return str(name)
     from huggingface_hub import try_to_load_from_cache
 

@@ -7,6 +7,7 @@ A record holds the SHA-256 of a command's inputs, of its models in directories, 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,6 +19,7 @@ from typing import Any, Final
 from pydantic import Field
 
 from surefoot.errors import RunError
+from surefoot.extras import installed
 from surefoot.io.atomic import write_json
 from surefoot.io.hub import is_hub_name
 from surefoot.io.runs import digest_of, load_object
@@ -30,6 +32,8 @@ _OF_THE_RUN: Final = {"pieces", "done", "timings.json", MANIFEST}
 _MODEL_FILES: Final = ("surefoot.json", "config.json", "head.safetensors", "training.json", "recipe.json")
 _PACKAGE: Final = Path(__file__).parents[1]
 NOT_STATED: Final = "not stated"
+_METADATA: Final = re.compile(r"---[ \t]*\n(.*?)\n---[ \t]*(?:\n|$)", re.DOTALL)
+_LICENCE: Final = re.compile(r"^license:[ \t]*([^\s#][^\n#]*|(?:\n[ \t]*- [^\n#]*)+)", re.MULTILINE)
 
 
 class LineageNode(FrozenModel):
@@ -292,17 +296,21 @@ def licence_of(path: Path) -> str:
     if path.resolve().is_relative_to(_PACKAGE):
         return _own_licence()
     folder = path if path.is_dir() else path.parent
-    if (folder / "README.md").is_file():
-        from huggingface_hub import metadata_load
-
-        stated = (metadata_load(folder / "README.md") or {}).get("license")
-        if stated:
-            return str(stated)
+    if (folder / "README.md").is_file() and (stated := _stated_licence(folder / "README.md")):
+        return stated
     for name in ("LICENSE", "LICENSE.txt", "LICENCE"):
         if (folder / name).is_file():
             with (folder / name).open(encoding="utf-8", errors="replace") as stream:
                 return next((line.strip()[:100] for line in stream if line.strip()), NOT_STATED)
     return NOT_STATED
+
+
+def _stated_licence(readme: Path) -> str:
+    """``license`` of the metadata at a README's top, one or a list; empty if there is none."""
+    head = _METADATA.match(readme.read_text("utf-8", errors="replace"))
+    stated = _LICENCE.search(head[1]) if head else None
+    names = re.split(r"[\n,]\s*(?:- )?", stated[1]) if stated else []
+    return ", ".join(filter(None, (name.strip(" \t'\"[]") for name in names)))
 
 
 @cache
@@ -311,7 +319,7 @@ def _own_licence() -> str:
 
 
 def _hub_licence(repository: str, commit: str) -> str:
-    if not is_hub_name(repository):
+    if not is_hub_name(repository) or not installed("huggingface_hub"):
         return NOT_STATED
     from huggingface_hub import try_to_load_from_cache
 

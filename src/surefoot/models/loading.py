@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from surefoot.errors import CheckpointError
+from surefoot.extras import need
 from surefoot.io.hub import checkpoint_directory, is_hub_name, split_revision
 from surefoot.models.card import (
     CALIBRATION,
@@ -24,13 +25,9 @@ from surefoot.models.card import (
     announce,
     read_card,
 )
-from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import WritingModel
 from surefoot.models.families.registry import FAMILIES, find_family, quoted
-from surefoot.models.kinds.classifier import RewardModel
+from surefoot.models.kinds.calibrated import CalibratedScorer, load_calibration
 from surefoot.models.kinds.ensemble import Ensemble
-from surefoot.models.kinds.implicit import ImplicitPRM
-from surefoot.models.kinds.probe import LinearProbe, ProbeScorer
 from surefoot.models.lora import base_of
 from surefoot.models.scorer import CheckpointScorer, Scorer
 from surefoot.policies.devices import LOADING, Loading
@@ -196,13 +193,14 @@ def _open(name: str | Path, *, family: str | None, options: Opening, calibrated:
             raise CheckpointError(
                 f"{name}: scores of a server cannot be calibrated here; calibrate its model"
             )
-        from surefoot.models.remote.opening import open_server  # HTTP clients: slow to load
+        from surefoot.models.remote.opening import open_server
 
         return open_server(str(name), family=family, tokenizer=options.tokenizer, chains=options.chains)
     if re.fullmatch(r"[\w.-]+:\d+(/.*)?", str(name)) and not Path(name).exists():
         raise CheckpointError(f"{name}: an address begins with http:// or https://; write http://{name}")
     options.refuse("tokenizer", of=f"a checkpoint ({name})")
     directory = locate(name)
+    need("torch", "a reward model in this process")
     if family in OWN or (family is None and is_own(directory)):
         scorer = _own(directory, name=Path(name).name, family=family, options=options)
     else:
@@ -214,12 +212,13 @@ def _open(name: str | Path, *, family: str | None, options: Opening, calibrated:
         options.refuse("windows", of=f"a model that reads or writes whole traces ({name})")
     if not calibrated:
         return scorer
-    from surefoot.models.kinds import calibrated as maps  # scikit-learn: slow to load
-
-    return maps.CalibratedScorer(scorer, maps.load_calibration(directory))
+    return CalibratedScorer(scorer, load_calibration(directory))
 
 
 def _published(directory: Path, *, name: str, family: str | None, options: Opening) -> CheckpointScorer:
+    from surefoot.models.families.checkpoint import Checkpoint
+    from surefoot.models.families.published import WritingModel
+
     checkpoint = Checkpoint(
         directory,
         loading=options.loading,
@@ -253,18 +252,24 @@ def _own(directory: Path, *, name: str, family: str | None, options: Opening) ->
     loading = options.loading
     if card.family == CLASSIFIER:
         options.refuse("reference", "chains", of="a step classifier")
+        from surefoot.models.kinds.classifier import RewardModel
+
         model = RewardModel.load(directory, base=options.base, loading=loading)
         return Scorer(model, name=name, batch_tokens=loading.batch_tokens)
     if card.family == PROBE:
         options.refuse("reference", "chains", of="a probe")
+        from surefoot.models.kinds.probe import LinearProbe, ProbeScorer
+
         probe = LinearProbe.load(directory, base=options.base, loading=loading)
         return ProbeScorer(probe, name=name, batch_tokens=loading.batch_tokens)
     if card.family == IMPLICIT:
         options.refuse("chains", of="an implicit reward model")
+        from surefoot.models.kinds.implicit import ImplicitPRM
+
         implicit = ImplicitPRM.load(directory, reference=options.reference, loading=loading)
         implicit.name = name
         return implicit
     options.refuse("reference", of="a generative verifier")
-    from surefoot.models.kinds.generative import load_verifier  # generation: slow to load
+    from surefoot.models.kinds.generative import load_verifier
 
     return load_verifier(directory, base=options.base, loading=loading, chains=options.chains)

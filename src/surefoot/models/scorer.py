@@ -6,20 +6,22 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import ClassVar, Protocol
-
-import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from surefoot.errors import ScoreError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace
-from surefoot.models.engine.packing import TrunkOutput, read_states, tree_limit
 from surefoot.models.windows import Window, windows_of
 from surefoot.protocols import ProblemTrace, Segmenter, TraceChannel
 from surefoot.records import Problem, StepScores, Trace, Usage
 from surefoot.scores import aggregate
 from surefoot.segment import segment_trace
+
+if TYPE_CHECKING:  # the scores of a server need neither
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from surefoot.models.engine.packing import TrunkOutput
 
 _LOG = logging.getLogger("surefoot.models")
 
@@ -163,22 +165,28 @@ class Scorer(CheckpointScorer):
     @cached_property
     def _limit(self) -> int:
         """Longest trace that the trunk reads in trees."""
+        from surefoot.models.engine.packing import tree_limit
+
         return tree_limit(self.model.trunk)
 
     def _read(self, traces: Sequence[EncodedTrace]) -> Iterator[TrunkOutput]:
         """States at the steps of each trace, by its number."""
+        from surefoot.models.engine.packing import read_states
+
         sequences, positions = readable(traces, self._limit)
         return read_states(
             self.model.trunk, sequences, positions, batch_tokens=self.batch_tokens, limit=self._limit
         )
 
-    @torch.no_grad()
     def _scores(self, output: TrunkOutput) -> dict[int, list[float]]:
         """The model's scores of what one pass gave."""
         states = list(output.states.values())
         if not sum(map(len, states)):
             return {number: [] for number in output.states}
-        scores = iter(self.model.read(torch.cat(states)).double().tolist())
+        import torch
+
+        with torch.no_grad():
+            scores = iter(self.model.read(torch.cat(states)).double().tolist())
         return {number: [next(scores) for _ in at] for number, at in output.states.items()}
 
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from surefoot.errors import PolicyError, SurefootError
+from surefoot.extras import need
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.protocols import Environment, Policy
 
@@ -55,6 +56,7 @@ def load_policy(
         )
     if dialect != "openai":
         raise PolicyError(f"dialect {dialect!r} is for a server; give its address as base_url")
+    need("torch", "a policy in this process")
     from surefoot.policies.transformers import TransformersPolicy
 
     return TransformersPolicy.from_pretrained(name, batch_size=batch_size, loading=loading)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from surefoot.evaluation.best_of_n import RULE_NAMES
@@ -225,7 +226,9 @@ def report_of(summary: Summary, *, examples: Sequence[WorkedExample] = (), comma
     )
     first = first_screen(summary, examples=examples, command=command)
     report = Report("surefoot quickstart: does step supervision choose better answers?", first)
-    report.figure(curve_figure(curves), "Accuracy of the chosen answer against the number of samples.")
+    report.figure(
+        partial(curve_figure, curves), "Accuracy of the chosen answer against the number of samples."
+    )
     return report.section(section)
 
 

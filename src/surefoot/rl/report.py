@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,18 +53,17 @@ def write_report(
     if log.evaluations:
         report.heading("Held-out problems")
         if any(row.proxy for row in log.evaluations):
-            report.figure(
-                truth_figure(log), "Proxy and gold on the same traces, with 95% intervals over problems"
-            )
-        report.figure(_accuracy_figure(log), "Accuracy, with 95% intervals over problems")
+            caption = "Proxy and gold on the same traces, with 95% intervals over problems"
+            report.figure(partial(truth_figure, log), caption)
+        report.figure(partial(_accuracy_figure, log), "Accuracy, with 95% intervals over problems")
         if any(row.trace_error for row in log.evaluations):
-            figure, axes = _axes("correct answers with a wrong step")
-            _band(axes, log.evaluations, lambda row: row.trace_error, SERIES[3], "held-out problems")
-            report.figure(figure, "Trace error: correct answers with at least one wrong step")
+            caption = "Trace error: correct answers with at least one wrong step"
+            report.figure(partial(_trace_error_figure, log), caption)
         report.tables({"evaluations": log.evaluations})
     if log.updates:
         report.heading("Training rollouts")
-        report.figure(_rollouts_figure(log), "What the guards watch; dotted lines mark where alarms began")
+        caption = "What the guards watch; dotted lines mark where alarms began"
+        report.figure(partial(_rollouts_figure, log), caption)
         counts = {
             "failed samples": sum(row.failed for row in log.updates),
             "rollouts without a reward": sum(row.dropped for row in log.updates),
@@ -203,6 +203,13 @@ def _accuracy_figure(log: RLLog) -> Figure:
     _line(axes, log.updates, lambda row: row.outcome, GREY, "training rollouts", alpha=0.6)
     _band(axes, log.evaluations, lambda row: row.accuracy, SERIES[0], "held-out problems")
     legend(figure)
+    return figure
+
+
+def _trace_error_figure(log: RLLog) -> Figure:
+    """Held-out correct answers with a wrong step."""
+    figure, axes = _axes("correct answers with a wrong step")
+    _band(axes, log.evaluations, lambda row: row.trace_error, SERIES[3], "held-out problems")
     return figure
 
 

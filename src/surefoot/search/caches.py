@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from surefoot.models.engine.incremental import IncrementalScorer, bytes_per_scored_token
+from surefoot.models.kinds.calibrated import CalibratedScorer
 from surefoot.models.scorer import Scorer
 from surefoot.policies.prefix_cache import bytes_per_token
 from surefoot.policies.transformers import TransformersPolicy
@@ -44,8 +45,6 @@ def remembering_scorer(scorer: StepScorer, size: int) -> StepScorer:
     below = getattr(scorer, "scorer", None)
     if type(below) is not Scorer:
         return scorer
-    from surefoot.models.kinds.calibrated import CalibratedScorer  # sklearn, only where it is needed
-
     if not isinstance(scorer, CalibratedScorer):
         return scorer
     return CalibratedScorer(cast("CheckpointScorer", remembering_scorer(below, size)), scorer.calibration)

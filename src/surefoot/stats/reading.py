@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from surefoot.records import FrozenModel, Problem, Trace
 from surefoot.stats.bootstrap import Bootstrap, FloatArray, group_folds, group_numbers
 from surefoot.stats.intervals import FEWEST_UNITS, Interval
+from surefoot.stats.regression import logistic_regression, standardized
 
 _SIMILAR = 1.25
 """Most times that one of two steps of similar length is as long as the other."""
@@ -108,15 +109,11 @@ def length_scores(
 
 def _log_odds(features: ArrayLike, good: ArrayLike, rows: FloatArray) -> FloatArray:
     """Of ``rows``, by a logistic regression on ``features``."""
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
     labels = np.asarray(good, dtype=bool)
     if labels.all() or not labels.any():
         return np.zeros(len(rows))
-    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
-    return np.asarray(model.fit(np.asarray(features, dtype=float), labels).decision_function(rows))
+    beta = logistic_regression(standardized(features, features), labels, penalty=1.0)
+    return np.asarray(beta[0] + standardized(rows, features) @ beta[1:])
 
 
 def reading_gate(

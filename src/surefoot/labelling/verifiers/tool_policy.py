@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 
 from surefoot.errors import LabelError
+from surefoot.extras import need
 from surefoot.records import FrozenModel, Message, Problem, Tool, ToolCall
 from surefoot.segment import reports_error
 
@@ -517,6 +518,7 @@ def _compile(expression: str) -> tuple[cel.Program, int]:
     """The program, and how deep its loops are nested. Raises ``ValueError`` for an unusable expression."""
     if len(expression) > MAX_EXPRESSION:
         raise ValueError(f"longer than {MAX_EXPRESSION} characters")
+    need("cel", "a rule of a tool policy")
     import cel
 
     try:

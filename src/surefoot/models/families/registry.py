@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from surefoot.errors import CheckpointError
-from surefoot.models.families.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    from surefoot.models.families.checkpoint import Checkpoint
 
 Engine = Literal["vllm", "sglang", "surefoot"]
 """Servers; ``surefoot`` is this package's gateway, which serves every family."""

@@ -18,8 +18,6 @@ from typing import Annotated, Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
-from sklearn.isotonic import IsotonicRegression
-from sklearn.linear_model import LogisticRegression
 
 from surefoot.errors import ScoreError
 from surefoot.io import write_json
@@ -28,6 +26,7 @@ from surefoot.models.scorer import CheckpointScorer
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import FrozenModel, StepScores, content_id
 from surefoot.stats.calibration import Binning, MapKind, expected_calibration_error
+from surefoot.stats.regression import isotonic_regression, logistic_regression
 from surefoot.stats.roc import roc_auc
 
 FloatArray: TypeAlias = NDArray[np.float64]
@@ -210,16 +209,12 @@ def _fit_temperature(score: FloatArray, fact: FloatArray) -> TemperatureMap:
 
 
 def _fit_platt(score: FloatArray, fact: FloatArray) -> PlattMap:
-    """Logistic regression on the log odds; each step counts as good and as bad, weighted by its target."""
+    """Logistic regression on the log odds."""
     if score.min() == score.max():
         raise ScoreError(f"all scores are {score[0]:g}: a slope cannot be fitted")
     good, bad = fact.sum(), (1 - fact).sum()
     target = fact * (good + 1) / (good + 2) + (1 - fact) / (bad + 2)
-    odds = np.tile(_log_odds(score), 2)[:, None]
-    classes, weights = np.repeat([1, 0], len(score)), np.concatenate([target, 1 - target])
-    model = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-12)
-    model.fit(odds, classes, sample_weight=weights)
-    slope, intercept = float(model.coef_[0, 0]), float(model.intercept_[0])
+    intercept, slope = logistic_regression(_log_odds(score)[:, None], target).tolist()
     if slope <= 0:
         raise ScoreError(
             f"Platt's slope is {slope:.3g} (AUC {_auc(score, fact)}): calibrated, the steps would change "
@@ -229,8 +224,8 @@ def _fit_platt(score: FloatArray, fact: FloatArray) -> PlattMap:
 
 
 def _fit_isotonic(score: FloatArray, fact: FloatArray) -> IsotonicMap:
-    model = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(score, fact)
-    return IsotonicMap(scores=tuple(model.X_thresholds_.tolist()), values=tuple(model.y_thresholds_.tolist()))
+    scores, values = isotonic_regression(score, fact)
+    return IsotonicMap(scores=tuple(scores.tolist()), values=tuple(values.tolist()))
 
 
 _FITS: Mapping[MapKind, Callable[[FloatArray, FloatArray], TemperatureMap | PlattMap | IsotonicMap]] = {

@@ -11,26 +11,26 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import parse_qs, urlsplit
-
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError, PolicyError, ScoreError
 from surefoot.io.hub import checkpoint_directory
 from surefoot.models.card import GENERATIVE
-from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import PublishedModel
 from surefoot.models.families.registry import FAMILIES, Engine, family_named, find_family, quoted
-from surefoot.models.kinds.generative import GenerativeVerifier
 from surefoot.models.kinds.verifier_format import VerifierFormat
-from surefoot.models.kinds.yes_no import OpenAIYesNo
 from surefoot.models.remote.scorer import RemoteScorer, server_root
 from surefoot.models.remote.wires import GatewayScore, NextTokenScore, VllmPooling, Wire
 from surefoot.models.scorer import CheckpointScorer
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.policies.probe import ServedModel, checked_url, list_models
 from surefoot.protocols import StepScorer
+
+if TYPE_CHECKING:  # a gateway's scores need none of them
+    from transformers import PreTrainedTokenizerBase
+
+    from surefoot.models.families.published import PublishedModel
+    from surefoot.models.kinds.generative import GenerativeVerifier
 
 _CONTEXT = 2048
 """Tokens, if a server does not state its model's context."""
@@ -114,6 +114,10 @@ class FamilyTokenizer:
         cls, where: str, served: ServedModel, *, family: str | None, tokenizer: str | Path | None
     ) -> Self:
         """Family and tokenizer of a served model. Raises ``CheckpointError``, which begins with ``where``."""
+        from transformers import AutoTokenizer
+
+        from surefoot.models.families.published import PublishedModel
+
         source = str(tokenizer or served.root or served.id)
         name = family or family_named(served.root or served.id) or family_named(served.id)
         kind = FAMILIES[name or _family_of_files(where, served, source)].load()
@@ -237,6 +241,8 @@ def _served(address: ServerAddress) -> ServedModel:
 def _family_of_files(where: str, served: ServedModel, source: str) -> str:
     """The family that a directory on this machine shows. Raises ``CheckpointError``."""
     if Path(source).is_dir():
+        from surefoot.models.families.checkpoint import Checkpoint
+
         return find_family(Checkpoint(Path(source)), name=source)
     raise CheckpointError(
         f"{where} serves {served.id}, whose name does not show its family; name it with family= (--family) "
@@ -253,6 +259,9 @@ def _gateway(address: ServerAddress) -> RemoteScorer:
 
 
 def _generative(address: ServerAddress, served: ServedModel, chains: int) -> GenerativeVerifier:
+    from surefoot.models.kinds.generative import GenerativeVerifier
+    from surefoot.models.kinds.yes_no import OpenAIYesNo
+
     form, base_url = VerifierFormat(), f"{address.root}/v1"
     dialect: Any = "vllm" if served.owned_by == "vllm" else "openai"
     policy = OpenAIPolicy(model=served.id, base_url=base_url, dialect=dialect)
