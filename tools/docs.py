@@ -30,7 +30,7 @@ CONTENTS = {
     "Training policies": "how-to/reinforcement-learning how-to/rl-servers-and-trainers how-to/imitate",
     "Trust": "how-to/read-a-report how-to/* security cards/*/README",
     "Reference": "reference/command-line commands/index api/index reference/*",
-    "Measured results": "when-step-labels-pay results/* LOG",
+    "Measured results": "results/* LOG",
     "Project": "CHANGELOG CONTRIBUTING SECURITY",
 }
 """Pages by heading of the sidebar; a pattern names the pages that no other entry names."""

@@ -38,7 +38,7 @@ scorers; its states are computed once and kept in ``--features``.
   how often that is the faulty one; ``renamed_mutants_…``: the same with other names of local variables;
   ``mbpp_mutants_…``, ``renamed_mbpp_mutants_…``: the same of MBPP's problems;
   ``real_failures_coverage_…``: of how many failing samples it calls a step wrong, on the tasks that it was
-  ``tuned`` on and on the others. Their precision takes a reader (docs/results/code.md).
+  ``tuned`` on and on the others. Their precision takes a reader (docs/results/agents.md).
 - ``first_wrong_line_accuracy``: how often ``execution-trace`` names the faulty step of mutants of reference
   solutions, two a problem, that fail the hidden tests (saying nothing is wrong, too); beside it what one gets
   who names the first, the last or the longest step, and ``visible_false_pass``: mutants that pass the visible

@@ -6,7 +6,7 @@
 ``--data`` holds ``prm800k/phase1_train_plus.jsonl.gz``, ``prm800k/phase1_test.jsonl.gz`` and
 ``processbench/{gsm8k,math.fixed}.json.gz``; ``--model`` is a transformers checkpoint
 (``benchmarks/common/smollm2.py``). The rival is a logistic regression on lengths and positions, fitted on
-the same rows. Start a killed run again to resume it. See docs/results/prm800k.md.
+the same rows. Start a killed run again to resume it. See docs/results/reward-models.md.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Named warnings about an answer, raised before it is sent.
 
-Their precision on labelled data is in ``docs/results/gateway.md``. Every flag is stored with its candidate. A
-flag of ``FlagSettings.withhold`` keeps the answer back; a check that fails counts as raised if ``fail`` is
-``closed``, and is otherwise passed over (``open``).
+Their precision on labelled data is in ``docs/results/performance.md``. Every flag is stored with its
+candidate. A flag of ``FlagSettings.withhold`` keeps the answer back; a check that fails counts as raised if
+``fail`` is ``closed``, and is otherwise passed over (``open``).
 """
 
 from __future__ import annotations
