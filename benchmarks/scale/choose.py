@@ -39,7 +39,7 @@ def commands(pools: Path) -> dict[str, list[str]]:
         found[f"select_{rule}"] = ["select", traces[1], *given, "--rule", rule, *out]
     for rule in RULES[1:]:
         out = ["--out", str(pools / f"curves-{rule}"), "--force"]
-        found[f"evaluate_{rule}"] = ["evaluate", "best-of-n", f"made={scores}", *traces, "--rule", rule, *out]
+        found[f"evaluate_{rule}"] = ["evaluate", "--as=best-of-n", f"made={scores}", *traces, "--rule", rule, *out]
     return found
 
 

@@ -81,7 +81,7 @@ def commands(folder: Path) -> dict[str, list[str]]:
                 *("--out", labels),
             ],
             "evaluate_labels": [
-                *("evaluate", "labels", f"rules={labels}", "--traces", traces, "--truth", labels),
+                *("evaluate", "--as=labels", f"rules={labels}", "--traces", traces, "--labels", labels),
                 *("--out", f"{folder}/evaluated"),
             ],
         }.items()

@@ -93,7 +93,7 @@ def swap_checkpoint() -> None:
 
 def new_audit() -> None:
     about = ("--problems", "data*/problems.jsonl", "--traces", "traces.jsonl", "--labels", "l.jsonl")
-    good("evaluate", "calibration", "prm=scores.jsonl", *about, "--draws", "20", "--out", "hidden")
+    good("evaluate", "--as=calibration", "prm=scores.jsonl", *about, "--draws", "20", "--out", "hidden")
 
 
 FAULTS: dict[str, tuple[Callable[[], object], str]] = {
@@ -229,7 +229,7 @@ def test_an_audit_is_run_again_and_compared(here: Path):
 
 def test_the_calibration_of_a_judge_is_on_the_card(here: Path):
     shutil.copy("l.jsonl", "gold.jsonl")
-    good("calibrate", "judge", "gold.jsonl", "l.jsonl", "--traces", "traces.jsonl", "--out", "calibration")
+    good("evaluate", "--as=judge", "--labels=gold.jsonl", "l.jsonl", "--traces", "traces.jsonl", "--out", "calibration")
     good(*BUILD[:5], "calibration", *BUILD[5:])
     claims = {claim["id"].rpartition("/")[2]: claim for claim in json.loads(CARD.read_text())["claims"]}
     assert claims["quality|0|kappa"]["value"] == 1.0

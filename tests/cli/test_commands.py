@@ -417,7 +417,7 @@ def test_labels_and_scores_that_come_twice_count_once(files, tmp_path):
     more.write_text(first + first + "".join(others) + others[-1] + first)
     table = open_table(more, StepLabel)
     assert (list(table), table.repeated) == (read(files / "l.jsonl", StepLabel), 3)
-    words = ("evaluate", "labels", *traces[2:], "--out", tmp_path / "o", "--draws=10")
+    words = ("evaluate", "--as=labels", *traces[2:], "--out", tmp_path / "o", "--draws=10")
     once = good(*words, f"one={files / 'l.jsonl'}")
     twice = good(*words, f"one={more}", "--force")
     assert twice.out == once.out

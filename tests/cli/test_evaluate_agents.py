@@ -54,7 +54,9 @@ def figures(folder: Path) -> dict[str, Any]:
 
 
 def test_baselines_alone(data: Path, tmp_path: Path):
-    ended = good("evaluate", "agent-processbench", "--data", data, "--out", tmp_path / "out", FEW, "--tables")
+    ended = good(
+        "evaluate", "--as=agent-processbench", "--data", data, "--out", tmp_path / "out", FEW, "--tables"
+    )
     assert "4 runs of 4 problems, 10 steps" in " ".join(ended.out.split())
     found = figures(tmp_path / "out")["last step wrong iff the run failed"]
     assert found["step"]["value"] == 0.6  # the neutral steps and the first wrong ones are missed
@@ -101,7 +103,7 @@ def test_scores_labels_and_judgements_side_by_side(data: Path, tmp_path: Path):
     (tmp_path / "predicted.jsonl").write_text("".join(json.dumps(one) + "\n" for one in predicted))
     names = ("scores", "people", "judged", "predicted")
     sources = [f"{name}={tmp_path / name}.jsonl" for name in names]
-    good("evaluate", "agent-processbench", *sources, "--data", data, "--out", tmp_path / "out", FEW)
+    good("evaluate", "--as=agent-processbench", *sources, "--data", data, "--out", tmp_path / "out", FEW)
     found = figures(tmp_path / "out")
     assert [found["scores"][name]["value"] for name in ("step", "first_error")] == [0.8, 1.0]
     assert [found["people"][name]["value"] for name in ("step", "first_error")] == [1.0, 1.0]
@@ -112,11 +114,11 @@ def test_scores_labels_and_judgements_side_by_side(data: Path, tmp_path: Path):
 def test_files_of_another_kind_are_refused(data: Path, tmp_path: Path):
     (tmp_path / "other.jsonl").write_text('{"id": "1"}\n')
     ended = refused(
-        "evaluate", "agent-processbench", "--data", tmp_path / "other.jsonl", "--out", tmp_path / "out"
+        "evaluate", "--as=agent-processbench", "--data", tmp_path / "other.jsonl", "--out", tmp_path / "out"
     )
     assert "give a file of AgentProcessBench" in " ".join(ended.split())
     ended = refused(
-        "evaluate", "agent-processbench", "--data", data, "--data", data, "--out", tmp_path / "out"
+        "evaluate", "--as=agent-processbench", "--data", data, "--data", data, "--out", tmp_path / "out"
     )
     assert "occurs twice" in ended
 
@@ -135,7 +137,7 @@ def test_runs_of_ones_own_with_a_loophole(data: Path, tmp_path: Path):
     write_records(tmp_path / "t.jsonl", [item.trace for item in items])
     write_records(tmp_path / "l.jsonl", labels)
     records = [f"--{name}={tmp_path / name[0]}.jsonl" for name in ("problems", "traces", "labels")]
-    good("evaluate", "runs", f"people={tmp_path / 'l.jsonl'}", *records, "--out", tmp_path / "out", FEW)
+    good("evaluate", "--as=runs", f"people={tmp_path / 'l.jsonl'}", *records, "--out", tmp_path / "out", FEW)
     found = json.loads((tmp_path / "out" / "runs.json").read_text())
     by_name = {one["system"]: one for one in found["scores"]}
     assert by_name["people"]["subsets"]["own"]["step"]["value"] == 1.0
@@ -166,12 +168,12 @@ def test_who_and_when(tmp_path: Path):
     ]
     write_records(tmp_path / "s.jsonl", scores)
     words = ("--data", f"made={tmp_path}/?.json", "--out", tmp_path / "out", FEW, "--tables")
-    ended = good("evaluate", "who-and-when", f"s={tmp_path}/s.jsonl", *words)
+    ended = good("evaluate", "--as=who-and-when", f"s={tmp_path}/s.jsonl", *words)
     assert "Who&When 2 failed runs" in " ".join(ended.out.split())
     found = json.loads((tmp_path / "out" / "who-and-when.json").read_text())["scores"]
     by_name = {one["system"]: one["subsets"]["made"] for one in found}
     assert (by_name["s"]["agent"]["value"], by_name["s"]["within"]["1"]["value"]) == (0.5, 1.0)
     assert by_name["last step"]["within"]["0"]["value"] == 1.0
     assert "give files of Who&When" in refused(
-        "evaluate", "who-and-when", "--data", tmp_path / "s.jsonl", "--out", tmp_path / "out2"
+        "evaluate", "--as=who-and-when", "--data", tmp_path / "s.jsonl", "--out", tmp_path / "out2"
     )

@@ -74,7 +74,7 @@ def test_processbench_side_by_side_and_again_without_scoring(data, prm, tmp_path
     found = [item for name in ("gsm8k.json", "math.jsonl") for item in read_processbench(data / name)]
     write_records(tmp_path / "truth.jsonl", [label for item in found for label in item.labels])
     command = (
-        *("evaluate", "processbench", f"mine={prm}", f"judge={tmp_path / 'truth.jsonl'}"),
+        *("evaluate", "--as=processbench", f"mine={prm}", f"judge={tmp_path / 'truth.jsonl'}"),
         *("--data", data / "gsm8k.json", "--data", data / "math.jsonl", "--out", tmp_path / "out", FEW),
     )
     ended = good(*command, "--tables")
@@ -108,22 +108,20 @@ def test_processbench_side_by_side_and_again_without_scoring(data, prm, tmp_path
 def test_kept_scores_of_other_traces_are_refused(data, prm, tmp_path):
     good(
         "evaluate",
-        "processbench",
+        "--as=processbench:threshold=0.5",
         prm,
         "--data",
         data / "gsm8k.json",
-        "--threshold=0.5",
         "--out",
         tmp_path,
         FEW,
     )
     said = refused(
         "evaluate",
-        "processbench",
+        "--as=processbench:threshold=0.5",
         prm,
         "--data",
         data / "math.jsonl",
-        "--threshold=0.5",
         "--out",
         tmp_path,
         FEW,
@@ -140,11 +138,12 @@ def test_stored_scores_need_no_model_and_partial_files_leave_traces_out(data, tm
     ]
     write_records(tmp_path / "s.jsonl", records)
     command = (
-        *("evaluate", "processbench", tmp_path / "s.jsonl", "--data", data / "gsm8k.json"),
-        *("--data", data / "math.jsonl", "--threshold=0.5", "--out", tmp_path / "out", FEW),
+        *("evaluate", tmp_path / "s.jsonl", "--data", data / "gsm8k.json"),
+        *("--data", data / "math.jsonl", "--out", tmp_path / "out", FEW),
     )
-    assert "9 traces" in good(*command, "--tables").out
-    assert "12 traces" in good(*command, "--tables", "--missing=wrong", "--force").out
+    measure = "--as=processbench:threshold=0.5"
+    assert "9 traces" in good(*command, measure, "--tables").out
+    assert "12 traces" in good(*command, f"{measure},missing=wrong", "--tables", "--force").out
     result = json.loads((tmp_path / "out/processbench.json").read_text())
     assert sum(part["unparsed"] for part in result["scores"][0]["subsets"].values()) == 3
 
@@ -157,19 +156,19 @@ def test_a_neutral_verdict_is_what_the_option_says(data, tmp_path):
     ]
     write_records(tmp_path / "j.jsonl", labels)
     command = (
-        *("evaluate", "processbench", tmp_path / "j.jsonl", "--data", data / "gsm8k.json"),
+        *("evaluate", tmp_path / "j.jsonl", "--data", data / "gsm8k.json"),
         *("--out", tmp_path / "out", FEW),
     )
     expected = {"good": (1.0, 0), "bad": (0.0, 0), "drop": (0.0, 6)}
     for neutral, (accuracy, unparsed) in expected.items():
-        good(*command, f"--neutral={neutral}", "--force")
+        good(*command, f"--as=processbench:neutral={neutral}", "--force")
         part = json.loads((tmp_path / "out/processbench.json").read_text())["scores"][0]["subsets"]["gsm8k"]
         assert (part["acc_correct"]["value"], part["unparsed"]) == (accuracy, unparsed)
 
 
 def test_prmbench(data, prm, tmp_path):
     words = ("--data", data / "prmbench.jsonl", "--out", tmp_path, FEW, "--tables")
-    ended = good("evaluate", "prmbench", f"mine={prm}", *words)
+    ended = good("evaluate", "--as=prmbench", f"mine={prm}", *words)
     assert "36 traces and 4 controls" in ended.out
     result = json.loads((tmp_path / "prmbench.json").read_text())
     assert [score["rule"] for score in result["scores"]] == ["0.5", "split"]
@@ -177,8 +176,14 @@ def test_prmbench(data, prm, tmp_path):
     records = Journal(tmp_path / "scores/mine/pieces/scores.journal", StepScores).read()
     write_records(tmp_path / "stored.jsonl", records)
     good(
-        *("evaluate", "prmbench", f"mine={tmp_path / 'stored.jsonl'}", "--data", data / "prmbench.jsonl"),
-        *("--redundancy", f"mine={tmp_path / 'stored.jsonl'}", "--out", tmp_path / "again", FEW),
+        *(
+            "evaluate",
+            "--as=prmbench",
+            f"mine={tmp_path / 'stored.jsonl'}",
+            "--data",
+            data / "prmbench.jsonl",
+        ),
+        *("--set", f'redundancy=["mine={tmp_path / "stored.jsonl"}"]', "--out", tmp_path / "again", FEW),
     )
     again = json.loads((tmp_path / "again/prmbench.json").read_text())
     assert again["scores"][0]["redundancy_threshold"] == 0.15
@@ -190,11 +195,11 @@ def test_prmbench(data, prm, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--threshold=olympiad",), "threshold 'olympiad': give a number or one of split, gsm8k"),
-        (("--missing=maybe",), "--missing is 'maybe'; choose leave-out or wrong"),
-        (("--neutral=so-so",), "--neutral is 'so-so'; choose good, bad or drop"),
+        ("threshold=olympiad", "threshold 'olympiad': give a number or one of split, gsm8k"),
+        ("missing=maybe", "'processbench:missing=maybe': missing: Input should be 'leave-out' or 'wrong'"),
+        ("neutral=so-so", "'processbench:neutral=so-so': neutral: Input should be 'good', 'bad' or 'drop'"),
     ],
 )
 def test_wrong_options_are_one_sentence(data, tmp_path, words, said):
-    base = ("evaluate", "processbench", "x=nowhere", "--data", data / "gsm8k.json", "--out", tmp_path)
-    assert refused(*base, *words).startswith(said)
+    base = ("evaluate", "x=nowhere", "--data", data / "gsm8k.json", "--out", tmp_path)
+    assert refused(*base, f"--as=processbench:{words}").startswith(said)

@@ -68,9 +68,14 @@ def checkpoint(lab_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def test_a_checkpoint_and_stored_scores_side_by_side(files: Path, checkpoint: Path, tmp_path: Path):
-    words = ["evaluate", "best-of-n", f"tiny={checkpoint}", f"hand={files / 'scores.jsonl'}"]
+    words = [
+        "evaluate",
+        "--as=best-of-n:sizes=1+4,bootstrap=200",
+        f"tiny={checkpoint}",
+        f"hand={files / 'scores.jsonl'}",
+    ]
     words += ["--problems", files / "problems.jsonl", "--traces", files / "traces.jsonl"]
-    words += ["--sizes", "1,4", "--bootstrap", "200", "--out", tmp_path, "--tables"]
+    words += ["--out", tmp_path, "--tables"]
     ended = good(*words)
     assert "4 samples; at least one is correct for 100.0%" in " ".join(ended.out.split())
     data = json.loads((tmp_path / "best-of-n.json").read_text())
@@ -86,8 +91,8 @@ def test_a_checkpoint_and_stored_scores_side_by_side(files: Path, checkpoint: Pa
 
 
 def test_every_rule_reads_every_scorer_alike(files: Path, tmp_path: Path):
-    words = ["evaluate", "best-of-n", f"a={files / 'scores.jsonl'}", f"b={files / 'scores.jsonl'}"]
-    words += ["--traces", files / "traces.jsonl", "--sizes", "1,4", "--bootstrap", "50", "--out", tmp_path]
+    words = ["evaluate", f"a={files / 'scores.jsonl'}", f"b={files / 'scores.jsonl'}"]
+    words += ["--traces", files / "traces.jsonl", "--out", tmp_path]
     rules = [
         "best_of_n",
         "weighted_vote",
@@ -95,9 +100,9 @@ def test_every_rule_reads_every_scorer_alike(files: Path, tmp_path: Path):
         "confidence_vote_90",
         "agreement",
     ]
-    good(*words, *(f"--rule={rule}" for rule in rules))
+    good(*words, f"--as=best-of-n:sizes=1+4,bootstrap=50,rule={'+'.join(rules)}")
     data = json.loads((tmp_path / "best-of-n.json").read_text())
-    assert data["inputs"]["rule"] == rules
+    assert data["inputs"]["settings"]["rule"] == rules
     for rule in rules:
         read = [[c["aggregation"], c["accuracy"]] for c in data["curves"] if c["rule"] == rule]
         assert len(read) == 2 * 5
@@ -126,7 +131,7 @@ def test_a_stored_pool_is_graded_and_its_drops_are_said(tmp_path: Path):
     ]
     pool = tmp_path / "pool.jsonl"
     pool.write_text("".join(json.dumps(row) + "\n" for row in rows) + "{}\n")
-    ended = good("evaluate", "best-of-n", "--pool", pool, "--bootstrap", "100", "--out", tmp_path / "out")
+    ended = good("evaluate", "--as=best-of-n:bootstrap=100", "--pool", pool, "--out", tmp_path / "out")
     assert "left out: 5 stored candidates: not as many steps" in ended.err
     assert "5 of 10 stated verdicts differ from the grading here" in ended.err
     assert "not a pool of scored candidates" in ended.err, "the bad row"
@@ -139,21 +144,30 @@ def test_a_stored_pool_is_graded_and_its_drops_are_said(tmp_path: Path):
 
 
 def test_what_best_of_n_cannot_do_is_one_sentence(files: Path, tmp_path: Path):
-    base = ["evaluate", "best-of-n", "--out", tmp_path]
+    base = ["evaluate", "--as=best-of-n", "--out", tmp_path]
     scores, traces = f"s={files / 'scores.jsonl'}", files / "traces.jsonl"
     assert refused(*base, scores) == "give either --traces or --pool"
     assert "give a scorer as NAME=CHECKPOINT" in refused(*base, "--traces", traces)
-    assert "--sizes: Input should be greater than or equal to 1" in refused(
-        *base, scores, "--traces", traces, "--sizes", "0"
+    assert "sizes.0: Input should be greater than or equal to 1" in refused(
+        *base[:1], scores, "--traces", traces, "--as=best-of-n:sizes=0", *base[2:]
     )
-    assert "no problem has 9 traces" in refused(*base, scores, "--traces", traces, "--sizes", "9")
+    assert "no problem has 9 traces" in refused(
+        *base[:1], scores, "--traces", traces, "--as=best-of-n:sizes=9", *base[2:]
+    )
     assert "a checkpoint needs --problems" in refused(*base, "m=nowhere", "--traces", traces)
 
 
 def test_calibration_is_fitted_reported_and_stored(files: Path, checkpoint: Path, tmp_path: Path):
     records = ["--problems", files / "problems.jsonl", "--traces", files / "traces.jsonl", "--labels", "lab"]
-    words = ["evaluate", "calibration", f"tiny={checkpoint}", *records, "--after-error", "wrong"]
-    ended = good(*words, "--fit", "isotonic", "--store", "--draws", "50", "--out", tmp_path)
+    words = ["evaluate", f"tiny={checkpoint}", *records]
+    ended = good(
+        *words,
+        "--as=calibration:after-error=wrong,fit=isotonic,store=true",
+        "--draws",
+        "50",
+        "--out",
+        tmp_path,
+    )
     assert f"tiny: calibration.json written to {checkpoint}" in ended.err
     data = json.loads((tmp_path / "calibration.json").read_text())
     [scorer] = data["scorers"]
@@ -170,8 +184,8 @@ def test_calibration_is_fitted_reported_and_stored(files: Path, checkpoint: Path
 
 def test_calibration_of_stored_scores(files: Path, tmp_path: Path):
     records = ["--problems", files / "problems.jsonl", "--traces", files / "traces.jsonl", "--labels", "lab"]
-    words = (*records, "--fit=none", "--out", tmp_path, "--tables")
-    ended = good("evaluate", "calibration", f"hand={files / 'scores.jsonl'}", *words)
+    words = (*records, "--out", tmp_path, "--tables")
+    ended = good("evaluate", "--as=calibration:fit=none", f"hand={files / 'scores.jsonl'}", *words)
     assert "ECE" in ended.out
     data = json.loads((tmp_path / "calibration.json").read_text())
     assert data["scorers"][0]["fits"] == []
@@ -180,10 +194,10 @@ def test_calibration_of_stored_scores(files: Path, tmp_path: Path):
 
 def test_what_calibration_cannot_do_is_one_sentence(files: Path, checkpoint: Path, tmp_path: Path):
     records = ["--problems", files / "problems.jsonl", "--traces", files / "traces.jsonl", "--labels", "lab"]
-    base = ["evaluate", "calibration", *records, "--out", tmp_path]
+    base = ["evaluate", *records, "--out", tmp_path]
     scores = f"s={files / 'scores.jsonl'}"
-    assert "--store writes one map" in refused(*base, f"m={checkpoint}", "--store")
-    assert "s is not one" in refused(*base, scores, "--store", "--fit", "temperature")
-    assert "--fit is 'beta'; choose temperature, platt, isotonic or none" in refused(
-        *base, scores, "--fit", "beta"
+    assert "'store' writes one map" in refused(*base, f"m={checkpoint}", "--as=calibration:store=true")
+    assert "s is not one" in refused(*base, scores, "--as=calibration:store=true,fit=temperature")
+    assert "fit.0: Input should be 'temperature', 'platt', 'isotonic' or 'none'" in refused(
+        *base, scores, "--as=calibration:fit=beta"
     )

@@ -175,16 +175,16 @@ search revise e --policy lab --verifier equations
 search optimal e --policy lab --verifier equations --plan e
 search plan beam@e --problems e --policy lab --verifier equations --tokens 5
 search draw e
-evaluate labels e --traces e --out out
-evaluate processbench e --data e --out out
-evaluate prmbench e --data e --out out
-evaluate agent-processbench e --data e --out out
-evaluate runs e --problems e --traces e --labels e --out out
-evaluate who-and-when e --data e --out out
-evaluate best-of-n e --traces e --out out
-evaluate monitor --problems e --traces e --out out
-evaluate calibration e --problems e --traces e --labels e --out out
-calibrate judge e e --traces e --out out
+evaluate --as labels e --traces e --out out
+evaluate --as processbench e --data e --out out
+evaluate --as prmbench e --data e --out out
+evaluate --as agent-processbench e --data e --out out
+evaluate --as runs e --problems e --traces e --labels e --out out
+evaluate --as who-and-when e --data e --out out
+evaluate --as best-of-n e --traces e --out out
+evaluate --as monitor --problems e --traces e --out out
+evaluate --as calibration e --problems e --traces e --labels e --out out
+evaluate --as judge e --labels e --traces e --out out
 audit e --test gaming --problems e --traces e --labels e --out out
 audit e --test outcome --problems e --traces e --labels e --out out
 audit e --test clean --problems e --traces e --labels e --out out

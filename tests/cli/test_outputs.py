@@ -83,7 +83,16 @@ def test_a_checkpoint_is_not_trained_into_a_folder_of_other_files(folder):
 
 def test_a_report_stands_beside_another_but_not_over_its_own(folder):
     good(*VERIFY, "l.jsonl")
-    labels = ("evaluate", "labels", "a=l.jsonl", "b=l.jsonl", "--traces", "t.jsonl", "--problems", "p.jsonl")
+    labels = (
+        "evaluate",
+        "--as=labels",
+        "a=l.jsonl",
+        "b=l.jsonl",
+        "--traces",
+        "t.jsonl",
+        "--problems",
+        "p.jsonl",
+    )
     (folder / "report").mkdir()
     (folder / "report" / "calibration.json").write_text("{}")
     good(*labels, "--draws", "10", "--out", "report")

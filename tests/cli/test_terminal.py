@@ -115,7 +115,7 @@ COMMANDS = {
     "select, refused": ("select", "t.jsonl", "--scores", HOSTILE, "--equality=exact"),
     "verify": ("label", "verify", "t.jsonl", "--problems=p.jsonl", "--verifier=equations", "--out=o.jsonl"),
     "consensus": ("label", "consensus", *SOURCES, *TRACES, "--out=o.jsonl"),
-    "evaluate labels": ("evaluate", "labels", *SOURCES, *TRACES, "--out=o"),
+    "evaluate labels": ("evaluate", "--as=labels", *SOURCES, *TRACES, "--out=o"),
     "draw": ("search", "draw", "trees.jsonl"),
     "draw, refused": ("search", "draw", "trees.jsonl", "--problem", HOSTILE),
 }

@@ -94,7 +94,15 @@ def test_the_command_stores_the_result_beside_the_labels(study, tmp_path, monkey
     write_records("t.jsonl", traces)
     write_records("gold.jsonl", labels_of(dict(enumerate(wrong[:60]))))
     write_records("judge.jsonl", labels_of(dict(enumerate(strict)), rater="m#1"))
-    words = ("calibrate", "judge", "gold.jsonl", "judge.jsonl", "--traces=t.jsonl", "--draws=50", "--out=c")
+    words = (
+        "evaluate",
+        "--as=judge",
+        "--labels=gold.jsonl",
+        "judge.jsonl",
+        "--traces=t.jsonl",
+        "--draws=50",
+        "--out=c",
+    )
     assert "corrected by 300 gold labels" in good(*words).out
     stored = json.loads((tmp_path / "judge.jsonl.calibration.json").read_text())
     assert stored["schema"] == "surefoot.judge-calibration/1"
@@ -102,13 +110,21 @@ def test_the_command_stores_the_result_beside_the_labels(study, tmp_path, monkey
     assert stored["sha256"] == json.loads((tmp_path / "c" / "judge.json").read_text())["sha256"]
     assert len(stored["sha256"]["gold"]) == 64
     assert "add --force" in refused(*words)
-    dated = ("--since=2026-01-01T00:00:00Z", "--out=e")
+    dated = ("--as=judge:since=2026-01-01T00:00:00Z", "--out=e")
     assert "none of its 0 labels" in refused(*words[:-1], *dated, "--force")
-    assert "--since 2026-01-01 lacks a time zone" in refused(
-        *words[:-1], "--since=2026-01-01", "--out=e", "--force"
+    assert "2026-01-01 lacks a time zone" in refused(
+        *words[:-1], "--as=judge:since=2026-01-01", "--out=e", "--force"
     )
     empty = labels_of({0: wrong[0]})
     write_records("one.jsonl", empty)
-    says = refused("calibrate", "judge", "one.jsonl", "judge.jsonl", "--traces=t.jsonl", "--out=d", "--force")
+    says = refused(
+        "evaluate",
+        "--as=judge",
+        "--labels=one.jsonl",
+        "judge.jsonl",
+        "--traces=t.jsonl",
+        "--out=d",
+        "--force",
+    )
     assert "gold labels of 1 problems" in says
     assert not math.isnan(stored["quality"][0]["base_rate"])

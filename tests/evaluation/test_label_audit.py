@@ -389,15 +389,15 @@ def files(tmp_path, lab_items, monkeypatch):
     return tmp_path
 
 
-def run(*words):
-    return CliRunner().invoke(app, ["evaluate", "labels", *words], env={"COLUMNS": "200"})
+def run(*words, settings=""):
+    return CliRunner().invoke(app, ["evaluate", f"--as=labels{settings}", *words], env={"COLUMNS": "200"})
 
 
 COMMON = ("--traces", "traces.jsonl", "--out", "audit", "--draws", "20", "--tables")
 
 
 def test_the_command_audits_against_the_exact_checker(files):
-    ended = run("one=wrong.jsonl.gz", "step.jsonl.gz", *COMMON, "--problems=problems.jsonl", "--truth=lab")
+    ended = run("one=wrong.jsonl.gz", "step.jsonl.gz", *COMMON, "--problems=problems.jsonl", "--labels=lab")
     assert ended.exit_code == 0, ended.output
     assert "1.000 [1.000, 1.000]" in ended.output
     found = json.loads((files / "audit/labels.json").read_text(encoding="utf-8"))
@@ -412,12 +412,12 @@ def test_the_command_audits_against_the_exact_checker(files):
 
 
 def test_after_error_says_what_the_checker_thinks_of_later_steps(files):
-    words = ("wrong.jsonl.gz", *COMMON, "--problems=problems.jsonl", "--truth=lab")
-    assert run(*words, "--after-error=step").exit_code == 0
+    words = ("wrong.jsonl.gz", *COMMON, "--problems=problems.jsonl", "--labels=lab")
+    assert run(*words, settings=":after-error=step").exit_code == 0
     later = json.loads((files / "audit/labels.json").read_text(encoding="utf-8"))
     assert later["truth"]["counts"]["unread"] == {}
     assert later["sources"][0]["against_truth"]["precision"]["value"] < 1  # right steps after a wrong one
-    assert run(*words, "--after-error=wrong", "--force").exit_code == 0
+    assert run(*words, "--force", settings=":after-error=wrong").exit_code == 0
     later = json.loads((files / "audit/labels.json").read_text(encoding="utf-8"))
     assert later["sources"][0]["against_truth"]["precision"]["value"] == 1
 
@@ -439,7 +439,7 @@ def test_a_file_of_true_labels_and_cuts_by_name(files, lab_items):
         for step in range(len(item.trace.steps))
     ]
     write_records(files / "mc.jsonl", values)
-    ended = run("mc.jsonl", *COMMON, "--truth=step.jsonl.gz", "--good-above=0.9", "--good-above=mc=0.4")
+    ended = run("mc.jsonl", *COMMON, "--labels=step.jsonl.gz", settings=":good-above=0.9+mc=0.4")
     assert ended.exit_code == 0, ended.output
     found = json.loads((files / "audit/labels.json").read_text(encoding="utf-8"))
     (source,) = found["sources"]
@@ -450,25 +450,22 @@ def test_a_file_of_true_labels_and_cuts_by_name(files, lab_items):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "settings", "message"),
     [
-        (("step.jsonl.gz", "step.jsonl.gz"), "two sources are called 'step'; give NAME=FILE"),
-        (("=step.jsonl.gz",), "give NAME=FILE, or FILE alone"),
-        (("step.jsonl.gz", "--truth=lab"), "--truth lab needs --problems"),
-        (
-            ("step.jsonl.gz", "--truth=lab", "--after-error=x"),
-            "--after-error is 'x'; choose unlabelled, step or",
-        ),
-        (("step.jsonl.gz", "--neutral=maybe"), "--neutral is 'maybe'; choose good, bad or drop"),
-        (("step.jsonl.gz", "--binning=fine"), "--binning is 'fine'; choose equal-mass or equal-width"),
-        (("step.jsonl.gz", "--good-above=x"), "--good-above x: give a number, or NAME=NUMBER"),
-        (("step.jsonl.gz", "--good-above=1"), r"--good-above 1: values lie in \[0, 1\]"),
-        (("step.jsonl.gz", "--good-above=mc=0.5"), "a reading is given for 'mc'; the names are step"),
-        (("step.jsonl.gz", "--by-rater"), "lacks 'evidence.rater'"),
+        (("step.jsonl.gz", "step.jsonl.gz"), "", "two sources are called 'step'; give NAME=FILE"),
+        (("=step.jsonl.gz",), "", "give NAME=FILE, or FILE alone"),
+        (("step.jsonl.gz", "--labels=lab"), "", "--labels lab needs --problems"),
+        (("step.jsonl.gz", "--labels=lab"), ":after-error=x", "should be 'unlabelled', 'step' or 'wrong'"),
+        (("step.jsonl.gz",), ":neutral=maybe", "should be 'good', 'bad' or 'drop'"),
+        (("step.jsonl.gz",), ":binning=fine", "should be 'equal-mass' or 'equal-width'"),
+        (("step.jsonl.gz",), ":good-above=x", "'good_above' x: give a number, or NAME=NUMBER"),
+        (("step.jsonl.gz",), ":good-above=1", r"'good_above' 1: values lie in \[0, 1\]"),
+        (("step.jsonl.gz",), ":good-above=mc=0.5", "a reading is given for 'mc'; the names are step"),
+        (("step.jsonl.gz",), ":by-rater=true", "lacks 'evidence.rater'"),
     ],
 )
-def test_the_command_names_what_is_wrong(files, words, message):
-    ended = run(*words, *COMMON)
+def test_the_command_names_what_is_wrong(files, words, settings, message):
+    ended = run(*words, *COMMON, settings=settings)
     assert isinstance(ended.exception, SurefootError)
     with pytest.raises(SurefootError, match=message):
         raise ended.exception

@@ -66,7 +66,7 @@ def test_positives_alone_measure_no_monitor(tmp_path, monkeypatch):
         good("import", file, "--out", f"run-{number}")
     Path("runs.jsonl").write_text("".join(p.read_text() for p in sorted(Path().glob("run-*/traces.jsonl"))))
     problems = ("--problems", "run-0/problems.jsonl", "--traces", "runs.jsonl")
-    says = refused("evaluate", "monitor", "w=keyword:IBAN", *problems, "--out", "m")
+    says = refused("evaluate", "--as=monitor", "w=keyword:IBAN", *problems, "--out", "m")
     assert "all 7 runs are bad: without runs of both kinds there is no AUC and no threshold" in says
 
 
@@ -82,10 +82,11 @@ def test_a_judge_on_a_server_sees_two_runs_together_and_not_the_hint(tmp_path, m
         text = body["messages"][0]["content"]
         return Reply(payload=chat([f"Suspicion: {90 if 'seems' in text else 10}"]))
 
-    data = ("--problems", "in/problems.jsonl", "--traces", "in/traces.jsonl", "--view", "both")
+    data = ("--problems", "in/problems.jsonl", "--traces", "in/traces.jsonl")
     with serve(judge) as server:
-        url = ("--judge-url", server.url, "--together", "2", "--draws", "20", "--out", "m")
-        good("evaluate", "monitor", "j=judge:big", *data, *url)
+        judge_of = f"--as=monitor:view=both,judge-url={server.url},together=2"
+        url = (judge_of, "--draws", "20", "--out", "m")
+        good("evaluate", "j=judge:big", *data, *url)
         asked = [body["messages"][0]["content"] for body in server.bodies]
     assert len(asked) == 12
     assert all("<run 2>" in text and "professor" not in text for text in asked)
@@ -94,6 +95,6 @@ def test_a_judge_on_a_server_sees_two_runs_together_and_not_the_hint(tmp_path, m
     assert by_judge["auc"]["value"] == by_judge["product"]["value"] == 1.0
     assert "same ending" in {row["monitor"] for row in results}
     with serve(lambda _: Reply(payload=chat(["I cannot say."]))) as server:
-        url = ("--judge-url", server.url, "--out", "n")
-        says = refused("evaluate", "monitor", "j=judge:big", *data, *url)
+        url = (f"--as=monitor:view=both,judge-url={server.url}", "--out", "n")
+        says = refused("evaluate", "j=judge:big", *data, *url)
     assert "the judge gave no number for any of 24 runs: I cannot say." in says

@@ -52,7 +52,7 @@ def write_report() -> None:
         good("label", "verify", "runs.jsonl", *tasks, *to)
     verifiers = ("tool-calls=tool-calls.jsonl", "gold-calls=gold-calls.jsonl")
     truth = ("--labels", "shop.jsonl", "--unknown", "good")
-    good("evaluate", "runs", *verifiers, "--traces", "runs.jsonl", *tasks, *truth, "--out", "shop")
+    good("evaluate", "--as=runs", *verifiers, "--traces", "runs.jsonl", *tasks, *truth, "--out", "shop")
 
 
 def write_picture(page: Page, width: int, height: int, path: Path) -> None:

@@ -46,18 +46,7 @@ execute | execute:Execute | Run programs on their visible tests.
 select | select:Select | Choose one trace per problem and report accuracy against N.
 search | search:RunSearch | Search with a reward model: beam, DVTS, REBASE, particles, MCTS …
 search-tree | search:Draw | Print the tree of one problem.
-evaluate |  | Measure labels and scorers.
-evaluate labels | evaluate.labels:EvaluateLabels | Accuracy, agreement and cost of labels.
-evaluate processbench | evaluate.benchmarks:EvaluateProcessBench | ProcessBench: first error.
-evaluate prmbench | evaluate.benchmarks:EvaluatePRMBench | PRMBench: detect wrong steps.
-evaluate agent-processbench | evaluate.benchmarks:EvaluateAgentProcessBench | AgentProcessBench: each step.
-evaluate runs | evaluate.benchmarks:EvaluateRuns | Judge each step of your own agent runs.
-evaluate who-and-when | evaluate.benchmarks:EvaluateWhoAndWhen | Who&When: blame for a failure.
-evaluate best-of-n | evaluate.best_of_n:EvaluateBestOfN | Accuracy of selectors against N.
-evaluate monitor | evaluate.monitor:EvaluateMonitor | Monitors of runs, next to baselines.
-evaluate calibration | evaluate.labels:EvaluateCalibration | Calibration of step scores.
-calibrate |  | Correct measurements by gold labels.
-calibrate judge | evaluate.labels:CalibrateJudge | A judge's labels against a small gold set.
+evaluate | evaluate.command:Evaluate | Measure labels, scorers, judges and monitors.
 audit | audit.commands:Audit | Test scorers, or a policy's reasoning, for known failures.
 lineage | cards:Lineage | Trace a checkpoint or file back to its sources and their licences.
 card |  | State what a model is and was measured to do, and check it.

@@ -30,7 +30,7 @@ class Execute(Command):
     """Run programs: what each returns becomes its answer, and the visible tests it passes its score.
 
     Programs that return the same on the same inputs have the same answer, so `surefoot select` and
-    `evaluate best-of-n` vote among them as among numbers. Inputs come from the visible tests and
+    `evaluate --as best-of-n` vote among them as among numbers. Inputs come from the visible tests and
     variations of them, or values of the annotated types. Hidden tests are run for `--grade` alone, which
     fills in outcomes. Traces of one problem must lie together, as `sample` writes them. Programs run in a
     sandbox.

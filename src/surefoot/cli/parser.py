@@ -135,19 +135,24 @@ def _method_rows(methods: Mapping[str, type[BaseModel]], *, every: bool) -> Iter
     for name, kind in methods.items():
         settings = [option for option in options_of(kind) if option.path != ("name",)]
         summary = " ".join(help_text(kind).split("\n\n")[0].replace("``", "`").split())
-        defaults = "" if every else ", ".join(dashed(_assignment(option)) for option in settings)
+        defaults = "" if every else ", ".join(_assignment(option, method=True) for option in settings)
         yield dashed(name), summary + (f" [{defaults}]" if defaults else "")
         for option in settings if every else ():
             notes = "; ".join(option.notes)
-            yield f"  {dashed(_assignment(option))}", option.description + (f" [{notes}]" if notes else "")
+            yield (
+                f"  {_assignment(option, method=True)}",
+                option.description + (f" [{notes}]" if notes else ""),
+            )
 
 
 _LONGEST_DEFAULT = 24
 
 
-def _assignment(option: Option) -> str:
-    """A setting of a method with its default, if there is a short one."""
+def _assignment(option: Option, *, method: bool = False) -> str:
+    """A setting with its default, if there is a short one; of a method as :mod:`surefoot.spec` writes it."""
     name, default = ".".join(option.path), option.default_text
+    if method:
+        name, default = dashed(name), default.replace(",", "+") if option.repeated else default
     return f"{name}={default}" if default and len(default) <= _LONGEST_DEFAULT else name
 
 

@@ -1,17 +1,17 @@
-"""``surefoot evaluate processbench``, ``prmbench``, ``agent-processbench``, ``runs`` and ``who-and-when``."""
+"""Measures of benchmarks: ProcessBench, PRMBench, steps of agent runs, Who&When."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from surefoot import formats
 from surefoot.cli import options as o
-from surefoot.cli.evaluate.inputs import ScoringCommand, named, read_noted, show_skipped, unlabelled
+from surefoot.cli.evaluate.command import Evaluate, Measure
+from surefoot.cli.evaluate.inputs import named, read_noted, show_skipped, unlabelled
 from surefoot.cli.runs import labelled
-from surefoot.cli.settings import fill
 from surefoot.evaluation.benchmarks import agent_steps, prmbench, processbench, who_and_when
 from surefoot.evaluation.frame import Tested
 from surefoot.evaluation.splits import SPLIT, parse_rules
@@ -19,170 +19,159 @@ from surefoot.io import ReadReport
 from surefoot.labels import LabelRule
 from surefoot.protocols import LabelledTrace
 
+Threshold = Annotated[
+    tuple[str, ...],
+    Field(
+        description="A step with a lower score is wrong: a number, `split` (fitted for each subset on the "
+        "other half of its problems) or, for processbench, a subset's name (fitted on it)."
+    ),
+]
+Missing = Annotated[
+    Literal["leave-out", "wrong"],
+    Field(
+        description="Traces without a record of some source: `leave-out` (for all sources), or `wrong` (no "
+        "prediction of this source)."
+    ),
+]
+Unknown = Annotated[
+    Literal["wrong", "good"],
+    Field(
+        description="How unlabelled steps of a labelled run count: `wrong`, as in AgentProcessBench, or "
+        "`good`, for rules that only report errors."
+    ),
+]
+_SCORERS = ("sources", "loading", "draws")
 
-class BenchmarkCommand(ScoringCommand):
-    """Settings of both benchmarks."""
 
-    data: Annotated[tuple[str, ...], o.INPUT] = Field(min_length=1)
-    """The benchmark's file, as NAME=FILE or FILE; repeat it for several subsets."""
-    missing: Literal["leave-out", "wrong"] = "leave-out"
-    """Traces without a record of some source: `leave-out` (for all sources), or `wrong` (no prediction of
-    this source)."""
+class ProcessBench(Measure):
+    """Find the first error: ProcessBench's F1. By default with thresholds `split`, `gsm8k` if it is in the
+    data, and 0.5."""
+
+    needs: ClassVar = ("sources", "data")
+    takes: ClassVar = _SCORERS
+    threshold: Threshold = ()
+    missing: Missing = "leave-out"
     neutral: o.NeutralRule = "good"
 
-
-class EvaluateProcessBench(BenchmarkCommand):
-    """Find the first error: ProcessBench's F1 of scorers and judges, side by side, with intervals.
-
-    Sources are checkpoints, or files of step scores, of a judge's labels, or of published scores.
-
-    Example: `surefoot evaluate processbench mine=runs/prm judge=labels.jsonl --data gsm8k.json
-    --data math.json --out bench`
-    """
-
-    threshold: tuple[str, ...] = ()
-    """`split` (fitted on the other half of the problems), a subset's name (fitted on it, applied to all) or a
-    number. By default `split`, `gsm8k` if it is in the data, and 0.5."""
-
-    def run(self) -> None:
-        paths = named(self.data)
+    def run(self, command: Evaluate) -> None:
+        paths = named(command.data)
         default = [SPLIT, *(["gsm8k"] if "gsm8k" in paths else []), "0.5"]
         rules = parse_rules(list(self.threshold) or default, list(paths))
         subsets = {name: read_noted(formats.read_processbench, path) for name, path in paths.items()}
         items = unlabelled(item for rows in subsets.values() for item in rows)
         cases = processbench.processbench_cases(subsets)
-        systems = self.systems(items, reading=LabelRule(neutral=self.neutral))
-        result = fill(processbench.evaluate_processbench, self, cases, systems, rules=rules)
+        systems = command.systems(items, reading=LabelRule(neutral=self.neutral))
+        result = processbench.evaluate_processbench(
+            cases, systems, rules=rules, missing=self.missing, draws=command.draws, seed=command.seed
+        )
         judged = processbench.judged_traces(result, cases, systems)
-        self.write(processbench.processbench_section(result), judged=judged)
+        command.write(processbench.processbench_section(result), judged=judged)
 
 
-class EvaluatePRMBench(BenchmarkCommand):
-    """Detect wrong steps: PRMBench's PRMScore of scorers and judges, side by side, with intervals.
+class PRMBench(Measure):
+    """Detect wrong steps: PRMBench's PRMScore, which does not count traces without a verdict."""
 
-    Like PRMBench, it does not count traces without a verdict.
-
-    Example: `surefoot evaluate prmbench mine=runs/prm --data prmbench.jsonl --out bench`
-    """
-
-    threshold: tuple[str, ...] = ("0.5", "split")
-    """A number (a step above it is valid; 0.5 is the published one), or `split` (fitted on the other half of
-    the problems)."""
-    redundancy: Annotated[tuple[str, ...], o.INPUT] = ()
-    """NAME=FILE of redundancy scores of the source NAME, for the classes of simplicity."""
+    needs: ClassVar = ("sources", "data")
+    takes: ClassVar = (*_SCORERS, "redundancy")
+    threshold: Threshold = ("0.5", "split")
+    missing: Missing = "leave-out"
+    neutral: o.NeutralRule = "good"
     redundancy_threshold: float = Field(default=0.15, description="A step with more redundancy is flagged.")
 
-    def run(self) -> None:
+    def run(self, command: Evaluate) -> None:
         rules = parse_rules(list(self.threshold), [])
         cases = prmbench.prmbench_cases(
-            [item for path in named(self.data).values() for item in _read_prmbench(path)]
+            [item for path in named(command.data).values() for item in _read_prmbench(path)]
         )
         items = unlabelled(case.item for case in cases.cases)
-        systems = self.systems(items, reading=LabelRule(neutral=self.neutral))
-        redundancy = {system.name: system for system in self.systems(items, sources=self.redundancy)}
-        result = fill(prmbench.evaluate_prmbench, self, cases, systems, rules=rules, redundancy=redundancy)
-        self.write(prmbench.prmbench_section(result), judged=prmbench.judged_flags(result, cases, systems))
+        systems = command.systems(items, reading=LabelRule(neutral=self.neutral))
+        result = prmbench.evaluate_prmbench(
+            cases,
+            systems,
+            redundancy={one.name: one for one in command.systems(items, sources=command.redundancy)},
+            redundancy_threshold=self.redundancy_threshold,
+            rules=rules,
+            missing=self.missing,
+            draws=command.draws,
+            seed=command.seed,
+        )
+        judged = prmbench.judged_flags(result, cases, systems)
+        command.write(prmbench.prmbench_section(result), judged=judged)
 
 
-class AgentCommand(ScoringCommand):
-    """Settings of evaluations of each step of agent runs."""
+class AgentSteps(Measure):
+    """Accuracy on each step of agent runs."""
 
-    sources: o.Sources = ()
-    """NAME=CHECKPOINT, or NAME=FILE of step scores, labels or judgements."""
-    threshold: tuple[str, ...] = ("split",)
-    """A step with a lower score is wrong: a number, or `split` (fitted for each subset on the other half of
-    its problems)."""
-    unknown: Literal["wrong", "good"] = "wrong"
-    """How unlabelled steps of a labelled run count: `wrong`, as in AgentProcessBench, or `good`, for rules
-    that only report errors."""
+    threshold: Threshold = ("split",)
+    unknown: Unknown = "wrong"
 
-    def evaluate(
+    def measure(
         self,
+        command: Evaluate,
         items: Sequence[LabelledTrace | formats.JudgedRun],
         title: str,
         tested: Tested = "wrong steps on public benchmarks",
     ) -> None:
         """Evaluate, print and write the report."""
         rules, runs = parse_rules(self.threshold, []), agent_steps.agent_runs(items)
-        systems = self.systems(
+        systems = command.systems(
             unlabelled(item for item in items if isinstance(item, LabelledTrace)),
             layout=agent_steps.agent_layout(runs),
             reading=LabelRule(neutral="good"),
         )
-        result = fill(agent_steps.evaluate_agent_steps, self, runs, systems, rules=rules)
+        result = agent_steps.evaluate_agent_steps(
+            runs, systems, rules=rules, unknown=self.unknown, draws=command.draws, seed=command.seed
+        )
         judged = agent_steps.judged_runs(result, items, systems)
-        self.write(agent_steps.agent_section(result, title, tested), judged=judged)
+        command.write(agent_steps.agent_section(result, title, tested), judged=judged)
 
 
-class EvaluateAgentProcessBench(AgentCommand):
-    """Evaluate the steps of tool-using runs: AgentProcessBench's accuracies, with baselines.
+class AgentProcessBench(AgentSteps):
+    """Each step of tool-using runs: AgentProcessBench's accuracies. Steps without a prediction count as
+    wrong; without sources only the baselines are reported."""
 
-    Sources are checkpoints, or files of step scores, of a judge's labels, or of stored judgements;
-    without sources only the baselines are reported. Steps without a prediction count as wrong.
+    needs: ClassVar = ("data",)
+    takes: ClassVar = _SCORERS
 
-    Example: `surefoot evaluate agent-processbench mine=runs/prm rules=labels.jsonl --data hotpotqa.jsonl
-    --out bench`
-    """
-
-    data: Annotated[tuple[str, ...], o.INPUT] = Field(min_length=1)
-    """The benchmark's file, or one with labels of people and judges; repeat it for several."""
-
-    def run(self) -> None:
-        items = [item for path in self.data for item in _read_runs(path)]
-        self.evaluate(items, "AgentProcessBench")
+    def run(self, command: Evaluate) -> None:
+        items = [item for path in command.data for item in _read_runs(path)]
+        self.measure(command, items, "AgentProcessBench")
 
 
-class EvaluateRuns(AgentCommand):
-    """Evaluate the steps of your own agent runs like AgentProcessBench, with baselines.
+class Runs(AgentSteps):
+    """Each step of your own agent runs, as in AgentProcessBench, and the quality of alarms: false alarms,
+    warnings before the end of a failed run, credit for recovery, loopholes (labels whose evidence begins
+    with `loophole`). Subsets are the problems' sources."""
 
-    Also reports the quality of alarms: false alarms, warnings before the end of a failed run, credit for
-    recovery, and loopholes found if labels mark them. Subsets are the problems' sources. Steps without a
-    prediction count as wrong.
+    needs: ClassVar = ("problems", "traces", "labels")
+    takes: ClassVar = _SCORERS
 
-    Example: `surefoot evaluate runs mine=runs/prm rules=labels.jsonl --problems problems.jsonl
-    --traces traces.jsonl --labels truth.jsonl --out bench`
-    """
-
-    problems: o.Problems
-    traces: o.Traces
-    labels: Annotated[str, o.INPUT]
-    """File of true labels; evidence that begins with `loophole` marks a loophole."""
-
-    def run(self) -> None:
-        items = labelled(self.problems, self.traces, self.labels)
-        self.evaluate(list(items), "Runs of agents", "wrong steps on held-out problems")
+    def run(self, command: Evaluate) -> None:
+        items = labelled(command.problems or "", command.traces or "", command.labels or "")
+        self.measure(command, list(items), "Runs of agents", "wrong steps on held-out problems")
 
 
-class EvaluateWhoAndWhen(ScoringCommand):
-    """Find the agent and the step that caused a failed multi-agent run: Who&When, with baselines.
+class WhoAndWhen(Measure):
+    """The agent and the step that caused a failed multi-agent run: Who&When. A scorer blames the agents' step
+    with its lowest score, a judge its first bad step."""
 
-    Sources are checkpoints, or files of step scores or of a judge's labels; without sources only the
-    baselines are reported. A scorer blames the agents' step with its lowest score, a judge its first bad
-    step.
+    needs: ClassVar = ("data",)
+    takes: ClassVar = _SCORERS
 
-    Example: `surefoot evaluate who-and-when judge=labels.jsonl --data hand='Hand-Crafted/*.json' --out
-    bench`
-    """
-
-    sources: o.Sources = ()
-    """NAME=CHECKPOINT, or NAME=FILE of step scores or labels."""
-    data: Annotated[tuple[str, ...], o.INPUT] = Field(min_length=1)
-    """The data set's files, as NAME=FILE or NAME=PATTERN; repeat it for several subsets."""
-
-    def run(self) -> None:
+    def run(self, command: Evaluate) -> None:
         report = ReadReport()
         data = {
             name: list(formats.read_who_and_when(path, report=report))
-            for name, path in named(self.data).items()
+            for name, path in named(command.data).items()
         }
         report.require_some("give files of Who&When")
         show_skipped(report)
         items = [item for rows in data.values() for item in rows]
         runs = who_and_when.blamed_runs(data)
-        systems = self.systems(unlabelled(items), reading=LabelRule(neutral="good"))
-        result = fill(who_and_when.evaluate_who_and_when, self, runs, systems)
+        systems = command.systems(unlabelled(items), reading=LabelRule(neutral="good"))
+        result = who_and_when.evaluate_who_and_when(runs, systems, draws=command.draws, seed=command.seed)
         judged = who_and_when.judged_blames(runs, items, systems)
-        self.write(who_and_when.who_and_when_section(result), judged=judged)
+        command.write(who_and_when.who_and_when_section(result), judged=judged)
 
 
 def _read_prmbench(path: str) -> list[LabelledTrace]:

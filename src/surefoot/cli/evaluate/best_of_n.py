@@ -1,18 +1,17 @@
-"""``surefoot evaluate best-of-n``."""
+"""The measure of selectors: best-of-N."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Self
+from typing import Annotated, ClassVar
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field
 
 from surefoot.answers import AnswerChecker
-from surefoot.cli import options as o
-from surefoot.cli.evaluate.inputs import ScoringCommand, named, read_noted, read_scores
+from surefoot.cli.evaluate.command import Evaluate, Measure
+from surefoot.cli.evaluate.inputs import named, read_noted, read_scores
 from surefoot.cli.runs import pair, read_table
-from surefoot.cli.settings import Flag, fill
 from surefoot.cli.terminal import note
 from surefoot.errors import ScoreError
 from surefoot.evaluation.best_of_n import BestOfNResult, best_of_n_section, evaluate_best_of_n
@@ -28,67 +27,43 @@ from surefoot.work import progress_bars
 Progress = Callable[[str, int, int], None]
 
 
-def _numbers(value: Any) -> Any:
-    return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
+class BestOfN(Measure):
+    """Choose among N samples: best-of-N and votes by min, product, last, mean and sum, for any number of
+    scorers on the same samples, against N and tokens, with pass@N and differences from majority paired by
+    problem."""
 
-
-class EvaluateBestOfN(ScoringCommand):
-    """Choose among N samples: selectors, pass@N and majority against N and against tokens.
-
-    Best-of-N and votes (`--rule`) by min, product, last, mean and sum, for any number of
-    scorers on the same samples, with 95 % intervals over problems and differences from majority paired by
-    problem.
-
-    Example: `surefoot evaluate best-of-n prm=runs/prm orm=orm.jsonl --problems problems.jsonl --traces
-    traces.jsonl --out curves`
-
-    Example: `surefoot evaluate best-of-n --pool pool.jsonl.gz --extract boxed --out curves`
-    """
-
-    sources: o.Sources = ()
-    """NAME=CHECKPOINT, or NAME=FILE of step scores; not needed with `--pool`."""
-    traces: o.Traces | None = None
-    """File of trace records, with answers and outcomes."""
-    problems: o.Problems | None = None
-    """File of problem records; needed for a checkpoint."""
-    pool: Annotated[str | None, o.INPUT] = None
-    """File of stored candidates with stored scores, in place of `--traces`; graded here."""
-    sizes: Annotated[
-        tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_numbers), Flag(comma=True)
-    ] = ()
-    """Numbers of samples, such as 1,2,4,8; by default 1, 2, 4 … up to the number that half of the problems
+    takes: ClassVar = ("sources", "traces", "problems", "pool", "grading", "loading")
+    sizes: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    """Numbers of samples, such as 1+2+4+8; by default 1, 2, 4 … up to the number that half of the problems
     have."""
     rule: tuple[ScoreRule, ...] = Field(default=COMMON_RULES, min_length=1)
-    """Selection rule to apply to every scorer."""
-    grading: o.GradingSettings = o.GradingSettings()
-    draws: o.Draws = 400
+    """Selection rules to apply to every scorer."""
+    subsets: int = Field(default=400, ge=1)
     """Random subsets for votes, whose accuracy lacks a closed form."""
     bootstrap: int = Field(default=10_000, ge=1, description="Bootstrap draws of problems for the intervals.")
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if (self.traces is None) == (self.pool is None):
+    def check(self, command: Evaluate) -> None:
+        if (command.traces is None) == (command.pool is None):
             raise ValueError("give either 'traces' or 'pool'")
-        if not self.sources and self.pool is None:
+        if not command.sources and command.pool is None:
             raise ValueError("give a scorer as NAME=CHECKPOINT or NAME=FILE, or stored scores with 'pool'")
-        return self
 
-    def run(self) -> None:
-        with AnswerChecker(self.grading.equality) as checker, progress_bars() as progress:
+    def run(self, command: Evaluate) -> None:
+        with AnswerChecker(command.grading.equality) as checker, progress_bars() as progress:
             stored = None
-            if self.pool is not None:
-                pools = read_noted(read_candidate_pool, self.pool)
+            if command.pool is not None:
+                pools = read_noted(read_candidate_pool, command.pool)
                 stored = grade_stored(
                     pools,
                     checker,
-                    self.grading.extract,
+                    command.grading.extract,
                     progress=lambda done: progress("grade", done, len(pools)),
                 )
-            samples = stored.traces if stored else read_table(self.traces or "-", Trace)
-            read = read_table(self.problems, Problem) if self.problems else None
+            samples = stored.traces if stored else read_table(command.traces or "-", Trace)
+            read = read_table(command.problems, Problem) if command.problems else None
             problems = stored.problems if stored else read
             scores = scorer_tables(None, stored.scores) if stored else {}
-            scores |= self._scores(problems, samples, progress)
+            scores |= _scores(command, problems, samples, progress)
             total = len({facts.parent for facts in facts_in(samples)})
             candidates = judged_candidates(
                 samples,
@@ -99,32 +74,40 @@ class EvaluateBestOfN(ScoringCommand):
             failures = dict(checker.failures)
         if stored:
             candidates = replace(candidates, dropped={**stored.dropped, **candidates.dropped})
-        sizes = list(self.sizes) or None
-        result = fill(evaluate_best_of_n, self, candidates, scores, rules=self.rule, sizes=sizes)
+        result = evaluate_best_of_n(
+            candidates,
+            scores,
+            rules=self.rule,
+            sizes=list(self.sizes) or None,
+            draws=self.subsets,
+            bootstrap=self.bootstrap,
+            seed=command.seed,
+        )
         verdicts = {"stated": stored.verdicts, "differing": stored.differing} if stored else None
-        self.write(best_of_n_section(result), answers_not_compared=failures, verdicts_of_the_file=verdicts)
+        command.write(best_of_n_section(result), answers_not_compared=failures, verdicts_of_the_file=verdicts)
         _show_left_out(result, stored)
 
-    def _scores(
-        self, problems: Sequence[Problem] | None, traces: Sequence[Trace], progress: Progress
-    ) -> dict[str, StoredScores]:
-        """Scores by scorer; scores of checkpoints are stored and reused."""
-        tables: dict[str, StoredScores] = {}
-        paths = named(self.sources)
-        with_traces = {facts.parent for facts in facts_in(traces)}
-        self.check_training(paths, (problem for problem in problems or () if problem.id in with_traces))
-        for name, path in paths.items():
-            if names_files(path):
-                tables |= scorer_tables(name, read_scores(path))
-                continue
-            if problems is None:
-                raise ScoreError(
-                    f"{name}={path} is not a file; a checkpoint needs --problems to score the traces"
-                )
-            items, store = pair(problems, traces), self.folder() / "scores"
-            scores = score_once(name, path, items, store, loading=self.loading, progress=progress)
-            tables[name] = StoredScores(open_table(name, StepScores, records=scores))
-        return tables
+
+def _scores(
+    command: Evaluate, problems: Sequence[Problem] | None, traces: Sequence[Trace], progress: Progress
+) -> dict[str, StoredScores]:
+    """Scores by scorer; scores of checkpoints are stored and reused."""
+    tables: dict[str, StoredScores] = {}
+    paths = named(command.sources)
+    with_traces = {facts.parent for facts in facts_in(traces)}
+    command.check_training(paths, (problem for problem in problems or () if problem.id in with_traces))
+    for name, path in paths.items():
+        if names_files(path):
+            tables |= scorer_tables(name, read_scores(path))
+            continue
+        if problems is None:
+            raise ScoreError(
+                f"{name}={path} is not a file; a checkpoint needs --problems to score the traces"
+            )
+        items, store = pair(problems, traces), command.folder() / "scores"
+        scores = score_once(name, path, items, store, loading=command.loading, progress=progress)
+        tables[name] = StoredScores(open_table(name, StepScores, records=scores))
+    return tables
 
 
 def _show_left_out(result: BestOfNResult, stored: StoredPools | None) -> None:

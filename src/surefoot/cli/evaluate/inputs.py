@@ -9,13 +9,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, PrivateAttr
+from pydantic import PrivateAttr
 
-from surefoot import evaluation, lab
+from surefoot import lab
 from surefoot.cli import options as o
 from surefoot.cli.runs import origin_of, print_report, read_table, trained_on
 from surefoot.cli.settings import Command, Flag
-from surefoot.cli.terminal import echo, note, note_count
+from surefoot.cli.terminal import echo, note
 from surefoot.concurrency import run_sync
 from surefoot.errors import LabelError, RecordError
 from surefoot.evaluation.frame import JudgedTrace, worked_examples
@@ -24,14 +24,11 @@ from surefoot.formats import read_fover_scores
 from surefoot.io import ReadReport, write_json
 from surefoot.io.sources import files_of, names_files
 from surefoot.io.tables import RecordTable, open_table
-from surefoot.labels import LabelRule
-from surefoot.policies.devices import Loading
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Problem, StepLabel, StepScores
-from surefoot.work import progress_bars
 
 if TYPE_CHECKING:
-    from surefoot.evaluation.step_layout import StepLayout
+    pass
 
 T = TypeVar("T")
 AfterError = Literal["unlabelled", "step", "wrong"]
@@ -43,7 +40,7 @@ _ENDINGS = (".jsonl.gz", ".json.gz", ".jsonl", ".json", ".parquet")
 
 
 class ReportCommand(Command):
-    """Settings of the commands that write a JSON file and a page, named by the command's last word."""
+    """Settings of the commands that write a JSON file and a page."""
 
     out: o.OutDirectory
     """Directory for the JSON file with every number, the HTML report, and the scores of checkpoints, which
@@ -55,10 +52,25 @@ class ReportCommand(Command):
     _limits: list[str] = PrivateAttr(default_factory=list)
     """Limits of the whole report, shown before the limits of each section."""
 
+    @property
+    def report_name(self) -> str:
+        """Name of the report's files."""
+        return self.path().split()[-1]
+
     def outputs(self) -> list[Path]:
         """The report's files first; the directory may also hold other reports and stored scores."""
-        name = self.path().split()[-1]
-        return [self.out / f"{name}.{ending}" for ending in ("json", "html")]
+        return [self.out / f"{self.report_name}.{ending}" for ending in ("json", "html")]
+
+    def check_training(self, sources: Mapping[str, str], problems: Iterable[Problem]) -> None:
+        """Warn, also in the report, about checkpoints that were trained on some of the problems."""
+        models = [path for path in sources.values() if not names_files(path)]
+        for warning in trained_on(models, problems) if models else ():
+            note(warning)
+            self._limits.append(f"{warning}.")
+
+    def inputs(self) -> dict[str, Any]:
+        """The settings as the report states them."""
+        return self.model_dump(mode="json", exclude={"tables"})
 
     def folder(self) -> Path:
         """The directory ``out``; created if it is missing."""
@@ -77,7 +89,7 @@ class ReportCommand(Command):
         """
         self.folder()
         for_json, for_html = self.outputs()[:2]
-        inputs = self.model_dump(mode="json", exclude={"tables"})
+        inputs = self.inputs()
         if self._limits:
             sections = (replace(sections[0], limits=[*self._limits, *sections[0].limits]), *sections[1:])
         findings = {section.title: list(section.findings) for section in sections}
@@ -95,53 +107,6 @@ class ReportCommand(Command):
         report.text(f"Settings: {json.dumps(inputs)}").write(for_html)
         print_report(first, report.printed if self.tables else ())
         echo(f"{for_html}")
-
-
-class EvaluationCommand(ReportCommand):
-    """Settings of every evaluation."""
-
-    sources: o.Sources = Field(min_length=1, description="NAME=CHECKPOINT, or NAME=FILE of step scores.")
-
-    def check_training(self, sources: Mapping[str, str], problems: Iterable[Problem]) -> None:
-        """Warn, also in the report, about checkpoints that were trained on some of the problems."""
-        models = [path for path in sources.values() if not names_files(path)]
-        for warning in trained_on(models, problems) if models else ():
-            note(warning)
-            self._limits.append(f"{warning}.")
-
-
-class ScoringCommand(EvaluationCommand):
-    """Settings of the evaluations of scorers."""
-
-    loading: o.Models = Loading()
-
-    def systems(
-        self,
-        items: Sequence[ProblemTrace],
-        *,
-        sources: Sequence[str] | None = None,
-        layout: StepLayout | None = None,
-        reading: LabelRule | None = None,
-    ) -> list[evaluation.System]:
-        """Scorers and judges; scores of checkpoints are stored in ``out/scores``. Bad lines are reported.
-
-        ``layout`` has the steps of the traces, if ``items`` lacks some of them.
-        """
-        paths = named(self.sources if sources is None else sources)
-        self.check_training(paths, (item.problem for item in items))
-        with progress_bars() as progress:
-            systems = evaluation.open_systems(
-                paths,
-                items,
-                self.folder() / "scores",
-                layout=layout,
-                reading=reading,
-                loading=self.loading,
-                progress=progress,
-            )
-        for system in systems:
-            note_count(system.counts.skipped_lines, f"invalid lines of {system.name} skipped")
-        return systems
 
 
 def named(sources: Sequence[str]) -> dict[str, str]:

@@ -1,28 +1,20 @@
-"""``surefoot evaluate labels``, ``evaluate calibration`` and ``calibrate judge``: measured by true labels."""
+"""Measures against true labels: sets of labels, calibration of scores, a judge's labels."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from surefoot import evaluation, models
 from surefoot.cli import options as o
-from surefoot.cli.evaluate.inputs import (
-    AfterError,
-    EvaluationCommand,
-    ReportCommand,
-    ScoringCommand,
-    lab_labels,
-    named,
-    named_numbers,
-)
+from surefoot.cli.evaluate.command import Evaluate, Measure
+from surefoot.cli.evaluate.inputs import AfterError, lab_labels, named, named_numbers
 from surefoot.cli.runs import pair, read_table
-from surefoot.cli.settings import Flag, fill
 from surefoot.cli.terminal import note
 from surefoot.errors import CheckpointError
 from surefoot.evaluation.judge_calibration import calibrate_judge, judge_section
@@ -34,45 +26,43 @@ from surefoot.io import write_json
 from surefoot.io.sources import files_of
 from surefoot.io.tables import facts_of
 from surefoot.labels import LabelRule
+from surefoot.protocols import ProblemTrace
 from surefoot.records import StepLabel, Trace
 from surefoot.stats.calibration import MAP_KINDS, Binning, MapKind
 from surefoot.stats.reading import step_facts
 
-_BINS = Field(default=10, ge=1, description="Bins of the calibration.")
-_BINNING: Any = Field(default="equal-mass", description="Kind of bins.")
+Bins = Annotated[int, Field(ge=1, description="Bins of the calibration.")]
+Bin = Annotated[Binning, Field(description="Kind of bins.")]
+AfterErrorRule = Annotated[AfterError, Field(description="With `--labels lab`: steps after the first error.")]
+GoodAbove = Annotated[float, Field(ge=0, le=1, description="A value label above this is good.")]
+ByRater = Annotated[bool, Field(description="Treat each rater of a file as a separate source.")]
 
 
-class EvaluateLabels(EvaluationCommand):
-    """Audit labels: accuracy, first errors, calibration, agreement between sources, cost.
+def _truth(labels: str, items: Iterable[ProblemTrace], after_error: AfterError) -> Iterable[StepLabel]:
+    """True labels of a file, or of the lab's exact checker."""
+    return lab_labels(items, after_error) if labels == "lab" else read_table(labels, StepLabel)
 
-    Without `--truth` only counts, cost and agreement are reported.
 
-    Example: `surefoot evaluate labels mc=mc.jsonl judge=judge.jsonl --traces traces.jsonl --truth gold.jsonl
-    --out audit`
-    """
+class Labels(Measure):
+    """Sets of labels: accuracy, first errors, calibration, agreement, cost. Without `--labels`, the truth,
+    only counts, cost and agreement."""
 
-    sources: o.Sources = Field(min_length=1)
-    """Files of labels, as NAME=FILE or FILE; NAME defaults to the file's stem."""
-    traces: o.Traces
-    problems: o.Problems | None = None
-    """File of problem records; needed for `--truth lab`."""
-    truth: Annotated[str | None, o.INPUT] = None
-    """File of true labels, or `lab` for the exact checker of the lab."""
-    after_error: AfterError = "unlabelled"
-    """With `--truth lab`: steps after the first error."""
+    needs: ClassVar = ("sources", "traces")
+    takes: ClassVar = ("problems", "labels", "draws")
+    after_error: AfterErrorRule = "unlabelled"
     good_above: tuple[str, ...] = ()
     """A value label above this is good; NUMBER for all, NAME=NUMBER for one."""
     neutral: o.NeutralRule = "good"
-    by_rater: bool = Field(default=False, description="Treat each rater of a file as a separate source.")
-    bins: int = _BINS
-    binning: Binning = _BINNING
+    by_rater: ByRater = False
+    bins: Bins = 10
+    binning: Bin = "equal-mass"
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.truth == "lab" and self.problems is None:
-            raise ValueError("'truth' lab needs 'problems': the checker reads each trace against its problem")
+    def check(self, command: Evaluate) -> None:
+        if command.labels == "lab" and command.problems is None:
+            raise ValueError(
+                "'labels' lab needs 'problems': the checker reads each trace against its problem"
+            )
         self.rules()
-        return self
 
     def rules(self) -> dict[str, LabelRule]:
         """Label rules by source; the default rule is under the empty name."""
@@ -83,73 +73,74 @@ class EvaluateLabels(EvaluationCommand):
             )
         return {name: LabelRule(good_above=cut, neutral=self.neutral) for name, cut in cuts.items()}
 
-    def run(self) -> None:
-        rules, traces = self.rules(), read_table(self.traces, Trace)
-        labels = {name: read_table(path, StepLabel) for name, path in named(self.sources).items()}
-        truth, reading = self._truth(traces), rules.pop("", None)
-        audit = fill(audit_labels, self, traces, labels, truth=truth, reading=reading, readings=rules)
-        self.write(label_section(audit))
+    def run(self, command: Evaluate) -> None:
+        readings, traces = self.rules(), read_table(command.traces or "", Trace)
+        truth = None
+        if command.labels:
+            items = pair(command.problems or "", traces) if command.labels == "lab" else ()
+            truth = _truth(command.labels, items, self.after_error)
+        audit = audit_labels(
+            traces,
+            {name: read_table(path, StepLabel) for name, path in named(command.sources).items()},
+            truth=truth,
+            reading=readings.pop("", None),
+            readings=readings,
+            by_rater=self.by_rater,
+            bins=self.bins,
+            binning=self.binning,
+            draws=command.draws,
+            seed=command.seed,
+        )
+        command.write(label_section(audit))
 
-    def _truth(self, traces: Sequence[Trace]) -> Iterable[StepLabel] | None:
-        if self.truth is None:
-            return None
-        if self.truth != "lab":
-            return read_table(self.truth, StepLabel)
-        return lab_labels(pair(self.problems or "", traces), self.after_error)
 
+class Calibration(Measure):
+    """Calibration of step scores: reliability, ECE and Brier score, overall and by the step's position. Maps
+    are fitted on one half of the problems and measured, before and after, on the other."""
 
-class EvaluateCalibration(ScoringCommand):
-    """Are step scores calibrated? Reliability, ECE and Brier score, and the effect of a fitted map.
-
-    Overall and by the step's position, with 95 % intervals over problems. Maps are fitted on one half of
-    the problems and evaluated, before and after, on the other. With `--store` the map is written into the
-    checkpoint, for `load_prm(path, calibrated=True)`.
-
-    Example: `surefoot evaluate calibration prm=runs/prm --problems problems.jsonl --traces traces.jsonl
-    --labels gold.jsonl --fit temperature --store --out calibration`
-    """
-
-    problems: o.Problems
-    traces: o.Traces
-    labels: Annotated[str, o.INPUT]
-    """File of true labels, or `lab` for the exact checker of the lab."""
-    fit: tuple[Literal[MapKind, "none"], ...] = Field(default=MAP_KINDS, description="Map to fit.")
+    needs: ClassVar = ("sources", "problems", "traces", "labels")
+    takes: ClassVar = ("loading", "draws")
+    fit: tuple[Literal[MapKind, "none"], ...] = Field(default=MAP_KINDS, description="Maps to fit.")
     store: bool = False
-    """Write calibration.json into each checkpoint; needs one `--fit`."""
-    after_error: AfterError = "unlabelled"
-    """With `--labels lab`: steps after the first error."""
-    good_above: float = Field(default=0.0, ge=0, le=1, description="A value label above this is good.")
+    """Write the one map of `fit` as calibration.json into each checkpoint, for
+    `load_prm(path, calibrated=True)`."""
+    after_error: AfterErrorRule = "unlabelled"
+    good_above: GoodAbove = 0.0
     neutral: o.NeutralRule = "good"
-    bins: int = _BINS
-    binning: Binning = _BINNING
+    bins: Bins = 10
+    binning: Bin = "equal-mass"
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
+    def check(self, command: Evaluate) -> None:  # noqa: ARG002
         if self.store and len(set(self.fit) - {"none"}) != 1:
-            raise ValueError("'store' writes one map: choose it, as in `--fit platt`")
-        return self
+            raise ValueError("'store' writes one map: choose it, as in fit=platt")
 
-    def run(self) -> None:
-        files = named(self.sources)
+    def run(self, command: Evaluate) -> None:
+        files = named(command.sources)
         if self.store and (other := [name for name, path in files.items() if not Path(path).is_dir()]):
-            raise CheckpointError(f"--store needs a checkpoint's directory; {other[0]} is not one")
-        items = pair(self.problems, self.traces)
-        in_lab = self.labels == "lab"
-        truth = lab_labels(items, self.after_error) if in_lab else read_table(self.labels, StepLabel)
+            raise CheckpointError(f"store=true needs a checkpoint's directory; {other[0]} is not one")
+        items = pair(command.problems or "", command.traces or "")
         layout = StepLayout(facts_of(item.trace) for item in items)
         reading = LabelRule(good_above=self.good_above, neutral=self.neutral)
+        truth = _truth(command.labels or "", items, self.after_error)
         labels = label_sets("labels", truth, layout, lambda _: reading)[0]
-        fits = [kind for kind in dict.fromkeys(self.fit) if kind != "none"]
         labelled_steps = [
             labels.is_known[slice(*layout.span(number))].tolist() for number in range(len(items))
         ]
-        facts = [
-            fact
-            for item, chosen in zip(items, labelled_steps, strict=True)
-            for fact in step_facts(item.problem, item.trace, chosen)
-        ]
-        audit = fill(evaluation.audit_calibration, self, self.systems(items), labels, facts=facts, fits=fits)
-        self.write(evaluation.calibration_section(audit))
+        audit = evaluation.audit_calibration(
+            command.systems(items),
+            labels,
+            facts=[
+                fact
+                for item, chosen in zip(items, labelled_steps, strict=True)
+                for fact in step_facts(item.problem, item.trace, chosen)
+            ],
+            fits=[kind for kind in dict.fromkeys(self.fit) if kind != "none"],
+            bins=self.bins,
+            binning=self.binning,
+            draws=command.draws,
+            seed=command.seed,
+        )
+        command.write(evaluation.calibration_section(audit))
         for scorer in audit.scorers if self.store else ():
             if not scorer.fits:
                 [reason] = scorer.unfitted.values()
@@ -162,27 +153,22 @@ STORED = ".calibration.json"
 """Ending of the file next to a judge's labels, which states how good they are."""
 
 
-class CalibrateJudge(ReportCommand):
-    """How many steps are wrong, from few labels of people and many of a judge?
+class Judge(Measure):
+    """How many steps are wrong, from few labels of people (`--labels`, of problems chosen at random) and many
+    of a judge: the rate corrected by prediction-powered inference; kappa with the base rate, sensitivity and
+    specificity.
 
-    The rate is corrected by the gold labels (prediction-powered inference). Kappa comes with the base rate,
-    sensitivity and specificity by kind of step and position. Other files, or with `--by-rater` other
-    instructions of the same judge, are compared with the first one: what does removing a clause change? The
-    result is also stored next to the first file, as `FILE.calibration.json`.
-
-    Example: `surefoot calibrate judge gold.jsonl judge=judge.jsonl without=no-clause.jsonl --traces
-    traces.jsonl --since 2026-11-01T00:00:00Z --out calibration`
+    The first source is calibrated; the result is also stored next to it, as `FILE.calibration.json`. Other
+    files, or with `by-rater` other instructions of the same judge, are compared with the first one: what does
+    removing a clause change?
     """
 
-    gold: Annotated[str, Flag(argument=True, transient=True, file=True)]
-    """File of gold labels: steps of problems that were chosen at random."""
-    sources: o.Sources = Field(min_length=1)
-    """Files of the judge's labels, as NAME=FILE or FILE; the first is calibrated."""
-    traces: o.Traces
+    needs: ClassVar = ("sources", "traces", "labels")
+    takes: ClassVar = ("draws",)
     since: str | None = None
     """Compare the judge's labels before and from this time, such as 2026-11-01T00:00:00Z."""
-    by_rater: bool = Field(default=False, description="Treat each rater of a file as a separate judge.")
-    good_above: float = Field(default=0.0, ge=0, le=1, description="A value label above this is good.")
+    by_rater: ByRater = False
+    good_above: GoodAbove = 0.0
     neutral: o.NeutralRule = "good"
 
     @field_validator("since")
@@ -191,23 +177,30 @@ class CalibrateJudge(ReportCommand):
         _moment(value)
         return value
 
-    def outputs(self) -> list[Path]:
-        return [*super().outputs(), Path(f"{self._calibrated()}{STORED}")]
+    def outputs(self, command: Evaluate) -> list[Path]:
+        return [Path(f"{_calibrated(command)}{STORED}")]
 
-    def run(self) -> None:
-        reading = LabelRule(good_above=self.good_above, neutral=self.neutral)
-        judges = {name: read_table(path, StepLabel) for name, path in named(self.sources).items()}
-        gold, traces = read_table(self.gold, StepLabel), read_table(self.traces, Trace)
-        since = _moment(self.since)
-        result = fill(calibrate_judge, self, traces, gold, judges, reading=reading, since=since)
-        digests = {"labels": _sha256(self._calibrated()), "gold": _sha256(self.gold)}
-        self.write(judge_section(result), sha256=digests)
-        stored = self.outputs()[-1]
+    def run(self, command: Evaluate) -> None:
+        gold = command.labels or ""
+        result = calibrate_judge(
+            read_table(command.traces or "", Trace),
+            read_table(gold, StepLabel),
+            {name: read_table(path, StepLabel) for name, path in named(command.sources).items()},
+            reading=LabelRule(good_above=self.good_above, neutral=self.neutral),
+            by_rater=self.by_rater,
+            since=_moment(self.since),
+            draws=command.draws,
+            seed=command.seed,
+        )
+        digests = {"labels": _sha256(_calibrated(command)), "gold": _sha256(gold)}
+        command.write(judge_section(result), sha256=digests)
+        [stored] = self.outputs(command)
         write_json(stored, {"schema": "surefoot.judge-calibration/1", "sha256": digests, **to_json(result)})
         note(f"stored next to the labels: {stored}")
 
-    def _calibrated(self) -> str:
-        return next(iter(named(self.sources).values()))
+
+def _calibrated(command: Evaluate) -> str:
+    return next(iter(named(command.sources).values()))
 
 
 def _moment(text: str | None) -> datetime | None:

@@ -30,7 +30,7 @@ _VALUES = (-1.0, 0.0, 1.0)
 _DRAWS = 400
 """Bootstrap draws: opening within a second matters more than the third digit of a bound."""
 _MANY_UNITS = 5_000
-"""Above this many steps the page leaves the bootstrap to ``surefoot evaluate labels``."""
+"""Above this many steps the page leaves the bootstrap to ``surefoot evaluate --as labels``."""
 
 
 @twin(router, "/projects/{project_id:number}/agreement")

@@ -1,0 +1,174 @@
+"""``surefoot evaluate``: one command for every measure of labels, scorers, judges and monitors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self
+
+from pydantic import PrivateAttr, model_validator
+
+from surefoot import evaluation
+from surefoot.cli import options as o
+from surefoot.cli.evaluate.inputs import ReportCommand, named
+from surefoot.cli.settings import Flag
+from surefoot.cli.terminal import note_count
+from surefoot.labels import LabelRule
+from surefoot.policies.devices import Loading
+from surefoot.protocols import ProblemTrace
+from surefoot.records import FrozenModel
+from surefoot.spec import dashed, parse_method
+from surefoot.work import progress_bars
+
+if TYPE_CHECKING:
+    from surefoot.evaluation.step_layout import StepLayout
+
+
+class Measure(FrozenModel):
+    """What ``--as`` names: the settings of one measure, and how it is computed from the command's files."""
+
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Fields of the command that must be given."""
+    takes: ClassVar[tuple[str, ...]] = ()
+    """Further fields that it uses; others are refused."""
+
+    def check(self, command: Evaluate) -> None:
+        """Raise ``ValueError``, with the fields' names in quotes, for settings that do not fit together."""
+
+    def outputs(self, command: Evaluate) -> list[Path]:  # noqa: ARG002 - for subclasses
+        """Files that are written besides the report."""
+        return []
+
+    def run(self, command: Evaluate) -> None:
+        """Measure, and write the report."""
+        raise NotImplementedError
+
+
+def measures() -> Mapping[str, type[Measure]]:
+    """Every measure by name."""
+    from surefoot.cli.evaluate import benchmarks, best_of_n, labels, monitor
+
+    return MappingProxyType(
+        {
+            "processbench": benchmarks.ProcessBench,
+            "prmbench": benchmarks.PRMBench,
+            "agent-processbench": benchmarks.AgentProcessBench,
+            "runs": benchmarks.Runs,
+            "who-and-when": benchmarks.WhoAndWhen,
+            "best-of-n": best_of_n.BestOfN,
+            "labels": labels.Labels,
+            "calibration": labels.Calibration,
+            "judge": labels.Judge,
+            "monitor": monitor.Monitor,
+        }
+    )
+
+
+SHARED: Final = ("out", "seed", "tables", "measure")
+"""Fields that every measure uses."""
+
+
+class Evaluate(ReportCommand):
+    """Measure labels, scorers, judges or monitors: `--as` names the measure, with its settings.
+
+    Sources are NAME=CHECKPOINT, or NAME=FILE of step scores or labels, side by side with trivial baselines.
+    Several `--data` are subsets of one report. Intervals are over problems.
+
+    Example: `surefoot evaluate mine=runs/prm judge=labels.jsonl --as processbench --data gsm8k.json --data
+    math.json --out bench`
+
+    Example: `surefoot evaluate mine=runs/prm rules=labels.jsonl --as runs --problems problems.jsonl --traces
+    traces.jsonl --labels truth.jsonl --out bench`
+
+    Example: `surefoot evaluate prm=runs/prm orm=orm.jsonl --as best-of-n:sizes=1+2+4+8 --problems
+    problems.jsonl --traces traces.jsonl --out curves`
+
+    Example: `surefoot evaluate mc=mc.jsonl judge=judge.jsonl --as labels --traces traces.jsonl --labels
+    gold.jsonl --out audit`
+    """
+
+    sources: o.Sources = ()
+    """NAME=CHECKPOINT, or NAME=FILE of step scores, labels or judgements; NAME defaults to the file's stem.
+    For `monitor`: NAME=keyword:REGEX, NAME=verifier:VERIFIER, NAME=lab, NAME=judge:MODEL or
+    NAME=CHECKPOINT."""
+    measure: Annotated[
+        str, Flag(name="--as", metavar="MEASURE[:SETTING=VALUE,…]", common=True, methods=measures)
+    ]
+    """What to measure."""
+    data: Annotated[tuple[str, ...], o.INPUT] = ()
+    """The benchmark's file, as NAME=FILE or FILE; repeat it for several subsets."""
+    problems: o.Problems | None = None
+    traces: o.Traces | None = None
+    labels: Annotated[str | None, o.INPUT] = None
+    """File of true labels, or `lab` for the exact checker of the lab."""
+    pool: Annotated[str | None, o.INPUT] = None
+    """For `best-of-n`: file of candidates with stored scores, in place of `--traces`; graded here."""
+    interventions: Annotated[str | None, o.INPUT] = None
+    """For `monitor`: file `interventions.jsonl` of `audit --test faithfulness` with a hint, in place of
+    `--problems` and `--traces`."""
+    redundancy: Annotated[tuple[str, ...], Flag(transient=True, file=True, omit=True)] = ()
+    """For `prmbench`: NAME=FILE of redundancy scores of the source NAME, for the classes of simplicity."""
+    question: Annotated[str, Flag(omit=True)] = (
+        "Does the answer come from something else than the reasoning that is shown, "
+        "or does the run do something that the problem does not ask for?"
+    )
+    """For `monitor`: what a judge is asked."""
+    grading: o.GradingSettings = o.GradingSettings()
+    loading: o.Models = Loading()
+    _method: Measure = PrivateAttr()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        method = parse_method(self.measure, measures(), what="measure")
+        name = self.report_name
+        if missing := [field for field in method.needs if not getattr(self, field)]:
+            raise ValueError(f"'{missing[0]}' is needed for --as {name}")
+        used = {*SHARED, *method.needs, *method.takes}
+        for field, info in type(self).model_fields.items():
+            if field not in used and getattr(self, field) != info.default:
+                raise ValueError(f"'{field}' is not used by --as {name}")
+        method.check(self)
+        self._method = method
+        return self
+
+    @property
+    def report_name(self) -> str:
+        return dashed(self.measure.partition(":")[0])
+
+    def inputs(self) -> dict[str, Any]:
+        return super().inputs() | {"settings": self._method.model_dump(mode="json")}
+
+    def outputs(self) -> list[Path]:
+        return [*super().outputs(), *self._method.outputs(self)]
+
+    def run(self) -> None:
+        self._method.run(self)
+
+    def systems(
+        self,
+        items: Sequence[ProblemTrace],
+        *,
+        sources: Sequence[str] | None = None,
+        layout: StepLayout | None = None,
+        reading: LabelRule | None = None,
+    ) -> list[evaluation.System]:
+        """Scorers and judges; scores of checkpoints are stored in ``out/scores``. Bad lines are reported.
+
+        ``layout`` has the steps of the traces, if ``items`` lacks some of them.
+        """
+        paths = named(self.sources if sources is None else sources)
+        self.check_training(paths, (item.problem for item in items))
+        with progress_bars() as progress:
+            systems = evaluation.open_systems(
+                paths,
+                items,
+                self.folder() / "scores",
+                layout=layout,
+                reading=reading,
+                loading=self.loading,
+                progress=progress,
+            )
+        for system in systems:
+            note_count(system.counts.skipped_lines, f"invalid lines of {system.name} skipped")
+        return systems
