@@ -30,7 +30,7 @@ def write_pools(folder: Path, samples: int, problems: int) -> None:
 
 
 def commands(pools: Path) -> dict[str, list[str]]:
-    """``select`` by each rule, and ``evaluate best-of-n``, which reads scores by five aggregations."""
+    """``select`` by each rule, and ``evaluate --as best-of-n``, which reads scores by five aggregations."""
     traces, scores = ["--traces", str(pools / "traces.jsonl")], str(pools / "scores.jsonl")
     found = {}
     for rule in RULES:

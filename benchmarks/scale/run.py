@@ -15,7 +15,7 @@
 - ``step_cost``: CPU microseconds of ``import``, ``segment`` and ``label verify`` (equations) for one more
   step, and peak memory; the rival is a plain loop that reads JSON, cuts at line ends and writes JSON, in the
   same run. Medians of the rounds, with the ratios' range.
-- ``choose_at_n``: ``select`` and ``evaluate best-of-n`` by each rule with 10, 100 and 1,000 samples a
+- ``choose_at_n``: ``select`` and ``evaluate --as best-of-n`` by each rule with 10, 100 and 1,000 samples a
   problem; the largest exponent of the time between neighbouring sizes, the largest ratio of peak memories.
 - ``two_workers_labelling`` and ``two_workers_scoring`` (``two_workers``): how much sooner two workers have
   done the work of one, in the local pool and on Ray, the start of either left out; each worker has one

@@ -1,4 +1,4 @@
-"""``surefoot evaluate agent-processbench`` and ``who-and-when`` on files."""
+"""``surefoot evaluate --as agent-processbench`` and ``who-and-when`` on files."""
 
 from __future__ import annotations
 

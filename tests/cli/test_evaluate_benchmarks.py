@@ -1,4 +1,4 @@
-"""``surefoot evaluate processbench`` and ``prmbench`` on files, with a tiny random model."""
+"""``surefoot evaluate --as processbench`` and ``prmbench`` on files, with a tiny random model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``surefoot evaluate best-of-n`` and ``calibration`` on files, on a checkpoint and on a stored pool."""
+"""``surefoot evaluate --as best-of-n`` and ``calibration`` on files, on a checkpoint and on a stored pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``surefoot select`` and ``evaluate best-of-n`` on files, one problem's samples at a time."""
+"""``surefoot select`` and ``evaluate --as best-of-n`` on files, one problem's samples at a time."""
 
 from __future__ import annotations
 

@@ -264,7 +264,7 @@ _CALIBRATED: Final = {
     "quality|0|sensitivity": "Wrong steps that {name} calls wrong: {{}}.",
     "quality|0|specificity": "Good steps that {name} calls good: {{}}.",
 }
-"""Paths in what `calibrate judge` stores next to a file of labels, and how they read."""
+"""Paths in what `evaluate --as judge` stores next to a file of labels, and how they read."""
 
 
 def _plans_of_calibration(labels: Path) -> Iterator[ClaimPlan]:
@@ -274,7 +274,9 @@ def _plans_of_calibration(labels: Path) -> Iterator[ClaimPlan]:
         return
     data = load_object(stored)
     if (data.get("sha256") or {}).get("labels") != digest_of(labels.name, labels):
-        raise RunError(f"{shown_path(stored)} is about other labels; run `surefoot calibrate judge` again")
+        raise RunError(
+            f"{shown_path(stored)} is about other labels; run `surefoot evaluate --as judge` again"
+        )
     rate = float(data["quality"][0]["base_rate"])
     for path, text in _CALIBRATED.items():
         yield ClaimPlan(
