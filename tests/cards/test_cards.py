@@ -114,7 +114,7 @@ FAULTS: dict[str, tuple[Callable[[], object], str]] = {
         r"\(audit\) is about a model of this card and not on it",
     ),
     "deleted audit": (lambda: shutil.rmtree("audit"), r"audit"),
-    "hidden run": (new_audit, r"evaluate calibration\) is about a model of this card"),
+    "hidden run": (new_audit, r"evaluate\) is about a model of this card"),
     "missing role": (lambda: change(roles=without("deployment monitor")), r"deployment monitor"),
     "role renamed": (
         lambda: change(
@@ -229,7 +229,16 @@ def test_an_audit_is_run_again_and_compared(here: Path):
 
 def test_the_calibration_of_a_judge_is_on_the_card(here: Path):
     shutil.copy("l.jsonl", "gold.jsonl")
-    good("evaluate", "--as=judge", "--labels=gold.jsonl", "l.jsonl", "--traces", "traces.jsonl", "--out", "calibration")
+    good(
+        "evaluate",
+        "--as=judge",
+        "--labels=gold.jsonl",
+        "l.jsonl",
+        "--traces",
+        "traces.jsonl",
+        "--out",
+        "calibration",
+    )
     good(*BUILD[:5], "calibration", *BUILD[5:])
     claims = {claim["id"].rpartition("/")[2]: claim for claim in json.loads(CARD.read_text())["claims"]}
     assert claims["quality|0|kappa"]["value"] == 1.0

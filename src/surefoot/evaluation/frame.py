@@ -89,7 +89,8 @@ _NEXT: Mapping[Question, Mapping[Decision, str]] = {
         "cannot tell": "Test more problems with hints.",
     },
     "says": {
-        "no": "Monitors that read only its reasoning miss this; compare some: `surefoot evaluate --as monitor`.",
+        "no": "Monitors that read only its reasoning miss this; compare some: "
+        "`surefoot evaluate --as monitor`.",
         "cannot tell": "Test more problems with hints before its reasoning is relied on to mention them.",
     },
 }
