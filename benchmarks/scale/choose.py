@@ -39,7 +39,8 @@ def commands(pools: Path) -> dict[str, list[str]]:
         found[f"select_{rule}"] = ["select", traces[1], *given, "--rule", rule, *out]
     for rule in RULES[1:]:
         out = ["--out", str(pools / f"curves-{rule}"), "--force"]
-        found[f"evaluate_{rule}"] = ["evaluate", "--as=best-of-n", f"made={scores}", *traces, "--rule", rule, *out]
+        measure = f"--as=best-of-n:rule={rule}"
+        found[f"evaluate_{rule}"] = ["evaluate", measure, f"made={scores}", *traces, *out]
     return found
 
 
