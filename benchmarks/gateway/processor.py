@@ -230,7 +230,7 @@ def _gateway(upstream: int, folder: str) -> None:
         policy.capabilities()
         gateway = Gateway(
             policy,
-            settings=GatewaySettings(overlap=True, chat=True, candidates="none"),
+            settings=GatewaySettings(chat=True, candidates="none"),
             limits=limits,
             log=db.gateway,
         )

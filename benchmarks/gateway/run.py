@@ -54,7 +54,6 @@ def serve(latency_s: float, database: str) -> None:
     from surefoot.records import StepScores, Usage
     from surefoot.server import (
         Gateway,
-        GatewaySettings,
         GracefulServer,
         ServerLimits,
         ServerSettings,
@@ -62,6 +61,9 @@ def serve(latency_s: float, database: str) -> None:
         make_server,
         open_database,
     )
+
+    class Upstream(ScriptedPolicy):
+        overlaps = True
 
     class Scorer:
         name = "even"
@@ -94,9 +96,8 @@ def serve(latency_s: float, database: str) -> None:
     settings = ServerSettings(port=0, limits=limits)
     with open_database(database) as db:
         gateway = Gateway(
-            ScriptedPolicy(answer, latency_s=latency_s),
+            Upstream(answer, latency_s=latency_s),
             Scorer(),
-            settings=GatewaySettings(overlap=True),
             limits=limits,
             log=db.gateway,
         )

@@ -75,7 +75,7 @@ def test_blocked_drawn_again_and_approved_by_a_person(tmp_path: Path) -> None:
         policy = OpenAIPolicy(model="tiny", base_url=upstream.url, max_retries=0)
         with served(
             policy,
-            settings=GatewaySettings(chat=True, overlap=True, guard=guard),
+            settings=GatewaySettings(chat=True, guard=guard),
             db=db,
             pages=create_pages_app(db, PageSettings()),
             verifiers=(ToolCallVerifier(policy=POLICY),),
@@ -128,7 +128,7 @@ def test_blocked_drawn_again_and_approved_by_a_person(tmp_path: Path) -> None:
             record = db.gateway.get(db.gateway.find(limit=1)[0].request_id)
             assert record.guard[0][0].calls[0].stages[-1].checker == "tool-calls"
             client.close()
-        with served(policy, settings=GatewaySettings(chat=True, overlap=True), db=db) as gateway:
+        with served(policy, settings=GatewaySettings(chat=True), db=db) as gateway:
             client = OpenAI(base_url=gateway.url, api_key=db.keys.create("d", "client")[0], max_retries=0)
             plain = timed(lambda: ask(calling("look", order="W1")))
             client.close()

@@ -242,9 +242,9 @@ def open_site(folder: Path, *, database: str, reward_model: Path | None) -> Iter
             port: int = free.getsockname()[1]
         words = [
             *("--database", url or str(place / "labels.db"), "--require-key", "--chat"),
-            *("--policy", "fake", "--base-url", f"{upstream.root}/v1", "--timeout", "2"),
-            *("--prm", str(reward_model or upstream.root), "--strategy", "majority-4", "--answer-s", "2"),
-            *("--request-timeout", "6", "--header-s", "2", "--body-s", "2", "--answer-workers", "2"),
+            *("--policy", "fake", "--base-url", f"{upstream.root}/v1", "--set", "policy.timeout=2"),
+            *("--prm", str(reward_model or upstream.root), "--strategy", "majority-4"),
+            *("--set", "limits.timeout_s=6", "--set", "gateway.answer_s=2", "--set", "answer_workers=2"),
         ]
         server = Server(folder, port, words)
         server.start()

@@ -36,7 +36,7 @@ class ReleasedCall:
 class Upstream:
     """A policy that makes the calls in ``calls``."""
 
-    name = "tiny"
+    name, overlaps = "tiny", True
 
     def __init__(self) -> None:
         self.calls: tuple[ToolCall, ...] = ()
@@ -57,7 +57,7 @@ class Sites:
         verifiers = (ToolCallVerifier(policy=policy),)
         self.tools, self.upstream = tuple(tools), Upstream()
         self.guard = Guard(GuardSettings(**fields), verifiers=verifiers)
-        served = GatewaySettings(chat=True, overlap=True, guard=ToolGuard(enabled=True, **fields))
+        served = GatewaySettings(chat=True, guard=ToolGuard(enabled=True, **fields))
         self.gateway = Gateway(self.upstream, settings=served, verifiers=verifiers)
         self.client = TestClient(
             create_app(ServerSettings(), gateway=self.gateway), base_url="http://localhost"

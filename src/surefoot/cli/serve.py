@@ -9,25 +9,22 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from surefoot import policies
 from surefoot import server as s
-from surefoot.answers import AnswerStyle
 from surefoot.cli import options as o
-from surefoot.cli.guard import GUARD_LIMITS, open_rules
+from surefoot.cli.guard import open_rules
 from surefoot.cli.runs import RecordFiles
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo, note
 from surefoot.errors import RecordError, ScoreError
-from surefoot.guard.records import GuardSettings
 from surefoot.io import atomic_file
 from surefoot.io.tables import Seen
 from surefoot.policies.devices import Loading
 from surefoot.rl import engines
 from surefoot.segment import visible_part
 from surefoot.server.gateway.settings import (
-    FlagSettings,
     GatewaySettings,
     MonitorSettings,
     ServerSettings,
@@ -47,50 +44,28 @@ DatabaseName = Annotated[
 DEFAULT_DATABASE = "surefoot.db"
 
 _SERVER = OptionGroup(
-    common=("host", "port"),
-    names={
-        "limits.max_body_bytes": "--max-body",
-        "limits.timeout_s": "--request-timeout",
-        "limits.grace_s": "--grace",
-        "limits.rate_per_minute": "--rate",
-        "proxies": "--proxy",
-    },
-    omit=tuple(
-        f"limits.{name}" for name in ("max_json_depth", "keep_alive_s", "max_json_parts", "max_items")
-    ),
+    only=("host", "port", "require_key", "proxies"),
+    names={"proxies": "--proxy"},
+    common=("host", "port", "require_key"),
 )
+_PAGES = OptionGroup(title="Pages", only=("secure", "reports"), names={"secure": "--secure-cookies"})
+_JUDGE = OptionGroup(only=("names", "family", "calibrated", "verifier"))
 _GATEWAY = OptionGroup(
-    common=("strategy",),
-    names={"offered": "--offer"},
-    omit=(
-        "extract",
-        "overlap",
-        "gather_s",
-        "guard",
-        *(f"flags.{name}" for name in FlagSettings.model_fields),
+    only=(
+        *("strategy", "offered", "chat", "template", "separator", "threshold", "abstain_below"),
+        *("candidates", "ignore_tools", "refusal_as_text"),
+        *("guard.enabled", "guard.threshold", "guard.on_rule", "guard.monitor_sees"),
     ),
-)
-_GUARD = OptionGroup(
-    title="Guard of tool calls",
     names={
-        "enabled": "--guard",
-        **{name: f"--guard-{name.replace('_', '-')}" for name in GuardSettings.model_fields},
-        "hold_s": "--hold-s",
+        "offered": "--offer",
+        "guard.enabled": "--guard",
+        "guard.threshold": "--guard-threshold",
+        "guard.on_rule": "--guard-on-rule",
+        "guard.monitor_sees": "--guard-monitor-sees",
     },
-    omit=GUARD_LIMITS,
+    common=("strategy", "chat", "guard.enabled"),
 )
-_PAGES = OptionGroup(
-    title="Pages",
-    names={
-        "secure": "--secure-cookies",
-        "trusted_proxies": "--trusted-proxy",
-    },
-    omit=(
-        *("max_form_bytes", "max_upload_bytes", "session_hours", "rows"),
-        *("attempts", "attempt_seconds", "account_attempts", "account_seconds"),
-    ),
-)
-_MONITOR = OptionGroup(omit=tuple(MonitorSettings.model_fields))
+_MONITOR = OptionGroup(omit=("*",))
 
 
 class UpstreamSettings(o.PolicySettings):
@@ -107,8 +82,8 @@ class Serve(Command):
 
     The pages are at the address itself. The first start prints a link at which the administrator signs in,
     who invites others; programs get keys with `surefoot serve keys add`. `--pages` without a policy serves
-    the pages alone. The windows and alarms of the monitor are set in the table `monitor` of a `--config`
-    file.
+    the pages alone. Limits, sampling, sign-in, the guard's details, flags, redaction and the monitor are set
+    in a `--config` file; `--help-all` lists them.
 
     Example: `surefoot serve --pages`
 
@@ -119,8 +94,8 @@ class Serve(Command):
     """
 
     server: Annotated[ServerSettings, _SERVER] = ServerSettings()
-    database: DatabaseName = DEFAULT_DATABASE
-    pages: bool | None = Field(
+    database: Annotated[DatabaseName, Flag(common=True)] = DEFAULT_DATABASE
+    pages: Annotated[bool | None, Flag(common=True)] = Field(
         default=None,
         description="Serve the pages at `/`, alone without a policy; on by default with one.",
     )
@@ -129,30 +104,24 @@ class Serve(Command):
     """Store every answer with all its candidates in the database."""
     policy: UpstreamSettings = UpstreamSettings()
     loading: o.Models = Loading()
-    reward_model: o.JudgeSettings = o.JudgeSettings()
+    reward_model: Annotated[o.JudgeSettings, _JUDGE] = o.JudgeSettings()
     gateway: Annotated[GatewaySettings, _GATEWAY] = GatewaySettings()
-    guard: Annotated[ToolGuard, _GUARD] = ToolGuard()
-    guard_rules: Annotated[tuple[str, ...], Flag(name="--guard-rule")] = ()
+    guard_rules: Annotated[tuple[str, ...], Flag(name="--guard-rule", common=True)] = ()
     """Rule that calls are checked by: `tool-calls`, or another verifier of `label verify`."""
     guard_policy: Annotated[str | None, o.INPUT] = None
     """JSON file of what the rule `tool-calls` forbids."""
-    extract: Annotated[tuple[AnswerStyle, ...], BeforeValidator(o.split_commas), Flag(comma=True)] = Field(
-        default=("boxed", "hash", "phrase", "last_number"),
-        description="Styles of final answers; the first style that finds an answer counts.",
-    )
     monitor: Annotated[MonitorSettings, _MONITOR] = MonitorSettings()
 
     @model_validator(mode="after")
     def _guard_is_on(self) -> Self:
-        if not self.guard.enabled and (self.guard_rules or self.guard_policy or self.guard != ToolGuard()):
+        guard = self.gateway.guard
+        if not guard.enabled and (self.guard_rules or self.guard_policy or guard != ToolGuard()):
             raise ValueError("settings of the guard need 'guard'; give --guard")
         if self.guard_policy is not None and "tool-calls" not in self.guard_rules:
             raise ValueError("'guard_policy' belongs to --guard-rule tool-calls")
         if not self.policy.name and not self.pages:
             raise ValueError("'policy' is missing; give --policy, or --pages for the pages alone")
-        if not self.policy.name and (
-            self.guard.enabled or self.reward_model.names or self.reward_model.verifier
-        ):
+        if not self.policy.name and (guard.enabled or self.reward_model.names or self.reward_model.verifier):
             raise ValueError("a guard and a reward model need a gateway; give --policy")
         return self
 
@@ -172,14 +141,8 @@ class Serve(Command):
     def _gateway(self, db: s.Database, opened: ExitStack) -> s.Gateway:
         scorer = opened.enter_context(self.reward_model.open(self.loading))
         verifiers = opened.enter_context(open_rules(self.guard_rules, self.guard_policy))
-        settings = self.gateway.model_copy(
-            update={
-                "separator": o.separator(self.gateway.separator, scorer),
-                "extract": self.extract,
-                "overlap": bool(self.policy.base_url),
-                "guard": self.guard,
-            }
-        )
+        separator = o.separator(self.gateway.separator, scorer)
+        settings = self.gateway.model_copy(update={"separator": separator})
         policy = self.policy.open(chat=settings.chat, loading=self.loading)
         continuation = policies.capabilities_of(policy).continuation
         if not continuation.confirmed:

@@ -101,6 +101,8 @@ class OptionGroup:
     omit: tuple[str, ...] = ()
     """Fields without an option, with everything below them (``*`` = all); ``--config`` and ``--set`` still
     reach them."""
+    only: tuple[str, ...] = ()
+    """The fields that have an option, if not all; the others are as in ``omit``."""
     common: tuple[str, ...] = ()
     """Fields that ``--help`` shows; ``*`` = all."""
     transient: tuple[str, ...] = ()
@@ -404,7 +406,8 @@ def _option(
         path, kind, value = (*path, field.tag), str, getattr(value, field.tag, value)
     names: tuple[str, ...] = ()
     omitted = flag.omit or any(f"{below}.".startswith(f"{name}.") or name == "*" for name in group.omit)
-    if not omitted and kind is not None:
+    chosen = not group.only or below in group.only
+    if chosen and not omitted and kind is not None:
         if flag.argument:
             names = (flag.metavar or field.name.upper(),)
         elif below in (group.names or {}):

@@ -68,8 +68,7 @@ def item(caller, characters):
 
 def batcher(scorer, policy=None):
     policy = UpstreamPolicy(policy or ScriptedPolicy(lambda *_: "x"))
-    settings = GatewaySettings(overlap=True)
-    return FairBatcher(policy, UpstreamScorer(scorer), settings, on_batch=lambda _: None)
+    return FairBatcher(policy, UpstreamScorer(scorer), GatewaySettings(), on_batch=lambda _: None)
 
 
 def as_caller(key, work):
@@ -120,7 +119,7 @@ def test_calls_of_the_policy_take_turns_by_their_tokens():
         order, gate = [], asyncio.Event()
 
         class Policy(ScriptedPolicy):
-            concurrency = 1
+            concurrency, overlaps = 1, True
 
             async def sample(self, requests):
                 order.append(requests[0].prompt)

@@ -15,7 +15,8 @@ import pytest
 from command_line import refused
 from gateway_server import ask
 
-from surefoot.cli.serve import first_link
+from surefoot.cli.parser import build
+from surefoot.cli.serve import Serve, first_link
 from surefoot.lab.world import generate_problems
 from surefoot.server import open_database
 
@@ -52,7 +53,7 @@ def test_settings_that_make_no_sense_are_refused_by_name(tmp_path):
     assert "monitor.reference" in refused(*here, "--config", path)
     assert "give --policy, or --pages" in refused("serve", "--database", tmp_path / "store.db")
     assert "need a gateway" in refused("serve", "--pages", "--guard", "--database", tmp_path / "store.db")
-    assert "--extract" in refused(*here, "--extract", "foo")
+    assert "gateway.extract" in refused(*here, "--set", 'extract=["foo"]')
     assert "--candidates" in refused(*here, "--candidates", "some")
     assert "needs a reward model" in refused(*here, "--strategy", "best-of-4")
     assert "abstain" in refused(*here, "--abstain-below", 0.5)
@@ -62,6 +63,16 @@ def test_settings_that_make_no_sense_are_refused_by_name(tmp_path):
     assert "not a valid tool policy" in refused(
         *here, "--guard", "--guard-rule", "tool-calls", "--guard-policy", path
     )
+
+
+@pytest.mark.parametrize("page", ["serve.md", "annotate.md"])
+def test_the_files_of_settings_that_pages_show_are_read(tmp_path, page):
+    text = (Path(__file__).parents[3] / "docs" / "how-to" / page).read_text("utf-8")
+    tables = re.findall(r"```toml\n(.*?)```", text, re.S)
+    assert tables
+    for table in tables:
+        (tmp_path / "serve.toml").write_text(table)
+        build(Serve, {("policy", "name"): "lab"}, file=tmp_path / "serve.toml")
 
 
 @pytest.mark.slow

@@ -56,7 +56,7 @@ def dialects(*said: dict[str, Any], **options: Any) -> Iterator[tuple[Served, Op
 
     # here, so that the processes that run other tests do not wait for it
     anthropic = pytest.importorskip("anthropic", reason="Anthropic's client is not installed")
-    settings = GatewaySettings(chat=True, overlap=True, **options.pop("more", {}))
+    settings = GatewaySettings(chat=True, **options.pop("more", {}))
     key = options.pop("key", "none")
     with serve(answer) as upstream:
         policy = OpenAIPolicy(model="tiny", base_url=upstream.url, max_retries=0, concurrency=1)

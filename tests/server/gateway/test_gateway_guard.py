@@ -92,7 +92,7 @@ def guarded(*said: dict[str, Any], **options: Any) -> Iterator[tuple[Served, Ope
         return Reply(events=pieces(whole, words)) if body.get("stream") else Reply(payload=whole)
 
     guard = options.pop("guard", None)
-    settings = GatewaySettings(chat=True, overlap=True, guard=guard or ToolGuard(), **options.pop("more", {}))
+    settings = GatewaySettings(chat=True, guard=guard or ToolGuard(), **options.pop("more", {}))
     with serve(answer) as upstream:
         policy = OpenAIPolicy(model="tiny", base_url=upstream.url, max_retries=0, concurrency=1)
         with (

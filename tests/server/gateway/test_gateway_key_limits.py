@@ -11,7 +11,7 @@ import pytest
 from gateway_server import LineScorer, ask, lines, served, wait_until
 
 from surefoot.policies.scripted import ScriptedPolicy
-from surefoot.server import GatewaySettings, open_database
+from surefoot.server import open_database
 from surefoot.server.gateway.settings import ServerLimits
 
 MESSAGES = [{"role": "user", "content": "hello"}]
@@ -36,7 +36,7 @@ class Client:
 class Gated:
     """Answers once its gate is open."""
 
-    name = "scripted"
+    name, overlaps = "scripted", True
 
     def __init__(self):
         self.policy, self.gate = ScriptedPolicy(lines), threading.Event()
@@ -54,7 +54,7 @@ def db(tmp_path):
 
 def test_requests_of_one_key_at_once_do_not_pass_the_bound(db):
     policy, limits = Gated(), ServerLimits(running_per_key=4)
-    with served(policy, LineScorer(), db=db, settings=GatewaySettings(overlap=True), limits=limits) as found:
+    with served(policy, LineScorer(), db=db, limits=limits) as found:
         alice, bob = Client(found, db, "alice"), Client(found, db, "bob")
         with ThreadPoolExecutor(13) as threads:
             sent = [threads.submit(alice.chat, stream=bool(number % 2)) for number in range(12)]

@@ -30,7 +30,7 @@ def upstream():
 @pytest.fixture
 def gateway(upstream):
     policy = OpenAIPolicy(model="tiny", base_url=upstream.url, max_retries=0)
-    with served(policy, LineScorer(), settings=GatewaySettings(chat=True, overlap=True)) as found:
+    with served(policy, LineScorer(), settings=GatewaySettings(chat=True)) as found:
         yield found
 
 

@@ -74,7 +74,7 @@ def gateway(tmp_path, *answers, dialect="vllm", scorer=None, keys=False, **setti
             served(
                 policy,
                 scorer,
-                settings=GatewaySettings(chat=True, overlap=True, **settings),
+                settings=GatewaySettings(chat=True, **settings),
                 log=db.gateway,
                 **more,
             ) as found,

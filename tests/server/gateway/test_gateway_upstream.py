@@ -143,7 +143,7 @@ def test_neither_answer_nor_record_has_the_upstreams_words(tmp_path):
         open_database(tmp_path / "store.db") as db,
     ):
         policy = OpenAIPolicy(model="tiny", base_url=upstream.url, max_retries=0)
-        settings = GatewaySettings(chat=True, overlap=True)
+        settings = GatewaySettings(chat=True)
         with (
             served(policy, LineScorer(), settings=settings, db=db) as found,
             OpenAI(base_url=found.url, api_key="none", max_retries=0) as client,
@@ -166,7 +166,7 @@ def test_neither_answer_nor_record_has_the_upstreams_words(tmp_path):
 def test_an_upstreams_word_on_the_request_is_passed_on():
     with serve(lambda _: Reply(status=400, payload="the prompt has 9 tokens too many")) as upstream:
         policy = OpenAIPolicy(model="tiny", base_url=upstream.url, max_retries=0)
-        settings = GatewaySettings(chat=True, overlap=True)
+        settings = GatewaySettings(chat=True)
         with (
             served(policy, settings=settings) as found,
             OpenAI(base_url=found.url, api_key="none", max_retries=0) as client,
@@ -185,7 +185,7 @@ def test_some_samples_that_failed_are_told_of_by_the_kind_in_the_answer_of_a_sea
 
     with serve(answer) as upstream:
         policy = OpenAIPolicy(model="tiny", base_url=upstream.url, max_retries=0)
-        settings = GatewaySettings(chat=True, overlap=True)
+        settings = GatewaySettings(chat=True)
         with (
             served(policy, LineScorer(), settings=settings) as found,
             OpenAI(base_url=found.url, api_key="none", max_retries=0) as client,
@@ -215,7 +215,7 @@ def test_requests_with_tools_keep_to_the_limit_of_the_policy_and_share_its_clien
     with serve(lambda _: Reply(payload=chat(["sunny"]), wait_s=0.1)) as upstream:
         upstream.verify_request = lambda _, address: links.add(address) or True
         policy = OpenAIPolicy(model="tiny", base_url=upstream.url, max_retries=0, concurrency=2)
-        with served(policy, settings=GatewaySettings(chat=True, overlap=True)) as found:
+        with served(policy, settings=GatewaySettings(chat=True)) as found:
             assert asyncio.run(main(found.url)) == ["sunny"] * 12
     assert len(upstream.bodies) == 12
     assert upstream.most_in_flight == len(links) == 2

@@ -16,7 +16,7 @@ from surefoot.server import GatewaySettings, open_database
 
 CHAT = {"model": "surefoot", "messages": [{"role": "user", "content": "1 + 1"}], "max_tokens": 50}
 VERIFY = {"problem": "1 + 1", "steps": ["We add.\n", "It is 2."]}
-SETTINGS = GatewaySettings(chat=True, overlap=True)
+SETTINGS = GatewaySettings(chat=True)
 ASKED = (("chat/completions", CHAT), ("verify", VERIFY))
 
 

@@ -253,10 +253,6 @@ class GatewaySettings(Settings):
         gt=0,
         description="Seconds of algebra per request, waiting included; then answers are compared as text.",
     )
-    overlap: bool = Field(
-        default=False,
-        description="The policy takes many calls at the same time, as a server does; else calls are batched.",
-    )
     guard: ToolGuard = ToolGuard()
     flags: FlagSettings = FlagSettings()
     redact: tuple[Private, ...] = Field(
@@ -269,7 +265,7 @@ class GatewaySettings(Settings):
         default=0.002,
         ge=0,
         le=1,
-        description="Seconds that the first request of a batch waits for others, without `overlap`.",
+        description="Seconds that a batch waits for more requests, at a policy in this process.",
     )
 
     @model_validator(mode="after")

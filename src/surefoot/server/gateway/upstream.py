@@ -180,7 +180,7 @@ class FairBatcher(Batcher):
         super().__init__(
             policy,
             scorer,
-            overlap=settings.overlap,
+            overlap=bool(getattr(policy.policy, "overlaps", False)),
             gather_s=settings.gather_s,
             max_samples=_MAX_SAMPLES,
             isolate_errors=True,

@@ -27,7 +27,7 @@ class PageSettings(Settings):
         default=None,
         pattern=r"^[A-Za-z0-9-]+$",
         description="Header in which a sign-in proxy names the user, such as `X-Forwarded-User`; "
-        "needs `--trusted-proxy`.",
+        "needs `trusted_proxies`.",
     )
     trusted_proxies: tuple[Network, ...] = Field(
         default=(),
