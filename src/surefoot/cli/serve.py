@@ -46,7 +46,7 @@ DEFAULT_DATABASE = "surefoot.db"
 _SERVER = OptionGroup(
     only=("host", "port", "require_key", "proxies"),
     names={"proxies": "--proxy"},
-    common=("host", "port", "require_key"),
+    common=("host", "port"),
 )
 _PAGES = OptionGroup(title="Pages", only=("secure", "reports"), names={"secure": "--secure-cookies"})
 _JUDGE = OptionGroup(only=("names", "family", "calibrated", "verifier"))
@@ -106,7 +106,7 @@ class Serve(Command):
     loading: o.Models = Loading()
     reward_model: Annotated[o.JudgeSettings, _JUDGE] = o.JudgeSettings()
     gateway: Annotated[GatewaySettings, _GATEWAY] = GatewaySettings()
-    guard_rules: Annotated[tuple[str, ...], Flag(name="--guard-rule", common=True)] = ()
+    guard_rules: Annotated[tuple[str, ...], Flag(name="--guard-rule")] = ()
     """Rule that calls are checked by: `tool-calls`, or another verifier of `label verify`."""
     guard_policy: Annotated[str | None, o.INPUT] = None
     """JSON file of what the rule `tool-calls` forbids."""
