@@ -22,11 +22,8 @@ import argparse
 import asyncio
 import json
 import os
-import socket
 import subprocess
-import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +32,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from benchmarks.common.figures import left_out
+from benchmarks.common.http import Http, post, run
+from benchmarks.common.processes import free_port, serve, started
 
 MODULE = "benchmarks.gateway.processor"
 CONNECTIONS = 16
@@ -51,7 +52,7 @@ class Rival:
     model: dict[str, dict[str, Any]]
     """Fields of the body by kind of request, ``plain`` or ``majority_4``; those that it cannot do are
     absent."""
-    headers: str = ""
+    key: str = ""
 
 
 def processor_ms(process: int) -> float:
@@ -60,33 +61,14 @@ def processor_ms(process: int) -> float:
 
 
 async def _client(rival: Rival, kind: str, numbers: Iterator[int], bad: list[str]) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", rival.port)
+    link = await asyncio.open_connection("127.0.0.1", rival.port)
     for number in numbers:
         question = f"What is {number} plus {number}? Explain each step on its own line, then give the answer."
         body = {"messages": [{"role": "user", "content": question}], **rival.model[kind]}
-        data = json.dumps(body).encode()
-        head = (
-            "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(data)}\r\n{rival.headers}\r\n"
-        )
-        writer.write(head.encode() + data)
-        text = (await _response(reader)).decode()
+        text = (await post(link, json.dumps(body).encode(), key=rival.key))[1].decode()
         if '"content"' not in text or "The answer is" not in text:
             bad.append(text[:300])
-    writer.close()
-
-
-async def _response(reader: asyncio.StreamReader) -> bytes:
-    """The body of the next response on a connection."""
-    top = (await reader.readuntil(b"\r\n\r\n")).lower()
-    if b"transfer-encoding: chunked" not in top:
-        return await reader.readexactly(int(top.split(b"content-length:")[1].split(b"\r\n", 1)[0]))
-    pieces = []
-    while size := int(await reader.readuntil(b"\r\n"), 16):
-        pieces.append(await reader.readexactly(size))
-        await reader.readexactly(2)
-    await reader.readexactly(2)
-    return b"".join(pieces)
+    link[1].close()
 
 
 async def _load(rival: Rival, kind: str, requests: int) -> None:
@@ -121,40 +103,9 @@ def answer_of(body: dict[str, Any]) -> bytes:
     return json.dumps({**response, "usage": usage}).encode()
 
 
-class _Http(asyncio.Protocol):
-    """Requests with a content length on one connection, passed to ``handle`` one after the other."""
-
-    def __init__(self) -> None:
-        self.data = b""
-        self.transport: Any = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self.data += data
-        while b"\r\n\r\n" in self.data:
-            head, _, rest = self.data.partition(b"\r\n\r\n")
-            lower = head.lower()
-            size = 0
-            if b"content-length:" in lower:
-                size = int(lower.split(b"content-length:")[1].split(b"\r\n", 1)[0])
-            if len(rest) < size:
-                return
-            self.data = rest[size:]
-            self.handle(rest[:size])
-
-    def handle(self, body: bytes) -> None:
-        raise NotImplementedError
-
-    def respond(self, body: bytes) -> None:
-        head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        self.transport.write(head.encode() + body)
-
-
-class _Upstream(_Http):
-    def handle(self, body: bytes) -> None:
-        self.respond(answer_of(json.loads(body or b"{}")))
+class _Upstream(Http):
+    async def answer(self, _: str, body: bytes) -> bytes:
+        return answer_of(json.loads(body or b"{}"))
 
 
 @dataclass
@@ -185,25 +136,17 @@ class _Journal:
         os.fsync(self.file)
 
 
-def _bare(port: int, folder: str) -> type[_Http]:
+def _bare(port: int, folder: str) -> type[Http]:
     journal = _Journal(os.open(f"{folder}/journal", os.O_CREAT | os.O_APPEND | os.O_WRONLY))
     free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
-    tasks: set[asyncio.Task[None]] = set()
 
-    class Bare(_Http):
-        def handle(self, body: bytes) -> None:
-            task = asyncio.ensure_future(self.forward(body))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-
-        async def forward(self, body: bytes) -> None:
+    class Bare(Http):
+        async def answer(self, _: str, body: bytes) -> bytes:
             link = free.pop() if free else await asyncio.open_connection("127.0.0.1", port)
-            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: u\r\nContent-Length: {len(body)}\r\n\r\n"
-            link[1].write(head.encode() + body)
-            response = await _response(link[0])
+            response = (await post(link, body))[1]
             free.append(link)
             await journal.append(body + b"\n" + response + b"\n")
-            self.respond(response)
+            return response
 
     return Bare
 
@@ -236,61 +179,30 @@ def _gateway(upstream: int, folder: str) -> None:
         )
         server = make_server(create_app(settings, gateway=gateway, keys=db.keys), settings)
 
-        def announce() -> None:
-            while not server.started:
-                time.sleep(0.01)
-            print(server.servers[0].sockets[0].getsockname()[1], key, flush=True)
-            sys.stdin.read()
-            server.should_exit = True
-
-        threading.Thread(target=announce, daemon=True).start()
-        server.run()
-
-
-def _run_protocol(protocol: type[_Http]) -> None:
-    async def main() -> None:
-        server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)
-        print(server.sockets[0].getsockname()[1], flush=True)
-        await asyncio.to_thread(sys.stdin.read)
-
-    asyncio.run(main())
+        serve(server, lambda port: f"{port} {key}")
 
 
 @contextmanager
-def _process(*command: str, folder: str | None = None) -> Iterator[subprocess.Popen[str]]:
-    """A process; one with a ``folder`` writes its log there."""
+def _process(*command: str, folder: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A rival, which works and logs in its folder."""
     with (
-        Path(f"{folder}/log" if folder else os.devnull).open("w") as log,
-        subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=log if folder else subprocess.PIPE,
-            stderr=log if folder else None,
-            text=True,
-            cwd=folder,
-        ) as process,
+        Path(folder, "log").open("w") as log,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, cwd=folder) as process,
     ):
         try:
             yield process
         finally:
             process.terminate()
-            process.wait()
-
-
-def _line(process: subprocess.Popen[str]) -> str:
-    """The first line that a process prints."""
-    return process.stdout.readline() if process.stdout is not None else ""
 
 
 @contextmanager
 def _ours(role: str, upstream: int, folder: str) -> Iterator[Rival]:
-    with _process(sys.executable, "-m", MODULE, role, str(upstream), folder) as process:
-        port, *key = _line(process).split()
+    with started(MODULE, role, str(upstream), folder) as (process, line):
+        port, *key = line.split()
         models: dict[str, dict[str, Any]] = {"plain": {"model": "m"}}
         if key:
             models["majority_4"] = {"model": "majority-4"}
-        headers = f"Authorization: Bearer {key[0]}\r\n" if key else ""
-        yield Rival(process=process.pid, port=int(port), model=models, headers=headers)
+        yield Rival(process=process.pid, port=int(port), model=models, key="".join(key))
 
 
 @contextmanager
@@ -330,39 +242,26 @@ def _litellm(python: Path, upstream: int, folder: str) -> Iterator[Rival]:
         yield Rival(process=process.pid, port=port, model={"plain": {"model": "m"}})
 
 
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 async def _once(port: int, path: str, body: dict[str, Any]) -> None:
     """Post until the server answers, whatever it says."""
     until = time.monotonic() + _START_S
-    data = json.dumps(body).encode()
     while True:
         try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            link = await asyncio.open_connection("127.0.0.1", port)
             break
         except OSError:
             if time.monotonic() > until:
                 raise
             await asyncio.sleep(0.1)
-    head = (
-        f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(data)}\r\n\r\n"
-    )
-    writer.write(head.encode() + data)
-    await _response(reader)
-    writer.close()
+    await post(link, json.dumps(body).encode(), path=path)
+    link[1].close()
 
 
 def race(rivals: Path | None, requests: int, only: str | None = None) -> dict[str, dict[str, list[float]]]:
     """Processor milliseconds of a request, by server and kind of request, in five rounds."""
     with ExitStack() as stack:
         top = stack.enter_context(tempfile.TemporaryDirectory())
-        port = int(_line(stack.enter_context(_process(sys.executable, "-m", MODULE, "upstream"))))
+        port = int(stack.enter_context(started(MODULE, "upstream"))[1])
         servers: dict[str, Rival] = {}
         for name in ("surefoot", "bare", "its_hub", "litellm"):
             folder = f"{top}/{name}"
@@ -371,13 +270,13 @@ def race(rivals: Path | None, requests: int, only: str | None = None) -> dict[st
             if only not in (None, name):
                 continue
             if name in ("surefoot", "bare"):
-                started = _ours(name, port, folder)
+                entered = _ours(name, port, folder)
             elif rivals is None or not python.exists():
-                print(f"{name} is not installed; see the command in {Path(__file__).name}, and give --rivals")
+                left_out(name, "README.md has the command that installs it; give --rivals")
                 continue
             else:
-                started = (_its_hub if name == "its_hub" else _litellm)(python, port, folder)
-            servers[name] = stack.enter_context(started)
+                entered = (_its_hub if name == "its_hub" else _litellm)(python, port, folder)
+            servers[name] = stack.enter_context(entered)
         sizes = {name: requests // (20 if name == "litellm" else 5) for name in servers}
         results: dict[str, dict[str, list[float]]] = {name: {} for name in servers}
         for number in range(6):  # the first round warms up
@@ -410,9 +309,9 @@ def _main() -> None:
     parser.add_argument("--only")
     given = parser.parse_args()
     if given.role == "upstream":
-        _run_protocol(_Upstream)
+        run(_Upstream)
     elif given.role == "bare":
-        _run_protocol(_bare(given.upstream, given.folder))
+        run(_bare(given.upstream, given.folder))
     elif given.role == "surefoot":
         _gateway(given.upstream, given.folder)
     else:

@@ -25,36 +25,33 @@ import argparse
 import asyncio
 import json
 import os
-import platform
 import random
 import subprocess
-import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from benchmarks.common.figures import Figure, Figures, arguments, figure, over_draws, over_rounds, show, write
+from benchmarks.common.http import post
+from benchmarks.common.processes import serve, started
 from benchmarks.gateway.processor import race
 
+MODULE = "benchmarks.gateway.run"
 STRATEGIES = {"scripted": 1, "best-of-4": 1, "majority-4": 1, "accept-reject": 3}
 """Calls of the policy that follow each other."""
 LINES = 2
 
 
-def serve(latency_s: float, database: str) -> None:
-    """Run the server until its standard input is closed."""
+def run_server(latency_s: float, database: str) -> None:
+    """Serve until standard input ends."""
     from surefoot.policies import ScriptedPolicy
     from surefoot.protocols import ProblemTrace, SampleRequest
     from surefoot.records import StepScores, Usage
     from surefoot.server import (
         Gateway,
-        GracefulServer,
         ServerLimits,
         ServerSettings,
         create_app,
@@ -85,13 +82,6 @@ def serve(latency_s: float, database: str) -> None:
         lines = [f"line {at} of {question}\n" for at in range(written, LINES)]
         return "".join(lines) + f"The answer is {question}"
 
-    def announce(server: GracefulServer) -> None:
-        while not server.started:
-            time.sleep(0.01)
-        print(server.servers[0].sockets[0].getsockname()[1], flush=True)
-        sys.stdin.read()
-        server.should_exit = True
-
     limits = ServerLimits(running=2000, waiting=2000, timeout_s=60)
     settings = ServerSettings(port=0, limits=limits)
     with open_database(database) as db:
@@ -102,8 +92,7 @@ def serve(latency_s: float, database: str) -> None:
             log=db.gateway,
         )
         server = make_server(create_app(settings, gateway=gateway, keys=db.keys), settings)
-        threading.Thread(target=announce, args=(server,), daemon=True).start()
-        server.run()
+        serve(server)
 
 
 @dataclass
@@ -122,7 +111,7 @@ class Seen:
 async def client(number: int, port: int, until: float, latency_s: float, key: str, seen: Seen) -> None:
     """One client on one connection: a question after the other until the time is up, or the server gone."""
     await asyncio.sleep(random.Random(number).uniform(0, latency_s))  # else all come at the same moment
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    link = await asyncio.open_connection("127.0.0.1", port)
     names = list(STRATEGIES)
     asked = 0
     while time.monotonic() < until:
@@ -137,16 +126,16 @@ async def client(number: int, port: int, until: float, latency_s: float, key: st
         }
         began = time.monotonic()
         try:
-            status, text = await post(reader, writer, json.dumps(body).encode(), key)
+            status, found = await post(link, json.dumps(body).encode(), key=key)
         except (OSError, asyncio.IncompleteReadError, ValueError) as error:
             seen.errors.append(f"{type(error).__name__}: {error}")
-            writer.close()
+            link[1].close()
             try:
-                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                link = await asyncio.open_connection("127.0.0.1", port)
             except OSError:
                 return
             continue
-        took = time.monotonic() - began
+        took, text = time.monotonic() - began, found.decode()
         if status != 200:
             seen.errors.append(f"{status}: {text[:200]}")
             continue
@@ -156,7 +145,7 @@ async def client(number: int, port: int, until: float, latency_s: float, key: st
         name, got = answer_of(text, stream)
         seen.acknowledged.append(name)
         seen.mixed += got != expected(question)
-    writer.close()
+    link[1].close()
 
 
 def expected(question: str) -> str:
@@ -174,30 +163,6 @@ def answer_of(text: str, stream: bool) -> tuple[str, str]:
     if events[-1] != "[DONE]":
         return chunks[0]["id"], ""
     return chunks[0]["id"], "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
-
-
-async def post(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: bytes, key: str
-) -> tuple[int, str]:
-    """Status and body of an answer, whole or in chunks; a library would cost more than the server."""
-    head = (
-        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\n"
-    )
-    head += f"Authorization: Bearer {key}\r\n\r\n" if key else "\r\n"
-    writer.write(head.encode() + body)
-    await writer.drain()
-    top = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-    status = int(top.split(" ", 2)[1])
-    if "transfer-encoding: chunked" not in top:
-        size = int(top.split("content-length:")[1].split("\r\n", 1)[0])
-        return status, (await reader.readexactly(size)).decode()
-    pieces = []
-    while size := int(await reader.readuntil(b"\r\n"), 16):
-        pieces.append(await reader.readexactly(size))
-        await reader.readexactly(2)
-    await reader.readexactly(2)
-    return status, b"".join(pieces).decode()
 
 
 def resident(process: int) -> int:
@@ -258,25 +223,6 @@ def made_keys(database: str, count: int) -> list[str]:
         return [db.keys.create(f"clients {number}", "client", **far)[0] for number in range(count)]
 
 
-@contextmanager
-def served(database: str, latency_ms: float) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A server and its port; it stops in order at the end of the block, if it still runs."""
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.gateway.run",
-        "--serve",
-        database,
-        "--latency-ms",
-        str(latency_ms),
-    ]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-        if server.stdout is None or server.stdin is None:
-            raise SystemExit("the server did not open its pipes")
-        yield server, int(server.stdout.readline())
-        server.stdin.close()
-
-
 def killed(
     database: str, clients: int, seconds: float, latency_ms: float, keys: list[str]
 ) -> tuple[int, int]:
@@ -286,61 +232,46 @@ def killed(
         asyncio.get_running_loop().call_later(seconds, server.kill)
         return await load(clients, port, 2 * seconds, latency_ms / 1000, keys, None)
 
-    with served(database, latency_ms) as (server, port):
-        acknowledged = asyncio.run(work(server, port)).acknowledged
+    with started(MODULE, "--serve", database, "--latency-ms", str(latency_ms)) as (server, port):
+        acknowledged = asyncio.run(work(server, int(port))).acknowledged
     return len(acknowledged), missing(database, acknowledged)
 
 
-def cpu_figures(results: dict[str, dict[str, list[float]]]) -> list[dict[str, Any]]:
+def cpu_figures(results: dict[str, dict[str, list[float]]]) -> Figures:
     """Processor time by kind of request, as medians of five rounds with their range, next to the rivals'."""
     rows = []
     for kind, parts in results["surefoot"].items():
         ours = float(np.median(parts))
-        row = {"name": f"cpu_ms_{kind}", "value": ours, "unit": "ms", "low": min(parts), "high": max(parts)}
-        rows.append(row)
+        rows.append(over_rounds(f"cpu_ms_{kind}", parts, "ms"))
         for rival, kinds in results.items():
             if rival != "surefoot" and kind in kinds:
-                theirs = float(np.median(kinds[kind]))
-                row = {"name": f"{rival}_cpu_ms_{kind}", "value": theirs, "unit": "ms"}
-                row |= {"low": min(kinds[kind]), "high": max(kinds[kind]), "ratio": ours / theirs}
-                rows.append(row)
+                ratio = ours / float(np.median(kinds[kind]))
+                rows.append(over_rounds(f"{rival}_cpu_ms_{kind}", kinds[kind], "ms", ratio=ratio))
     return rows
 
 
-def figures(seen: Seen, lost: int) -> list[dict[str, Any]]:
+def figures(seen: Seen, lost: int) -> Figures:
+    """Overhead, errors and memory of the load."""
     values = np.array(seen.overheads_s) * 1000
     generator = np.random.default_rng(0)
 
-    def share(name: str, q: float) -> dict[str, Any]:
+    def share(name: str, q: float) -> Figure:
         draws = [float(np.percentile(generator.choice(values, values.size), q)) for _ in range(200)]
-        low, high = np.percentile(draws, [2.5, 97.5])
-        return {
-            "name": name,
-            "value": float(np.percentile(values, q)),
-            "unit": "ms",
-            "low": low,
-            "high": high,
-        }
+        return figure(name, over_draws(float(np.percentile(values, q)), draws), "ms")
 
     start = seen.memory[0][0] + (seen.memory[-1][0] - seen.memory[0][0]) / 10
     early = next(size for moment, size in seen.memory if moment >= start)
-    growth = seen.memory[-1][1] / early
-    bad = len(seen.errors) + seen.mixed + lost
     return [
         share("overhead_p50_ms", 50),
         share("overhead_p99_ms", 99),
-        {"name": "errors", "value": bad, "unit": "requests", "low": None, "high": None},
-        {"name": "memory_growth", "value": growth, "unit": "x", "low": None, "high": None},
+        figure("errors", len(seen.errors) + seen.mixed + lost, "requests"),
+        figure("memory_growth", seen.memory[-1][1] / early, "x"),
     ]
 
 
 def main() -> None:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="30 seconds of load in place of 120")
-    parser.add_argument("--json", type=Path)
+    parser = arguments(__doc__, "30 seconds of load in place of 120")
     parser.add_argument("--rivals", type=Path, help="folder with the environments of its_hub and litellm")
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=120.0)
@@ -351,23 +282,25 @@ def main() -> None:
     given = parser.parse_args()
     latency_s = given.latency_ms / 1000
     if given.serve:
-        serve(latency_s, given.serve)
+        run_server(latency_s, given.serve)
         return
     cpu = cpu_figures(race(given.rivals, 1000 if given.quick else 4000))
     seconds = 30.0 if given.quick else given.seconds
     with tempfile.TemporaryDirectory() as folder:
         database = given.database or str(Path(folder) / "store.db")
         keys = made_keys(database, given.keys)
-        with served(database, given.latency_ms) as (server, port):
-            asyncio.run(load(8, port, 1.0, latency_s, keys, server.pid))  # first calls import and compile
+        serving = started(MODULE, "--serve", database, "--latency-ms", str(given.latency_ms))
+        with serving as (server, port):
+            asyncio.run(
+                load(8, int(port), 1.0, latency_s, keys, server.pid)
+            )  # first calls import and compile
             spent_s = processor_s(server.pid)
-            seen = asyncio.run(load(given.clients, port, seconds, latency_s, keys, server.pid))
+            seen = asyncio.run(load(given.clients, int(port), seconds, latency_s, keys, server.pid))
             spent_s = processor_s(server.pid) - spent_s
         lost = missing(database, seen.acknowledged)
         before_kill, lost_by_kill = killed(
             database, given.clients, min(10.0, seconds), given.latency_ms, keys
         )
-    found = cpu + figures(seen, lost + lost_by_kill)
     setting = {
         "clients": given.clients,
         "seconds": seconds,
@@ -385,16 +318,9 @@ def main() -> None:
             name: float(np.median(values)) * 1000 for name, values in sorted(seen.by_strategy.items())
         },
         "memory_mb": [round(size / 1e6) for _, size in seen.memory[:: max(1, len(seen.memory) // 10)]],
-        "python": platform.python_version(),
-        "processors": os.cpu_count(),
-        "quick": given.quick,
     }
-    for figure in found:
-        print(f"{figure['name']:24} {figure['value']:10.3f} {figure['unit']}")
     print(json.dumps(setting, indent=2))
-    if given.json:
-        result = [{"ratio": None, **figure} for figure in found]
-        given.json.write_text(json.dumps({"figures": result, "setting": setting}, indent=2) + "\n")
+    write(given, show(cpu + figures(seen, lost + lost_by_kill)), **setting)
 
 
 if __name__ == "__main__":
