@@ -1,13 +1,4 @@
-"""Latency of an innocent client of a server while others attack it, one class of attack after another.
-
-The innocent client has its own key and asks for a majority of 16 answers, of two forms that only algebra
-shows to be equal. Policy and reward model cost nothing, so the times measure the server, which
-runs in a separate process, with its pages. Attackers come from other addresses of the loopback network
-(127.0.0.2 and following, which Linux has), with keys of their own where the attack needs one. The last column
-counts answers of 5xx but 503 with ``Retry-After``, which is a refusal.
-
-``python -m benchmarks.fair_turns.attacks [--quick] [--only NAME ...] [--attackers N] [--json FILE]``
-"""
+"""Latency of an innocent client of a server while others attack it, one class of attack after another."""
 
 from __future__ import annotations
 
@@ -18,19 +9,19 @@ import json
 import random
 import re
 import socket
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from urllib.parse import urlencode
 
+from benchmarks.common.figures import arguments, figure, write
+from benchmarks.common.processes import serve, started
 from surefoot import Problem, StepScores, Trace
 from surefoot.policies import ScriptedPolicy
 from surefoot.segment import segment_trace
@@ -44,6 +35,7 @@ from surefoot.server import (
     open_database,
 )
 
+MODULE = "benchmarks.fair_turns.attacks"
 ATTACKERS = 8
 QUICK_S, FULL_S = 6.0, 60.0
 """Seconds of each attack."""
@@ -65,13 +57,12 @@ class Site:
 
 @dataclass
 class Attacker:
-    """One attacker, who works until ``stop`` is set."""
+    """One attacker, or with the number -1 the innocent client."""
 
     site: Site
     number: int
-    stop: threading.Event
     statuses: Counter[str] = field(default_factory=Counter)
-    """How requests were answered; ``closed`` = the connection ended, ``open`` = it was held."""
+    """How requests were answered; ``closed`` = the connection ended."""
 
     @property
     def address(self) -> str:
@@ -106,36 +97,14 @@ class Attacker:
         token = key or self.site.keys[f"hostile {self.number}"]
         self.ask("POST", path, data, Content_Type="application/json", Authorization=f"Bearer {token}")
 
-    def hold(self, count: int, begin: bytes, seconds: float, more: bytes = b"") -> None:
-        """Connections that send ``begin`` and then at most ``more``, opened again after ``seconds``."""
-        with ExitStack() as links:
-            held = []
-            for _ in range(count):
-                with suppress(OSError):
-                    link = links.enter_context(self.connect())
-                    link.sendall(begin)
-                    held.append(link)
-            until = time.monotonic() + seconds
-            while time.monotonic() < until and not self.stop.wait(0.5):
-                for link in held if more else ():
-                    with suppress(OSError):
-                        link.sendall(more)
-            for link in held:
-                link.setblocking(False)
-                self.statuses[_state(link)] += 1
+    def done(self) -> Counter[str]:
+        """How requests were answered since this was asked last."""
+        found, self.statuses = self.statuses, Counter()
+        return found
 
 
-def _state(link: socket.socket) -> str:
-    """Status that came over a held connection, else whether it was closed."""
-    try:
-        head = link.recv(12)
-    except BlockingIOError:
-        return "open"
-    except OSError:
-        return "closed"
-    return head[9:12].decode("ascii", "replace") if len(head) == 12 else "closed"
-
-
+Work = Callable[[int], Counter[str]]
+"""Acts once, by number, and says how requests were answered."""
 Attack = Callable[[Attacker, int], None]
 """One round of an attack, by its number."""
 
@@ -143,22 +112,6 @@ Attack = Callable[[Attacker, int], None]
 def hard_answers(attacker: Attacker, number: int) -> None:
     """Sixteen sums that no algebra can reduce, in each answer."""
     attacker.post("/v1/chat/completions", chat(f"hostile {attacker.number} {number}"))
-
-
-def half_sent(attacker: Attacker, _: int) -> None:
-    """Fifty connections that end within the head of a request."""
-    attacker.hold(50, b"POST /v1/chat/completions HTTP/1.1\r\nHost:", 5)
-
-
-def slow_bodies(attacker: Attacker, _: int) -> None:
-    """Fifty bodies of which a byte comes now and then."""
-    attacker.hold(50, head(attacker, b"Content-Length: 100000") + b'{"model": "', 5, more=b"a")
-
-
-def no_reading(attacker: Attacker, _: int) -> None:
-    """Thirty connections that ask for large pages and read nothing."""
-    begin = b"GET /projects/1/traces HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer %s\r\n\r\n"
-    attacker.hold(30, begin % attacker.site.keys["admin"].encode() * 4, 5)
 
 
 def page_of(name: str) -> Attack:
@@ -249,11 +202,15 @@ def deep_json(attacker: Attacker, _: int) -> None:
 
 def two_lengths(attacker: Attacker, _: int) -> None:
     """Requests with two lengths, and another smuggled behind."""
-    lengths = b"Content-Length: 4\r\nTransfer-Encoding: chunked"
+    head = (
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        b"Authorization: Bearer %s\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    key = attacker.site.keys[f"hostile {attacker.number}"].encode()
     smuggled = b"0\r\n\r\nGET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     for _ in range(20):
         with suppress(OSError), attacker.connect() as link:
-            link.sendall(head(attacker, lengths) + smuggled)
+            link.sendall(head % key + smuggled)
             received = b""
             with suppress(OSError):
                 while piece := link.recv(65536):
@@ -265,9 +222,6 @@ def two_lengths(attacker: Attacker, _: int) -> None:
 ATTACKS: dict[str, Attack | None] = {
     "none": None,
     "hard answers": hard_answers,
-    "half-sent requests": half_sent,
-    "slow bodies": slow_bodies,
-    "clients that do not read": no_reading,
     "a page of 640,000 openings": page_of("openings"),
     "a page of 2,000 long steps": page_of("steps"),
     "uploads of strangers": stranger_uploads,
@@ -286,22 +240,13 @@ def chat(text: str) -> dict[str, object]:
     return {"model": "surefoot", "messages": [{"role": "user", "content": text}]}
 
 
-def head(attacker: Attacker, lengths: bytes) -> bytes:
-    """Head of a chat request."""
-    key = attacker.site.keys[f"hostile {attacker.number}"].encode()
-    return (
-        b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-        b"Authorization: Bearer %s\r\n%s\r\n\r\n" % (key, lengths)
-    )
-
-
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What one attack did."""
+    """What the innocent client saw, alone or next to an attack."""
 
     name: str
     times: list[float]
-    """Seconds of innocent requests, ascending."""
+    """Seconds, ascending."""
     innocent: Counter[str]
     attackers: Counter[str]
 
@@ -318,34 +263,45 @@ class Outcome:
         )
 
 
-def measure(
-    site: Site, name: str, attack: Attack | None, seconds: float, attackers: int = ATTACKERS
-) -> Outcome:
-    """Innocent requests, one after the other, while attackers work."""
-    stop = threading.Event()
-    hostile = [Attacker(site, number, stop) for number in range(attackers if attack else 0)]
+def measure(name: str, ask: Work, attacks: Sequence[Work], seconds: float, pause_s: float) -> Outcome:
+    """Ask one thing after another, each attack working in a thread of its own."""
+    stop, tried = threading.Event(), [Counter[str]() for _ in attacks]
 
-    def work(attacker: Attacker) -> None:
+    def work(attack: Work, counts: Counter[str]) -> None:
         number = 0
-        while attack is not None and not stop.is_set():
-            attack(attacker, number)
+        while not stop.is_set():
+            counts.update(attack(number))
             number += 1
 
-    threads = [threading.Thread(target=work, args=(attacker,), daemon=True) for attacker in hostile]
+    threads = [
+        threading.Thread(target=work, args=pair, daemon=True) for pair in zip(attacks, tried, strict=True)
+    ]
     for thread in threads:
         thread.start()
-    innocent, times = Attacker(site, -1, stop), []
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+    time.sleep(0.3 if attacks else 0.0)
+    times, statuses, number = [], Counter[str](), 0
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
         begin = time.monotonic()
-        innocent.post("/v1/chat/completions", chat(f"innocent {begin}"), key=site.keys["innocent"])
+        statuses.update(ask(number))
         times.append(time.monotonic() - begin)
-        time.sleep(PAUSE_S)
+        number += 1
+        time.sleep(pause_s)
     stop.set()
     for thread in threads:
         thread.join(90)
-    counts = sum((attacker.statuses for attacker in hostile), Counter[str]())
-    return Outcome(name=name, times=sorted(times), innocent=innocent.statuses, attackers=counts)
+    attackers = sum(tried, Counter[str]())
+    return Outcome(name=name, times=sorted(times), innocent=statuses, attackers=attackers)
+
+
+def working(attacker: Attacker, attack: Attack) -> Work:
+    """An attack by one attacker."""
+
+    def work(number: int) -> Counter[str]:
+        attack(attacker, number)
+        return attacker.done()
+
+    return work
 
 
 class FreeScorer:
@@ -361,7 +317,7 @@ class FreeScorer:
         ]
 
 
-def write(request, sample):  # noqa: ANN001, ANN201
+def scripted(request, sample):  # noqa: ANN001, ANN201
     """Sixteen sums that no algebra can reduce, or two answers that are equal."""
     prompt = str(request.prompt)
     number = random.Random(prompt).randrange(10**6)
@@ -370,7 +326,7 @@ def write(request, sample):  # noqa: ANN001, ANN201
     return rf"So \boxed{{{(f'x+{number}', f'{number}+x')[sample % 2]}}}"
 
 
-def serve(folder: Path) -> None:
+def run_server(folder: Path) -> None:
     """Serve on a free port, which is printed with keys and traces, until standard input ends."""
     settings = ServerSettings(port=0, require_key=True)
     texts = {"openings": r"\[" * 640_000, "steps": ("x^2 is $x^2$, " * 60 + "\n\n") * 2000}
@@ -386,21 +342,12 @@ def serve(folder: Path) -> None:
         db.traces.add_problems(project, [problem])
         db.traces.add_traces(project, traces.values())
         options = GatewaySettings(strategy="majority-16")
-        gateway = Gateway(ScriptedPolicy(write), FreeScorer(), settings=options, log=db.gateway)
+        gateway = Gateway(ScriptedPolicy(scripted), FreeScorer(), settings=options, log=db.gateway)
         app = create_app(settings, gateway=gateway, pages=create_pages_app(db), keys=db.keys)
         server = make_server(app, settings)
 
-        def watch() -> None:
-            while not server.started:
-                time.sleep(0.01)
-            port = server.servers[0].sockets[0].getsockname()[1]
-            names = {name: trace.id for name, trace in traces.items()}
-            print(json.dumps({"port": port, "keys": keys, "traces": names}), flush=True)
-            sys.stdin.read()
-            server.should_exit = True
-
-        threading.Thread(target=watch, daemon=True).start()
-        server.run()
+        names = {name: trace.id for name, trace in traces.items()}
+        serve(server, lambda port: json.dumps({"port": port, "keys": keys, "traces": names}))
 
 
 def hostile_names() -> list[str]:
@@ -409,20 +356,10 @@ def hostile_names() -> list[str]:
 
 
 @contextmanager
-def serving(module: str = "benchmarks.fair_turns.attacks") -> Iterator[Site]:
-    """The server of ``script``, which takes ``--serve FOLDER``, in a separate process."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", module, "--serve", folder]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-            try:
-                yield Site(**json.loads(next(iter(process.stdout or ()))))
-            finally:
-                if process.stdin is not None:
-                    process.stdin.close()
-                try:
-                    process.wait(60)
-                finally:
-                    process.kill()
+def serving(module: str = MODULE) -> Iterator[Site]:
+    """The server of ``module``, which takes ``--serve FOLDER``, in a separate process."""
+    with tempfile.TemporaryDirectory() as folder, started(module, "--serve", folder) as (_, line):
+        yield Site(**json.loads(line))
 
 
 def row(outcome: Outcome) -> str:
@@ -434,40 +371,42 @@ def row(outcome: Outcome) -> str:
     return f"| {' | '.join(map(str, fields))} |"
 
 
-def main(arguments: list[str] | None = None) -> list[Outcome]:
+def main(given: list[str] | None = None) -> list[Outcome]:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
+    parser = arguments(__doc__)
     parser.add_argument("--only", nargs="+", choices=list(ATTACKS), help="these classes of attack alone")
     parser.add_argument("--seconds", type=float, help="of each attack")
     parser.add_argument("--attackers", type=int, default=ATTACKERS, help=f"at most {ATTACKERS}")
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(given)
     if options.serve:
-        serve(options.serve)
+        run_server(options.serve)
         return []
     seconds = options.seconds or (QUICK_S if options.quick else FULL_S)
     outcomes = []
     print("| attack | requests | answered | p50 | p99 | innocent requests | 5xx |")
     print("|---|---|---|---|---|---|---|")
     with serving() as site:
-        warm = Attacker(site, -1, threading.Event())
+        innocent = Attacker(site, -1)
+
+        def ask(number: int) -> Counter[str]:
+            text = chat(f"innocent {number} {time.monotonic()}")
+            innocent.post("/v1/chat/completions", text, key=site.keys["innocent"])
+            return innocent.done()
+
         for number in range(3):  # starts the workers
-            warm.post("/v1/chat/completions", chat(f"innocent {number}"), key=site.keys["innocent"])
+            ask(number)
         for name, attack in ATTACKS.items():
             if options.only and name not in options.only:
                 continue
-            outcomes.append(measure(site, name, attack, seconds, options.attackers))
+            numbers = range(options.attackers if attack else 0)
+            attacks = [working(Attacker(site, number), attack) for number in numbers if attack]
+            outcomes.append(measure(name, ask, attacks, seconds, PAUSE_S))
             print(row(outcomes[-1]), flush=True)
-    if options.json:
-        figures = [
-            {"name": f"p{share}, {one.name}", "value": one.percentile(share), "unit": "s"}
-            for one in outcomes
-            for share in (50, 99)
-        ]
-        setting = {"attackers": options.attackers, "seconds": seconds}
-        options.json.write_text(json.dumps({"figures": figures, "setting": setting}, indent=1))
+    figures = [
+        figure(f"p{share}, {one.name}", one.percentile(share), "s") for one in outcomes for share in (50, 99)
+    ]
+    write(options, figures, attackers=options.attackers, seconds=seconds)
     return outcomes
 
 
