@@ -50,14 +50,7 @@ def run_server(latency_s: float, database: str) -> None:
     from surefoot.policies import ScriptedPolicy
     from surefoot.protocols import ProblemTrace, SampleRequest
     from surefoot.records import StepScores, Usage
-    from surefoot.server import (
-        Gateway,
-        ServerLimits,
-        ServerSettings,
-        create_app,
-        make_server,
-        open_database,
-    )
+    from surefoot.server import Gateway, ServerLimits, ServerSettings, create_app, make_server, open_database
 
     class Upstream(ScriptedPolicy):
         overlaps = True
