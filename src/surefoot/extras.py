@@ -42,7 +42,10 @@ extras install, messages name the first."""
 
 def installed(module: str) -> bool:
     """Whether a package can be imported."""
-    return find_spec(module) is not None
+    try:
+        return find_spec(module) is not None
+    except ImportError:  # a finder refuses it
+        return False
 
 
 def need(module: str, what: str) -> None:

@@ -6,21 +6,21 @@ stopped before it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+import sys
+from typing import cast
 
-from surefoot.models.engine.incremental import IncrementalScorer, bytes_per_scored_token
 from surefoot.models.kinds.calibrated import CalibratedScorer
-from surefoot.models.scorer import Scorer
-from surefoot.policies.prefix_cache import bytes_per_token
-from surefoot.policies.transformers import TransformersPolicy
+from surefoot.models.scorer import CheckpointScorer, Scorer
 from surefoot.protocols import Policy, StepScorer
-
-if TYPE_CHECKING:
-    from surefoot.models.scorer import CheckpointScorer
 
 
 def remembering_policy(policy: Policy, size: int) -> Policy:
     """The same weights with an empty cache of ``size`` bytes; a server's model unchanged."""
+    if "surefoot.policies.transformers" not in sys.modules:  # no policy is one of this process
+        return policy
+    from surefoot.policies.prefix_cache import bytes_per_token
+    from surefoot.policies.transformers import TransformersPolicy
+
     if not isinstance(policy, TransformersPolicy):
         return policy
     model = policy.model
@@ -36,6 +36,8 @@ def remembering_policy(policy: Policy, size: int) -> Policy:
 def remembering_scorer(scorer: StepScorer, size: int) -> StepScorer:
     """The same weights with an empty cache of ``size`` bytes; other models are returned unchanged."""
     if isinstance(scorer, Scorer) and type(scorer) is Scorer:  # subclasses score in other ways
+        from surefoot.models.engine.incremental import IncrementalScorer, bytes_per_scored_token
+
         tokens = _tokens(size, bytes_per_scored_token(scorer.model.trunk))
         if not tokens:
             return scorer
@@ -47,7 +49,7 @@ def remembering_scorer(scorer: StepScorer, size: int) -> StepScorer:
         return scorer
     if not isinstance(scorer, CalibratedScorer):
         return scorer
-    return CalibratedScorer(cast("CheckpointScorer", remembering_scorer(below, size)), scorer.calibration)
+    return CalibratedScorer(cast(CheckpointScorer, remembering_scorer(below, size)), scorer.calibration)
 
 
 def _tokens(size: int, each: int | None) -> int:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
@@ -285,14 +284,6 @@ def _pair_trace(pair: StepPair, ending: str, segmenter: Segmenter | None) -> Tra
     )
 
 
-_SCHEMA = pa.schema(
-    [
-        ("trace_id", pa.string()),
-        ("ids", pa.list_(pa.int32())),
-        ("positions", pa.list_(pa.int32())),
-        ("targets", pa.list_(pa.float64())),
-    ]
-)
 _ROWS = 1024
 """Examples of one batch of the file."""
 _LEFT_OUT = b"left_out"
@@ -305,6 +296,8 @@ class ExampleFile(OnDisk[Example]):
     """
 
     def __init__(self, path: Path) -> None:
+        import pyarrow as pa  # slow to load
+
         self.path = path
         self._reader = pa.ipc.open_file(pa.memory_map(str(path)))
         batches = [self._reader.get_batch(number) for number in range(self._reader.num_record_batches - 1)]
@@ -352,15 +345,21 @@ class ExampleFile(OnDisk[Example]):
 
 def write_examples(path: Path, examples: Iterable[Example], left_out: DropCounter) -> None:
     """Write ``examples`` as they come, then what ``left_out`` has counted. The file is whole or absent."""
+    import pyarrow as pa
+
+    numbers = pa.list_(pa.int32())
+    schema = pa.schema(
+        {"trace_id": pa.string(), "ids": numbers, "positions": numbers, "targets": pa.list_(pa.float64())}
+    )
     with (
         atomic_path(path) as temporary,
         pa.OSFile(str(temporary), "wb") as sink,
-        pa.ipc.new_file(sink, _SCHEMA) as writer,
+        pa.ipc.new_file(sink, schema) as writer,
     ):
         waiting = iter(examples)
         while chunk := list(islice(waiting, _ROWS)):
-            writer.write_batch(pa.RecordBatch.from_pylist(list(map(vars, chunk)), schema=_SCHEMA))
-        nothing = pa.RecordBatch.from_pylist([], schema=_SCHEMA)
+            writer.write_batch(pa.RecordBatch.from_pylist(list(map(vars, chunk)), schema=schema))
+        nothing = pa.RecordBatch.from_pylist([], schema=schema)
         writer.write_batch(nothing, custom_metadata={_LEFT_OUT: json.dumps(vars(left_out)).encode()})
 
 
