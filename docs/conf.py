@@ -3,6 +3,9 @@
 from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import version as installed_version
+from pathlib import Path
+
+import surefoot
 
 project = "surefoot"
 release = installed_version("surefoot")
@@ -21,8 +24,10 @@ html_css_files = ["entries.css"]
 html_js_files = ["entries.js"]
 html_static_path = ["static"]
 
-# autodoc changes annotations of pydantic's BaseModel, after which fastapi and langgraph do not load
-for package in (import_module("surefoot.guard"), import_module("surefoot.server")):
+# autodoc changes annotations of pydantic's BaseModel, after which modules with such classes do not load
+SOURCE = Path(surefoot.__file__).parent
+for stub in SOURCE.rglob("__init__.pyi"):
+    package = import_module(".".join(("surefoot", *stub.parent.relative_to(SOURCE).parts)))
     for name in package.__all__:
         with suppress(ImportError):
             getattr(package, name)
