@@ -12,7 +12,7 @@ from surefoot.formats import ImportContext, ImportSettings, import_traces
 from surefoot.io import ReadReport
 from surefoot.labelling.judge import JudgeLabeller
 from surefoot.models.kinds.generative import VerifierOutput
-from surefoot.policies.traces import build_traces
+from surefoot.policies.episodes import build_traces
 from surefoot.protocols import Completion, ProblemTrace, SampleRequest, SampleResult
 from surefoot.records import Problem, Trace, Usage, ending_of
 from surefoot.rl.rounds import select_solutions

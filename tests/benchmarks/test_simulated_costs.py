@@ -14,8 +14,8 @@ from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.labelling.monte_carlo import MonteCarloLabeller
 from surefoot.labelling.omegaprm import OmegaPRMLabeller, TreeSettings
 from surefoot.labelling.rollouts import Estimate
+from surefoot.policies.episodes import sample_traces
 from surefoot.policies.prompts import PromptFormat
-from surefoot.policies.traces import sample_traces
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Usage
 from surefoot.segment import Line

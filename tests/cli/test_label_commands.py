@@ -17,8 +17,8 @@ from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.labelling.monte_carlo import MonteCarloLabeller
 from surefoot.labelling.rollouts import Estimate
+from surefoot.policies.episodes import sample_traces
 from surefoot.policies.openai import OpenAIPolicy
-from surefoot.policies.traces import sample_traces
 from surefoot.protocols import ProblemTrace, SampleRequest, Sampling
 from surefoot.records import Problem, StepLabel, StepPair, Trace, Usage
 from surefoot.segment import Line

@@ -14,8 +14,8 @@ from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.labelling.monte_carlo import MonteCarloLabeller, probe
 from surefoot.labelling.rollouts import Estimate
+from surefoot.policies.episodes import sample_traces
 from surefoot.policies.scripted import ScriptedPolicy
-from surefoot.policies.traces import sample_traces
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace, Usage
 from surefoot.segment import Line, segment_trace

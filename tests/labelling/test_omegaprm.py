@@ -18,8 +18,8 @@ from surefoot.errors import LabelError
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.labelling.omegaprm import OmegaPRMLabeller, TreeSettings, trace_steps
+from surefoot.policies.episodes import sample_traces
 from surefoot.policies.scripted import ScriptedPolicy
-from surefoot.policies.traces import sample_traces
 from surefoot.protocols import Labeller, ProblemTrace, Sampling
 from surefoot.records import Message, Problem, Step, StepPair, Trace, Usage
 from surefoot.segment import Line, segment_trace

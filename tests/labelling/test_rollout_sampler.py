@@ -18,7 +18,7 @@ from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.labelling import Estimate, MonteCarloLabeller, OmegaPRMLabeller, TreeSettings
 from surefoot.labelling.monte_carlo import independent_groups
 from surefoot.labelling.rollouts import prefixes_of
-from surefoot.policies.traces import sample_traces
+from surefoot.policies.episodes import sample_traces
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Step, Trace
 from surefoot.segment import Line

@@ -10,9 +10,9 @@ from openai_streams import HI, stream
 from test_openai_stream import written
 
 from surefoot.answers import AnswerChecker, Grader
+from surefoot.policies.episodes import sample_traces
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.policies.openai_requests import openai_message
-from surefoot.policies.traces import sample_traces
 from surefoot.records import Attachment, Message, Problem, Reasoning
 from surefoot.segment import trace_blocks
 

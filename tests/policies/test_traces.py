@@ -10,9 +10,9 @@ import pytest
 from surefoot.answers import AnswerChecker, Grader, Solution
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import generate_problems
+from surefoot.policies.episodes import sample_traces
 from surefoot.policies.prompts import PromptFormat
 from surefoot.policies.scripted import ScriptedPolicy
-from surefoot.policies.traces import sample_traces
 from surefoot.protocols import Completion, SampleResult, Sampling
 from surefoot.records import Message, Problem, Usage
 from surefoot.segment import Line

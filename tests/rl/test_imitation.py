@@ -15,8 +15,8 @@ from surefoot.io.runs import Journal
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems, parse_problem, worked_solution
 from surefoot.models.lora import Lora
+from surefoot.policies.episodes import sample_traces
 from surefoot.policies.scripted import ScriptedPolicy
-from surefoot.policies.traces import sample_traces
 from surefoot.protocols import ProblemTrace, SampleRequest, Sampling
 from surefoot.records import Problem, Trace
 from surefoot.rl.config import ImitationConfig, RoundsConfig

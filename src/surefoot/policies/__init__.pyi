@@ -1,8 +1,10 @@
 from .control_tokens import break_control_tokens as break_control_tokens
 from .devices import Loading as Loading
 from .episodes import Episode as Episode
+from .episodes import build_traces as build_traces
 from .episodes import play as play
 from .episodes import sample_runs as sample_runs
+from .episodes import sample_traces as sample_traces
 from .loading import load_environment as load_environment
 from .loading import load_policy as load_policy
 from .openai import OpenAIPolicy as OpenAIPolicy
@@ -13,6 +15,4 @@ from .prompts import PromptFormat as PromptFormat
 from .prompts import encode_prompt as encode_prompt
 from .prompts import render_chat as render_chat
 from .scripted import ScriptedPolicy as ScriptedPolicy
-from .traces import build_traces as build_traces
-from .traces import sample_traces as sample_traces
 from .transformers import TransformersPolicy as TransformersPolicy

@@ -29,7 +29,7 @@ from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.loading import load_prm
-from surefoot.policies.traces import sample_traces
+from surefoot.policies.episodes import sample_traces
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling
 from surefoot.quickstart.comparison import READINGS, ScoredTraces, compare, judged_traces

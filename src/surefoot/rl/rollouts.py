@@ -13,9 +13,8 @@ from transformers import PreTrainedTokenizerFast
 
 from surefoot.answers import Grader
 from surefoot.errors import TrainingError
-from surefoot.policies.episodes import Episode, Turn, play_runs, sample_runs
+from surefoot.policies.episodes import Episode, Turn, build_traces, play_runs, sample_runs, sample_traces
 from surefoot.policies.prompts import PromptFormat, encode_prompt
-from surefoot.policies.traces import build_traces, sample_traces
 from surefoot.protocols import (
     SOLUTION_CHANNELS,
     Completion,

@@ -10,7 +10,7 @@ import pytest
 from gateway_server import served
 from pydantic import ValidationError
 
-from surefoot.server.gateway.addresses import client_address
+from surefoot.server.gateway.access import client_address
 from surefoot.server.gateway.settings import ServerSettings
 
 

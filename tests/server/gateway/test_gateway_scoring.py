@@ -19,8 +19,8 @@ from surefoot.models.kinds.label_scorer import LabelScorer
 from surefoot.models.remote.scorer import RemoteScorer
 from surefoot.models.remote.wires import GatewayScore as GatewayWire
 from surefoot.models.scorer import Scorer
+from surefoot.policies.episodes import sample_traces
 from surefoot.policies.scripted import ScriptedPolicy
-from surefoot.policies.traces import sample_traces
 from surefoot.protocols import ProblemTrace, Sampling
 from surefoot.records import Attachment, Message, Problem, Reasoning, ToolCall, Trace
 from surefoot.segment import Line, segment_trace

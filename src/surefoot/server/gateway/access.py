@@ -1,16 +1,17 @@
-"""Checks before a route runs: the API key with its role, scopes and rate, and the body's size, nesting and
-encoding."""
+"""Checks before a route runs: the API key with its role, scopes and rate, the client's address, and the
+body's size, nesting and encoding."""
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
 import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, get_type_hints
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -23,7 +24,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from surefoot.concurrency import CALLER
 from surefoot.errors import ExpiredKeyError, ScopeError, StoreError
-from surefoot.server.gateway.addresses import client_address
 from surefoot.server.gateway.errors import ApiError, invalid, printable, response_of
 from surefoot.server.gateway.settings import ServerLimits, ServerSettings, is_loopback
 from surefoot.server.records import KeyScope
@@ -247,6 +247,45 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
         return messages.pop() if messages else await receive()
 
     return replay
+
+
+PEER: Final = "surefoot.peer"
+"""Key of a request's scope: the address of the connection it came by."""
+
+
+def client_address(host: str) -> str:
+    """What counts as one address: an IPv4 address, or the /64 network that one IPv6 client can use freely."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.ip_network((address, 64), strict=False))
+    return host
+
+
+def address_in(host: str, networks: Sequence[str]) -> bool:
+    """Whether the address ``host`` is, or lies in, one of ``networks``."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return any((mapped or address) in ipaddress.ip_network(network) for network in networks)
+
+
+class DirectPeer:
+    """ASGI middleware that keeps the connection's address; X-Forwarded-For may replace ``client``."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        scope[PEER] = scope.get("client")
+        await self.app(scope, receive, send)
 
 
 def caller_of(request: Request, key: ApiKey | None) -> str:

@@ -22,8 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from surefoot import __version__
-from surefoot.server.gateway.access import KeyAuth, guarded_route
-from surefoot.server.gateway.addresses import DirectPeer
+from surefoot.server.gateway.access import DirectPeer, KeyAuth, guarded_route
 from surefoot.server.gateway.chat import chat_routes
 from surefoot.server.gateway.errors import (
     EXPECTED_ERRORS,

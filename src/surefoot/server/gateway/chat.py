@@ -14,10 +14,16 @@ from starlette.types import Receive, Scope, Send
 
 from surefoot.errors import NotFoundError, UnavailableError
 from surefoot.server.gateway.admission import Jobs, cancel, wait_for_disconnect
-from surefoot.server.gateway.anthropic_messages import MessagesAnswer, MessagesRequest, MessagesWriter
+from surefoot.server.gateway.dialects import (
+    MessagesAnswer,
+    MessagesRequest,
+    MessagesWriter,
+    ResponsesAnswer,
+    ResponsesRequest,
+    ResponsesWriter,
+)
 from surefoot.server.gateway.errors import AnthropicErrorBody, ApiError, declared
 from surefoot.server.gateway.gateway import Gateway
-from surefoot.server.gateway.openai_responses import ResponsesAnswer, ResponsesRequest, ResponsesWriter
 from surefoot.server.gateway.plan import Plan
 from surefoot.server.gateway.request_log import LogEntry, log_unavailable
 from surefoot.server.gateway.responses import ChatWriter, Emit, ResponseWriter, TextWriter, held_response

@@ -29,8 +29,7 @@ from surefoot.server.gateway.generation import SHORT_CHARACTERS, Choice, Generat
 from surefoot.server.gateway.gold import GoldStream
 from surefoot.server.gateway.monitor import Metrics, Monitor, Observations
 from surefoot.server.gateway.plan import DEFAULT, PLAIN, Plan, Planner, UsageMeter
-from surefoot.server.gateway.redaction import redacted
-from surefoot.server.gateway.request_log import LogEntry, Recorder, log_unavailable
+from surefoot.server.gateway.request_log import LogEntry, Recorder, log_unavailable, redacted
 from surefoot.server.gateway.responses import ResponseWriter
 from surefoot.server.gateway.schemas import StrategyOptions
 from surefoot.server.gateway.settings import GatewaySettings, ServerLimits, ToolGuard

@@ -1,10 +1,12 @@
-"""The request log: the record of a request, and the thread that writes it before the answer is sent."""
+"""The request log: the record of a request, private texts masked, and the thread that writes it before the
+answer is sent."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import math
+import re
 import secrets
 import time
 from collections import deque
@@ -21,6 +23,7 @@ from surefoot.errors import UnavailableError
 from surefoot.records import Trace, Usage, trusted_copy
 from surefoot.server.gateway.errors import ApiError
 from surefoot.server.gateway.generation import Choice
+from surefoot.server.gateway.settings import PRIVATE
 from surefoot.server.records import GatewayCandidate, GatewayRecord
 
 if TYPE_CHECKING:
@@ -84,6 +87,24 @@ class LogEntry:
 def new_id(prefix: str) -> str:
     """Id of an answer."""
     return f"{prefix}-{secrets.token_hex(16)}"
+
+
+def redacted(record: GatewayRecord, names: Sequence[str], patterns: Sequence[str]) -> GatewayRecord:
+    """The record with private texts masked, character by character, so that steps keep their places."""
+    rules = [re.compile(pattern) for pattern in (*(PRIVATE[name] for name in names), *patterns)]
+
+    def masked(value: Any, key: str = "") -> Any:
+        if isinstance(value, dict):
+            return {name: masked(item, name) for name, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [masked(item, key) for item in value]
+        if not isinstance(value, str) or key == "id" or key.endswith("_id"):
+            return value
+        for rule in rules:
+            value = rule.sub(lambda match: "█" * len(match[0]), value)
+        return value
+
+    return GatewayRecord.model_validate(masked(record.model_dump(mode="python")))
 
 
 _BATCH_SIZE = 256

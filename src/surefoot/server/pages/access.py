@@ -16,8 +16,7 @@ from fastapi.security import SecurityScopes
 from itsdangerous import BadData, URLSafeTimedSerializer
 
 from surefoot.errors import ForbiddenError, NotFoundError, UnavailableError
-from surefoot.server.gateway.access import require_scope
-from surefoot.server.gateway.addresses import PEER, address_in
+from surefoot.server.gateway.access import PEER, address_in, require_scope
 from surefoot.server.gateway.monitor import Monitor
 from surefoot.server.pages.settings import PageSettings
 from surefoot.server.records import KeyScope

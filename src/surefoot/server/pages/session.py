@@ -19,7 +19,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from surefoot.errors import ForbiddenError, NotFoundError
-from surefoot.server.gateway.addresses import client_address
+from surefoot.server.gateway.access import client_address
 from surefoot.server.pages.access import (
     DEVICE,
     SESSION,
