@@ -22,6 +22,7 @@ from surefoot.records import StepScores, Usage, content_id
 from surefoot.search import (
     BeamSearch,
     BestOfNSearch,
+    MajoritySearch,
     Rebase,
     SavedTree,
     Search,
@@ -61,7 +62,7 @@ class NoisyChecker:
 
 
 SEARCHES: dict[str, Search] = {
-    "majority of 16": BestOfNSearch(n=16, rule="majority"),
+    "majority of 16": MajoritySearch(n=16),
     "best of 16": BestOfNSearch(n=16, rule="best_of_n"),
     "beam 4 x 4": BeamSearch(width=4, expand=4, rule="best_of_n"),
     "REBASE 16": Rebase(n=16),
@@ -73,7 +74,7 @@ trees: list[SavedTree] = []
 
 def keep(space: Space, result: SearchResult) -> None:
     """Save the tree of a finished beam search."""
-    if result.method == "beam":
+    if result.method.startswith("beam"):
         trees.append(save_tree(space, result))
 
 

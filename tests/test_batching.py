@@ -8,7 +8,7 @@ from surefoot.batching import Batcher
 from surefoot.errors import PolicyError, ScoreError
 from surefoot.protocols import SampleRequest, SampleResult
 from surefoot.records import Usage
-from surefoot.search import BeamSearch, BestOfNSearch
+from surefoot.search import BeamSearch, BestOfNSearch, MajoritySearch
 
 
 class Failing:
@@ -66,7 +66,7 @@ def test_a_batch_waits_for_a_search_that_is_slow_to_ask_and_keeps_the_order_of_t
 
 def test_concurrency_bounds_a_batch_and_the_next_moves_up():
     policy = Watched(ScriptedPolicy(random_solver()))
-    searched(BestOfNSearch(n=2, rule="majority"), problems(7), policy, concurrency=3)
+    searched(MajoritySearch(n=2), problems(7), policy, concurrency=3)
     assert [len(requests) for requests in policy.rounds] == [3, 3, 1]
     with pytest.raises(ValueError, match="'concurrency' must be 1 or more"):
         searched(BestOfNSearch(n=2), problems(2), policy, concurrency=0)

@@ -341,7 +341,7 @@ def run_server(folder: Path) -> None:
         }
         db.traces.add_problems(project, [problem])
         db.traces.add_traces(project, traces.values())
-        options = GatewaySettings(strategy="majority-16")
+        options = GatewaySettings(strategy="majority:n=16")
         gateway = Gateway(ScriptedPolicy(scripted), FreeScorer(), settings=options, log=db.gateway)
         app = create_app(settings, gateway=gateway, pages=create_pages_app(db), keys=db.keys)
         server = make_server(app, settings)

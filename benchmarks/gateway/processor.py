@@ -201,7 +201,7 @@ def _ours(role: str, upstream: int, folder: str) -> Iterator[Rival]:
         port, *key = line.split()
         models: dict[str, dict[str, Any]] = {"plain": {"model": "m"}}
         if key:
-            models["majority_4"] = {"model": "majority-4"}
+            models["majority_4"] = {"model": "majority:n=4"}
         yield Rival(process=process.pid, port=int(port), model=models, key="".join(key))
 
 

@@ -40,7 +40,7 @@ from benchmarks.common.processes import serve, started
 from benchmarks.gateway.processor import race
 
 MODULE = "benchmarks.gateway.run"
-STRATEGIES = {"scripted": 1, "best-of-4": 1, "majority-4": 1, "accept-reject": 3}
+STRATEGIES = {"scripted": 1, "best-of-n:n=4": 1, "majority:n=4": 1, "accept-reject": 3}
 """Calls of the policy that follow each other."""
 LINES = 2
 

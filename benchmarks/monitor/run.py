@@ -53,7 +53,7 @@ from surefoot.stats import Interval, bootstrap_mean, wilson_interval
 GOLD_SHARE, GOLD_DELAY = 0.2, 50
 REFERENCE, HORIZON, FOLLOW_UP = 1000, 3000, 300
 WINDOW, EVERY = 200, 10
-STRATEGY = "best-of-2"
+STRATEGY = "best-of-n:n=2"
 
 
 @dataclass(frozen=True, kw_only=True)

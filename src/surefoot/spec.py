@@ -7,7 +7,7 @@ The command line, the gateway and Python read the same text: ``beam:width=4,expa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import is_dataclass
 from typing import Any, TypeVar, get_origin, get_type_hints
 
@@ -58,6 +58,15 @@ def split_methods(text: str) -> tuple[str, ...]:
     return tuple(methods)
 
 
+def method_text(name: str, settings: BaseModel) -> str:
+    """The text of the method ``name`` with the settings that differ from their defaults, in their order.
+
+    :func:`parse_method` reads it as ``settings``, and equal settings have the same text.
+    """
+    changed = ",".join(_changed(settings, ""))
+    return f"{name}:{changed}" if changed else name
+
+
 def dashed(name: str) -> str:
     """A name as it is written on the command line."""
     return name.replace("_", "-")
@@ -91,6 +100,19 @@ def _insert(
         raise RunError(f"{text!r}: {setting} is set twice")
     else:
         values[first] = value.split("+") if get_origin(annotation) in (tuple, list) else value
+
+
+def _changed(settings: BaseModel, above: str) -> Iterator[str]:
+    for name, info in type(settings).model_fields.items():
+        value = getattr(settings, name)
+        if value == info.get_default(call_default_factory=True, validated_data={}):
+            continue
+        if isinstance(value, BaseModel):
+            yield from _changed(value, f"{above}{name}.")
+        elif isinstance(value, tuple | list):
+            yield f"{above}{name}={'+'.join(map(str, value))}"
+        else:
+            yield f"{above}{name}={str(value).lower() if isinstance(value, bool) else value}"
 
 
 def _annotations(kind: type) -> dict[str, Any]:

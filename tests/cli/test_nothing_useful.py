@@ -151,7 +151,6 @@ label critiques e --problems e --policy lab
 train prm e --problems e --labels e --base lab --out out
 train orm e --problems e --base lab --out out
 train probe e --problems e --base lab --out out
-train fused e --problems e --labels e --out out
 train implicit e --problems e --base lab --out out
 train verifier e --problems e --labels e --critiques e --base lab --out out
 rl e --policy lab --out out
@@ -163,18 +162,16 @@ expert-iteration e --policy lab --out out
 score e --problems e -m lab
 execute e --problems e
 select e --scores e
-search best-of-n e --policy lab --verifier equations
-search majority e --policy lab
-search beam e --policy lab --verifier equations
-search dvts e --policy lab --verifier equations
-search rebase e --policy lab --verifier equations
-search particle e --policy lab --verifier equations
-search mcts e --policy lab --verifier equations
-search resample e --policy lab --verifier equations
-search revise e --policy lab --verifier equations
-search optimal e --policy lab --verifier equations --plan e
-search plan beam@e --problems e --policy lab --verifier equations --tokens 5
-search draw e
+search e best-of-n --policy lab --verifier equations
+search e majority --policy lab
+search e beam --policy lab --verifier equations
+search e dvts --policy lab --verifier equations
+search e rebase --policy lab --verifier equations
+search e particle --policy lab --verifier equations
+search e mcts --policy lab --verifier equations
+search e resample --policy lab --verifier equations
+search e revise --policy lab --verifier equations
+search-tree e
 evaluate --as labels e --traces e --out out
 evaluate --as processbench e --data e --out out
 evaluate --as prmbench e --data e --out out

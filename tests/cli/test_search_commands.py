@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import re
 import shutil
 from pathlib import Path
@@ -13,38 +12,37 @@ import torch
 from command_line import good, incomplete, refused
 from openai_server import Body, Reply, completion, serve
 
-from surefoot.cli import load_settings
 from surefoot.cli.options import PolicySettings
-from surefoot.cli.search import SearchSettings, StepSettings, read_plan
+from surefoot.cli.search import RunSearch, StepSettings
 from surefoot.errors import RunError
 from surefoot.io import read_records, write_records
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
 from surefoot.models.engine.incremental import IncrementalScorer
-from surefoot.models.kinds.calibrated import CalibratedScorer, fit_calibration, save_calibration
+from surefoot.models.kinds.calibrated import CalibratedScorer, IsotonicMap, fit_calibration, save_calibration
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.loading import load_prm
 from surefoot.policies.devices import Loading
 from surefoot.protocols import SampleRequest, Sampling
 from surefoot.records import Problem
-from surefoot.search import SEARCHES, BeamSearch, ComputeOptimal, Rebase, SearchResult
+from surefoot.search import SEARCHES, BeamSearch, Rebase, SearchResult, search_of
 from surefoot.search.caches import remembering_policy, remembering_scorer
-from surefoot.search.optimal import SearchPlan, search_of
 from surefoot.search.saved_tree import SavedTree
+from surefoot.search.trust import STEPS, HeldOutStep
 
 SHORT = ("--max-tokens=12", "--step-tokens=6", "--max-steps=2", "--extract=last_number", "--equality=exact")
 MEMORY = 1_000_000
-METHODS = {
-    "best-of-n": ("best_of_n", ["--n=3", "--batch=2", "--rule=weighted_vote"]),
-    "majority": ("majority", ["--n=3"]),
-    "beam": ("beam", ["--width=2", "--expand=2", "--lookahead=1"]),
-    "dvts": ("dvts", ["--n=4", "--expand=2"]),
-    "rebase": ("rebase", ["--n=4", "--value-temperature=0.5", "--rounding=round"]),
-    "particle": ("particle", ["--n=3", "--sweeps=2"]),
-    "mcts": ("mcts", ["--paths=3", "--expand=2", "--rollout"]),
-    "resample": ("resample", ["--n=2", "--threshold=0.6", "--retries=2", "--budget=5"]),
-    "revise": ("revise", ["--n=2", "--rounds=1", "--threshold=0.6", "--keep"]),
-}
+METHODS = [
+    "best-of-n:rule=weighted_vote,n=3,batch=2",
+    "majority:n=3",
+    "beam:lookahead=1,width=2,expand=2",
+    "dvts:n=4,expand=2",
+    "rebase:n=4,temperature=0.5,rounding=round",
+    "particle:n=3,sweeps=2",
+    "mcts:paths=3,expand=2,rollout=true",
+    "resample:n=2,threshold=0.6,retries=2,budget=5",
+    "revise:n=2,rounds=1,threshold=0.6,keep=true",
+]
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +70,8 @@ def search(files, lab_base):
     """The words of a search; only majority has no reward model."""
 
     def words(method: str, *given: object) -> list[object]:
-        prm = [] if method == "majority" else ["--prm", files / "prm"]
-        problems = ["--problems", files / "p.jsonl"] if method == "plan" else [files / "p.jsonl"]
-        return ["search", method, *problems, "--policy", lab_base, *prm, *SHORT, *given]
+        prm = [] if method.startswith("majority") else ["--prm", files / "prm"]
+        return ["search", files / "p.jsonl", method, "--policy", lab_base, *prm, *SHORT, *given]
 
     return words
 
@@ -83,26 +80,22 @@ def results(path: Path) -> list[SearchResult]:
     return list(read_records(path, SearchResult))
 
 
-def test_every_method_has_a_command():
-    assert {name.replace("_", "-") for name in SEARCHES} == set(METHODS) - {"majority"} | {"optimal"}
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_a_file_of_problems_is_searched_and_its_trees_are_kept(method, search, files, tmp_path):
-    name, given = METHODS[method]
     out, trees = tmp_path / "r.jsonl", tmp_path / "t.jsonl"
-    ended = good(*search(method, *given, "--out", out, "--trees", trees, "--in-flight=2"))
+    ended = good(*search(method, "--out", out, "--trees", trees, "--in-flight=2"))
     problems = list(read_records(files / "p.jsonl", Problem))
     found, saved = results(out), list(read_records(trees, SavedTree))
     assert [result.problem_id for result in found] == [problem.id for problem in problems]
     assert [tree.problem_id for tree in saved] == [problem.id for problem in problems]
-    assert {result.method for result in found} == {name}
+    assert {result.method for result in found} == {method}
+    majority = method.startswith("majority")
     for result, tree in zip(found, saved, strict=True):
         assert tree.size == result.counts.nodes
         path = "".join(tree.nodes[place].text for place in tree.chosen)
         assert path == ("" if result.chosen is None else result.candidates[result.chosen].text)
-        assert bool(result.scores) == (method != "majority" and bool(result.candidates))
-    assert sum(result.usage.verifier_tokens for result in found) > 0 or method == "majority"
+        assert bool(result.scores) == (not majority and bool(result.candidates))
+    assert sum(result.usage.verifier_tokens for result in found) > 0 or majority
     assert "12 trees written" in ended.err
     assert not list(tmp_path.glob("*.work"))
 
@@ -158,7 +151,7 @@ def test_a_search_that_was_stopped_goes_on_to_the_same_bytes(search, tmp_path):
     assert len(results(parts / "r.jsonl")) == 4
     assert len(list(read_records(parts / "t.jsonl", SavedTree))) == 4
     assert sorted(path.name for path in parts.glob("*.work")) == ["r.jsonl.work", "t.jsonl.work"]
-    assert "holds another run" in refused(*search("beam", *out, "--width=3"))
+    assert "holds another run" in refused(*search("beam:width=3", *out))
     good(*search("beam", *out))
     assert sorted(path.name for path in parts.iterdir()) == ["r.jsonl", "r.jsonl.manifest.json", "t.jsonl"]
     for name in ("r.jsonl", "t.jsonl"):
@@ -179,16 +172,16 @@ def test_equal_seeds_give_equal_results_whatever_is_in_flight(search, tmp_path):
 
 
 def test_results_go_through_a_pipe(search):
-    ended = good(*search("majority", "--n=1"))
+    ended = good(*search("majority:n=1"))
     lines = ended.out.splitlines()
-    assert [SearchResult.model_validate_json(line).method for line in lines] == ["majority"] * 12
-    assert "search majority: 12 problems" in ended.err
+    assert [SearchResult.model_validate_json(line).method for line in lines] == ["majority:n=1"] * 12
+    assert "search majority:n=1: 12 problems" in ended.err
 
 
 def test_a_problem_given_twice_is_searched_once(search, files, tmp_path):
     problems = list(read_records(files / "p.jsonl", Problem))
     write_records(tmp_path / "p.jsonl", [*problems[:2], problems[0]])
-    words = search("majority", "--n=1", "--out", tmp_path / "r.jsonl")
+    words = search("majority:n=1", "--out", tmp_path / "r.jsonl")
     words[words.index(files / "p.jsonl")] = tmp_path / "p.jsonl"
     assert "1 problems come again and are left out" in good(*words).err
     assert [r.problem_id for r in results(tmp_path / "r.jsonl")] == [p.id for p in problems[:2]]
@@ -202,8 +195,16 @@ def test_a_server_writes_the_steps(files, lab_items, tmp_path):
 
     says: dict[str, None] = {}
     with serve(answer) as server:
-        words = ["search", "beam", files / "p.jsonl", "--prm", files / "prm", "--policy", "m"]
-        words += ["--base-url", server.url, "--width=1", "--expand=2", "--separator", r"\n", *SHORT[:1]]
+        words = [
+            "search",
+            files / "p.jsonl",
+            "beam:width=1,expand=2",
+            "--prm",
+            files / "prm",
+            "--policy",
+            "m",
+        ]
+        words += ["--base-url", server.url, "--separator", r"\n", *SHORT[:1]]
         said = refused(*words, "--out", tmp_path / "vague.jsonl")
         assert "does not say whether a step or the solution ended" in said
         says["stop_reason"] = None  # as vLLM says that the sequence ended
@@ -216,7 +217,7 @@ def test_a_server_writes_the_steps(files, lab_items, tmp_path):
 
 def test_a_server_that_is_gone_ends_the_search_and_keeps_nothing_wrong(files, tmp_path):
     with serve(lambda body: Reply(status=400, payload={"error": {"message": "no such model"}})) as server:
-        words = ["search", "majority", "--n=1", files / "p.jsonl", "--policy", "m"]
+        words = ["search", files / "p.jsonl", "majority:n=1", "--policy", "m"]
         said = refused(*words, "--base-url", server.url, "--out", tmp_path / "r.jsonl")
     assert "no problem of this piece has a solution" in said
     assert "start the same command again" in said
@@ -234,8 +235,8 @@ def test_a_server_that_is_gone_ends_the_search_and_keeps_nothing_wrong(files, tm
             ["--aggregate=worst"],
             "--aggregate is 'worst'; choose min, product, last, mean, sum or verdicts",
         ),
-        ("dvts", ["--n=5"], "--n must be a multiple of --expand, not 5 and 4"),
-        ("rebase", ["--rounding=down"], "choose ceil or round"),
+        ("dvts:n=5", [], "dvts:n=5': 'n' must be a multiple of 'expand', not 5 and 4"),
+        ("rebase:rounding=down", [], "rounding: Input should be 'ceil' or 'round'"),
         ("beam", ["--prm=nowhere"], "nowhere"),
         ("beam", ["--calibrated"], "calibration.json"),
         ("beam", ["--separator="], "--separator"),
@@ -252,7 +253,9 @@ def test_what_makes_no_search_is_refused(method, given, said, search, tmp_path, 
 
 
 def test_only_majority_needs_no_reward_model(files):
-    assert "give --prm or --verifier" in refused("search", "beam", files / "p.jsonl", "--policy=lab")
+    assert "give --prm or --verifier" in refused(
+        "search", files / "p.jsonl", "beam:rule=majority", "--policy=lab"
+    )
 
 
 def test_models_in_this_process_remember_what_they_read(files, lab_base, lab_items):
@@ -288,7 +291,10 @@ def test_a_calibrated_model_remembers_too(files, lab_items, tmp_path):
     [("0", 0), ("512", 512), ("2GB", 2 * 10**9), ("1.5GiB", 3 * 2**29), ("500 mb", 500 * 10**6)],
 )
 def test_sizes_are_bytes(text, size):
-    assert SearchSettings(problems="p", policy=PolicySettings(name="lab"), remember=text).remember == size
+    assert (
+        RunSearch(problems="p", method="beam", policy=PolicySettings(name="lab"), remember=text).remember
+        == size
+    )
 
 
 def test_memory_is_bounded_in_bytes(files, lab_base, lab_items):
@@ -319,7 +325,7 @@ def test_without_memory_the_same_is_found_for_more_tokens(search, tmp_path):
 
 def test_steps_are_written_as_asked():
     cut = StepSettings(separator=r"\n\n", segment="sentence", max_steps=7)
-    base = SearchSettings(problems="p", policy=PolicySettings(name="lab"))
+    base = RunSearch(problems="p", method="beam", policy=PolicySettings(name="lab"))
     steps = base.model_copy(update={"steps": cut, "sampling": Sampling(temperature=0.5)}).how(None)
     assert steps.separator == "\n\n"
     assert (steps.sampling.temperature, steps.max_steps) == (0.5, 7)
@@ -329,69 +335,44 @@ def test_steps_are_written_as_asked():
 
 def test_trees_are_drawn(search, tmp_path):
     trees = tmp_path / "t.jsonl"
-    good(*search("beam", "--width=2", "--expand=2", "--out", tmp_path / "r.jsonl", "--trees", trees))
+    good(*search("beam:width=2,expand=2", "--out", tmp_path / "r.jsonl", "--trees", trees))
     saved = list(read_records(trees, SavedTree))
-    first = good("search", "draw", trees)
+    first = good("search-tree", trees)
     assert first.out.startswith(saved[0].problem)
     assert "the first of 12 trees" in first.err
-    third = good("search", "draw", trees, "--problem", saved[2].problem_id)
+    third = good("search-tree", trees, "--problem", saved[2].problem_id)
     assert third.out.startswith(saved[2].problem)
     assert third.err == ""
-    piped = good("search", "draw", "-", stdin=trees.read_text("utf-8"))
+    piped = good("search-tree", "-", stdin=trees.read_text("utf-8"))
     assert piped.out == first.out
-    assert "has no such tree; it has 12" in refused("search", "draw", trees, "--problem", "nobody")
-    assert "none of its 12 lines is usable" in refused("search", "draw", tmp_path / "r.jsonl")
-
-
-def test_a_plan_is_fitted_and_followed(search, files, lab_base, tmp_path):
-    bon, beams = tmp_path / "bon.jsonl", tmp_path / "beam.jsonl"
-    good(*search("best-of-n", "--n=2", "--out", bon))
-    good(*search("beam", "--width=2", "--expand=1", "--out", beams))
-    words = search("plan", f"best-of-n:n=2@{bon}", f"beam:width=2,expand=1@{beams}", "--tokens=100000")
-    ended = good(*words, "--bins=2", "--probe=2", "--out", tmp_path / "plan.json")
-    plan = read_plan(str(tmp_path / "plan.json"))
-    assert len(plan.searches) == len(plan.edges) + 1 == len(plan.bins)
-    assert sum(row["best-of-n:n=2"].problems for row in plan.bins) == 12
-    best = [max(row, key=lambda name: (row[name].accuracy, -row[name].tokens)) for row in plan.bins]
-    assert list(plan.searches) == best
-    assert ended.out.count("*") >= len(plan.bins)
-    good(*search("optimal", "--plan", tmp_path / "plan.json", "--out", tmp_path / "r.jsonl"))
-    found = results(tmp_path / "r.jsonl")
-    assert len(found) == 12
-    assert {result.method for result in found} == {"optimal"}
-    assert all(sum(result.weights) >= 2 for result in found if result.candidates)  # the probe's
-    assert "no search with known outcomes is within 1 tokens" in refused(
-        *search("plan", f"beam@{beams}", "--tokens=1", "--slack=0")
-    )
-    assert "give a search and the file" in refused(*search("plan", "beam", "--tokens=1"))
-
-
-@pytest.mark.parametrize("name", sorted(set(METHODS) - {"majority"}))
-def test_a_command_has_the_defaults_of_its_class(name):
-    default = load_settings(f"search {name}").model_fields["method"].default
-    assert default == type(default)() == search_of(name).model_copy(update={"name": default.name})
+    assert "has no such tree; it has 12" in refused("search-tree", trees, "--problem", "nobody")
+    assert "none of its 12 lines is usable" in refused("search-tree", tmp_path / "r.jsonl")
 
 
 def test_words_make_a_search():
-    assert search_of("beam") == BeamSearch(name="beam")
-    assert search_of("beam:width=8,retire_finished=false") == BeamSearch(
-        width=8, retire_finished=False, name="beam:width=8,retire_finished=false"
-    )
-    assert search_of("rebase:temperature=0.5,rounding=round") == Rebase(
-        temperature=0.5, rounding="round", name="rebase:temperature=0.5,rounding=round"
-    )
+    assert search_of("beam") == BeamSearch()
+    assert search_of("beam:width=8,retire_finished=false") == BeamSearch(width=8, retire_finished=False)
+    assert search_of("rebase:temperature=0.5,rounding=round") == Rebase(temperature=0.5, rounding="round")
     assert search_of("best-of-n:batch=4").batch == 4
+    assert set(SEARCHES) == {text.partition(":")[0] for text in METHODS}
+
+
+def test_another_spelling_of_a_search_is_the_same_run(search, tmp_path):
+    out = ("--out", tmp_path / "r.jsonl", "--in-flight=1")
+    incomplete(*search("beam:width=2,expand=2", *out, "--token-budget=1"))
+    good(*search("beam:expand=2,lookahead=0,width=02", *out))
+    assert {result.method for result in results(tmp_path / "r.jsonl")} == {"beam:width=2,expand=2"}
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("bean", "unknown search 'bean'; choose from best-of-n, beam"),
-        ("optimal", "unknown search 'optimal'"),
-        ("beam:depth=3", "unknown setting 'depth' of beam; choose from lookahead"),
+        ("bean", "unknown search 'bean'; did you mean 'beam'?"),
+        ("optimal", "unknown search 'optimal'; choose from best-of-n, majority, beam"),
+        ("beam:depth=3", "unknown setting of beam 'depth'; did you mean 'width'?"),
         ("beam:width=much", "width"),
         ("beam:width=0", "width: Input should be greater than or equal to 1"),
-        ("beam:name=x", "unknown setting 'name'"),
+        ("beam:name=x", "unknown setting of beam 'name'; choose from rule, lookahead"),
     ],
 )
 def test_words_that_make_no_search_are_refused(words, said):
@@ -399,22 +380,8 @@ def test_words_that_make_no_search_are_refused(words, said):
         search_of(words)
 
 
-def test_a_plan_written_by_hand(tmp_path):
-    path = tmp_path / "plan.json"
-    path.write_text('{"edges": [0.4], "searches": ["best-of-n:n=4", "beam"], "measure": "agreement"}')
-    search = read_plan(str(path)).search()
-    assert isinstance(search, ComputeOptimal)
-    assert search.choose(0.1) == search_of("best-of-n:n=4")
-    assert search.choose(math.nextafter(0.4, 1)) == search.choose(None) == BeamSearch()
-    path.write_text('{"edges": [0.4], "searches": ["beam"], "extra": 1}')
-    with pytest.raises(RunError, match="extra"):
-        read_plan(str(path))
-    with pytest.raises(ValueError, match="make 2 bins, not 1"):
-        SearchPlan(edges=(0.4,), searches=("beam",)).search()
-
-
 def test_a_verifier_revises_and_one_that_knows_hidden_tests_is_refused(files, lab_base, tmp_path):
-    words = ["search", "revise", files / "p.jsonl", "--policy", lab_base, *SHORT]
+    words = ["search", files / "p.jsonl", "revise", "--policy", lab_base, *SHORT]
     good(*words, "--verifier", "equations", "--out", tmp_path / "r.jsonl")
     assert len(results(tmp_path / "r.jsonl")) == 12
     assert "reveal hidden tests; use visible-tests" in refused(*words, "--verifier", "python-tests")
@@ -422,8 +389,38 @@ def test_a_verifier_revises_and_one_that_knows_hidden_tests_is_refused(files, la
 
 
 def test_a_verifier_guides_a_search(files, lab_base, tmp_path):
-    words = ["search", "beam", files / "p.jsonl", "--policy", lab_base, *SHORT, "--verifier", "equations"]
-    good(*words, "--width=2", "--expand=2", "--out", tmp_path / "r.jsonl")
+    words = ["search", files / "p.jsonl", "beam:width=2,expand=2", "--policy", lab_base, *SHORT]
+    good(*words, "--verifier", "equations", "--out", tmp_path / "r.jsonl")
     assert {record.scorer for result in results(tmp_path / "r.jsonl") for record in result.scores} == {
         "equations"
     }
+
+
+def test_a_threshold_that_stops_the_draws_says_how_often_a_wrong_solution_reaches_it(
+    search, files, lab_base, tmp_path
+):
+    words = ["search", files / "p.jsonl", "best-of-n:n=3,batch=1,stop_at=0.4", "--policy", lab_base, *SHORT]
+
+    def said(*more: object) -> str:
+        ended = good(*words, "--prm", tmp_path / "prm", *more)
+        return re.search(r"wrong held-out solutions that reach stop_at: (.+)$", ended.err, re.M)[1]
+
+    shutil.copytree(files / "prm", tmp_path / "prm")
+    assert said() == "unknown, the reward model has no scores of any"
+    steps = [("a", 0.9, True), ("a", 0.2, False), ("b", 0.5, False), ("c", 0.8, True), ("d", 0.6, False)]
+    write_records(
+        tmp_path / "prm" / STEPS,
+        [
+            HeldOutStep(problem_id=trace, trace_id=trace, step=k, score=score, good=good_, characters=3)
+            for k, (trace, score, good_) in enumerate(steps)
+        ],
+    )
+    assert said().startswith("66.7% [")  # b and d of a, b and d
+    fitted = fit_calibration("temperature", [0.2, 0.4, 0.6, 0.8], [0, 1, 0, 1], split="t", trace_ids=["a"])
+    below = fitted.model_copy(update={"map": IsotonicMap(scores=(0.55, 0.6), values=(0.1, 0.5))})
+    save_calibration(tmp_path / "prm", below)
+    assert said("--calibrated").startswith("33.3% [")  # of the three only d reaches it once calibrated
+    right = HeldOutStep(problem_id="a", trace_id="a", step=0, score=0.9, good=True, characters=3)
+    write_records(tmp_path / "prm" / STEPS, [right])
+    assert said() == "unknown, none is wrong"
+    assert "stop_at" not in good(*search("best-of-n:n=2", "--out", "-")).err

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from toy_search import HashScorer, ScriptedPolicy, Watched, chance, in_space, problems, searched
 
 from surefoot.protocols import Candidate
-from surefoot.search import SELECTORS, BestOfNSearch
+from surefoot.search import SELECTORS, BestOfNSearch, MajoritySearch
 from surefoot.search.best_of_n_search import settled
 
 [QUESTION] = problems(1)
@@ -86,7 +86,8 @@ def test_streaming_chooses_what_the_full_vote_chooses(salt, likely, n, batch, ru
     def run(**more):
         policy = Watched(ScriptedPolicy(solver(salt, likely)))
         scorer = HashScorer(rule=lambda prefix: round(chance(salt, "score", prefix), 1))
-        return searched(BestOfNSearch(n=n, rule=rule, **more), problems(3), policy, scorer), policy.drawn
+        vote = MajoritySearch(n=n, **more) if rule == "majority" else BestOfNSearch(n=n, rule=rule, **more)
+        return searched(vote, problems(3), policy, scorer), policy.drawn
 
     (full, all_drawn), (streamed, drawn) = run(), run(batch=batch)
     assert [result.answer for result in streamed] == [result.answer for result in full]
@@ -97,9 +98,50 @@ def test_streaming_chooses_what_the_full_vote_chooses(salt, likely, n, batch, ru
         ]
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    salt=st.integers(0, 10**6),
+    n=st.integers(1, 12),
+    batch=st.integers(1, 5),
+    stop_at=st.sampled_from([0.0, 0.3, 0.7, 0.9, 1.0]),
+    answered=st.sampled_from([0.5, 1.0]),
+)
+def test_a_score_that_is_high_enough_stops_the_draws(salt, n, batch, stop_at, answered):
+    """All ``n`` drawn at once say where the draws have to stop, and what is chosen of those before."""
+
+    def answer(request, sample):
+        draw, letter = chance(salt, request.prompt, sample), chr(97 + sample)
+        return f"{letter}\nThe answer is {int(draw * 1e6) % 9}" if draw < answered else f"{letter}\nand so on"
+
+    def run(search):
+        scorer = HashScorer(rule=lambda prefix: round(chance(salt, "score", prefix), 1))
+        return searched(search, problems(2), ScriptedPolicy(answer), scorer)
+
+    def samples(result):
+        return [(trace.answer, value) for trace, value in zip(result.candidates, result.values, strict=True)]
+
+    full = run(BestOfNSearch(n=n))
+    early = run(BestOfNSearch(n=n, batch=batch, stop_at=stop_at))
+    for short, long in zip(early, full, strict=True):
+        every = samples(long)
+        assert len(every) == n
+        drawn = next(
+            (
+                seen
+                for seen in range(batch, n, batch)
+                if any(answer is not None and value >= stop_at for answer, value in every[:seen])
+            ),
+            n,
+        )
+        assert samples(short) == every[:drawn]
+        chosen = SELECTORS["best_of_n"].select([Candidate(answer=a, score=v) for a, v in every[:drawn]])
+        assert short.chosen == chosen
+        assert drawn == n or every[chosen][1] >= stop_at
+
+
 def test_a_clear_leader_stops_the_draws():
     policy = Watched(ScriptedPolicy(lambda request, sample: "The answer is 4"))
-    [result] = searched(BestOfNSearch(n=16, batch=2, rule="majority"), [QUESTION], policy)
+    [result] = searched(MajoritySearch(n=16, batch=2), [QUESTION], policy)
     assert (policy.drawn, result.weights, result.answer) == (8, (8,), "4")
 
 
@@ -126,7 +168,7 @@ def test_failed_requests_are_not_made_up_for():
         lambda request, sample: f"The answer is {sample}",
         fail=lambda request: "gone" if request.first == 2 else None,
     )
-    [result] = searched(BestOfNSearch(n=6, batch=2, rule="majority"), [QUESTION], policy)
+    [result] = searched(MajoritySearch(n=6, batch=2), [QUESTION], policy)
     assert [candidate.answer for candidate in result.candidates] == ["0", "1", "4", "5"]
     assert result.counts.failed == 1
 
@@ -134,7 +176,7 @@ def test_failed_requests_are_not_made_up_for():
 def test_self_consistency_asks_for_no_scores():
     scorer = HashScorer()
     policy = ScriptedPolicy(solver(0, 0.5))
-    [result] = searched(BestOfNSearch(n=6, rule="majority"), [QUESTION], policy, scorer)
+    [result] = searched(MajoritySearch(n=6), [QUESTION], policy, scorer)
     assert scorer.rounds == []
     assert {record.unscored_reason for record in result.scores} == {"not requested"}
     assert result.usage.verifier_tokens == 0
@@ -144,14 +186,22 @@ def test_one_batch_is_the_policy_s_own_samples():
     policy = ScriptedPolicy(solver(3, 0.3))
 
     async def work(space):
-        return [leaf.prefix for leaf in await BestOfNSearch(n=5, rule="majority").explore(space)]
+        return [leaf.prefix for leaf in await MajoritySearch(n=5).explore(space)]
 
     found = in_space(work, policy)
     assert len(found) == 5
     assert in_space(work, policy)[:3] == found[:3]
 
 
-@pytest.mark.parametrize("wrong", [{"n": 0}, {"batch": 0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"n": 0}, {"batch": 0}, {"stop_at": 0.9}, {"stop_at": 0.9, "batch": 2, "rule": "weighted_vote"}],
+)
 def test_impossible_numbers_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         BestOfNSearch(**wrong)
+
+
+def test_a_majority_is_a_method_of_its_own():
+    with pytest.raises(ValueError, match="take the method majority"):
+        BestOfNSearch(rule="majority")

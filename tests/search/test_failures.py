@@ -12,7 +12,7 @@ from surefoot.batching import Batcher
 from surefoot.errors import PolicyError
 from surefoot.protocols import STOP_UNKNOWN, Completion, SampleResult
 from surefoot.records import Usage
-from surefoot.search import DVTS, BeamSearch, BestOfNSearch
+from surefoot.search import DVTS, BeamSearch, MajoritySearch
 
 [QUESTION] = problems(1)
 
@@ -51,7 +51,7 @@ def test_a_server_that_does_not_tell_the_end_of_a_step_is_refused(search):
 
 def test_whole_solutions_need_no_such_word():
     policy = Vague(ScriptedPolicy(random_solver()))
-    [result] = searched(BestOfNSearch(n=3, rule="majority"), [QUESTION], policy)
+    [result] = searched(MajoritySearch(n=3), [QUESTION], policy)
     assert result.answer is not None
 
 

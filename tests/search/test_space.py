@@ -17,7 +17,7 @@ from toy_search import (
 from surefoot.errors import ScoreError
 from surefoot.protocols import Sampling
 from surefoot.records import StepScores
-from surefoot.search import BeamSearch, BestOfNSearch, Steps
+from surefoot.search import BeamSearch, BestOfNSearch, MajoritySearch, Steps
 
 
 def texts(rows):
@@ -251,7 +251,7 @@ def test_weights_count_how_often_a_solution_was_found():
     def answer(request, sample):
         return f"The answer is {[1, 2, 2, 1, 2][sample]}"
 
-    [result] = searched(BestOfNSearch(n=5, rule="majority"), problems(3)[2:], ScriptedPolicy(answer))
+    [result] = searched(MajoritySearch(n=5), problems(3)[2:], ScriptedPolicy(answer))
     assert [candidate.answer for candidate in result.candidates] == ["1", "2"]
     assert (result.weights, result.chosen, result.outcome) == ((2, 3), 1, True)
     assert (result.counts.sampled, result.counts.merged, result.counts.nodes) == (5, 3, 2)

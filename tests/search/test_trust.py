@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, Step, StepLabel, StepScores, Trace
-from surefoot.search.trust import balanced_threshold, score_held_out, trust_of
+from surefoot.search.trust import balanced_threshold, false_accepts, score_held_out, trust_of
 
 
 class Reads:
@@ -97,3 +97,27 @@ def test_no_threshold_separates_better(rows):
 
     chosen = balanced(balanced_threshold(scores, good))
     assert chosen >= max(balanced(cut) for cut in (*scores, *(scores + 0.5))) - 1e-12 or chosen >= 1
+
+
+@given(
+    solutions=st.lists(
+        st.lists(st.tuples(st.integers(0, 9), st.sampled_from("+-")), min_size=1, max_size=4),
+        min_size=1,
+        max_size=12,
+    ),
+    threshold=st.sampled_from([0.0, 0.3, 0.5, 0.9]),
+    how=st.sampled_from(["min", "last"]),
+)
+def test_false_accepts_are_the_wrong_solutions_that_reach_the_threshold(solutions, threshold, how):
+    items = [
+        item(p, 0, "".join(str(digit) for digit, _ in steps), "".join(sign for _, sign in steps), "1")
+        for p, steps in enumerate(solutions)
+    ]
+    share = false_accepts(score_held_out(Reads(), items).steps, threshold, how)
+    wrong = [[digit / 10 for digit, _ in steps] for steps in solutions if "-" in {sign for _, sign in steps}]
+    if not wrong:
+        assert share is None
+        return
+    accepted = [(min(scores) if how == "min" else scores[-1]) >= threshold for scores in wrong]
+    assert share.value == sum(accepted) / len(wrong)
+    assert share.low <= share.value <= share.high

@@ -70,7 +70,7 @@ class Checks:
         return 0.0 if draw < 0.25 else None if draw < 0.65 else 1.0
 
 
-@pytest.mark.parametrize("name", list(SEARCHES))
+@pytest.mark.parametrize("name", sorted(set(SEARCHES) - {"majority"}))
 @pytest.mark.parametrize("rule", ["best_of_n", "weighted_vote"])
 def test_no_search_chooses_a_refuted_solution_if_it_has_another(name, rule):
     policy, search = ScriptedPolicy(random_solver()), SEARCHES[name](rule=rule)
@@ -100,7 +100,16 @@ OPEN = "Two and three.\nThe answer is 5"
 CHECKED = "2 + 3 = 5\nThe answer is 5"
 
 
-@pytest.mark.parametrize("strategy", ["best-of-4", "weighted-vote-4", "beam-4x1", "dvts-4x2", "mcts-4"])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "best-of-n:n=4",
+        "best-of-n:rule=weighted_vote,n=4",
+        "beam:width=4,expand=1",
+        "dvts:n=8,expand=2",
+        "mcts:paths=4",
+    ],
+)
 def test_the_gateway_returns_no_refuted_candidate(strategy):
     def answer(request, sample):
         texts = [WRONG, OPEN, WRONG, WRONG]
@@ -129,12 +138,12 @@ def test_the_gateway_says_that_no_candidate_has_a_score():
         OpenAI(base_url=site.url, api_key="none", max_retries=0) as client,
     ):
         message = [{"role": "user", "content": "What is two and three?"}]
-        reply = client.chat.completions.create(model="best-of-4", messages=message)
+        reply = client.chat.completions.create(model="best-of-n:n=4", messages=message)
         [search] = reply.surefoot["searches"]
         assert search["finish"] == "unscored"
         assert "no candidate has a score" in search["warnings"][0]
         metrics = site.gateway.metrics.text().decode()
-        assert 'surefoot_unscored_choices_total{strategy="best-of"} 1.0' in metrics
+        assert 'surefoot_unscored_choices_total{method="best-of-n"} 1.0' in metrics
 
 
 def traces(*texts: str) -> list[Trace]:
@@ -182,7 +191,7 @@ def test_the_command_says_where_nothing_is_scored(tmp_path):
 
 def test_the_search_command_says_where_nothing_is_scored():
     policy = ScriptedPolicy(lambda request, sample: "so\nThe answer is 5")
-    search = SEARCHES["best_of_n"](n=3)
+    search = SEARCHES["best-of-n"](n=3)
     [result] = asyncio.run(run_search(search, problems(1), policy, scorer(), steps=STEPS, grader=GRADER))
     assert result.finish == "unscored"
     assert set(result.values) == {0.5}

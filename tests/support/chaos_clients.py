@@ -252,7 +252,7 @@ def hostile_requests(project: int) -> list[tuple[str, str, str, Any, str]]:
     bomb = gzip.compress(b'{"text": "' + b"a" * 80_000_000, 1)
     files = f"/projects/{project}/files"
     found: list[tuple[str, str, str, Any, str]] = [
-        ("hard answers", "POST", "/v1/chat/completions", chat_body("hostile", model="majority-16"), ""),
+        ("hard answers", "POST", "/v1/chat/completions", chat_body("hostile", model="majority:n=16"), ""),
         ("openings", "POST", "/v1/verify", {"problem": "p", "solution": r"\[" * 600_000}, ""),
         ("control tokens", "POST", "/v1/verify", {"problem": CONTROL, "steps": [CONTROL, CONTROL]}, ""),
         ("control tokens", "POST", "/v1/chat/completions", chat_body(CONTROL), ""),

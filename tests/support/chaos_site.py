@@ -243,7 +243,7 @@ def open_site(folder: Path, *, database: str, reward_model: Path | None) -> Iter
         words = [
             *("--database", url or str(place / "labels.db"), "--require-key", "--chat"),
             *("--policy", "fake", "--base-url", f"{upstream.root}/v1", "--set", "policy.timeout=2"),
-            *("--prm", str(reward_model or upstream.root), "--strategy", "majority-4"),
+            *("--prm", str(reward_model or upstream.root), "--strategy", "majority:n=4"),
             *("--set", "limits.timeout_s=6", "--set", "gateway.answer_s=2", "--set", "answer_workers=2"),
         ]
         server = Server(folder, port, words)

@@ -120,7 +120,7 @@ def add_request(db: Database, request_id: str = "req-1", **fields: Any) -> None:
         "created": NOON,
         "endpoint": "/v1/chat/completions",
         "model": "m",
-        "strategy": "best-of-2",
+        "strategy": "best-of-n:n=2",
         "status": 200,
         "latency_ms": 12.5,
         "problem": problem,

@@ -19,7 +19,7 @@ def request_of(number: int, score: float) -> GatewayRecord:
     scores = StepScores(trace_id=trace.id, scorer="prm", scores=(score,) * len(trace.steps))
     return GatewayRecord(
         request_id=f"r{number}", created=datetime.now(UTC), endpoint="/v1/chat/completions", model="m",
-        strategy="best-of-2", policy="p", status=200, latency_ms=1, problem=problem,
+        strategy="best-of-n:n=2", policy="p", status=200, latency_ms=1, problem=problem,
         candidates=(GatewayCandidate(trace=trace, chosen=True, score=score, scores=scores),),
     )  # fmt: skip
 

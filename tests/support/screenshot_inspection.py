@@ -78,7 +78,7 @@ def inspected(found: Inspection) -> Views:
         "trace-program": ("admin", f"{base}/run?id={program.id}"),
         "reports": ("admin", "/reports"),
         "monitor": ("admin", "/monitor"),
-        "requests": ("admin", "/requests?model=policy-7b/best-of-4"),
+        "requests": ("admin", "/requests?model=policy-7b/best-of-16"),
         "request": ("admin", "/request?id=chatcmpl-shown-0"),
         "tree": ("admin", "/request-tree?id=chatcmpl-shown-0&choice=0"),
         "held": ("admin", "/held?state=all"),
@@ -184,7 +184,7 @@ def _tree(problem: Problem, **fields: Any) -> SavedTree:
     about = {
         "problem_id": problem.id,
         "problem": problem.text,
-        "method": "beam-2x3",
+        "method": "beam:width=2,expand=3",
         "seed": 0,
         "answer": "133",
         "outcome": True,

@@ -33,7 +33,7 @@ def add_requests(db: Database, problem: Problem, traces: list[Trace], tree: Save
         problem=problem,
         candidates=candidates,
         model="surefoot",
-        strategy="beam-4x4",
+        strategy="beam",
         policy="policy-7b",
         scorer="prm-7b",
         trees={0: tree.model_dump(mode="json")},
@@ -47,10 +47,10 @@ def add_requests(db: Database, problem: Problem, traces: list[Trace], tree: Save
             db,
             f"chatcmpl-shown-{number}",
             problem=problem,
-            model="policy-7b/best-of-4",
+            model="policy-7b/best-of-16",
             created=NOON - timedelta(minutes=number),
             latency_ms=800.0 + 311 * number,
-            **{**({"strategy": "best-of-4"} if number % 2 else plain), **failed},
+            **{**({"strategy": "best-of-n"} if number % 2 else plain), **failed},
         )
     for order in ("W17", "W18"):
         asked = (Message(role="user", content=f"Please refund my order {order}, today."),)

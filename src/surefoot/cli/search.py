@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import ByteSize, Field
+from pydantic import ByteSize, Field, field_validator
 
 from surefoot import policies
 from surefoot import search as s
@@ -28,6 +28,7 @@ from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Policy, Sampling, StepScorer
 from surefoot.records import Problem, Usage
+from surefoot.scores import trace_rule
 from surefoot.search.method import run_search
 from surefoot.search.revise import Revise
 from surefoot.search.saved_tree import save_tree
@@ -60,11 +61,23 @@ class SearchJudge(o.JudgeSettings):
     aggregate: o.Aggregate = None
 
 
-class SearchSettings(Command):
-    """Policy, decoding, and how answers are compared."""
+class RunSearch(Command):
+    """Search a file of problems: METHOD is a search with its settings, such as `beam:width=4,expand=4`.
+
+    Example: `surefoot search problems.jsonl beam:width=4 --policy lab --prm prm --out results.jsonl`
+    Example: `surefoot search problems.jsonl majority:n=16 --policy lab --out results.jsonl`
+    """
 
     problems: o.ProblemsArgument
+    method: Annotated[
+        str, Flag(argument=True, metavar="METHOD[:SETTING=VALUE,…]", methods=lambda: s.SEARCHES)
+    ]
     seed: o.Seed = 0
+    out: o.Out = "-"
+    trees: Annotated[str | None, Flag(output=True)] = None
+    """File for the trees (`.jsonl`, `.jsonl.gz`, `.parquet`)."""
+    token_budget: o.TokenBudget = None
+    retry_failed: o.RetryFailed = False
     in_flight: int = Field(default=32, ge=1, description="Problems searched at the same time.")
     policy: o.PolicySettings
     prompt: PromptFormat = PromptFormat()
@@ -80,6 +93,11 @@ class SearchSettings(Command):
         description="Memory for the keys and values of texts that were read, for policy and reward model "
         "each, if they run in this process: 500MB, 2GB, 1.5GiB; 0 = no cache.",
     )
+
+    @field_validator("method")
+    @classmethod
+    def _same_text_for_the_same_search(cls, text: str) -> str:
+        return search_of(text).name
 
     def how(self, scorer: StepScorer | None, policy: Policy | None = None) -> s.Steps:
         """How solutions are written for ``scorer``; in one piece if ``policy`` cannot continue a text."""
@@ -112,33 +130,11 @@ class SearchSettings(Command):
             "concurrency": self.in_flight,
         }
 
-
-class RunSearch(SearchSettings):
-    """Search a file of problems: METHOD is a search with its settings, such as `beam:width=4,expand=4`.
-
-    Example: `surefoot search problems.jsonl beam:width=4 --policy lab --prm prm --out results.jsonl`
-    Example: `surefoot search problems.jsonl majority:n=16 --policy lab --out results.jsonl`
-    """
-
-    problems: o.ProblemsArgument
-    method: Annotated[
-        str, Flag(argument=True, metavar="METHOD[:SETTING=VALUE,…]", methods=lambda: s.SEARCHES)
-    ]
-    out: o.Out = "-"
-    trees: Annotated[str | None, Flag(output=True)] = None
-    """File for the trees (`.jsonl`, `.jsonl.gz`, `.parquet`)."""
-    token_budget: o.TokenBudget = None
-    retry_failed: o.RetryFailed = False
-
-    def search(self) -> s.Search:
-        """The method, with its settings."""
-        return search_of(self.method)
-
     @contextmanager
-    def scorer(self, search: s.Search) -> Iterator[StepScorer | None]:
+    def scorer(self, search: s.SearchMethod) -> Iterator[StepScorer | None]:
         """Open the judge. Raises ``RunError`` without one, or if it reveals hidden tests to a revision."""
         with self.judge.open(self.loading) as scorer:
-            if scorer is None and search.rule != "majority":
+            if scorer is None and search.needs_scorer:
                 raise RunError("give --prm or --verifier, which scores the steps")
             for verifier in getattr(getattr(scorer, "labeller", None), "verifiers", ()):
                 if isinstance(search, Revise) and getattr(verifier, "visibility", "visible") == "hidden":
@@ -153,8 +149,7 @@ class RunSearch(SearchSettings):
         Raises ``PolicyError`` when every request of a piece failed, as when the server is down: finished
         pieces are kept, and the same command resumes.
         """
-
-        search = self.search()
+        search = search_of(self.method)
         problems = read_table(self.problems, Problem)
         input_files(self)  # before torch is imported, which takes seconds: a file may be missing
         policy = self.policy.open(chat=self.prompt.chat, loading=self.loading)
@@ -164,11 +159,12 @@ class RunSearch(SearchSettings):
         with (
             self.scorer(search) as scorer,
             self.grading.open() as grader,
-            self._tree_file(search) as keep,
+            self._tree_file() as keep,
             progress_bars() as show,
         ):
+            accepted = self._false_accepts(search, scorer)
             bar = _Bar(self.path(), show)
-            steps = self.how(scorer, policy if getattr(search, "by_steps", True) else None)
+            steps = self.how(scorer, policy if search.by_steps else None)
 
             def work(piece: Sequence[Problem]) -> list[s.SearchResult]:
                 trees: dict[str, s.SavedTree] = {}
@@ -191,20 +187,40 @@ class RunSearch(SearchSettings):
                     summary.add(results)
                 return results
 
-            job = Job(
-                record=s.SearchResult,
-                work=work,
-                config={"search": repr(search)},
-            )
+            job = Job(record=s.SearchResult, work=work)
             # problems of a piece are searched concurrently, so that pieces are not
             outcome = map_pieces(self, job, problems, size, engine=Here(), progress=bar.pieces)
         if self.out != "-":
             summary.add(read_records(Path(self.out), s.SearchResult))
-        summary.show(self.path())
+        summary.show(f"{self.path()} {self.method}")
+        if accepted:
+            note(f"wrong held-out solutions that reach stop_at: {accepted}")
         outcome.require_complete()
 
+    def _false_accepts(self, search: s.SearchMethod, scorer: StepScorer | None) -> str | None:
+        """How often a wrong solution reaches the score at which the search stops; ``None`` = it does not."""
+        if not isinstance(search, s.BestOfNSearch) or search.stop_at is None:
+            return None
+        from surefoot.search.trust import STEPS, HeldOutStep
+
+        [checkpoint] = self.judge.names if len(self.judge.names) == 1 else [""]
+        rows = Path(checkpoint) / STEPS
+        if not checkpoint or not rows.is_file():
+            return "unknown, the reward model has no scores of any"
+        how = self.judge.aggregate or trace_rule(scorer)
+        steps = list(read_records(rows, HeldOutStep))
+        if self.judge.calibrated:
+            from surefoot.models.kinds.calibrated import load_calibration
+
+            scores = load_calibration(checkpoint).map.apply([step.score for step in steps]).tolist()
+            steps = [
+                step.model_copy(update={"score": score}) for step, score in zip(steps, scores, strict=True)
+            ]
+        share = s.false_accepts(steps, search.stop_at, how)
+        return f"{share:.1%}" if share else "unknown, none is wrong"
+
     @contextmanager
-    def _tree_file(self, search: s.Search) -> Iterator[Callable[[int, Sequence[s.SavedTree]], None] | None]:
+    def _tree_file(self) -> Iterator[Callable[[int, Sequence[s.SavedTree]], None] | None]:
         """Collect trees in ``<trees>.work`` and write them at the end; ``None`` without ``--trees``.
 
         A piece's trees are saved before its results, so that none is missing when a command resumes.
@@ -220,7 +236,7 @@ class RunSearch(SearchSettings):
         if path == self.out:
             raise RecordError(f"--trees and --out are both {path}; give two files")
         folder = Path(f"{path}.work")
-        config = {**self.resolved(), "search": repr(search), "out": self.out}
+        config = {**self.resolved(), "out": self.out}
         with Run.open(folder, command=self.path(), config=config, inputs=input_files(self)) as run:
             journal = run.journal("trees", s.SavedTree)
             yield journal.write

@@ -52,12 +52,11 @@ _PAGES = OptionGroup(title="Pages", only=("secure", "reports"), names={"secure":
 _JUDGE = OptionGroup(only=("names", "family", "calibrated", "verifier"))
 _GATEWAY = OptionGroup(
     only=(
-        *("strategy", "offered", "chat", "template", "separator", "threshold", "abstain_below"),
+        *("strategy", "chat", "template", "separator", "threshold", "abstain_below"),
         *("candidates", "ignore_tools", "refusal_as_text"),
         *("guard.enabled", "guard.threshold", "guard.on_rule", "guard.monitor_sees"),
     ),
     names={
-        "offered": "--offer",
         "guard.enabled": "--guard",
         "guard.threshold": "--guard-threshold",
         "guard.on_rule": "--guard-on-rule",
@@ -87,7 +86,7 @@ class Serve(Command):
 
     Example: `surefoot serve --pages`
 
-    Example: `surefoot serve --policy lab --prm prm --strategy best-of-16`
+    Example: `surefoot serve --policy lab --prm prm --strategy best-of-n:n=16`
 
     Example: `surefoot serve --host 0.0.0.0 --policy my-model --base-url http://gpu:8001/v1 --dialect vllm
     --chat --prm Qwen/Qwen2.5-Math-PRM-7B --database postgresql://surefoot@db/surefoot`

@@ -1,6 +1,7 @@
 from .beam import DVTS as DVTS
 from .beam import BeamSearch as BeamSearch
 from .best_of_n_search import BestOfNSearch as BestOfNSearch
+from .best_of_n_search import MajoritySearch as MajoritySearch
 from .estimators import Method as Method
 from .estimators import Pool as Pool
 from .estimators import RandomOrders as RandomOrders
@@ -34,5 +35,6 @@ from .space import Steps as Steps
 from .spec import SEARCHES as SEARCHES
 from .spec import search_of as search_of
 from .trust import HeldOutScores as HeldOutScores
+from .trust import false_accepts as false_accepts
 from .trust import score_held_out as score_held_out
 from .trust import trust_of as trust_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -47,13 +47,18 @@ class BeamSearch(_RankedSearch):
     sampling, scored at its end.
     """
 
+    method: ClassVar[str] = "beam"
     width: int = Field(default=4, ge=1, description="Prefixes kept after each round.")
     expand: int = Field(default=4, ge=1, description="Next steps sampled for each prefix.")
     retire_finished: bool = Field(
         default=False,
         description="Finished solutions free their places, and the search continues until all have ended.",
     )
-    name: str = Field(default="beam", description="Name in records and reports.")
+
+    @property
+    def draws(self) -> int:
+        """As :attr:`SearchMethod.draws`."""
+        return self.width * self.expand * (1 + self.lookahead)
 
     async def explore(self, space: Space) -> list[Prefix]:
         """Finished solutions in the order in which they ended."""
@@ -107,15 +112,20 @@ class DVTS(_RankedSearch):
     ``lookahead`` is as in :class:`BeamSearch`.
     """
 
+    method: ClassVar[str] = "dvts"
     n: int = Field(default=16, ge=1, description="Draws per round, a multiple of `expand`.")
     expand: int = Field(default=4, ge=1, description="Next steps sampled for each tree.")
-    name: str = Field(default="dvts", description="Name in records and reports.")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.n % self.expand:
             raise ValueError(f"'n' must be a multiple of 'expand', not {self.n} and {self.expand}")
         return self
+
+    @property
+    def draws(self) -> int:
+        """As :attr:`SearchMethod.draws`."""
+        return self.n * (1 + self.lookahead)
 
     async def explore(self, space: Space) -> list[Prefix]:
         """The continuations of each tree's last round, tree by tree."""

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -57,12 +58,17 @@ class MCTS(SearchMethod):
     for it.
     """
 
+    method: ClassVar[str] = "mcts"
     paths: int = Field(default=16, ge=1, description="Descents through the tree.")
     expand: int = Field(default=4, ge=1, description="Next steps sampled at a new prefix.")
     rollout: bool = Field(
         default=False, description="End a descent at the first new prefix, and write the rest in one piece."
     )
-    name: str = Field(default="mcts", description="Name in records and reports.")
+
+    @property
+    def draws(self) -> int:
+        """As :attr:`SearchMethod.draws`."""
+        return self.paths * self.expand
 
     async def explore(self, space: Space) -> list[Prefix]:
         """The solution of each descent; an unfinished one only if all are unfinished."""

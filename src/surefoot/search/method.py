@@ -14,6 +14,7 @@ from surefoot.records import FrozenModel, Problem, Record, StepScores, Trace, Us
 from surefoot.scores import TraceRule, trace_rule
 from surefoot.search.selection import FIRST, SELECTORS, Rule
 from surefoot.search.space import Prefix, Space, Steps
+from surefoot.spec import method_text
 
 
 @runtime_checkable
@@ -22,7 +23,7 @@ class Search(Protocol):
 
     @property
     def name(self) -> str:
-        """Name in records, on the command line and in figures."""
+        """Name in records and figures."""
 
     @property
     def rule(self) -> str:
@@ -39,10 +40,23 @@ class Search(Protocol):
 class SearchMethod(FrozenModel):
     """Base of the methods: frozen settings. Raises ``ValueError`` for values that make no search."""
 
-    rule: Rule = Field(default="weighted_vote", description="How the solution that is returned is chosen.")
-    name: str = Field(default="", description="Name in records and reports.")
+    method: ClassVar[str]
+    """Name of the method, such as ``beam``."""
     by_steps: ClassVar[bool] = True
     """Whether the policy continues beginnings of solutions, which not every server can."""
+    needs_scorer: ClassVar[bool] = True
+    rule: Rule = Field(default="weighted_vote", description="How the solution that is returned is chosen.")
+
+    @property
+    def name(self) -> str:
+        """The method with the settings that differ from its defaults, such as ``beam:width=8``: a text that
+        :func:`surefoot.search.search_of` reads, and the same for equal searches."""
+        return method_text(self.method, self)
+
+    @property
+    def draws(self) -> int:
+        """Solutions, or next steps of a round, that are sampled; repetitions of a round count."""
+        raise NotImplementedError
 
     async def explore(self, space: Space) -> Sequence[Prefix]:
         """As :meth:`Search.explore`."""

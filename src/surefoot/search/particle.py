@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -37,19 +37,24 @@ class ParticleFilter(SearchMethod):
     Scores must lie in [0, 1] (else ``ScoreError``); a prefix without one has the weight 0.
     """
 
+    method: ClassVar[str] = "particle"
     n: int = Field(default=16, ge=1, description="Particles.")
     sweeps: int = Field(default=1, ge=1, description="More than one = particle Gibbs.")
     rule: Rule = Field(
         default="best_of_n",
         description="How the solution that is returned is chosen; first = a particle sampled by weight.",
     )
-    name: str = Field(default="particle", description="Name in records and reports.")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.sweeps > 1 and self.n == 1:
             raise ValueError("more than one of 'sweeps' needs 'n' above 1")
         return self
+
+    @property
+    def draws(self) -> int:
+        """As :attr:`SearchMethod.draws`."""
+        return self.n * self.sweeps
 
     async def explore(self, space: Space) -> list[Prefix]:
         """The particles of each sweep, ``n`` of them where the policy answered."""

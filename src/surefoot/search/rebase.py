@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -32,6 +32,7 @@ class Rebase(SearchMethod):
     A prefix that was sampled twice is scored once and takes part twice.
     """
 
+    method: ClassVar[str] = "rebase"
     n: int = Field(default=16, ge=1, description="Draws per round, shared among the open prefixes.")
     temperature: float = Field(
         default=0.2, gt=0, description="T_b of the softmax of values: high shares evenly, near 0 greedily."
@@ -39,7 +40,11 @@ class Rebase(SearchMethod):
     rounding: Rounding = Field(
         default="ceil", description="How shares become whole draws; ceil keeps their sum, round may not."
     )
-    name: str = Field(default="rebase", description="Name in records and reports.")
+
+    @property
+    def draws(self) -> int:
+        """As :attr:`SearchMethod.draws`."""
+        return self.n
 
     async def explore(self, space: Space) -> list[Prefix]:
         """Finished solutions in the order in which they ended."""

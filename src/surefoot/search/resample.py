@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -23,13 +24,18 @@ class StepResampling(SearchMethod):
     has a number. The method costs little on easy problems, where the first draw is good.
     """
 
+    method: ClassVar[str] = "resample"
     n: int = Field(default=1, ge=1, description="Solutions per problem.")
     threshold: float = Field(
         default=0.7, allow_inf_nan=False, description="A step is accepted from this score on."
     )
     retries: int = Field(default=3, ge=0, description="Further draws of a rejected step, at most.")
     budget: int | None = Field(default=None, ge=0, description="Further draws per problem, at most.")
-    name: str = Field(default="resample", description="Name in records and reports.")
+
+    @property
+    def draws(self) -> int:
+        """As :attr:`SearchMethod.draws`."""
+        return self.n * (1 + self.retries)
 
     async def explore(self, space: Space) -> list[Prefix]:
         """The ``n`` solutions, where the policy answered."""

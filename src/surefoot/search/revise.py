@@ -32,6 +32,8 @@ class Revise(SearchMethod):
     hidden tests or reference answers.
     """
 
+    method: ClassVar[str] = "revise"
+    by_steps: ClassVar[bool] = False
     rule: Rule = Field(default="first", description="How the solution that is returned is chosen.")
     n: int = Field(default=1, ge=1, description="Solutions per problem that are revised side by side.")
     rounds: int = Field(default=2, ge=0, description="Times that a solution is written again, at most.")
@@ -45,8 +47,6 @@ class Revise(SearchMethod):
         default="This step is wrong:\n\n{step}\n\n{reason}\n\nWrite the whole solution again, corrected.\n\n",
         description="Feedback to the policy; `{step}` and `{reason}` become the wrong step and the reason.",
     )
-    name: str = Field(default="revise", description="Name in records and reports.")
-    by_steps: ClassVar[bool] = False
 
     @field_validator("feedback")
     @classmethod
@@ -54,6 +54,11 @@ class Revise(SearchMethod):
         if "{reason}" not in text:
             raise ValueError("must contain '{reason}', or nothing of the verdict reaches the policy")
         return text
+
+    @property
+    def draws(self) -> int:
+        """As :attr:`SearchMethod.draws`."""
+        return self.n * (1 + self.rounds)
 
     async def explore(self, space: Space) -> list[Prefix]:
         """All attempts: accepted ones in the order written, then by value, of equal ones the last first."""

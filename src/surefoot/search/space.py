@@ -235,6 +235,12 @@ class Space:
         value = trace_score(scores or (), self.aggregation)
         return -math.inf if value is None else value
 
+    def refuted(self, prefix: Prefix) -> bool:
+        """Whether a check found a step of a prefix that was scored before wrong."""
+        state = _scored_node(prefix).data
+        pairs = zip(state.scores or (), state.reasons, strict=False)
+        return any(score == 0 and reason for score, reason in pairs)
+
     def step_value(self, prefix: Prefix) -> float:
         """Score of a prefix's last step alone, or the lowest of a solution written in one piece.
 

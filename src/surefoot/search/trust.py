@@ -17,6 +17,7 @@ from surefoot.records import Record, StepScores
 from surefoot.scores import TraceRule, checked_scores, trace_rule, trace_score
 from surefoot.search.selection import SELECTORS
 from surefoot.stats.bootstrap import bootstrap_difference, bootstrap_mean
+from surefoot.stats.intervals import Interval, wilson_interval
 from surefoot.stats.reading import Reading, length_scores, reading_gate, step_facts
 from surefoot.stats.roc import auc_by_problem, roc_auc
 
@@ -138,6 +139,21 @@ def trust_of(rows: HeldOutScores) -> Trust | None:
         lead=(lead.value, lead.low, lead.high) if lead else None,
         reading=reading_of(rows.steps),
     )
+
+
+def false_accepts(rows: Iterable[HeldOutStep], threshold: float, how: TraceRule) -> Interval | None:
+    """Share of the solutions with a wrong step that score ``threshold`` or more, with its 95 % interval.
+
+    A solution's score is that of its labelled steps, aggregated by ``how``; with unlabelled steps its lowest
+    step may score less. ``None`` if no solution has a wrong step.
+    """
+    solutions: dict[str, list[HeldOutStep]] = {}
+    for row in rows:
+        solutions.setdefault(row.trace_id, []).append(row)
+    wrong = [steps for steps in solutions.values() if not all(step.good for step in steps)]
+    values = [trace_score([step.score for step in steps], how) for steps in wrong]
+    accepted = sum(value is not None and value >= threshold for value in values)
+    return wilson_interval(accepted, len(wrong)) if wrong else None
 
 
 def balanced_threshold(scores: np.ndarray, good: np.ndarray) -> float:

@@ -121,7 +121,8 @@ class GatewayRecord(Record):
     model: str
     """The model that the client named."""
     strategy: str
-    """``best-of-16``, ``beam-4x4`` …; empty if no strategy applies."""
+    """``best-of-n``, ``beam:width=8`` …: a search with the settings that differ from its defaults; empty if
+    no strategy applies."""
     policy: str | None = None
     """The model that wrote the candidates."""
     scorer: str | None = None

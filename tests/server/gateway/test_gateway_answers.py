@@ -34,7 +34,7 @@ def load_sleepy():
 
 
 def test_hostile_answers_of_one_client_do_not_delay_another(tmp_path):
-    settings = GatewaySettings(strategy="majority-16", answer_s=2.0)
+    settings = GatewaySettings(strategy="majority:n=16", answer_s=2.0)
     policy = ScriptedPolicy(write)
     with (
         open_database(tmp_path / "keys.db") as db,

@@ -55,7 +55,16 @@ def scripted():
         yield found
 
 
-@pytest.mark.parametrize("strategy", ["best-of-4", "majority-4", "weighted-vote-4", "beam-2x2", "dvts-2x2"])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "best-of-n:n=4",
+        "majority:n=4",
+        "best-of-n:rule=weighted_vote,n=4",
+        "beam:width=2,expand=2",
+        "dvts:n=4,expand=2",
+    ],
+)
 def test_equal_seeds_give_equal_answers_and_other_seeds_others(lab, strategy):
     def draw(seed):
         answer = lab.client.chat.completions.create(model=strategy, seed=seed, **asked(PROBLEM.text))
@@ -69,7 +78,10 @@ def test_equal_seeds_give_equal_answers_and_other_seeds_others(lab, strategy):
 
 @pytest.mark.parametrize(
     ("name", "search"),
-    [("best-of-4", BestOfNSearch(n=4, rule="best_of_n")), ("beam-2x3", BeamSearch(width=2, expand=3))],
+    [
+        ("best-of-n:n=4", BestOfNSearch(n=4, rule="best_of_n")),
+        ("beam:width=2,expand=3", BeamSearch(width=2, expand=3)),
+    ],
 )
 def test_answer_and_usage_are_those_of_the_search(lab, name, search):
     answer = lab.client.chat.completions.create(
@@ -104,7 +116,7 @@ def test_answer_and_usage_are_those_of_the_search(lab, name, search):
 
 def test_what_was_answered_is_in_the_record_with_all_candidates(lab):
     answer = lab.client.chat.completions.create(
-        model="weighted-vote-3",
+        model="best-of-n:rule=weighted_vote,n=3",
         n=2,
         seed=1,
         extra_body={"surefoot": {"candidates": "none"}},
@@ -114,8 +126,8 @@ def test_what_was_answered_is_in_the_record_with_all_candidates(lab):
     record = lab.db.gateway.get(answer.id)
     assert (record.endpoint, record.model, record.strategy) == (
         "/v1/chat/completions",
-        "weighted-vote-3",
-        "weighted-vote-3",
+        "best-of-n:rule=weighted_vote,n=3",
+        "best-of-n:rule=weighted_vote,n=3",
     )
     assert (record.status, record.key_id, record.scorer) == (200, None, "exact")
     assert record.problem.text == PROBLEM.text
@@ -135,7 +147,7 @@ def test_what_was_answered_is_in_the_record_with_all_candidates(lab):
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
 
 
-@pytest.mark.parametrize("strategy", ["scripted", "best-of-2"])
+@pytest.mark.parametrize("strategy", ["scripted", "best-of-n:n=2"])
 def test_tools_that_nobody_minds_are_refused_or_passed_over(strategy):
     body = asked(model=strategy, tools=TOOLS)
     with served(ScriptedPolicy(lines), LineScorer()) as found:
@@ -153,13 +165,13 @@ def test_tools_that_nobody_minds_are_refused_or_passed_over(strategy):
 
 
 def test_a_refusal_may_be_the_text():
-    settings = GatewaySettings(strategy="best-of-2", refusal_as_text=True, abstain_below=1.0)
+    settings = GatewaySettings(strategy="best-of-n:n=2", refusal_as_text=True, abstain_below=1.0)
     with (
         served(ScriptedPolicy(lines), LineScorer(), settings=settings) as found,
         OpenAI(base_url=found.url, api_key="n", max_retries=0) as client,
     ):
-        [choice] = client.chat.completions.create(model="best-of-2", **asked()).choices
-        pieces = client.chat.completions.create(model="best-of-2", stream=True, **asked())
+        [choice] = client.chat.completions.create(model="best-of-n:n=2", **asked()).choices
+        pieces = client.chat.completions.create(model="best-of-n:n=2", stream=True, **asked())
         last = [piece.choices[0] for piece in pieces]
     assert "1 is required" in choice.message.content
     assert (choice.finish_reason, choice.message.refusal) == ("content_filter", None)
@@ -188,10 +200,10 @@ def test_what_failed_or_was_withheld_is_in_the_record(tmp_path):
         OpenAI(base_url=found.url, api_key="none", max_retries=0) as client,
     ):
         create = client.chat.completions.create
-        withheld = create(model="best-of-2", extra_body={"surefoot": {"abstain_below": 1.0}}, **asked())
+        withheld = create(model="best-of-n:n=2", extra_body={"surefoot": {"abstain_below": 1.0}}, **asked())
         for stream in (False, True):
             with pytest.raises(openai.APIError):
-                list(create(model="best-of-2", stream=stream, **asked("break it")))
+                list(create(model="best-of-n:n=2", stream=stream, **asked("break it")))
     with open_database(tmp_path / "store.db") as db:
         failed = db.gateway.find(failed=True)
         assert [row.status for row in failed] == [502, 502]
@@ -208,15 +220,15 @@ def test_best_of_n_takes_the_good_one_and_plain_the_first(scripted):
     client = scripted.client
     plain = client.chat.completions.create(model="scripted", **asked())
     assert "bad" in plain.choices[0].message.content
-    best = client.chat.completions.create(model="best-of-2", **asked())
+    best = client.chat.completions.create(model="best-of-n:n=2", **asked())
     assert "bad" not in best.choices[0].message.content
     by_body = client.chat.completions.create(
-        model="scripted", extra_body={"surefoot": {"strategy": "best-of-2"}}, **asked()
+        model="scripted", extra_body={"surefoot": {"strategy": "best-of-n:n=2"}}, **asked()
     )
     assert by_body.choices[0].message.content == best.choices[0].message.content
     assert (
-        client.chat.completions.create(model="scripted/best-of-2", **asked()).surefoot["strategy"]
-        == "best-of-2"
+        client.chat.completions.create(model="scripted/best-of-n:n=2", **asked()).surefoot["strategy"]
+        == "best-of-n:n=2"
     )
 
 
@@ -241,7 +253,7 @@ def test_revise_writes_a_solution_again_told_why():
         served(ScriptedPolicy(answer), LabelScorer(labeller, name="equations")) as found,
         OpenAI(base_url=found.url, api_key="none", max_retries=0) as client,
     ):
-        revised = client.chat.completions.create(model="revise-2", **asked())
+        revised = client.chat.completions.create(model="revise:rounds=2", **asked())
         assert revised.choices[0].message.content == "2 + 3 = 5\nThe answer is 5"
         assert len(told) == 2
         assert "2 + 3 = 6" in told[1]
@@ -251,15 +263,15 @@ def test_revise_writes_a_solution_again_told_why():
 
 
 def test_steps_that_were_given_up_are_in_the_record(lab):
-    beam = lab.client.chat.completions.create(model="beam-2x2", seed=1, **asked(PROBLEM.text))
+    beam = lab.client.chat.completions.create(model="beam:width=2,expand=2", seed=1, **asked(PROBLEM.text))
     [(choice, saved)] = lab.db.gateway.get(beam.id).trees.items()
     tree = SavedTree.model_validate(saved)
-    assert (choice, tree.method) == (0, "beam-2x2")
+    assert (choice, tree.method) == (0, "beam:width=2,expand=2")
     assert "".join(tree.nodes[place].text for place in tree.chosen) == beam.choices[0].message.content
     [search] = beam.surefoot["searches"]
     kept = {one["text"][: step["end"]] for one in search["candidates"] for step in one["steps"]}
     assert len(search["dropped"]) + len(kept) == tree.size
-    best = lab.client.chat.completions.create(model="best-of-3", seed=1, **asked(PROBLEM.text))
+    best = lab.client.chat.completions.create(model="best-of-n:n=3", seed=1, **asked(PROBLEM.text))
     assert lab.db.gateway.get(best.id).trees == {}
     assert best.surefoot["searches"][0]["dropped"] == []
 
@@ -275,16 +287,16 @@ def test_n_choices_of_the_plain_strategy_are_the_samples_of_one_request(lab):
 
 
 def test_a_seed_that_was_drawn_is_told_and_gives_the_answer_again(lab):
-    first = lab.client.chat.completions.create(model="majority-2", **asked(PROBLEM.text))
+    first = lab.client.chat.completions.create(model="majority:n=2", **asked(PROBLEM.text))
     again = lab.client.chat.completions.create(
-        model="majority-2", seed=first.surefoot["seed"], **asked(PROBLEM.text)
+        model="majority:n=2", seed=first.surefoot["seed"], **asked(PROBLEM.text)
     )
     assert again.surefoot == first.surefoot
 
 
 def test_length_and_stop_hold_for_the_whole_solution(scripted):
     client = scripted.client
-    for strategy in ("scripted", "accept-reject", "beam-2x2", "best-of-2"):
+    for strategy in ("scripted", "accept-reject", "beam:width=2,expand=2", "best-of-n:n=2"):
         short = client.chat.completions.create(model=strategy, max_tokens=5, **asked())
         assert short.choices[0].finish_reason == "length"
         assert short.choices[0].message.content.split() == ["line", "0", "good", "line", "1"]
@@ -296,19 +308,19 @@ def test_length_and_stop_hold_for_the_whole_solution(scripted):
         )
     stopped = client.chat.completions.create(model="accept-reject", stop=["ood\nline 2"], **asked())
     assert stopped.choices[0].message.content == "line 0 good\nline 1 g"
-    assert client.completions.create(model="best-of-2", prompt="x", stop="0").choices[0].text == "line "
+    assert client.completions.create(model="best-of-n:n=2", prompt="x", stop="0").choices[0].text == "line "
 
 
 def test_an_answer_that_scores_too_little_is_withheld(scripted):
     answer = scripted.client.chat.completions.create(
-        model="best-of-2", extra_body={"surefoot": {"abstain_below": 0.95}}, **asked()
+        model="best-of-n:n=2", extra_body={"surefoot": {"abstain_below": 0.95}}, **asked()
     )
     message = answer.choices[0].message
     assert message.content is None
     assert "0.900" in message.refusal
     assert answer.surefoot["searches"][0]["abstained"]
     text = scripted.client.completions.create(
-        model="best-of-2", prompt="p", extra_body={"surefoot": {"abstain_below": 0.95}}
+        model="best-of-n:n=2", prompt="p", extra_body={"surefoot": {"abstain_below": 0.95}}
     )
     assert (text.choices[0].text, text.choices[0].finish_reason) == ("", "content_filter")
 
@@ -388,7 +400,7 @@ def test_tool_calls_pass_through_both_ways():
         assert [message.role for message in sent] == ["user", "assistant", "tool"]
         assert sent[1].tool_calls == (call_of(call),)
         with pytest.raises(openai.BadRequestError, match="step by step"):
-            client.chat.completions.create(model="beam-2x2", tools=TOOLS, **asked())
+            client.chat.completions.create(model="beam:width=2,expand=2", tools=TOOLS, **asked())
 
 
 class ThinkingPolicy(ToolPolicy):
@@ -418,7 +430,7 @@ def test_reasoning_passes_through_both_ways():
         ]
         client.chat.completions.create(model="tools/plain", messages=again)
         assert policy.asked[-1].prompt[-2].reasoning == Reasoning(text="2 + 2.")
-        best = client.chat.completions.create(model="tools/best-of-2", **asked())
+        best = client.chat.completions.create(model="tools/best-of-n:n=2", **asked())
         best = best.choices[0].message
         assert (best.content, best.reasoning_content) == ("It is 4.", "2 + 2.")
 
@@ -431,8 +443,8 @@ def call_of(call):
     ("body", "status", "said"),
     [
         (asked(model="gpt-9"), 404, "there is no model 'gpt-9'"),
-        (asked(model="best-of-0"), 400, "greater than or equal to 1"),
-        (asked(model="best-of-999"), 400, "at most 128"),
+        (asked(model="best-of-n:n=0"), 400, "greater than or equal to 1"),
+        (asked(model="best-of-n:n=999"), 400, "at most 128"),
         (asked(model="scripted", n=99), 400, "at most 16"),
         (asked(model="scripted", n=0), 400, "n:"),
         (asked(model="scripted", max_tokens=10**6), 400, "at most 8192"),
@@ -442,7 +454,11 @@ def call_of(call):
         (asked(model="scripted", top_k=5), 400, "top_k"),
         (asked([{"type": "image_url", "image_url": {"url": "x"}}], model="scripted"), 400, "image_url"),
         (asked(model="scripted", surefoot={"width": 3}), 400, "surefoot.width"),
-        (asked(model="scripted", surefoot={"strategy": "magic"}), 400, "there is no strategy"),
+        (
+            asked(model="scripted", surefoot={"strategy": "magic"}),
+            400,
+            "unknown strategy 'magic'; choose from best-of-16",
+        ),
         ({"model": "scripted", "messages": []}, 400, "messages"),
         ({"model": "scripted", "messages": [{"role": "system", "content": "x"}]}, 400, "user"),
         (asked("  ", model="scripted"), 400, "user"),
@@ -469,9 +485,9 @@ def test_no_reward_model_no_search():
         OpenAI(base_url=found.url, api_key="n", max_retries=0) as client,
     ):
         assert "best-of-16" not in [model.id for model in client.models.list()]
-        assert client.chat.completions.create(model="majority-2", **asked()).surefoot["scorer"] is None
+        assert client.chat.completions.create(model="majority:n=2", **asked()).surefoot["scorer"] is None
         with pytest.raises(openai.BadRequestError, match="has none"):
-            client.chat.completions.create(model="best-of-2", **asked())
+            client.chat.completions.create(model="best-of-n:n=2", **asked())
 
 
 def test_a_policy_that_fails_is_502_and_spoils_no_other_request():
@@ -503,7 +519,7 @@ def curl(*words):
 
 
 def test_curl(scripted):
-    body = json.dumps({"model": "best-of-2", **asked()})
+    body = json.dumps({"model": "best-of-n:n=2", **asked()})
     answer = json.loads(curl(f"{scripted.url}/chat/completions", "--json", body))
     assert answer["object"] == "chat.completion"
     assert answer["choices"][0]["message"]["role"] == "assistant"

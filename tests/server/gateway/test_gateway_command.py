@@ -55,7 +55,11 @@ def test_settings_that_make_no_sense_are_refused_by_name(tmp_path):
     assert "need a gateway" in refused("serve", "--pages", "--guard", "--database", tmp_path / "store.db")
     assert "gateway.extract" in refused(*here, "--set", 'extract=["foo"]')
     assert "--candidates" in refused(*here, "--candidates", "some")
-    assert "needs a reward model" in refused(*here, "--strategy", "best-of-4")
+    assert "needs a reward model" in refused(*here, "--strategy", "best-of-n:n=4")
+    unknown = "unknown strategy 'beem'; did you mean 'beam'?"
+    assert unknown in refused(*here, "--set", "gateway.strategies.quick=beem")
+    path.write_text('[gateway.strategies]\nquick = "beem:width=2"\n')
+    assert "unknown strategy 'beem:width=2'; choose from quick, plain" in refused(*here, "--config", path)
     assert "abstain" in refused(*here, "--abstain-below", 0.5)
     assert "give --guard" in refused(*here, "--guard-threshold", 0.5)
     assert "has no reward model" in refused(*here, "--guard", "--guard-threshold", 0.5)
@@ -91,7 +95,7 @@ def test_pages_alone_need_no_policy_and_no_torch(tmp_path):
 @pytest.mark.slow
 def test_serve_answers_and_ends_at_a_signal(tmp_path):
     store = tmp_path / "store.db"
-    with serving("--strategy", "majority-3", "--database", store, "--no-pages") as (process, url):
+    with serving("--strategy", "majority:n=3", "--database", store, "--no-pages") as (process, url):
         body = json.dumps({"model": "surefoot", "seed": 1, **QUESTION}).encode()
         status, answer = ask(f"{url}/v1/chat/completions", body)
         assert status == 200
@@ -102,4 +106,4 @@ def test_serve_answers_and_ends_at_a_signal(tmp_path):
         process.stderr.read()
         process.wait(30)
     with open_database(store) as db:
-        assert [row.strategy for row in db.gateway.find()] == ["majority-3"] * 2
+        assert [row.strategy for row in db.gateway.find()] == ["majority:n=3"] * 2

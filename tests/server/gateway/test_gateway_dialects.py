@@ -170,9 +170,9 @@ def test_strategies_and_cut_answers() -> None:
     with dialects(chat(["so it is 4"]), chat(["so it is 4"]), chat(["so it is 5"], finish="length")) as made:
         _, one, other, _upstream = made
         voted = other.messages.create(
-            model="majority-2", max_tokens=9, messages=QUESTION, extra_body={"seed": 5}
+            model="majority:n=2", max_tokens=9, messages=QUESTION, extra_body={"seed": 5}
         )
-        assert (voted.surefoot["strategy"], voted.surefoot["seed"]) == ("majority-2", 5)
+        assert (voted.surefoot["strategy"], voted.surefoot["seed"]) == ("majority:n=2", 5)
         cut = one.responses.create(model="tiny", input="Sum?", max_output_tokens=4)
         assert (cut.status, cut.incomplete_details.reason) == ("incomplete", "max_output_tokens")
         assert other.messages.create(**ASKED, messages=QUESTION).stop_reason == "max_tokens"

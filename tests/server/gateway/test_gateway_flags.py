@@ -131,7 +131,7 @@ def test_flags_are_recorded_and_may_keep_an_answer_back(tmp_path, stream):
             ScriptedPolicy(lambda *_: "line bad\nThe answer is 7"), LineScorer(), db=db, settings=settings
         ) as found,
     ):
-        body = {"model": "best-of-2", "messages": [{"role": "user", "content": "x"}], "stream": stream}
+        body = {"model": "best-of-n:n=2", "messages": [{"role": "user", "content": "x"}], "stream": stream}
         status, answer = ask(f"{found.url}/chat/completions", json.dumps(body).encode())
         [row] = db.gateway.find()
         record = db.gateway.get(row.request_id)
@@ -145,7 +145,7 @@ def test_flags_are_recorded_and_may_keep_an_answer_back(tmp_path, stream):
 
 def test_flags_alone_do_not_change_an_answer():
     with served(ScriptedPolicy(lines), LineScorer()) as found:
-        body = {"model": "best-of-2", "messages": [{"role": "user", "content": "x"}]}
+        body = {"model": "best-of-n:n=2", "messages": [{"role": "user", "content": "x"}]}
         status, answer = ask(f"{found.url}/chat/completions", json.dumps(body).encode())
     assert status == 200
     assert answer["choices"][0]["message"]["content"].endswith("The answer is 7")

@@ -116,7 +116,7 @@ LOOK, REFUND, BROKEN = calling("look", order="W1"), calling("refund", order="W1"
 def test_best_of_n_chooses_among_messages_with_calls() -> None:
     said = [calling("look", order=order) for order in ("0.3", "0.7", "0.1")]
     with guarded(*said, scorer=ByArguments()) as (_, client, upstream):
-        answer = client.chat.completions.create(model="best-of-3", **ASKED)
+        answer = client.chat.completions.create(model="best-of-n:n=3", **ASKED)
         assert all(body["tools"] == TOOLS for body in upstream.bodies)
     assert arguments(answer) == {"order": "0.7"}
     search = answer.surefoot["searches"][0]
@@ -128,7 +128,7 @@ def test_best_of_n_chooses_among_messages_with_calls() -> None:
 def test_votes_count_calls_that_are_equal_as_json() -> None:
     said = [calling("look", 1, order="W2"), *(calling("look", number, order="W1") for number in (2, 3))]
     with guarded(*said) as (_, client, _upstream):
-        answer = client.chat.completions.create(model="majority-3", **ASKED)
+        answer = client.chat.completions.create(model="majority:n=3", **ASKED)
     assert arguments(answer) == {"order": "W1"}
 
 
@@ -143,7 +143,7 @@ def test_accept_reject_draws_until_all_new_steps_are_good() -> None:
 def test_searches_of_steps_take_no_tools() -> None:
     refused = pytest.raises(openai.BadRequestError, match="step by step")
     with guarded(LOOK, scorer=ByArguments()) as (_, client, _upstream), refused:
-        client.chat.completions.create(model="beam-2x2", **ASKED)
+        client.chat.completions.create(model="beam:width=2,expand=2", **ASKED)
 
 
 @pytest.mark.parametrize("stream", [False, True])

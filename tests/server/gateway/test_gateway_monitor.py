@@ -46,7 +46,7 @@ def record_of(number, *, text="a b\nc d\nAnswer: 3\n", answer="3", score=0.8, pr
         created=datetime.now(UTC),
         endpoint="/v1/chat/completions",
         model="m",
-        strategy="best-of-2",
+        strategy="best-of-n:n=2",
         policy="p",
         status=fields.pop("status", 200),
         latency_ms=1,
@@ -124,8 +124,8 @@ def test_metrics_tell_what_happened():
             body = {"model": strategy, "messages": [{"role": "user", "content": "x"}], **more}
             return ask(f"{found.url}/chat/completions", json_of(body))
 
-        used = [chat(strategy)[1]["usage"] for strategy in ("scripted", "best-of-2", "accept-reject")]
-        chat("best-of-2", surefoot={"abstain_below": 1.0})
+        used = [chat(strategy)[1]["usage"] for strategy in ("scripted", "best-of-n:n=2", "accept-reject")]
+        chat("best-of-n:n=2", surefoot={"abstain_below": 1.0})
         assert chat("nothing")[0] == 404
         ask(f"{found.url}/verify", json_of({"problem": "p", "solution": "bad"}))
         status, text = ask(f"{found.root}/metrics")
@@ -138,7 +138,7 @@ def test_metrics_tell_what_happened():
     assert got["surefoot_requests_total", "/v1/chat/completions", "200"] == 4
     assert got["surefoot_requests_total", "/v1/chat/completions", "404"] == 1
     assert got["surefoot_request_seconds_count", "/v1/verify"] == 1
-    assert got["surefoot_choices_total", "best-of"] == 2
+    assert got["surefoot_choices_total", "best-of-n"] == 2
     assert got["surefoot_verdicts_total", "reject"] == 1
     assert got["surefoot_tokens_total", "completion"] == sum(one["completion_tokens"] for one in used) + 26
     assert got["surefoot_running",] == 0
@@ -201,7 +201,7 @@ def test_random_answers_go_to_people_and_their_labels_to_the_chart():
     monitor = Monitor(MonitorSettings(gold_share=0.5, gold_project=3, gold_poll_s=0.05))
     with served(ScriptedPolicy(lines), LineScorer(), monitor=monitor, gold=people) as found:
         for number in range(40):
-            body = {"model": "best-of-2", "messages": [{"role": "user", "content": f"x{number}"}]}
+            body = {"model": "best-of-n:n=2", "messages": [{"role": "user", "content": f"x{number}"}]}
             assert ask(f"{found.url}/chat/completions", json_of(body))[0] == 200
         for _ in range(100):
             text = ask(f"{found.root}/metrics")[1]

@@ -32,7 +32,10 @@ def client():
         yield client
 
 
-@pytest.mark.parametrize("strategy", ["best-of-4", "majority-4", "beam-2x2", "dvts-2x2", "accept-reject"])
+@pytest.mark.parametrize(
+    "strategy",
+    ["best-of-n:n=4", "majority:n=4", "beam:width=2,expand=2", "dvts:n=4,expand=2", "accept-reject"],
+)
 def test_no_candidate_is_a_refusal_with_a_reason(client, strategy):
     answer = client.chat.completions.create(model=strategy, n=2, **ASKED)
     for choice, search in zip(answer.choices, answer.surefoot["searches"], strict=True):
@@ -46,7 +49,7 @@ def test_no_candidate_is_a_refusal_with_a_reason(client, strategy):
 
 def test_a_stream_without_a_candidate_is_a_refusal(client):
     content = refusal = ""
-    for piece in client.chat.completions.create(model="best-of-4", stream=True, **ASKED):
+    for piece in client.chat.completions.create(model="best-of-n:n=4", stream=True, **ASKED):
         for choice in piece.choices:
             content += choice.delta.content or ""
             refusal += choice.delta.refusal or ""
@@ -55,7 +58,7 @@ def test_a_stream_without_a_candidate_is_a_refusal(client):
 
 
 def test_a_text_completion_without_a_candidate_is_marked(client):
-    answer = client.completions.create(model="best-of-4", prompt="hello", seed=1)
+    answer = client.completions.create(model="best-of-n:n=4", prompt="hello", seed=1)
     (choice,) = answer.choices
     assert (choice.text, choice.finish_reason) == ("", "content_filter")
     assert answer.surefoot["searches"][0]["error"].startswith("no solution: ")
@@ -68,7 +71,7 @@ def test_front_ends_that_show_no_refusal_get_it_as_text_and_the_record_has_the_r
         served(ScriptedPolicy(silent), LineScorer(), settings=settings, db=db) as found,
         OpenAI(base_url=found.url, api_key="none", max_retries=0) as client,
     ):
-        answer = client.chat.completions.create(model="best-of-4", **ASKED)
+        answer = client.chat.completions.create(model="best-of-n:n=4", **ASKED)
         assert answer.choices[0].message.content.startswith("no solution: ")
         record = db.gateway.get(answer.id)
         assert (record.status, record.error) == (200, answer.choices[0].message.content)

@@ -44,7 +44,7 @@ def options(server: Any) -> dict[str, Any]:
 @every
 def test_each_api_has_its_place_for_reasoning(server) -> None:
     with dialects(server(), scorer=LineScorer(), **options(server)) as (_, one, other, _upstream):
-        for model in ("tiny", "best-of-2", "majority-2"):
+        for model in ("tiny", "best-of-n:n=2", "majority:n=2"):
             reply = one.chat.completions.create(model=model, messages=QUESTION).choices[0].message
             assert (reply.content, reply.reasoning, reply.reasoning_content) == (ANSWER, THOUGHT, THOUGHT)
             check(one.responses.create(model=model, input=QUESTION))
@@ -54,7 +54,7 @@ def test_each_api_has_its_place_for_reasoning(server) -> None:
 @every
 def test_streams_have_the_same_places(server) -> None:
     with dialects(server(), scorer=LineScorer(), **options(server)) as (_, one, other, _upstream):
-        for model in ("tiny", "best-of-2", "weighted-vote-2"):
+        for model in ("tiny", "best-of-n:n=2", "best-of-n:rule=weighted_vote,n=2"):
             pieces = list(one.chat.completions.create(model=model, messages=QUESTION, stream=True))
             deltas = [choice.delta.model_dump() for piece in pieces for choice in piece.choices]
             assert "".join(delta.get("content") or "" for delta in deltas) == ANSWER
@@ -81,7 +81,7 @@ def check_blocks(message: Any) -> None:
 def test_candidates_have_both_channels_and_steps_in_each(server) -> None:
     with dialects(server(), scorer=LineScorer(), **options(server)) as (_, one, _other, _upstream):
         extra = {"surefoot": {"candidates": "all"}}
-        reply = one.chat.completions.create(model="best-of-2", messages=QUESTION, extra_body=extra)
+        reply = one.chat.completions.create(model="best-of-n:n=2", messages=QUESTION, extra_body=extra)
     [search] = reply.surefoot["searches"]
     for candidate in search["candidates"]:
         assert (candidate["text"], candidate["reasoning"]) == (ANSWER, THOUGHT)
@@ -100,7 +100,7 @@ def test_answers_vote_and_reasoning_does_not() -> None:
     wrong = chat(["<think>So 7. The answer is 7.</think>The answer is 5."])
     right = chat(["<think>Hm.</think>The answer is 7."])
     with dialects(wrong, wrong, right) as (_, one, _other, _upstream):
-        reply = one.chat.completions.create(model="majority-3", messages=QUESTION)
+        reply = one.chat.completions.create(model="majority:n=3", messages=QUESTION)
     assert reply.choices[0].message.content == "The answer is 5."
 
 
@@ -123,7 +123,7 @@ ENDED = ("stop", None, "end_turn")
 )
 def test_an_ending_is_told_in_the_words_of_each_api(word: str, words: Any) -> None:
     with dialects(chat(["so we get 3"], finish=word), scorer=LineScorer()) as (_, one, other, _upstream):
-        for model in ("tiny", "best-of-2"):
+        for model in ("tiny", "best-of-n:n=2"):
             extra = {"surefoot": {"candidates": "all"}}
             reply = one.chat.completions.create(model=model, messages=QUESTION, extra_body=extra)
             response = one.responses.create(model=model, input=QUESTION)

@@ -173,8 +173,8 @@ def test_the_command_writes_traces_and_episodes(recorded, tmp_path):
 def test_scores_of_turns_stand_at_their_steps(tmp_path):
     answers = [said(text) for text in ("fine\n", "bad\n", "fine too\n", "odd\n")]
     with gateway(tmp_path, *answers, dialect="openai", scorer=LineScorer()) as (db, client, _, _):
-        run = tell(client, [QUESTION], extra_body={"surefoot": {"strategy": "best-of-2"}})
-        tell(client, [*run, QUESTION], extra_body={"surefoot": {"strategy": "best-of-2"}})
+        run = tell(client, [QUESTION], extra_body={"surefoot": {"strategy": "best-of-n:n=2"}})
+        tell(client, [*run, QUESTION], extra_body={"surefoot": {"strategy": "best-of-n:n=2"}})
         [line] = session_conversations(db.gateway.session("s1", key_id=None))
     assert [turn.score for turn in line.turns] == [0.9, 0.9]
     [scores] = line.scores()
@@ -194,7 +194,7 @@ def test_scores_of_hidden_reasoning_are_no_reward_unless_asked(tmp_path):
     with gateway(
         tmp_path, said("<think>\nbad\n</think>\n\nfine\n"), dialect="openai", scorer=LineScorer()
     ) as (_, client, _, _):
-        tell(client, [QUESTION], extra_body={"surefoot": {"strategy": "best-of-1"}})
+        tell(client, [QUESTION], extra_body={"surefoot": {"strategy": "best-of-n:n=1"}})
     words = ("serve", "sessions", f"--database={tmp_path / 's.db'}", "--trainer=verifiers")
     why = refused(*words, f"--out={tmp_path / 'no'}")
     assert "the scores of 1 turns are of hidden reasoning" in why
@@ -207,7 +207,7 @@ def test_scores_of_hidden_reasoning_are_no_reward_unless_asked(tmp_path):
 def test_a_lone_answer_is_cut_as_the_gateway_cut_it(tmp_path):
     answer = said("one\nbad\nthree\n")
     with gateway(tmp_path, answer, dialect="openai", scorer=LineScorer()) as (db, client, _, _):
-        tell(client, [QUESTION], extra_body={"surefoot": {"strategy": "best-of-1"}})
+        tell(client, [QUESTION], extra_body={"surefoot": {"strategy": "best-of-n:n=1"}})
         [line] = session_conversations(db.gateway.session("s1", key_id=None))
     [scores] = line.scores()
     assert scores.scores == (0.9, 0.1, 0.9)
@@ -258,7 +258,7 @@ def test_names_by_header_or_metadata_in_every_form(tmp_path):
 
 
 def test_sessions_without_an_answer_leave_no_files(tmp_path):
-    withhold = {"surefoot": {"strategy": "best-of-1", "abstain_below": 0.95}}
+    withhold = {"surefoot": {"strategy": "best-of-n:n=1", "abstain_below": 0.95}}
     with gateway(tmp_path, said("fine"), dialect="openai", scorer=LineScorer()) as (_, client, _, _):
         assert "content" not in tell(client, [QUESTION], extra_body=withhold)[-1]
     out = tmp_path / "out"

@@ -1,56 +1,116 @@
-"""Names of strategies: one spelling each, and few families."""
+"""Strategies as text: one spelling each in records, few methods in metrics, names that the server gives."""
 
 from __future__ import annotations
 
 import pytest
+from gateway_server import LineScorer, lines, served
+from openai import OpenAI
 
-from surefoot.server import strategy_of
+from surefoot.policies.scripted import ScriptedPolicy
+from surefoot.search import SEARCHES, search_of
+from surefoot.server import Gateway, GatewaySettings, strategy_of
 from surefoot.server.gateway.errors import ApiError
+from surefoot.server.gateway.schemas import StrategyOptions
 
-FAMILIES = {
-    "plain": "plain",
-    "accept-reject": "accept-reject",
-    "best-of-16": "best-of",
-    "majority-8": "majority",
-    "weighted-vote-1000": "weighted-vote",
-    "beam-4x4": "beam",
-    "dvts-10x2": "dvts",
-    "rebase-16": "rebase",
-    "particle-16": "particle",
-    "mcts-16": "mcts",
-}
-
-
-def made(name: str):
-    return strategy_of(name, threshold=0.5, retries=2)
-
-
-@pytest.mark.parametrize(("name", "family"), FAMILIES.items())
-def test_a_strategy_has_its_name_and_its_family(name: str, family: str) -> None:
-    found = made(name)
-    assert (found.name, found.family) == (name, family)
+ASKED = {"messages": [{"role": "user", "content": "hello"}]}
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("text", "name", "draws"),
     [
-        "best-of-01",
-        "best-of-١",
-        "best-of-１",
-        "best-of-00",
-        "best-of-16\n",
-        "best-of-10000",
-        "beam-04x4",
-        "beam-4x٤",
-        "beam-1000x1",
-        "mcts-²",
+        ("plain", "plain", 1),
+        ("best-of-n", "best-of-n", 16),
+        ("best_of_n:n=16,rule=best_of_n", "best-of-n", 16),
+        ("best-of-n:n=08,rule=weighted_vote", "best-of-n:rule=weighted_vote,n=8", 8),
+        ("majority:n=8", "majority:n=8", 8),
+        ("beam:expand=3,width=5", "beam:width=5,expand=3", 15),
+        ("beam:lookahead=2", "beam:lookahead=2", 48),
+        ("dvts:n=20,expand=2", "dvts:n=20,expand=2", 20),
+        ("rebase:n=16", "rebase", 16),
+        ("particle:n=8,sweeps=3", "particle:n=8,sweeps=3", 24),
+        ("mcts:paths=6,expand=2", "mcts:paths=6,expand=2", 12),
+        ("revise:rounds=3", "revise:rounds=3", 4),
+        ("resample:rule=first,threshold=0.5,retries=3", "resample:rule=first,threshold=0.5", 4),
     ],
 )
-def test_another_spelling_is_no_strategy(name: str) -> None:
-    assert made(name) is None
+def test_a_strategy_has_one_name_and_its_method_and_draws(text, name, draws):
+    strategy = strategy_of(text)
+    assert (strategy.name, strategy.draws) == (name, draws)
+    assert strategy.method == name.partition(":")[0]
+    assert strategy_of(strategy.name) == strategy
 
 
-def test_numbers_that_make_no_strategy_are_named() -> None:
-    for name in ("best-of-0", "beam-0x4"):
-        with pytest.raises(ApiError, match="greater than or equal to 1"):
-            made(name)
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("best-of-n:n=0", "greater than or equal to 1"),
+        ("best-of-n:n=٠", "valid integer"),
+        ("beam:width=2;expand=2", "valid integer"),
+        ("beam:wide=2", "did you mean 'width'"),
+        ("beam:width=2,width=3", "set twice"),
+        ("beam:name=x", "unknown setting"),
+        ("plain:n=2", "unknown search 'plain'"),
+        ("best-of-n:n=4,rule=majority", "take the method majority"),
+    ],
+)
+def test_what_makes_no_strategy_is_named(text, message):
+    with pytest.raises(ApiError, match=message):
+        strategy_of(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "mode"),
+    [
+        ("plain", "end"),
+        ("best-of-n", "end"),
+        ("beam", "common"),
+        ("beam:lookahead=1", "end"),
+        ("dvts", "common"),
+        ("resample", "chain"),
+        ("resample:n=2", "end"),
+    ],
+)
+def test_text_is_streamed_once_it_is_certain(text, mode):
+    assert strategy_of(text).stream_mode == mode
+
+
+def test_the_names_of_the_server_are_listed_and_used():
+    settings = GatewaySettings(strategy="quick", strategies={"quick": "majority:n=2", "deep": "beam:width=8"})
+    with (
+        served(ScriptedPolicy(lines), LineScorer(), settings=settings) as found,
+        OpenAI(base_url=found.url, api_key="none", max_retries=0) as client,
+    ):
+        assert [model.id for model in client.models.list()] == ["scripted", "surefoot", "quick", "deep"]
+        named = {"surefoot": "majority:n=2", "scripted/quick": "majority:n=2", "deep": "beam:width=8"}
+        for model, name in named.items():
+            assert client.chat.completions.create(model=model, **ASKED).surefoot["strategy"] == name
+        by_option = client.chat.completions.create(
+            model="scripted", extra_body={"surefoot": {"strategy": "deep"}}, **ASKED
+        )
+        assert by_option.surefoot["strategy"] == "beam:width=8"
+        assert 'surefoot_choices_total{method="majority"} 2.0' in found.gateway.metrics.text().decode()
+
+
+@pytest.mark.parametrize(
+    ("strategies", "message"),
+    [
+        ({"beam": "beam:width=2"}, "'beam' has a meaning of its own"),
+        ({"plain": "majority"}, "'plain' has a meaning of its own"),
+        ({"surefoot": "majority"}, "'surefoot' has a meaning of its own"),
+        ({"scripted": "majority"}, "'scripted' has a meaning of its own"),
+        ({"beam:quick": "majority"}, "has a meaning of its own"),
+        ({"quick": "beem"}, "unknown strategy 'beem'; did you mean 'beam'"),
+        ({"quick": "deep", "deep": "beam"}, "unknown strategy 'deep'"),
+    ],
+)
+def test_a_name_that_means_something_else_is_refused(strategies, message):
+    with pytest.raises(ApiError, match=message):
+        Gateway(ScriptedPolicy(lines), LineScorer(), settings=GatewaySettings(strategies=strategies))
+
+
+def test_the_default_names_are_searches():
+    gateway = Gateway(ScriptedPolicy(lines), LineScorer())
+    for name, text in GatewaySettings().strategies.items():
+        search = gateway.planner.strategy("scripted", StrategyOptions(strategy=name)).search
+        assert search == search_of(text)
+    assert all(strategy_of(method).draws <= gateway.limits.max_candidates for method in SEARCHES)

@@ -31,7 +31,16 @@ def toys():
 
 @pytest.mark.parametrize(
     "strategy",
-    ["scripted", "best-of-3", "beam-1x3", "beam-2x2", "dvts-1x3", "dvts-2x2", "accept-reject", "rebase-3"],
+    [
+        "scripted",
+        "best-of-n:n=3",
+        "beam:width=1,expand=3",
+        "beam:width=2,expand=2",
+        "dvts:n=3,expand=3",
+        "dvts:n=4,expand=2",
+        "accept-reject",
+        "rebase:n=3",
+    ],
 )
 @pytest.mark.parametrize("stop", [None, "\nstep 2", "is 1\n"])
 def test_a_stream_adds_up_to_the_answer(toys, strategy, stop):
@@ -82,7 +91,7 @@ def test_steps_appear_when_they_are_accepted_and_comments_in_between():
         ]
         gaps = [after[0] - before[0] for before, after in pairwise(seen)]
         assert min(gaps) > 0.1
-        raw = post_raw(found, {"model": "best-of-2", "messages": MESSAGES, "stream": True})
+        raw = post_raw(found, {"model": "best-of-n:n=2", "messages": MESSAGES, "stream": True})
         assert ": keep-alive" in raw
         assert raw.count("line 0") == 1 + 2  # the text in one piece, and each candidate at the end
 

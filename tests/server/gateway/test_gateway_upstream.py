@@ -153,7 +153,7 @@ def test_neither_answer_nor_record_has_the_upstreams_words(tmp_path):
                     list(client.chat.completions.create(model="tiny", messages=MESSAGES, **more))
                 assert caught.value.body["message"] == "the policy failed: server: status 401"
             with pytest.raises(openai.APIError, match="the policy failed: server: status 401") as caught:
-                client.chat.completions.create(model="best-of-2", messages=MESSAGES)
+                client.chat.completions.create(model="best-of-n:n=2", messages=MESSAGES)
             assert "sk-" not in str(caught.value)
             body = b'{"items": [{"problem": "p", "steps": ["raise"]}]}'
             status, answer = ask(f"{found.url}/score", body)
@@ -190,7 +190,7 @@ def test_some_samples_that_failed_are_told_of_by_the_kind_in_the_answer_of_a_sea
             served(policy, LineScorer(), settings=settings) as found,
             OpenAI(base_url=found.url, api_key="none", max_retries=0) as client,
         ):
-            told = client.chat.completions.create(model="majority-4", messages=MESSAGES).surefoot
+            told = client.chat.completions.create(model="majority:n=4", messages=MESSAGES).surefoot
     assert told["searches"][0]["error"].startswith("server: status 403")
     assert "sk-" not in str(told)
 

@@ -27,7 +27,7 @@ def record(clock, name: str = "r1", **more) -> GatewayRecord:
         "created": clock.at,
         "endpoint": "/v1/chat/completions",
         "model": "m",
-        "strategy": "best-of-2",
+        "strategy": "best-of-n:n=2",
         "policy": "p",
         "status": 200,
         "latency_ms": 12.5,
@@ -87,7 +87,7 @@ def test_requests_are_found_in_pages(db: Database, clock) -> None:
     assert [row.request_id for row in db.gateway.find(failed=True)] == ["r3"]
     assert [row.request_id for row in db.gateway.find(key_id=1, project_id=2)] == ["r5"]
     assert len(db.gateway.find(since=clock.at)) == 1
-    assert len(db.gateway.find(until=clock.at, strategy="best-of-2", model="m", policy="p")) == 5
+    assert len(db.gateway.find(until=clock.at, strategy="best-of-n:n=2", model="m", policy="p")) == 5
     assert db.gateway.find(strategy="other") == []
 
 

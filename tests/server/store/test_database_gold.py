@@ -28,7 +28,7 @@ class Samples:
             created=self.lab.db.gold._connections.clock(),
             endpoint="/v1/chat/completions",
             model="m",
-            strategy="best-of-2",
+            strategy="best-of-n:n=2",
             policy="p",
             status=200,
             latency_ms=1,

@@ -144,7 +144,8 @@ class Gateway:
             aggregation=self.aggregation,
             continues=continues,
         )
-        # an impossible default is refused now, not with the first request
+        # what is impossible is refused now, not with the first request
+        self.planner.check_names()
         default = self.planner.strategy(DEFAULT, StrategyOptions())
         if self.settings.abstain_below is not None and default is PLAIN:
             message = "abstain_below: the plain strategy computes no scores; choose another as the default"
@@ -204,7 +205,7 @@ class Gateway:
                 observations.add_choice(plan, choice)
             record = entry.success(choices, usage=usage_of(choices))
             await self.record(record)
-            self.metrics.add_choices(plan.strategy.family, choices)
+            self.metrics.add_choices(plan.strategy.method, choices)
             self.watch(observations, record)
             return choices
 

@@ -420,7 +420,7 @@ class _Draw:
 
 @dataclass(frozen=True, kw_only=True)
 class _ToolReplies:
-    """Samples the next messages of one run with tools: best-of-N and votes sample them at once, accept-reject
+    """Samples the next messages of one run with tools: best-of-n and votes sample them at once, resampling
     one after another. A message is scored by the steps that it adds to the run."""
 
     plan: Plan
@@ -465,13 +465,13 @@ class _ToolReplies:
     async def _draw(self, run: tuple[Message, ...], seed: int) -> _Draw:
         strategy, draw = self.plan.strategy, _Draw()
         for attempt in range(strategy.attempts):
-            await self._sample(draw, run, seed, first=attempt * strategy.draws)
+            await self._sample(draw, run, seed, first=attempt * strategy.messages)
             threshold = strategy.threshold
             if threshold is not None and draw.accepts_last(threshold, self.plan.aggregation):
                 draw.chosen = len(draw.replies) - 1
                 return draw
-        if strategy.search is not None:
-            rule = "best_of_n" if strategy.threshold is not None else strategy.search.rule
+        rule = "best_of_n" if strategy.threshold is not None else getattr(strategy.search, "rule", FIRST)
+        if rule != FIRST:
             votes = await self.grader.checker.run(lambda: _votes(draw.replies, self.grader.checker))
             candidates = [
                 Candidate(
@@ -489,7 +489,7 @@ class _ToolReplies:
         plan, checker = self.plan, self.grader.checker
         request = SampleRequest(
             prompt=run,
-            n=plan.strategy.draws,
+            n=plan.strategy.messages,
             first=first,
             seed=seed,
             sampling=replace(plan.steps.sampling, stop=plan.stop),

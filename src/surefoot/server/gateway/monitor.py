@@ -163,11 +163,11 @@ class Metrics:
             "surefoot_request_seconds", "Time to the whole answer.", ["endpoint"], buckets=_SECONDS
         )
         self.tokens = counter("surefoot_tokens", "Tokens spent.", ["kind"])
-        self.generated = counter("surefoot_choices", "Choices returned, by strategy.", ["strategy"])
+        self.generated = counter("surefoot_choices", "Choices returned, by method.", ["method"])
         self.unscored_choices = counter(
             "surefoot_unscored_choices",
-            "Choices among candidates of which none has a score, by strategy.",
-            ["strategy"],
+            "Choices among candidates of which none has a score, by method.",
+            ["method"],
         )
         self.disconnects = counter("surefoot_clients_left", "Clients that disconnected before their answer.")
         self.scorer_failures = counter(
@@ -222,11 +222,11 @@ class Metrics:
         self._of(self.tokens, "completion").inc(usage.completion_tokens)
         self._of(self.tokens, "verifier").inc(usage.verifier_tokens)
 
-    def add_choices(self, strategy: str, choices: Sequence[Choice]) -> None:
+    def add_choices(self, method: str, choices: Sequence[Choice]) -> None:
         """Count the choices of a request, and those among candidates without a score."""
-        self._of(self.generated, strategy).inc(len(choices))
+        self._of(self.generated, method).inc(len(choices))
         if unscored := sum(choice.finish == "unscored" for choice in choices):
-            self.unscored_choices.labels(strategy).inc(unscored)
+            self.unscored_choices.labels(method).inc(unscored)
 
     def add_decisions(self, decisions: Sequence[GuardDecision]) -> None:
         """Count decisions of the guard, and its time."""

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from surefoot.errors import RunError, unknown
 from surefoot.messages import tool_fields
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
 from surefoot.records import Message, Problem, Reasoning, Tool, ToolCall, Usage
 from surefoot.scores import TraceRule
 from surefoot.search.beam import DVTS, BeamSearch
-from surefoot.search.best_of_n_search import BestOfNSearch
-from surefoot.search.mcts import MCTS
-from surefoot.search.method import Search, SearchMethod
-from surefoot.search.particle import ParticleFilter
-from surefoot.search.rebase import Rebase
+from surefoot.search.best_of_n_search import WholeSolutions
+from surefoot.search.method import SearchMethod
 from surefoot.search.resample import StepResampling
 from surefoot.search.revise import Revise
 from surefoot.search.space import Steps
+from surefoot.search.spec import SEARCHES, search_of
 from surefoot.server.gateway.errors import ApiError, invalid
 from surefoot.server.gateway.schemas import (
-    NO_OPTIONS,
     ChatMessage,
     ChatRequest,
     CompletionRequest,
@@ -35,6 +32,7 @@ from surefoot.server.gateway.schemas import (
     StrategyOptions,
 )
 from surefoot.server.gateway.settings import GatewaySettings, ServerLimits
+from surefoot.spec import dashed
 
 StreamMode = Literal["end", "chain", "common"]
 """When a stream sends text. end: when the search has ended; chain: there is one solution, and the prefix of a
@@ -45,18 +43,37 @@ request for its next step has been accepted; common: the common prefix of all so
 class Strategy:
     """A way from a prompt to an answer."""
 
-    name: str
-    search: Search | None
+    search: SearchMethod | None
     """``None``: the policy's completion is the answer."""
-    draws: int
-    """Solutions, or next steps of a round, that are sampled at once."""
-    needs_scorer: bool
-    stream_mode: StreamMode = "end"
 
     @property
-    def family(self) -> str:
-        """The name without its numbers, for metrics: labels must be few, whatever clients send."""
-        return _NUMBERS.sub("", self.name)
+    def name(self) -> str:
+        """The same text for the same strategy, whatever the request called it."""
+        return self.search.name if self.search else PLAIN_NAME
+
+    @property
+    def method(self) -> str:
+        """The name without settings, for metrics: labels must be few, whatever clients send."""
+        return self.search.method if self.search else PLAIN_NAME
+
+    @property
+    def draws(self) -> int:
+        """Solutions, or next steps of a round, that are sampled."""
+        return self.search.draws if self.search else 1
+
+    @property
+    def needs_scorer(self) -> bool:
+        """Whether it works only with a reward model."""
+        return self.search is not None and self.search.needs_scorer
+
+    @property
+    def stream_mode(self) -> StreamMode:
+        """When a stream sends text."""
+        if isinstance(self.search, StepResampling) and self.search.n == 1:
+            return "chain"
+        # texts ahead of a beam are no part of an answer
+        beams = isinstance(self.search, BeamSearch | DVTS) and not self.search.lookahead
+        return "common" if beams else "end"
 
     @property
     def threshold(self) -> float | None:
@@ -66,7 +83,13 @@ class Strategy:
     @property
     def takes_tools(self) -> bool:
         """Whether the strategy samples whole messages, which may contain tool calls."""
-        return isinstance(self.search, BestOfNSearch | StepResampling | None)
+        one_by_one = isinstance(self.search, StepResampling) and self.search.n == 1
+        return one_by_one or isinstance(self.search, WholeSolutions | None)
+
+    @property
+    def messages(self) -> int:
+        """Messages with tools that are sampled at once."""
+        return self.search.n if isinstance(self.search, WholeSolutions) else 1
 
     @property
     def attempts(self) -> int:
@@ -74,51 +97,27 @@ class Strategy:
         return 1 + self.search.retries if isinstance(self.search, StepResampling) else 1
 
 
-PLAIN = Strategy(name="plain", search=None, draws=1, needs_scorer=False)
-_NUMBERS = re.compile("-[0-9]+(?:x[0-9]+)?$")
-# one spelling per strategy: names are recorded, and another spelling would count as another strategy
-_NAME = re.compile("([a-z-]+?)-(?:(0|[1-9][0-9]{0,3})|(0|[1-9][0-9]{0,2})x(0|[1-9][0-9]{0,2}))")
-_SAMPLED: dict[str, Callable[[str, int], SearchMethod]] = {
-    "best-of": lambda name, n: BestOfNSearch(n=n, rule="best_of_n", name=name),
-    "majority": lambda name, n: BestOfNSearch(n=n, rule="majority", name=name),
-    "weighted-vote": lambda name, n: BestOfNSearch(n=n, rule="weighted_vote", name=name),
-    "rebase": lambda name, n: Rebase(n=n, name=name),
-    "particle": lambda name, n: ParticleFilter(n=n, name=name),
-    "mcts": lambda name, n: MCTS(paths=n, name=name),
-}
-_BEAMS: dict[str, Callable[[str, int, int], SearchMethod]] = {
-    "beam": lambda name, width, expand: BeamSearch(width=width, expand=expand, name=name),
-    "dvts": lambda name, trees, expand: DVTS(n=trees * expand, expand=expand, name=name),
-}
+PLAIN_NAME = "plain"
+PLAIN = Strategy(search=None)
 
 
 @lru_cache(maxsize=1000)
-def strategy_of(name: str, *, threshold: float, retries: int) -> Strategy | None:
-    """The strategy called ``name``, such as ``best-of-16``, ``beam-4x4`` (width x expand) or ``dvts-4x4``
-    (trees x expand); ``None`` if no strategy has this name. Raises :class:`ApiError` for impossible numbers.
+def strategy_of(text: str) -> Strategy:
+    """The strategy ``plain``, or a search with its settings such as ``beam:width=4,expand=4``.
+
+    Raises :class:`ApiError`.
     """
-    if name == PLAIN.name:
+    if text == PLAIN_NAME:
         return PLAIN
-    if name == "accept-reject":
-        accept = StepResampling(n=1, threshold=threshold, retries=retries, rule="first", name=name)
-        return Strategy(name=name, search=accept, draws=1, needs_scorer=True, stream_mode="chain")
-    if not (match := _NAME.fullmatch(name)):
-        return None
-    kind, n, width, expand = match.groups()
     try:
-        if n and kind == "revise":
-            revise = Revise(rounds=int(n), threshold=threshold, name=name)
-            return Strategy(name=name, search=revise, draws=1, needs_scorer=True)
-        if n and kind in _SAMPLED:
-            search = _SAMPLED[kind](name, int(n))
-            return Strategy(name=name, search=search, draws=int(n), needs_scorer=kind != "majority")
-        if width and kind in _BEAMS:
-            search, draws = _BEAMS[kind](name, int(width), int(expand)), int(width) * int(expand)
-            return Strategy(name=name, search=search, draws=draws, needs_scorer=True, stream_mode="common")
-    except ValidationError as error:
-        problem = invalid(error.errors()).message
-        raise ApiError(400, f"strategy {name!r}: {problem}", param="strategy") from error
-    return None
+        return Strategy(search=search_of(text))
+    except RunError as error:
+        raise ApiError(400, f"strategy {error}", param="strategy") from error
+
+
+def is_strategy(text: str) -> bool:
+    """Whether ``text`` names a method, whatever its settings."""
+    return text == PLAIN_NAME or dashed(text.partition(":")[0]) in SEARCHES
 
 
 @dataclass(kw_only=True)
@@ -203,13 +202,7 @@ class Planner:
     def strategy(self, model: str, options: StrategyOptions) -> Strategy:
         """The strategy that a request asks for."""
         name = options.strategy or self._strategy_name(model)
-        strategy = self._find(name, options)
-        if strategy is None:
-            message = (
-                f"there is no strategy {name[:100]!r}; choose from best-of-N, majority-N, weighted-vote-N, "
-                "beam-WxE, dvts-TxE, rebase-N, particle-N, mcts-N, revise-N, accept-reject, plain"
-            )
-            raise ApiError(400, message, param="strategy")
+        strategy = self._find(name)
         if strategy.needs_scorer and self.scorer is None:
             message = f"strategy {name!r} needs a reward model, and this server has none"
             raise ApiError(400, message, param="strategy", code="no_scorer")
@@ -217,16 +210,21 @@ class Planner:
 
     def models(self) -> list[str]:
         """Names that a client may use as the model."""
-        names = (*self.settings.offered, "accept-reject")
-        strategies = [(name, self._find(name, NO_OPTIONS)) for name in names]
         usable = [
             name
-            for name, strategy in strategies
-            if strategy
-            and (self.scorer is not None or not strategy.needs_scorer)
-            and (self.continues or not getattr(strategy.search, "by_steps", False))
+            for name in self.settings.strategies
+            if (search := self._find(name).search)
+            and (self.scorer is not None or not search.needs_scorer)
+            and (self.continues or not search.by_steps)
         ]
         return [self.policy, DEFAULT, *usable]
+
+    def check_names(self) -> None:
+        """Refuse names for strategies that mean something else, or name none."""
+        for name in self.settings.strategies:
+            if name in (self.policy, DEFAULT) or is_strategy(name):
+                raise ApiError(400, f"strategies: {name!r} has a meaning of its own; take another name")
+            self._find(name)
 
     def _prompt(self, messages: Sequence[Message], problem: str) -> str | tuple[Message, ...]:
         """The policy's prompt. Without a chat template only a single user message is possible."""
@@ -291,7 +289,7 @@ class Planner:
             if self.takes_tools:
                 message = (
                     f"{strategy.name!r} continues texts step by step, which a message with calls cannot be; "
-                    f"use best-of-N, majority-N, weighted-vote-N, accept-reject, or the model {self.policy!r}"
+                    f"use best-of-n, majority, resample:n=1, or the model {self.policy!r}"
                 )
             message += "; turn them off in the client, or start the server with --ignore-tools"
             raise ApiError(400, message, param="tools", code="unsupported")
@@ -304,22 +302,27 @@ class Planner:
         name = model.removeprefix(f"{self.policy}/")
         if name == DEFAULT:
             return self.settings.strategy
-        if self._find(name, NO_OPTIONS) is None:
-            message = f"there is no model {model[:100]!r}; choose from {', '.join(self.models())}"
+        if name not in self.settings.strategies and not is_strategy(name):
+            message = (
+                f"there is no model {model[:100]!r}; choose from {', '.join(self.models())}, or a search "
+                "such as beam:width=4,expand=4"
+            )
             raise ApiError(404, message, param="model", code="model_not_found")
         return name
 
-    def _find(self, name: str, options: StrategyOptions) -> Strategy | None:
-        threshold = self.settings.threshold if options.threshold is None else options.threshold
-        retries = self.settings.retries if options.retries is None else options.retries
-        return strategy_of(name, threshold=threshold, retries=retries)
+    def _find(self, name: str) -> Strategy:
+        text = self.settings.strategies.get(name, name)
+        if not is_strategy(text):
+            choices = [*self.settings.strategies, PLAIN_NAME, *SEARCHES]
+            raise ApiError(400, unknown("strategy", text[:100], choices), param="strategy")
+        return strategy_of(text)
 
     def _check_counts(self, n: int, strategy: Strategy) -> None:
         if n > self.limits.max_n:
             raise ApiError(400, f"n: is {n}, at most {self.limits.max_n} here", param="n")
         if n * strategy.draws > self.limits.max_candidates:
             message = (
-                f"{n} times {strategy.name!r} draws {n * strategy.draws} at once, at most "
+                f"{n} times {strategy.name!r} draws {n * strategy.draws}, at most "
                 f"{self.limits.max_candidates} here"
             )
             raise ApiError(400, message, param="strategy", code="too_many_candidates")

@@ -31,12 +31,11 @@ class StrategyOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    strategy: str | None = Field(default=None, max_length=100)
-    """Takes precedence over the model's name."""
+    strategy: str | None = Field(default=None, max_length=300)
+    """A search such as ``beam:width=4,expand=4``, ``plain``, or a name that the server has for one. It takes
+    precedence over the model's name."""
     problem: str | None = Field(default=None, min_length=1)
     """The problem that the reward model sees; by default the last user message, or the prompt."""
-    threshold: float | None = Field(default=None, ge=0, le=1)
-    retries: int | None = Field(default=None, ge=0, le=100)
     abstain_below: float | None = Field(default=None, ge=0, le=1)
     aggregation: TraceRule | None = None
     separator: str | None = Field(default=None, min_length=1, max_length=20)

@@ -18,8 +18,6 @@ from surefoot.server.records import FlagName
 Candidates = Literal["all", "chosen", "none"]
 """Which candidates an answer shows in addition to its text."""
 
-OFFERED = ("best-of-16", "majority-16", "weighted-vote-16", "beam-4x4", "dvts-4x4")
-
 
 class Settings(BaseModel):
     """Base of the settings classes: frozen, no unknown fields."""
@@ -43,7 +41,8 @@ class ServerLimits(Settings):
     max_candidates: int = Field(
         default=128,
         ge=1,
-        description="Solutions, or next steps per round, that one request draws at once, over all choices.",
+        description="Solutions, or next steps per round, that one request draws, over all choices; repeated "
+        "rounds count.",
     )
     max_items: int = Field(default=256, ge=1, description="Solutions per scoring request.")
     running: int = Field(default=256, ge=1, description="Requests worked on at the same time.")
@@ -181,11 +180,18 @@ class GatewaySettings(Settings):
     """How a :class:`surefoot.server.Gateway` answers, unless a request says otherwise."""
 
     strategy: str = Field(
-        default="plain", description="Strategy of the model name `surefoot`: best-of-16, beam-4x4, …"
+        default="plain",
+        description="Strategy of the model name `surefoot`: plain, a search such as beam:width=4,expand=4, "
+        "or a name of `strategies`.",
     )
-    offered: tuple[str, ...] = Field(
-        default=OFFERED,
-        description="Strategies that /v1/models lists, in addition to accept-reject; others work too.",
+    strategies: Mapping[str, str] = Field(
+        default={
+            "best-of-16": "best-of-n:n=16",
+            "majority-16": "majority:n=16",
+            "beam-4x4": "beam:width=4,expand=4",
+            "accept-reject": "resample:rule=first,threshold=0.5",
+        },
+        description="Short names of strategies, which /v1/models lists; requests may name other searches.",
     )
     candidates: Candidates = Field(
         default="all", description="Solutions that answers show with the text, unless a request says."
@@ -221,10 +227,7 @@ class GatewaySettings(Settings):
         default=40, ge=1, description="Steps after which the rest is written in one piece."
     )
     threshold: float = Field(
-        default=0.5, ge=0, le=1, description="A step below this is bad, for /v1/verify and accept-reject."
-    )
-    retries: int = Field(
-        default=3, ge=0, le=100, description="Draws after the first, for a step that accept-reject rejects."
+        default=0.5, ge=0, le=1, description="A step below this is bad, for /v1/verify and flags."
     )
     abstain_below: float | None = Field(
         default=None, ge=0, le=1, description="Withhold answers whose aggregated score is below this."
