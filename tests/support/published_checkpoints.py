@@ -186,7 +186,10 @@ BATCH = [item("1+1?", ["2"]), item("7-3?", ["4", "so 4!", "4"]), item("1+1?", ["
 
 
 def states(model: torch.nn.Module, sequences: list[list[int]], side: str) -> list[torch.Tensor]:
-    """What ``model`` gives at each token of each sequence, in one batch padded on ``side``."""
+    """What ``model`` gives at each token of each sequence, in one batch padded on ``side``.
+
+    ``model`` has a head, so that its output has ``logits``, or it returns a tensor.
+    """
     width = max(map(len, sequences))
     ids = torch.zeros((len(sequences), width), dtype=torch.long)
     mask = torch.zeros_like(ids)
