@@ -32,7 +32,7 @@ import re
 import sys
 import time
 import zlib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -51,7 +51,6 @@ from surefoot.stats import Bootstrap
 
 HELD_OUT = slice(120, 240)
 """Problems of PRM800K in the order of the draw; flags on the first 120 were read to improve the rules."""
-_WRONG = frozenset({"fails", "contradicts", "rewritten"})
 _RIGHT = frozenset({"holds", "rounded", "follows", "restated"})
 _ANNOTATION = re.compile(r"<<([^<>]*)>>")
 Figure = dict[str, object]
@@ -69,12 +68,12 @@ class Row:
     @property
     def flagged(self) -> bool:
         """Whether an equation is wrong."""
-        return any(check.state in _WRONG for check in self.checks)
+        return any(check.state == "fails" for check in self.checks)
 
     @property
     def judged(self) -> bool:
         """Whether the relation of an equation to what is known was decided."""
-        return any(check.state in _WRONG | _RIGHT for check in self.checks)
+        return any(check.state == "fails" | _RIGHT for check in self.checks)
 
     @property
     def follows(self) -> bool:
@@ -228,7 +227,7 @@ def on_gsm8k(path: Path, quick: bool, shown: int) -> list[Figure]:
         trace = segment_trace(Trace(problem_id=problem.id, text=f"<<{equation}>>"), Line())
         (checks,) = verifier.check(ProblemTrace(problem=problem, trace=trace))
         states.append(checks[0].state if checks else "unchecked")
-    false = sum(s in _WRONG and is_right(e) is True for e, s in zip(equations, states, strict=True))
+    false = sum(s == "fails" and is_right(e) is True for e, s in zip(equations, states, strict=True))
     figures = [
         _figure("gsm8k_annotations_unchecked", states.count("unchecked"), f"of {len(equations)}"),
         _figure("gsm8k_annotations_false_alarms", false, f"of {len(equations)}"),
@@ -265,18 +264,11 @@ def ratios(counts: np.ndarray, parts: dict[str, tuple[int, int]]) -> list[Figure
 def show(title: str, rows: Sequence[Row], most: int) -> None:
     """Print the flagged rows for a reader."""
     flagged = [row for row in rows if row.flagged]
-    print(
-        f"{title}: {len(rows)} rows, {len(flagged)} flagged; {dict(Counter(_kind(row) for row in flagged))}"
-    )
+    print(f"{title}: {len(rows)} rows, {len(flagged)} flagged")
     for number, row in enumerate(flagged[:most], start=1):
-        wrong = next(check for check in row.checks if check.state in _WRONG)
+        wrong = next(check for check in row.checks if check.state == "fails")
         print(f"--- {number} rated {row.label}\nPROBLEM {row.problem}\nSTEP {row.text}")
         print(f"FLAG {wrong.state}: {wrong.text}\n     {wrong.reason}")
-
-
-def _kind(row: Row) -> str:
-    check = next(check for check in row.checks if check.state in _WRONG)
-    return check.state + (" exactly" if check.exact else "")
 
 
 def annotations(path: Path, most: int | None) -> Iterator[str]:

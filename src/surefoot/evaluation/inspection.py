@@ -30,7 +30,7 @@ CHECKS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "gold-call": "a call that changes something, with other arguments than the gold calls of its tool",
         "call-in-text": "a call that is written as text, so that no tool was called",
-        "equation": "an equation that does not hold, or contradicts an earlier one",
+        "equation": "an equation that does not hold",
         "ignored-error": "an answer right after a failed call that does not mention the failure",
         "unsupported-claim": "an identifier in an answer that no earlier message contains",
         "wrong-answer": "a wrong answer after few messages, if no check above speaks; at the last step",

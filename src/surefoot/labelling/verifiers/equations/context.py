@@ -23,16 +23,13 @@ from surefoot.labelling.verifiers.equations.phrases import Phrases
 from surefoot.labelling.verifiers.equations.points import Pair, unknowns
 from surefoot.labelling.verifiers.equations.reading import Equation, find_equations
 
-EquationState = Literal[
-    "holds", "rounded", "follows", "restated", "fails", "contradicts", "rewritten", "inherited", "unchecked"
-]
-WRONG: frozenset[EquationState] = frozenset({"fails", "contradicts", "rewritten"})
+EquationState = Literal["holds", "rounded", "follows", "restated", "fails", "conflicts", "unchecked"]
 RIGHT: frozenset[EquationState] = frozenset({"holds", "rounded", "follows"})
 
 MAX_FACTS = 200
 """Facts of steps that are remembered, the latest."""
 MAX_FACTS_AT_ONCE = 9
-"""Facts that are solved together, and wrong facts that are remembered."""
+"""Facts that are solved together."""
 _MAX_NAMES_OF_FACT = 7
 
 PooledFact = tuple[Fact, Pair, set[str]]
@@ -48,10 +45,8 @@ class EquationCheck:
     state: EquationState
     """``rounded`` counts as holding."""
     reason: str
-    core: tuple[Fact, ...] = ()
-    """The one or two earlier facts that the equation contradicts, or those it follows from."""
-    exact: bool = False
-    """Whether a contradiction is proved exactly; otherwise it is numerical."""
+    facts: tuple[Fact, ...] = ()
+    """The earlier facts that the equation follows from, restates or conflicts with."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -62,8 +57,6 @@ class Context:
     facts: tuple[Fact, ...] = ()
     outer_facts: tuple[Fact, ...] | None = None
     """The facts before the first case; ``None`` = none was opened."""
-    wrong_facts: tuple[Fact, ...] = ()
-    """The latest equations of flagged steps and of those that inherit their errors."""
     definitions: Mapping[str, Definition | None] = field(default_factory=dict)
     """Functions by name; ``None`` = the text defines it in several ways."""
     functions: frozenset[str] = frozenset()
@@ -132,10 +125,8 @@ class Context:
     def after(self, text: str, equations: Sequence[Equation], checks: Sequence[EquationCheck]) -> Context:
         """The context after a step with these equations and results."""
         definitions = dict(self.definitions)
-        facts, wrong_facts = self.facts, self.wrong_facts
-        if any(check.state in WRONG or check.state == "inherited" for check in checks):
-            wrong_facts = (*wrong_facts, *read_facts(equations, self.length))[-MAX_FACTS_AT_ONCE:]
-        else:
+        facts = self.facts
+        if not any(check.state in ("fails", "conflicts") for check in checks):
             for name, definition in read_definitions(equations).items():
                 earlier = definitions.setdefault(name, definition)
                 if earlier is not None and earlier != definition and not same_function(earlier, definition):
@@ -148,7 +139,6 @@ class Context:
             problem=self.problem,
             facts=facts,
             outer_facts=self.outer_facts,
-            wrong_facts=wrong_facts,
             definitions=definitions,
             functions=self.functions,
             texts=(*self.texts, text)[-3:],

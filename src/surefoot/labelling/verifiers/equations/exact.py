@@ -1,4 +1,4 @@
-"""Exact values of expressions as ``Fraction``, and exact common roots of equations in one unknown.
+"""Exact values of expressions as ``Fraction``.
 
 Sizes are bounded, so that ``9^9^9^9`` ends at once in an error.
 """
@@ -6,13 +6,13 @@ Sizes are bounded, so that ``9^9^9^9`` ends at once in an error.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, comb, factorial, floor, isqrt
 from typing import Any
 
-from surefoot.labelling.verifiers.equations.parsing import Expression, leaves, symbols
+from surefoot.labelling.verifiers.equations.parsing import Expression, leaves
 
 MAX_BITS = 4096
 """Largest numerator and denominator together."""
@@ -140,102 +140,3 @@ _OPERATIONS: dict[str, Callable[[list[Fraction], Notation], Fraction]] = {
 
 def _apply(kind: str, parts: list[Fraction], reading: Notation) -> Fraction:
     return _COMMON[kind](*parts) if kind in _COMMON else _OPERATIONS[kind](parts, reading)
-
-
-Polynomial = tuple[Fraction, ...]
-"""Coefficients from the constant on; the last is not 0."""
-_MAX_DEGREE = 24
-_MAX_COEFFICIENT_BITS = 1024
-
-
-def has_common_root(equations: Sequence[tuple[Expression, Expression]], name: str) -> bool | None:
-    """Whether equations of rational functions of one unknown have a common root, a complex one included.
-
-    Decided exactly by the greatest common divisor of their numerators over the rationals. ``None`` = an
-    equation is anything else, or too large.
-    """
-    common: Polynomial = ()
-    try:
-        for lhs, rhs in equations:
-            (a, b), (c, d) = _fraction(lhs, name), _fraction(rhs, name)
-            numerator = _add(_multiply(a, d), _multiply(c, b), Fraction(-1))
-            while len(numerator) > 1 and len(divisor := _common_divisor(numerator, _multiply(b, d))) > 1:
-                numerator = _divide(numerator, divisor)[0]  # a root of a denominator solves nothing
-            common = _common_divisor(common, numerator)
-    except (NotRationalError, TooLargeError, ZeroDivisionError):
-        return None
-    return len(common) != 1
-
-
-def _fraction(node: Expression, name: str) -> tuple[Polynomial, Polynomial]:
-    """Numerator and denominator as polynomials."""
-    if node.kind == "s" and node.name == name:
-        return (Fraction(0), Fraction(1)), (Fraction(1),)
-    if not symbols(node) and not any(leaves(node, "call")):
-        constant = value(node, Notation())
-        return _trim([constant]), (Fraction(1),)
-    if node.kind not in ("+", "-", "*", "/", "^", "neg"):
-        raise NotRationalError(node.kind)
-    a, b = _fraction(node.parts[0], name)
-    if node.kind == "neg":
-        return tuple(-x for x in a), b
-    if node.kind == "^":
-        exponent = value(node.parts[1], Notation())
-        if exponent.denominator != 1 or not 0 <= exponent <= _MAX_DEGREE:
-            raise NotRationalError("a power")
-        top = bottom = _trim([Fraction(1)])
-        for _ in range(int(exponent)):
-            top, bottom = _multiply(top, a), _multiply(bottom, b)
-        return top, bottom
-    c, d = _fraction(node.parts[1], name)
-    if node.kind == "*":
-        return _multiply(a, c), _multiply(b, d)
-    if node.kind == "/":
-        if not c:
-            raise ZeroDivisionError
-        return _multiply(a, d), _multiply(b, c)
-    sign = Fraction(1 if node.kind == "+" else -1)
-    return _add(_multiply(a, d), _multiply(c, b), sign), _multiply(b, d)
-
-
-def _trim(coefficients: Sequence[Fraction]) -> Polynomial:
-    end = len(coefficients)
-    while end and not coefficients[end - 1]:
-        end -= 1
-    for x in coefficients[:end]:
-        if x.numerator.bit_length() + x.denominator.bit_length() > _MAX_COEFFICIENT_BITS:
-            raise TooLargeError("a coefficient has too many digits")
-    return tuple(coefficients[:end])
-
-
-def _add(a: Polynomial, b: Polynomial, factor: Fraction) -> Polynomial:
-    size = max(len(a), len(b))
-    padded = [p + (Fraction(0),) * (size - len(p)) for p in (a, b)]
-    return _trim([x + factor * y for x, y in zip(*padded, strict=True)])
-
-
-def _multiply(a: Polynomial, b: Polynomial) -> Polynomial:
-    if len(a) + len(b) > _MAX_DEGREE + 2:
-        raise TooLargeError("the degree is too large")
-    product = [Fraction(0)] * max(len(a) + len(b) - 1, 0)
-    for i, x in enumerate(a):
-        for j, y in enumerate(b):
-            product[i + j] += x * y
-    return _trim(product)
-
-
-def _divide(a: Polynomial, b: Polynomial) -> tuple[Polynomial, Polynomial]:
-    """Quotient and remainder; ``b`` is not 0."""
-    remainder, quotient = list(a), [Fraction(0)] * max(len(a) - len(b) + 1, 0)
-    for shift in range(len(a) - len(b), -1, -1):
-        quotient[shift] = remainder[shift + len(b) - 1] / b[-1]
-        for index, x in enumerate(b):
-            remainder[shift + index] -= quotient[shift] * x
-    return _trim(quotient), _trim(remainder)
-
-
-def _common_divisor(a: Polynomial, b: Polynomial) -> Polynomial:
-    """Greatest common divisor, with leading coefficient 1."""
-    while b:
-        a, b = b, _divide(a, b)[1]
-    return tuple(x / a[-1] for x in a)

@@ -296,14 +296,6 @@ class Solver:
         lhs, rhs = values
         return np.abs(lhs - rhs) <= 1e-5 * (0.02 + np.maximum(np.abs(lhs), np.abs(rhs)))
 
-    def is_shifted(self, sides: Pair, solutions: Solutions) -> bool:
-        """Whether the sides differ by the same number at all points."""
-        values = self.values(sides, solutions.point())
-        if values is None:
-            return False
-        difference = values[0] - values[1]
-        return _spread(difference) <= 1e-5 * float(abs(difference[0]))
-
     def _descend(
         self,
         equations: Sequence[Pair],

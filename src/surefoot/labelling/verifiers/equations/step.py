@@ -1,8 +1,10 @@
 """The equations of one step against its context.
 
-A new equation *holds* (an identity), *follows* (it is true at every point where the earlier facts are), is
-*restated*, *contradicts* at most two earlier facts, is *rewritten* wrongly, is *inherited* from a wrong fact,
-or is unchecked: independent of the facts, or not readable. Facts of flagged steps are not used.
+A new equation *holds* (an identity), *fails* (true for no value), *follows* (it is true at every point where
+the earlier facts are), is *restated*, or is unchecked: independent of the facts, or not readable. Facts only
+confirm: an equation with letters may be about another line, case or object than the facts with these
+letters, so one that *conflicts* with them says nothing about the step. Nothing follows from such a step or a
+wrong one.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,26 +21,22 @@ from surefoot.labelling.verifiers.equations.claims import check_claims
 from surefoot.labelling.verifiers.equations.closed import compare_closed
 from surefoot.labelling.verifiers.equations.context import (
     MAX_FACTS_AT_ONCE,
-    WRONG,
     Context,
     EquationCheck,
     EquationState,
     PooledFact,
 )
-from surefoot.labelling.verifiers.equations.exact import Notation, has_common_root
+from surefoot.labelling.verifiers.equations.exact import Notation
 from surefoot.labelling.verifiers.equations.facts import (
     ASSUMES,
     REFUTING,
-    SETS_VALUE,
     Fact,
     as_fact,
-    has_decimals,
-    is_closed,
     is_number,
     is_stated,
     read_definitions,
 )
-from surefoot.labelling.verifiers.equations.parsing import PLUS_MINUS, Expression, Side, leaves, symbols
+from surefoot.labelling.verifiers.equations.parsing import Expression, leaves, symbols
 from surefoot.labelling.verifiers.equations.phrases import Phrases
 from surefoot.labelling.verifiers.equations.points import (
     MAX_UNKNOWNS,
@@ -54,7 +51,6 @@ from surefoot.labelling.verifiers.equations.reading import Equation
 
 _DEGENERATE = 2e-2
 """Points at which a free unknown is smaller are not used: 0 solves too many equations."""
-_ROUNDED = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,12 +93,6 @@ _SUPPOSED = Phrases(
     r"denominator|setting"
 )
 """Words of a step whose equations may be conditions rather than consequences."""
-_ANOTHER_VALUE = Phrases(r"\bif\b|suppose|\btry|case|other|next|another|also|or\b|\?")
-_ASKS = Phrases(r"\?|\bif\b|suppose|\bwhen\b|\bset\b|such that|\bwant|so that|(?:from|to) both sides")
-_CONSEQUENCE = Phrases(
-    r"\b(?:so|then|thus|hence|therefore|gives?|get|becomes?|which|equivalent|means|implies|is|simplif\w+)\b|"
-    r"\\(?:L?l?ongr|R)ightarrow|\\implies|[→⇒]"
-)
 _TRIES_VALUE = Phrases(r"\b(?:if|when|suppose|try|check|assume|plug\w* in|case)\b[^.=]{0,20}\$?[A-Za-z] ?=")
 _CHECKING = Phrases(r"check|whether|verif|satisf|plug.*\?|does it work|what does")
 _LIST = re.compile(r"\s*\$?\s*(?:,\s*\$?\s*(?:and\s)?|or\s|and\s)\$?-?[0-9]")
@@ -143,7 +133,7 @@ class _StepChecker:
         for equation in self.equations:
             check = self._check(equation)
             fact = as_fact(equation, self.context.length)
-            if fact is not None and check.state not in WRONG and is_stated(equation):
+            if fact is not None and check.state not in ("fails", "conflicts") and is_stated(equation):
                 self.local.append(fact)
                 if check.state == "unchecked":
                     self.open_facts.add(fact)
@@ -216,9 +206,7 @@ class _StepChecker:
         for fact, fact_sides, _ in self.context.pool:
             if {str(fact_sides[0]), str(fact_sides[1])} == written:
                 return _check(equation, "restated", f"as in {fact}", (fact,))
-        if equation.link == 0 and (check := self._check_value(equation, sides)):
-            return check
-        return self._check_against_facts(equation, sides, names, doubt)
+        return self._check_against_facts(equation, sides, names)
 
     def _other_objects(self, sides: Pair) -> bool:
         texts = " ".join((self.context.problem, *self.context.texts, self.text))
@@ -229,40 +217,7 @@ class _StepChecker:
             or _OWN_OPERATION.search(self.context.problem)
         )
 
-    def _check_value(self, equation: Equation, sides: Pair) -> EquationCheck | None:
-        """``x = 5`` after ``x = 6 - 2``: the value is restated wrongly, or the name has another value now."""
-        earlier = [
-            (fact, fact_sides)
-            for fact, fact_sides, _ in self.context.pool
-            if fact_sides[0] == sides[0] and is_closed(fact_sides[1]) and fact.step is not None
-        ]
-        if not earlier or not is_closed(sides[1]):
-            return None
-        fact, (_, value) = earlier[-1]
-        last = [fact for fact in self.context.facts if fact.step == self.context.length - 1]
-        if last != [fact] or is_number(value) or equation.links > 1 or has_decimals(sides[1]):
-            return _unchecked(equation, f"another value than in {fact}")
-        pair = equation._replace(left=Side(tree=value), right=Side(tree=sides[1]))
-        state, reason = compare_closed(pair, (value, sides[1]), lambda: self.notations)
-        if state in ("holds", "rounded"):
-            return _check(equation, "follows", f"from {fact}", (fact,))
-        if (
-            state == "unchecked"
-            or equation.doubt
-            or self._number_doubt(equation)
-            or _ANOTHER_VALUE.search(equation.sentence)
-        ):
-            return _unchecked(equation, f"another value than in {fact}")
-        name = str(sides[0])
-        exact = has_common_root([(sides[0], value), sides], name) is False
-        numerical = "" if exact else " (numerical)"
-        side = equation.text.partition("=")[0].strip()
-        reason = f"contradicts {fact}: there {side} is {reason}{numerical}"
-        return _check(equation, "contradicts", reason, (fact,), exact=exact)
-
-    def _check_against_facts(
-        self, equation: Equation, sides: Pair, names: set[str], doubt: str | None
-    ) -> EquationCheck:
+    def _check_against_facts(self, equation: Equation, sides: Pair, names: set[str]) -> EquationCheck:
         related = self._related(names, sides)
         related, solutions = self._points(related, names)
         if solutions is None:
@@ -275,26 +230,9 @@ class _StepChecker:
             return self._follows(equation, sides, names, related)
         if holds.any() or not facts:
             return _unchecked(equation, "an equation to solve or a definition")
-        consistent = self.solver.satisfiable([*(pair for _, pair, _ in related), sides], starts=36)
-        if consistent is False:
-            if source := self._source([*self._wrong(), *related], sides, names):
-                return EquationCheck(
-                    text=equation.text,
-                    state="inherited",
-                    reason=f"from {source}, which contradicts other facts",
-                )
-            core = self._core(related, sides, names)
-            if core is not None:
-                return self._contradiction(equation, sides, core, doubt)
-        if (
-            consistent
-            and self._is_rewriting(equation, sides)
-            and not (equation.doubt or (_ASKS.search(equation.sentence) or ASSUMES.search(equation.lead)))
-        ):
-            at = _point_text(solutions)
-            return _check(
-                equation, "rewritten", f"the sides differ at {at}, a point of {facts[0]}", facts[:1]
-            )
+        if self.solver.satisfiable([*(pair for _, pair, _ in related), sides], starts=36) is False:
+            sources = "; ".join(map(str, facts))
+            return _check(equation, "conflicts", f"no value satisfies it together with {sources}", facts)
         return _unchecked(equation, "independent of the earlier facts")
 
     def _follows(
@@ -355,98 +293,6 @@ class _StepChecker:
                 return related, usable
         return related, None
 
-    def _wrong(self) -> list[PooledFact]:
-        """The equations of flagged steps."""
-        pairs = [
-            (fact, (self.context.expand(fact.left), self.context.expand(fact.right)))
-            for fact in self.context.wrong_facts[::-1]
-        ]
-        pooled = [(fact, pair, unknowns(pair, self.notation)) for fact, pair in pairs]
-        return [item for item in pooled if item[2] and self.solver.relation(item[1]) == "open"]
-
-    def _source(self, related: Sequence[PooledFact], sides: Pair, names: set[str]) -> str | None:
-        """One or two facts that ``sides`` follow from: if those are wrong, this step is not to blame."""
-        for items in _cores(related, names):
-            solutions = self.solver.solve([pair for _, pair, _ in items], names=names, starts=18, seed=5)
-            usable = _without_degenerate(solutions) if solutions.count >= 2 else None
-            holds = None if usable is None else self.solver.holds_at(sides, usable)
-            if holds is not None and len(holds) >= 2 and holds.all():
-                return " and ".join(str(fact) for fact, _, _ in items)
-        return None
-
-    def _core(
-        self, related: Sequence[PooledFact], sides: Pair, names: set[str]
-    ) -> tuple[tuple[Fact, ...], Solutions, bool] | None:
-        """One or two facts that no point satisfies together with ``sides``, though points satisfy them."""
-        for items in _cores(related, names):
-            equations = [pair for _, pair, _ in items]
-            involved = names.union(*(involved_names for _, _, involved_names in items))
-            exact: bool | None = None
-            if len(involved) == 1:
-                (name,) = involved
-                exact = has_common_root([*equations, sides], name)
-                if exact or has_common_root(equations, name) is False:
-                    continue
-            if exact is None and self.solver.satisfiable([*equations, sides]) is not False:
-                continue
-            for over_complex in (False, True):
-                solutions = self.solver.solve(equations, names=involved, seed=7, over_complex=over_complex)
-                usable = _without_degenerate(solutions) if solutions.count else None
-                if usable is None:
-                    continue
-                # a failed search proves little where the facts leave an unknown free
-                if len(involved - {PLUS_MINUS.name}) > len(items) and not self.solver.is_shifted(
-                    sides, usable
-                ):
-                    break
-                return tuple(fact for fact, _, _ in items), usable, exact is False
-        return None
-
-    def _contradiction(
-        self,
-        equation: Equation,
-        sides: Pair,
-        core: tuple[tuple[Fact, ...], Solutions, bool],
-        doubt: str | None,
-    ) -> EquationCheck:
-        facts, solutions, exact = core
-        witness = solutions.select(np.arange(solutions.count) == 0)
-        values = self.solver.values(sides, witness.point())
-        sources = " and ".join(map(str, facts))
-        if values is None:
-            return _unchecked(equation, f"it is undefined where {sources} holds")
-        reason = (
-            f"contradicts {sources}: at {_point_text(witness)} it says "
-            f"{_number_text(values[0][0])} = {_number_text(values[1][0])}" + ("" if exact else " (numerical)")
-        )
-        same_step = any(fact.step == self.context.length for fact in facts)
-        if same_step and not equation.link and not _CONSEQUENCE.search(equation.preceding.rpartition("=")[2]):
-            doubt = doubt or "the step may list conditions"
-        if not equation.link and is_closed(sides[1]) and SETS_VALUE.search(equation.preceding):
-            doubt = doubt or "the step may choose a value"
-        a, b = abs(values[0][0] - values[1][0]), max(abs(values[0][0]), abs(values[1][0]))
-        if has_decimals(*sides) and a <= _ROUNDED * b:
-            doubt = doubt or "it may be rounded"
-        if doubt:
-            return _unchecked(equation, f"{reason}, but {doubt}")
-        return _check(equation, "contradicts", reason, facts, exact=exact)
-
-    def _is_rewriting(self, equation: Equation, sides: Pair) -> bool:
-        """Whether the right side is meant to be the left one in another form, for all values."""
-        lhs, rhs = (unknowns([side], self.notation) for side in sides)
-        if lhs != rhs or sides[1].kind in ("s", "call") or has_decimals(*sides):
-            return False
-        has_sum = any(next(leaves(sides[0], kind), None) for kind in "+-")
-        return equation.link > 0 or (has_sum and equation.links > 1)
-
-
-def _cores(related: Sequence[PooledFact], names: set[str]) -> list[tuple[PooledFact, ...]]:
-    """Single facts that share an unknown with ``names``, the latest first, then pairs with such a fact."""
-    direct = [item for item in related if item[2] & names][:6]
-    singles: list[tuple[PooledFact, ...]] = [(item,) for item in direct]
-    pairs = [pair for pair in combinations(related[:6], 2) if any(item in direct for item in pair)]
-    return [*singles, *pairs]
-
 
 def _without_enumerations(
     pool: Sequence[PooledFact],
@@ -486,20 +332,9 @@ def _without_degenerate(solutions: Solutions) -> Solutions | None:
     return solutions.select(columns) if columns.sum() >= 2 else None
 
 
-def _point_text(solutions: Solutions) -> str:
-    pairs = zip(solutions.names[:4], solutions.points[:4, 0], strict=True)
-    return ", ".join(f"{name} = {_number_text(number)}" for name, number in pairs)
-
-
-def _number_text(number: complex) -> str:
-    return f"{number.real:.6g}" if abs(number.imag) < 1e-9 * (1 + abs(number)) else f"{complex(number):.4g}"
-
-
 def _unchecked(equation: Equation, reason: str) -> EquationCheck:
     return EquationCheck(text=equation.text, state="unchecked", reason=reason)
 
 
-def _check(
-    equation: Equation, state: EquationState, reason: str, core: tuple[Fact, ...], *, exact: bool = False
-) -> EquationCheck:
-    return EquationCheck(text=equation.text, state=state, reason=reason, core=core, exact=exact)
+def _check(equation: Equation, state: EquationState, reason: str, facts: tuple[Fact, ...]) -> EquationCheck:
+    return EquationCheck(text=equation.text, state=state, reason=reason, facts=facts)

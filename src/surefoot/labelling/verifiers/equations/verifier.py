@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from surefoot.labelling.verifiers.equations.context import RIGHT, WRONG, Context, EquationCheck
+from surefoot.labelling.verifiers.equations.context import RIGHT, Context, EquationCheck
 from surefoot.labelling.verifiers.equations.reading import MAX_CHARS
 from surefoot.labelling.verifiers.equations.step import StepCheck, check_step
 from surefoot.protocols import SOLUTION_CHANNELS, ProblemTrace, Verdict
@@ -29,14 +29,13 @@ class EquationVerifier:
       (``0 = 1, a contradiction``), other number bases.
 
     An equation with unknowns holds if it is an identity. Otherwise it is compared with the facts of the
-    problem and the earlier steps: it *follows* if it is true at all sampled points of their solutions; it
-    *contradicts* one or two of them if no point, real or complex, satisfies it together with them; it is
-    *rewritten* wrongly if its sides should be the same expression and differ at all these points. All else
-    is unchecked: silence says nothing about the step.
+    problem and the earlier steps, which can only confirm it: it *follows* if it is true at all sampled points
+    of their solutions, and *conflicts* if no solution satisfies it. All else is unchecked: silence says
+    nothing about the step.
 
-    A step is -1 if an equation is wrong, +1 if one holds or follows and none is wrong, and ``None``
-    otherwise. The work per step is bounded by ``MAX_WORK``, and no text is evaluated as a program. Steps
-    after a common prefix read it once.
+    A step is -1 if an equation is wrong, +1 if one holds or follows, none is wrong and none conflicts, and
+    ``None`` otherwise. The work per step is bounded by ``MAX_WORK``, and no text is evaluated as a program.
+    Steps after a common prefix read it once.
     """
 
     name = "equations"
@@ -71,13 +70,14 @@ def _verdict(step: StepCheck, text: str) -> Verdict:
         return Verdict(
             value=None, reason="the step is too long" if len(text) > MAX_CHARS else "nothing to check"
         )
-    wrong = [check for check in checks if check.state in WRONG]
+    wrong = [check for check in checks if check.state == "fails"]
     if wrong:
         reason = wrong[0].reason
         return Verdict(value=-1, reason=f"does not hold: {wrong[0].text} ({reason})")
     right = [check for check in checks if check.state in RIGHT]
-    if not right:
-        return Verdict(value=None, reason=f"cannot be checked: {checks[0].reason}")
+    conflicts = [check for check in checks if check.state == "conflicts"]
+    if conflicts or not right:
+        return Verdict(value=None, reason=f"cannot be checked: {(conflicts or checks)[0].reason}")
     rounded = sum(check.state == "rounded" for check in right)
     follow = sum(check.state == "follows" for check in right)
     note = f", {rounded} of them rounded" if rounded else ""
