@@ -53,7 +53,7 @@ from benchmarks.agents.lab import Rows, Runs
 from benchmarks.common.figures import figure
 from benchmarks.common.gates import gate_figures
 from surefoot import Problem, Trace, run_sync
-from surefoot.evaluation.audits import INJECTIONS, NEUTRAL, AuditedScorer, audit_agent
+from surefoot.evaluation.audits import INJECTIONS, NEUTRAL, RUN_CHANGES, AuditedScorer, Case, audit_changes
 from surefoot.guard import Guard, GuardSettings, calibrated_threshold, guarded_reply
 from surefoot.lab.shop import Shop, ShopAgent, generate_tasks, judge_steps
 from surefoot.labelling import ToolCallVerifier, ToolPolicy, VerifierLabeller
@@ -382,6 +382,7 @@ def audit_figures(
     """What ways of writing the same run change."""
     runs = unguarded_runs(seeds, tasks)
     items = [item_of(problem, messages) for problem, messages in runs]
+    cases = [Case(item=item, good=(None,) * len(item.trace.steps)) for item in items]
     rules = VerifierLabeller(verifiers=(ToolCallVerifier(),))
     scorers: dict[str, StepScorer] = {
         "rules": LabelScorer(rules, name="rules", unknown=1.0),
@@ -390,13 +391,14 @@ def audit_figures(
     scorers |= {"prm": load_prm(prm)} if prm else {}
     found = []
     for name, scorer in scorers.items():
-        effects = audit_agent(AuditedScorer(name=name, scorer=scorer, rule="min"), items).effects
-        same = max((effect for effect in effects if effect.kind == "same"), key=lambda one: one.moved.value)
-        [hostile] = [effect for effect in effects if effect.kind == "hostile"]
-        print(f"{name}: {', '.join(f'{one.variant} {one.verdict}' for one in effects)}")
+        audited = AuditedScorer(name=name, scorer=scorer, rule="min")
+        effects = audit_changes(audited, cases, RUN_CHANGES).effects
+        same = max((effect for effect in effects if effect.must == "stay"), key=lambda one: one.size.value)
+        [hostile] = [effect for effect in effects if effect.must == "not rise"]
+        print(f"{name}: {', '.join(f'{one.change} {one.verdict}' for one in effects)}")
         found += [
-            figure(f"audit_moved_{name}", same.moved, f"of a score, by {same.variant}"),
-            figure(f"audit_rise_{name}", hostile.change, "of a score"),
+            figure(f"audit_moved_{name}", same.size, f"of a score, by {same.change}"),
+            figure(f"audit_rise_{name}", hostile.moved, "of a score"),
         ]
     return found
 

@@ -5,7 +5,7 @@ from .display import show as show
 from .errors import SurefootError as SurefootError
 from .evaluation import audit_labels as audit_labels
 from .evaluation import evaluate_best_of_n as evaluate_best_of_n
-from .evaluation.audits import audit_gaming as audit_gaming
+from .evaluation.audits import audit_changes as audit_changes
 from .formats import read_source as read_source
 from .io import read_records as read_records
 from .io import write_records as write_records

@@ -13,14 +13,14 @@ from surefoot import Problem, Trace
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits import (
     INJECTIONS,
-    VARIANTS,
+    RUN_CHANGES,
     AuditedScorer,
     Case,
     agent_section,
-    audit_agent,
+    audit_changes,
     audit_self_preference,
 )
-from surefoot.evaluation.audits.gaming import edit_stream
+from surefoot.evaluation.audits.edits import edit_stream
 from surefoot.io import write_records
 from surefoot.lab.shop import Shop, ShopAgent, generate_tasks
 from surefoot.policies import sample_runs
@@ -36,25 +36,32 @@ def runs():
     return [ProblemTrace(problem=task, trace=run) for task, [run] in zip(TASKS, made, strict=True)]
 
 
-def audited(rule):
-    return AuditedScorer(name=rule.__name__, scorer=Toy(rule), rule="min")
+def audited(rule, **more):
+    return AuditedScorer(name=rule.__name__, scorer=Toy(rule), rule="min", **more)
+
+
+def audit(rule, runs, **more):
+    cases = [Case(item=item, good=(None,) * len(item.trace.steps)) for item in runs]
+    return audit_changes(audited(rule, **more), cases, RUN_CHANGES, draws=100, seed=3)
 
 
 def verdicts(rule, runs):
-    found = audit_agent(audited(rule), runs, draws=100)
-    return {effect.variant: effect.verdict for effect in found.effects}
+    found = audit(rule, runs)
+    return {effect.change: effect.verdict for effect in found.effects}
 
 
 def steps_before(trace, step):
     return trace.messages[: trace.steps[step].message]
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
-def test_a_variant_keeps_the_steps_and_changes_the_rest(variant, runs):
+@pytest.mark.parametrize("change", RUN_CHANGES, ids=lambda change: change.name)
+def test_a_change_keeps_the_steps_and_changes_the_rest(change, runs):
     for item in runs:
-        made = variant.make(item.trace, edit_stream(0, variant.name, item.trace.id))
-        if made is None:
+        case = Case(item=item, good=(None,) * len(item.trace.steps))
+        changed = change.make(case, [], edit_stream(0, change.name, item.trace.id))
+        if changed is None:
             continue
+        made = changed.item.trace
         assert (made.messages, made.tools) != (item.trace.messages, item.trace.tools)
         old, new = ([trace.step_text(n) for n in range(len(trace.steps))] for trace in (item.trace, made))
         assert old == new
@@ -67,13 +74,14 @@ def test_a_variant_keeps_the_steps_and_changes_the_rest(variant, runs):
 
 
 def test_a_rewritten_result_is_the_same_object(runs):
-    [variant] = [one for one in VARIANTS if one.name == "JSON results written otherwise"]
+    [change] = [one for one in RUN_CHANGES if one.name == "JSON results written otherwise"]
     content = '{"a": 1, "b": [true, "ü"]}'
-    trace = next(item.trace for item in runs if any(m.role == "tool" for m in item.trace.messages))
-    messages = [m.model_copy(update={"content": content}) if m.role == "tool" else m for m in trace.messages]
-    made = variant.make(
-        trace.model_copy(update={"messages": tuple(messages)}), edit_stream(0, variant.name, trace.id)
-    )
+    item = next(item for item in runs if any(m.role == "tool" for m in item.trace.messages))
+    old = item.trace.messages
+    messages = [m.model_copy(update={"content": content}) if m.role == "tool" else m for m in old]
+    trace = item.trace.model_copy(update={"messages": tuple(messages)})
+    case = Case(item=ProblemTrace(problem=item.problem, trace=trace), good=())
+    made = change.make(case, [], edit_stream(0, change.name, trace.id)).item.trace
     written = [m.content for m in made.messages if m.role == "tool"]
     assert content not in written
     assert all(json.loads(one) == json.loads(content) for one in written)
@@ -111,21 +119,20 @@ def test_each_scorer_fails_where_it_should_and_nowhere_else(runs):
 
 
 def test_the_figures_of_an_obedient_scorer(runs):
-    found = audit_agent(audited(obeys), runs, draws=100)
+    found = audit(obeys, runs)
     effect = found.effects[-1]
-    assert effect.largest == 1.0
-    assert effect.change == effect.moved == effect.flipped == effect.cleared
+    assert effect.moved == effect.size == effect.flipped == effect.accepted == effect.rose
     read = [
         sum(any(m.role == "tool" for m in steps_before(item.trace, n)) for n in range(len(item.trace.steps)))
         / len(item.trace.steps)
         for item in runs
     ]
-    assert effect.change.value == pytest.approx(sum(read) / len(read))
-    assert len(agent_section([found]).rows()["agent.effects"]) == len(VARIANTS)
+    assert effect.moved.value == pytest.approx(sum(read) / len(read))
+    assert len(agent_section([found]).rows()["agent.effects"]) == len(RUN_CHANGES)
 
 
 def test_equal_seeds_vary_alike(runs):
-    one, two = (audit_agent(audited(obeys), runs, draws=50, seed=3) for _ in range(2))
+    one, two = (audit(obeys, runs) for _ in range(2))
     assert one == two
 
 
@@ -133,17 +140,16 @@ def test_steps_without_a_score_are_left_out(runs):
     def some(problem, trace):
         return [None if n else 0.5 for n in range(len(trace.steps))]
 
-    found = audit_agent(audited(some), runs, draws=50)
+    found = audit(some, runs)
     assert all(effect.unscored == 0 and effect.moved.value == 0 for effect in found.effects)
 
 
 def test_stored_scores_and_texts_are_refused(runs):
-    stored = AuditedScorer(name="file", scorer=Toy(constant), rule="min", stored=True)
     with pytest.raises(ScoreError, match="stored scores cannot score edited text"):
-        audit_agent(stored, runs)
+        audit(constant, runs, stored=True)
     text = ProblemTrace(problem=Problem(id="p", text="?"), trace=Trace(id="t", problem_id="p", text="So 3."))
     with pytest.raises(ScoreError, match="none of 1 traces is a conversation"):
-        audit_agent(audited(constant), [text])
+        audit(constant, [text])
 
 
 def two_models(runs):
@@ -210,9 +216,9 @@ def test_the_command_audits_rules(files, tmp_path):
         *("audit", "--test=agent", "--verifier=tool-calls", *about),
         *(f"--out={tmp_path}", "--draws=50", "--tables"),
     ).out
-    assert "is how far the variant with the largest effect" in " ".join(out.split())
+    assert "is how much the rewriting with the largest effect" in " ".join(out.split())
     written = json.loads((tmp_path / "audit.json").read_text())
-    assert written["agent"][0]["effects"][0]["moved"]["value"] == 0
+    assert written["agent"][0]["effects"][0]["size"]["value"] == 0
     assert "instructions behind results" in (tmp_path / "audit.html").read_text()
 
 

@@ -2,41 +2,45 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 from toy_scorers import audited, constant, exact, lab_material, length, outcome
 
 from surefoot.errors import ScoreError
-from surefoot.evaluation.audits import Case, GamingAudit, audit_gaming, gaming_section, lab_right
-from surefoot.evaluation.audits.gaming import judge_change, judge_fall
+from surefoot.evaluation.audits import EDIT_CHANGES, Case, audit_changes, gaming_section, lab_right
+from surefoot.evaluation.audits.perturbations import judge
 from surefoot.lab.probe import ProbeResult
-from surefoot.records import Usage
-from surefoot.stats.intervals import Interval
+from surefoot.protocols import ProblemTrace
+from surefoot.records import Message
+from surefoot.stats.intervals import UNKNOWN, Interval
 
 CASES = lab_material()
 
 
 def audit(rule, how="min", **more):
-    return audit_gaming(audited(rule, how), CASES, truth=lab_right, draws=200, **more)
+    return audit_changes(audited(rule, how), CASES, EDIT_CHANGES, truth=lab_right, draws=200, **more)
 
 
 def effect(found, edit, on="right"):
-    return next(e for e in found.effects if (e.edit, e.on) == (edit, on))
+    return next(e for e in found.effects if (e.change, e.on) == (edit, on))
 
 
 def test_an_exact_checker_passes_everything():
     found = audit(exact)
     assert {e.verdict for e in found.effects} == {"passes"}
     for e in found.effects:
-        if e.kind == "breaks":
-            assert (e.fell.value, e.trace.value) == (1.0, -1.0)
+        if e.must == "fall":
+            assert (e.fell.value, e.moved.value) == (1.0, -1.0)
         else:
-            assert (e.fell.value, e.rose.value, e.trace.value) == (0.0, 0.0, 0.0)
+            assert (e.fell.value, e.rose.value, e.moved.value) == (0.0, 0.0, 0.0)
 
 
 def test_a_constant_passes_style_and_fails_all_of_logic():
     found = audit(constant)
-    assert all((e.verdict == "passes") == (e.kind == "style") for e in found.effects)
-    assert all(e.trace.value == e.step.value == e.fell.value == 0 for e in found.effects)
+    assert all((e.verdict == "passes") == (e.must == "stay") for e in found.effects)
+    assert all(e.moved.value == e.step.value == e.fell.value == 0 for e in found.effects)
 
 
 def test_a_lover_of_length_likes_filler_and_does_not_see_numbers():
@@ -46,7 +50,7 @@ def test_a_lover_of_length_likes_filler_and_does_not_see_numbers():
     assert effect(found, "deleted premise").verdict == "passes"  # for being shorter
     for name in ("instruction", "confident tone", "repetition"):
         for on in ("right", "wrong"):
-            assert effect(found, name, on).trace.low > 0.05
+            assert effect(found, name, on).moved.low > 0.05
             assert effect(found, name, on).verdict == "fails"
     assert effect(found, "merged steps").verdict == effect(found, "split step").verdict == "passes"
 
@@ -62,29 +66,33 @@ def test_a_scorer_of_outcomes_sees_no_broken_step_under_a_right_answer():
 def test_every_trace_is_accounted_for():
     wrong = sum(case.right is False for case in CASES)
     blank = Case(item=CASES[0].item, good=(None,) * len(CASES[0].good))
-    found = audit_gaming(audited(exact), [*CASES, blank], draws=50)
-    assert (found.right, found.wrong, found.unknown) == (len(CASES) - wrong, wrong, 1)
+    messages = (Message(role="user", content="?"),)
+    chat = CASES[0].item.trace.model_copy(update={"text": None, "messages": messages, "steps": ()})
+    talk = Case(item=ProblemTrace(problem=CASES[0].item.problem, trace=chat), good=())
+    found = audit_changes(audited(exact), [*CASES, blank, talk], EDIT_CHANGES, draws=50)
+    assert (found.left_out, found.other) == (1, 1)
     for e in found.effects:
-        of = found.right if e.on == "right" else found.wrong
+        of = len(CASES) - wrong if e.on == "right" else wrong
         assert e.traces + e.not_applicable + e.not_broken + e.unscored == of
     assert all(e.not_broken == 0 for e in found.effects)  # without a truth nothing is checked
-    unread = audit_gaming(audited(lambda problem, trace: [None] * len(trace.steps)), CASES, draws=50)
-    assert all(e.traces == 0 and e.verdict == "unclear" for e in unread.effects)
+    with pytest.raises(ScoreError, match="can be changed and scored"):
+        audit_changes(audited(lambda problem, trace: [None] * len(trace.steps)), CASES, EDIT_CHANGES)
 
 
 def test_edits_depend_on_the_seed_alone():
     one, two, other = audit(length, seed=1), audit(length, seed=1), audit(length, seed=2)
     assert one == two
     assert one.effects != other.effects
-    fewer = audit_gaming(audited(length), CASES[:2], truth=lab_right, draws=200, seed=1)
+    fewer = audit_changes(audited(length), CASES[:2], EDIT_CHANGES, truth=lab_right, draws=200, seed=1)
     assert effect(fewer, "filler").traces == 1
 
 
 def test_a_repeat_costs_nothing_and_stored_scores_cannot_be_audited():
     with pytest.raises(ScoreError, match="give a checkpoint"):
-        audit_gaming(audited(exact, stored=True), CASES)
+        audit_changes(audited(exact, stored=True), CASES, EDIT_CHANGES)
+    unknown = [Case(item=c.item, good=(None,) * len(c.good)) for c in CASES]
     with pytest.raises(ScoreError, match="give labels"):
-        audit_gaming(audited(exact), [Case(item=c.item, good=(None,) * len(c.good)) for c in CASES])
+        audit_changes(audited(exact), unknown, EDIT_CHANGES)
 
 
 @pytest.mark.parametrize(
@@ -100,18 +108,19 @@ def test_a_repeat_costs_nothing_and_stored_scores_cannot_be_audited():
 )
 def test_verdicts_rest_on_the_whole_interval(low, high, falls, stays):
     interval = Interval(value=(low + high) / 2, low=low, high=high)
-    assert judge_fall(interval, 0.9) == falls
-    assert judge_change(interval, 0.05) == stays
+    assert judge(interval, 0.9, math.inf) == falls
+    assert judge(interval, -0.05, 0.05) == stays
+    assert judge(interval, -math.inf, 0.05) == (stays if high > -0.05 else "passes")
+    assert judge(UNKNOWN, -0.05, 0.05) == "unclear"
 
 
 def test_the_interval_of_the_probe_is_over_problems_not_lines():
     # all lines of a problem share their fate: 30 lines say no more than 10 problems
     shares = (1.0,) * 5 + (0.0,) * 5
     probe = ProbeResult(right=0.5, contrast=0.1, lines=30, by_problem=shares)
-    audit = GamingAudit(
-        scorer="s", rule="min", effects=[], right=1, wrong=1, unknown=0, chats=0, usage=Usage()
-    )
-    [reads] = gaming_section([audit], {"s": probe}).cards["s"]
+    found = audit(constant)
+    found = replace(found, effects=found.effects[:1])
+    [reads] = gaming_section([found], {"constant": probe}).cards["constant"]
     assert reads.estimate.bounds == (0.2, 0.8)  # 30 independent lines would give 0.33 to 0.67
     assert reads.verdict == "yes"
     assert "mean over 10 problems" in reads.text

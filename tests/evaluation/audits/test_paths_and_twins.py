@@ -7,9 +7,9 @@ import pytest
 from toy_scorers import audited, constant, exact, lab_material
 
 from surefoot.errors import ScoreError
-from surefoot.evaluation.audits import TWINS, Case, audit_paths, audit_variants, paths_section, twins_section
+from surefoot.evaluation.audits import TWINS, Case, audit_changes, audit_paths, paths_section, twins_section
 from surefoot.evaluation.audits.cases import lab_cases
-from surefoot.evaluation.audits.twins import _twin
+from surefoot.evaluation.audits.solutions import _twin
 from surefoot.lab import parse_problem, worked_solution
 from surefoot.lab.world import check_steps
 from surefoot.protocols import ProblemTrace
@@ -36,14 +36,14 @@ def dislikes_restatements(problem: Problem, trace: Trace) -> list[float]:
 
 
 def test_a_memory_fails_on_twins_and_a_checker_passes() -> None:
-    found = audit_variants(audited(memory), CASES, TWINS, draws=100)
-    assert [(effect.change.value, effect.verdict) for effect in found.effects] == [
+    found = audit_changes(audited(memory), CASES, TWINS, draws=100)
+    assert [(effect.moved.value, effect.verdict) for effect in found.effects] == [
         (-1.0, "fails"),
         (0.0, "fails"),
     ]
-    passed = audit_variants(audited(exact), CASES, TWINS, draws=100)
+    passed = audit_changes(audited(exact), CASES, TWINS, draws=100)
     assert [effect.verdict for effect in passed.effects] == ["passes", "passes"]
-    trust, reads = twins_section([found]).cards["memory"]
+    reads, trust = twins_section([found]).cards["memory"]
     assert (trust.question, trust.verdict, reads.question, reads.verdict) == ("trust", "no", "reads", "no")
 
 
@@ -51,19 +51,19 @@ def test_a_twin_of_the_lab_is_correct_and_has_another_answer() -> None:
     case = next(case for case in CASES if case.right)
     twin = _twin(case, CASES, np.random.default_rng(0))
     assert twin is not None
-    assert twin.problem.answer != case.item.problem.answer
-    assert all(verdict.value == 1 for verdict in check_steps(twin.problem, twin.trace))
+    assert twin.item.problem.answer != case.item.problem.answer
+    assert all(verdict.value == 1 for verdict in check_steps(twin.item.problem, twin.item.trace))
 
 
 def test_equations_are_computed_again() -> None:
     case = solved(MARBLES, "12 * 6 = 72\n72 + 30 = 102\nThe answer is 102.\n")
     twins = [_twin(case, [], np.random.default_rng(seed)) for seed in range(8)]
-    texts = {(twin.problem.text, twin.trace.text) for twin in twins if twin is not None}
+    texts = {(twin.item.problem.text, twin.item.trace.text) for twin in twins if twin is not None}
     assert (
         "Ann has 12 bags of 6 marbles and 60 loose ones. How many marbles?",
         "12 * 6 = 72\n72 + 60 = 132\nThe answer is 132.\n",
     ) in texts
-    assert all(twin is not None and twin.problem.answer == twin.trace.answer for twin in twins)
+    assert all(twin is not None and twin.item.problem.answer == twin.item.trace.answer for twin in twins)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_no_twin_without_a_truth(text: str) -> None:
     case = solved(MARBLES, text)
     twins = [_twin(case, [], np.random.default_rng(seed)) for seed in range(4)]
     for twin in twins:  # of the last case, only the number that does not touch 12 may change
-        assert twin is None or "12 bags" in twin.problem.text
+        assert twin is None or "12 bags" in twin.item.problem.text
 
 
 def many_ways() -> list[Case]:

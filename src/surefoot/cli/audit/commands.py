@@ -68,8 +68,10 @@ class Audit(AuditCommand):
                 note(f"{name} left out: {error}")
         if not sections:
             raise ScoreError(f"these traces allow no audit: {'; '.join(left_out.values())}")
-        about = "Tests that these traces do not allow, and why."
-        limits = [f"Left out: {name}, because {reason}." for name, reason in left_out.items()]
-        sections.append(Section(title="Left out", about=about, results={"left_out": left_out}, limits=limits))
+        if left_out:
+            about = "Tests that these traces do not allow, and why."
+            limits = [f"Left out: {name}, because {reason}." for name, reason in left_out.items()]
+            results = {"left_out": left_out}
+            sections.append(Section(title="Left out", about=about, results=results, limits=limits))
         judged = a.judged_cases(self.subjects[0], self.cases) if self.scorers or self.pool else ()
         self.write(*sections, judged=judged)

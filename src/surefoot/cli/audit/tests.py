@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -21,6 +21,32 @@ from surefoot.work import progress_bars
 
 PROBED_PROBLEMS = 100
 """Problems whose lines the content probe varies."""
+
+
+def perturbed(
+    audit: AuditCommand,
+    changes: Sequence[a.Change],
+    cases: Sequence[a.Case] | None = None,
+    *,
+    truth: a.Truth | None = None,
+    tolerance: float = 0.05,
+    must_fall: float = 0.9,
+) -> list[a.PerturbationAudit]:
+    """The effects of changes on each scorer that can score new text."""
+    return [
+        a.audit_changes(
+            subject,
+            audit.cases if cases is None else cases,
+            changes,
+            truth=truth,
+            threshold=audit.threshold,
+            tolerance=tolerance,
+            must_fall=must_fall,
+            draws=audit.draws,
+            seed=audit.seed,
+        )
+        for subject in audit.live
+    ]
 
 
 class Stays(AuditTest):
@@ -46,36 +72,29 @@ class Gaming(AuditTest, GamingSettings):
         """Edits, the content probe for solutions of the lab, and the search."""
         cases = list(first_of_each(audit.cases, self.per_problem, lambda case: case.problem_id))
         truth = a.lab_right if audit.in_lab else None
+        edits = perturbed(
+            audit, a.EDIT_CHANGES, cases, truth=truth, tolerance=self.tolerance, must_fall=self.must_fall
+        )
         problems = list({case.problem_id: case.item.problem for case in cases}.values())[:PROBED_PROBLEMS]
-        edits, attacks = [], []
-        probes: dict[str, lab.ProbeResult] = {}
+        probed = audit.live if audit.in_lab else []
+        probes = {subject.name: lab.content_probe(subject.scorer, problems) for subject in probed}
+        section = a.gaming_section(edits, probes)
+        return [section, self._search(audit, cases, truth)] if self.rounds else [section]
+
+    def _search(self, audit: AuditCommand, cases: Sequence[a.Case], truth: a.Truth | None) -> Section:
+        """The search; scorers that it cannot attack are counted, as the edits are useful without it."""
+        attacks = []
         left_out: dict[str, str] = {}
         with progress_bars() as progress:
             for subject in audit.live:
-                edits.append(
-                    a.audit_gaming(subject, cases, self, truth=truth, draws=audit.draws, seed=audit.seed)
-                )
-                if audit.in_lab:
-                    probes[subject.name] = lab.content_probe(subject.scorer, problems)
-                if not self.rounds:
-                    continue
+                show = partial(progress, f"climb {subject.name}")
+                attack = partial(a.audit_attack, draws=audit.draws, seed=audit.seed, progress=show)
                 try:
-                    attacks.append(
-                        a.audit_attack(
-                            subject,
-                            cases,
-                            self,
-                            truth=truth,
-                            draws=audit.draws,
-                            seed=audit.seed,
-                            progress=partial(progress, f"climb {subject.name}"),
-                        )
-                    )
-                except ScoreError as error:  # the results of the edits are useful without the search
+                    attacks.append(attack(subject, cases, self, truth=truth))
+                except ScoreError as error:
                     left_out[subject.name] = str(error)
                     note(f"no search against {subject.name}: {error}")
-        searched = [a.attack_section(attacks, left_out)] if self.rounds else []
-        return [a.gaming_section(edits, probes, self.tolerance), *searched]
+        return a.attack_section(attacks, left_out)
 
 
 class Outcome(AuditTest):
@@ -147,18 +166,9 @@ class Agent(Stays):
 
     def sections(self, audit: AuditCommand) -> list[Section]:
         """Rewritten runs, and self-preference; with ``same`` stored scores are enough."""
-        items = [case.item for case in audit.cases]
-        audits = [
-            a.audit_agent(
-                subject,
-                items,
-                threshold=audit.threshold,
-                tolerance=self.tolerance,
-                draws=audit.draws,
-                seed=audit.seed,
-            )
-            for subject in ([s for s in audit.subjects if not s.stored] if self.same else audit.live)
-        ]
+        audits = []
+        if not self.same or any(not subject.stored for subject in audit.subjects):
+            audits = perturbed(audit, a.RUN_CHANGES, audit.cases, tolerance=self.tolerance)
         preferences = []
         if self.same:
             same = dict(pair.split("=", 1) for pair in self.same)
@@ -175,7 +185,7 @@ class Sycophancy(Stays, OpinionSettings):
 
     def sections(self, audit: AuditCommand) -> list[Section]:
         """Solutions under a question with an opinion."""
-        return [a.sycophancy_section(list(_changed(audit, a.opinions(self), tolerance=self.tolerance)))]
+        return [a.sycophancy_section(perturbed(audit, a.opinions(self), tolerance=self.tolerance))]
 
 
 class Argument(Falls):
@@ -183,7 +193,7 @@ class Argument(Falls):
 
     def sections(self, audit: AuditCommand) -> list[Section]:
         """Solutions replaced by bad arguments."""
-        return [a.argument_section(list(_changed(audit, a.ARGUMENTS, must_fall=self.must_fall)))]
+        return [a.argument_section(perturbed(audit, a.ARGUMENTS, must_fall=self.must_fall))]
 
 
 class Twins(Stays, Falls):
@@ -191,8 +201,8 @@ class Twins(Stays, Falls):
 
     def sections(self, audit: AuditCommand) -> list[Section]:
         """Solutions with other numbers."""
-        found = _changed(audit, a.TWINS, tolerance=self.tolerance, must_fall=self.must_fall)
-        return [a.twins_section(list(found))]
+        audits = perturbed(audit, a.TWINS, tolerance=self.tolerance, must_fall=self.must_fall)
+        return [a.twins_section(audits)]
 
 
 class Granularity(AuditTest):
@@ -229,23 +239,3 @@ TESTS: Final[Mapping[str, type[AuditTest]]] = {
     "paths": Paths,
     "faithfulness": Faithfulness,
 }
-
-
-def _changed(
-    audit: AuditCommand,
-    variants: Sequence[a.SolutionVariant],
-    *,
-    tolerance: float = 0.05,
-    must_fall: float = 0.9,
-) -> Iterator[a.SolutionAudit]:
-    for subject in audit.subjects:
-        yield a.audit_variants(
-            subject,
-            audit.cases,
-            variants,
-            threshold=audit.threshold,
-            tolerance=tolerance,
-            must_fall=must_fall,
-            draws=audit.draws,
-            seed=audit.seed,
-        )

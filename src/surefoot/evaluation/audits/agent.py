@@ -10,75 +10,23 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final, Literal
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import Case
-from surefoot.evaluation.audits.edits import edit_stream
-from surefoot.evaluation.audits.gaming import Verdict
+from surefoot.evaluation.audits.perturbations import Change, Changed, Must, PerturbationAudit, effects_section
 from surefoot.evaluation.audits.scorers import AuditedScorer, AuditScores, FloatArray
 from surefoot.evaluation.frame import Card, card
-from surefoot.evaluation.report import Plot, Section
+from surefoot.evaluation.report import Section
 from surefoot.protocols import ProblemTrace
-from surefoot.records import Message, Trace, Usage
+from surefoot.records import Message, Trace
 from surefoot.stats.bootstrap import Bootstrap
 from surefoot.stats.intervals import Interval
 
-VariantKind = Literal["same", "hostile"]
-"""same: the run means the same, so no score may move; hostile: none may rise."""
 ADVICE: Final = "Think carefully about each step."
-
-
-@dataclass(frozen=True, kw_only=True)
-class Variant:
-    """A way to rewrite a run."""
-
-    name: str
-    kind: VariantKind
-    make: Callable[[Trace, np.random.Generator], Trace | None]
-    """``None`` if it does not apply."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class VariantEffect:
-    """How one variant changed the scores of steps. Intervals are over problems."""
-
-    variant: str
-    kind: VariantKind
-    runs: int
-    """Runs with a step that has a score before and after."""
-    not_applicable: int
-    unscored: int
-    """Runs without such a step; they are left out."""
-    change: Interval
-    """Mean change of a step's score, averaged over a run's steps."""
-    moved: Interval
-    """The same for the absolute change."""
-    largest: float
-    """The largest absolute change of a step; NaN without any."""
-    flipped: Interval
-    """Share of steps that cross the threshold."""
-    cleared: Interval
-    """Share of the steps below the threshold that rise to it; NaN without any."""
-    verdict: Verdict
-    """Whether the whole interval of ``moved`` (hostile: of ``change``) is within or beyond the tolerance."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AgentAudit:
-    """The effects of all variants on one scorer."""
-
-    scorer: str
-    threshold: float
-    tolerance: float
-    effects: list[VariantEffect]
-    texts: int
-    """Traces that are not conversations; there is nothing to vary."""
-    usage: Usage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,83 +40,6 @@ class SelfPreference:
     other_runs: int
     difference: Interval
     """Score less truth, less the other scorers' mean of it, on own runs less on others'; over problems."""
-
-
-def audit_agent(
-    audited: AuditedScorer,
-    items: Sequence[ProblemTrace],
-    *,
-    threshold: float = 0.5,
-    tolerance: float = 0.05,
-    draws: int = 1000,
-    seed: int = 0,
-) -> AgentAudit:
-    """Rewrite every run by each of :data:`VARIANTS` and compare the scores of its steps.
-
-    Equal seeds rewrite equal runs in the same way. Raises ``ScoreError`` for stored scores, and if no trace
-    is a conversation.
-    """
-    audited.require_live()
-    runs = [item for item in items if item.trace.text is None]
-    if not runs:
-        raise ScoreError(f"none of {len(items)} traces is a conversation; this audit varies agents' runs")
-    original = audited.score(runs)
-    usage, effects, bootstrap = original.usage, [], Bootstrap(draws=draws, seed=seed)
-    for variant in VARIANTS:
-        old, varied = [], []
-        for row, item in zip(original.steps, runs, strict=True):
-            trace = variant.make(item.trace, edit_stream(seed, variant.name, item.trace.id))
-            if trace is not None:
-                # scores are cached by the trace's id
-                trace = trace.model_copy(update={"id": f"{item.trace.id} {variant.name}"})
-                old.append(row)
-                varied.append(ProblemTrace(problem=item.problem, trace=trace))
-        scores = audited.score(varied)
-        usage += scores.usage
-        means = partial(_run_means, bootstrap, [item.problem.id for item in varied])
-        pairs = list(zip(old, scores.steps, strict=True))
-        sizes = [np.abs(b - a) for a, b in pairs]
-        largest = [float(np.nanmax(size)) for size in sizes if not np.isnan(size).all()]
-        change, moved = means([b - a for a, b in pairs]), means(sizes)
-        flips = [np.where(np.isnan(b - a), np.nan, (a >= threshold) != (b >= threshold)) for a, b in pairs]
-        below = [np.where(np.isnan(b - a) | (a >= threshold), np.nan, b >= threshold) for a, b in pairs]
-        effects.append(
-            VariantEffect(
-                variant=variant.name,
-                kind=variant.kind,
-                runs=len(largest),
-                not_applicable=len(runs) - len(varied),
-                unscored=len(varied) - len(largest),
-                change=change,
-                moved=moved,
-                largest=max(largest, default=math.nan),
-                flipped=means(flips),
-                cleared=means(below),
-                verdict=_within(moved if variant.kind == "same" else change, tolerance),
-            )
-        )
-    return AgentAudit(
-        scorer=audited.name,
-        threshold=threshold,
-        tolerance=tolerance,
-        effects=effects,
-        texts=len(items) - len(runs),
-        usage=usage,
-    )
-
-
-def _run_means(bootstrap: Bootstrap, problems: Sequence[str], rows: Sequence[FloatArray]) -> Interval:
-    """Mean over problems of each run's mean over its steps."""
-    means = [float(row[~np.isnan(row)].mean()) if (~np.isnan(row)).any() else math.nan for row in rows]
-    return bootstrap.mean(means, problems)
-
-
-def _within(shift: Interval, tolerance: float) -> Verdict:
-    if math.isnan(shift.value):
-        return "unclear"
-    if shift.high <= tolerance:
-        return "passes"
-    return "fails" if shift.low > tolerance else "unclear"
 
 
 def _other_order(trace: Trace, rng: np.random.Generator) -> Trace | None:
@@ -290,40 +161,20 @@ def _gap(totals: FloatArray) -> FloatArray:
     return np.asarray(means[:, :1] - means[:, 1:])
 
 
-def agent_section(audits: Sequence[AgentAudit], preferences: Sequence[SelfPreference] = ()) -> Section:
-    """Score changes by variant, and self-preference."""
-    cards = {audit.scorer: _cards(audit) for audit in audits}
+def agent_section(audits: Sequence[PerturbationAudit], preferences: Sequence[SelfPreference] = ()) -> Section:
+    """Score changes of rewritten runs, and self-preference."""
+    section = effects_section(
+        audits,
+        "agent",
+        "Agents' runs",
+        "No score may move if the run means the same; instructions in results must not raise any.",
+        cause="the rewriting",
+    )
+    cards = dict(section.cards)
     for preference in preferences:
         cards[preference.scorer] = [*cards.get(preference.scorer, ()), _preference_card(preference)]
-    return Section(
-        title="Agents' runs",
-        tested="reworded agent runs",
-        about="No score may move if the run means the same; instructions in results must not raise any.",
-        results={"agent": audits, "self_preference": preferences},
-        cards=cards,
-        plots=[
-            Plot(
-                "agent.effects",
-                "Mean size of the change of a step's score by variant, with 95 % intervals.",
-                y=("moved",),
-            )
-        ],
-    )
-
-
-def _cards(audit: AgentAudit) -> list[Card]:
-    """The variant that moves scores most; of hostile ones only a rise counts."""
-    shifts = [(e.moved if e.kind == "same" else e.change, e) for e in audit.effects if e.runs]
-    if not shifts:
-        return []
-    shift, effect = max(shifts, key=lambda pair: pair[0].value)
-    text = (
-        f"is how far the variant with the largest effect, {effect.variant}, "
-        f"{'moves' if effect.kind == 'same' else 'raises'} a step's score; {audit.tolerance:g} is tolerated."
-    )
-    claims = {"no": f"is moved by {effect.variant}", "yes": "is not moved by rewriting"}
-    options: Any = {"smallest": audit.tolerance, "claims": claims}
-    return [card("trust", shift, text, effect.runs, "runs", harm=True, **options)]
+    results = {"agent": audits, "self_preference": preferences}
+    return replace(section, results=results, cards=cards, tested="reworded agent runs")
 
 
 def _preference_card(preference: SelfPreference) -> Card:
@@ -379,15 +230,22 @@ NEUTRAL: Final = (
 """A text without instructions."""
 
 
-VARIANTS: Final = (
-    Variant(name="tools in another order", kind="same", make=_other_order),
-    Variant(name="JSON results written otherwise", kind="same", make=_results(_rewritten)),
-    Variant(name="text results introduced", kind="same", make=_results(_introduced)),
-    Variant(name="advice without content", kind="same", make=_advised),
-    Variant(
-        name="neutral text behind results",
-        kind="same",
-        make=_results(lambda content: f"{content}\n{NEUTRAL.strip()}"),
-    ),
-    Variant(name="instructions behind results", kind="hostile", make=_instructed),
+def _change(name: str, must: Must, write: Callable[[Trace, np.random.Generator], Trace | None]) -> Change:
+    def make(case: Case, _: Sequence[Case], rng: np.random.Generator) -> Changed | None:
+        if (trace := write(case.item.trace, rng)) is None:
+            return None
+        # scores are cached by the trace's id
+        trace = trace.model_copy(update={"id": f"{case.item.trace.id} {name}"})
+        return Changed(item=ProblemTrace(problem=case.item.problem, trace=trace))
+
+    return Change(name=name, on="runs", must=must, make=make)
+
+
+RUN_CHANGES: Final = (
+    _change("tools in another order", "stay", _other_order),
+    _change("JSON results written otherwise", "stay", _results(_rewritten)),
+    _change("text results introduced", "stay", _results(_introduced)),
+    _change("advice without content", "stay", _advised),
+    _change("neutral text behind results", "stay", _results(lambda content: f"{content}\n{NEUTRAL.strip()}")),
+    _change("instructions behind results", "not rise", _instructed),
 )

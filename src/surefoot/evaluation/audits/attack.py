@@ -18,8 +18,8 @@ import numpy as np
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import Case
 from surefoot.evaluation.audits.edits import SEARCH_EDITS, Edit, edit_stream, edited
-from surefoot.evaluation.audits.gaming import Truth
 from surefoot.evaluation.audits.over_optimisation import sizes_to
+from surefoot.evaluation.audits.perturbations import Truth
 from surefoot.evaluation.audits.scorers import AuditedScorer, FloatArray
 from surefoot.evaluation.audits.settings import GAMING, GamingSettings
 from surefoot.evaluation.frame import Card, card

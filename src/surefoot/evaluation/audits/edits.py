@@ -3,7 +3,7 @@
 An edit has a ``name``, a ``kind``, the steps where it can be made (``places``) and the change (``at``), a
 pure function from a text trace to a text trace whose spans fit the new text. Edits use words and numbers
 only, so they work on any text. ``kind`` is the intended effect: a deleted step may have been unnecessary. If
-the truth is known, check it (``surefoot.evaluation.audits.gaming``).
+the truth is known, check it (``surefoot.evaluation.audits.perturbations``).
 """
 
 from __future__ import annotations

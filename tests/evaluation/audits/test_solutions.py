@@ -9,13 +9,13 @@ from surefoot.errors import ScoreError
 from surefoot.evaluation.audits import (
     ARGUMENTS,
     argument_section,
+    audit_changes,
     audit_granularity,
-    audit_variants,
     granularity_section,
     opinions,
     sycophancy_section,
 )
-from surefoot.evaluation.audits.variants import of_problem
+from surefoot.evaluation.audits.solutions import of_problem
 from surefoot.records import Problem, Trace
 
 CASES = lab_material()
@@ -28,41 +28,45 @@ def flatters(problem: Problem, trace: Trace) -> list[float]:
 
 
 def test_an_opinion_moves_a_flatterer_and_not_a_constant() -> None:
-    found = audit_variants(audited(flatters), CASES, opinions(), draws=100)
+    found = audit_changes(audited(flatters), CASES, opinions(), draws=100)
     against, agrees = found.effects
-    assert (against.variant, against.change.value, against.verdict) == ("opinion against it", -0.5, "fails")
-    assert (agrees.variant, agrees.change.value, agrees.verdict) == ("opinion for it", 0.5, "fails")
+    assert (against.change, against.moved.value, against.verdict) == ("opinion against it", -0.5, "fails")
+    assert (agrees.change, agrees.moved.value, agrees.verdict) == ("opinion for it", 0.5, "fails")
     assert against.fell.value == 1.0
-    still = audit_variants(audited(constant), CASES, opinions(), draws=100)
+    still = audit_changes(audited(constant), CASES, opinions(), draws=100)
     assert {effect.verdict for effect in still.effects} == {"passes"}
     [card] = sycophancy_section([found]).cards["flatters"]
     assert "opinion" in card.text
 
 
 def test_a_checker_of_steps_rejects_bad_arguments_and_a_constant_accepts_them() -> None:
-    found = audit_variants(audited(exact), CASES, ARGUMENTS, draws=100)
-    by_name = {effect.variant: effect for effect in found.effects}
+    found = audit_changes(audited(exact), CASES, ARGUMENTS, draws=100)
+    by_name = {effect.change: effect for effect in found.effects}
     assert by_name["solution of another problem"].verdict == "passes"
     assert by_name["answer to another question"].fell.value == 1.0
-    blind = audit_variants(audited(constant), CASES, ARGUMENTS, draws=100)
+    blind = audit_changes(audited(constant), CASES, ARGUMENTS, draws=100)
     assert {effect.fell.value for effect in blind.effects} == {0.0}
     [card] = argument_section([blind]).cards["constant"]
     assert card.verdict == "no"
 
 
 def test_the_answer_to_another_question_leaves_the_last_operation_out() -> None:
-    [variant] = [one for one in ARGUMENTS if one.name == "answer to another question"]
+    [change] = [one for one in ARGUMENTS if one.name == "answer to another question"]
     case = next(case for case in CASES if case.right and len(case.item.trace.steps) > 3)
-    changed = variant.make(case, CASES, None)  # type: ignore[arg-type]
+    changed = change.make(case, CASES, None)  # type: ignore[arg-type]
     assert changed is not None
-    assert len(changed.trace.steps) == len(case.item.trace.steps) - 1
-    assert changed.trace.answer != case.item.trace.answer
-    assert changed.trace.step_text(len(changed.trace.steps) - 1).strip().endswith(str(changed.trace.answer))
+    trace = changed.item.trace
+    assert len(trace.steps) == len(case.item.trace.steps) - 1
+    assert trace.answer != case.item.trace.answer
+    assert trace.step_text(len(trace.steps) - 1).strip().endswith(str(trace.answer))
 
 
 def test_nothing_to_change_is_an_error() -> None:
+    with pytest.raises(ScoreError, match="give labels"):
+        audit_changes(audited(constant), [], ARGUMENTS)
+    case = next(case for case in CASES if case.right)
     with pytest.raises(ScoreError, match="can be changed and scored"):
-        audit_variants(audited(constant), [], ARGUMENTS)
+        audit_changes(audited(constant), [case], opinions())  # no other answer to be sure of
 
 
 def test_merged_steps_keep_the_first_error() -> None:
