@@ -109,7 +109,7 @@ def test_problems_of_the_lab_are_made(lab_base: Path, tmp_path: Path) -> None:
         (["--prm", "x", "--verifier", "lab"], "give one of them"),
         (["--base-url", "http://localhost:1/v1"], "--base-url and --server-model go together"),
         (["--set", "updates"], "write NAME=VALUE"),
-        (["--set", "objective.clip=0.3"], "unknown setting 'clip'; choose clip_low"),
+        (["--set", "objective.clip=0.3"], "unknown setting 'clip'; did you mean 'clip_low'?"),
         (["--set", "seed.x=1"], "--seed: Input should be"),
         (["--outcome-weight", "1"], "give --credit"),
         (["--aggregate", "best"], "--aggregate is 'best'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,7 +10,6 @@ import numpy as np
 import pytest
 
 from surefoot.answers import AnswerChecker, Grader
-from surefoot.errors import TrainingError
 from surefoot.io import read_records
 from surefoot.lab.world import (
     ArithmeticChain,
@@ -28,10 +28,11 @@ from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import SampleRequest
 from surefoot.records import Problem, StepScores, Trace
 from surefoot.rl.actor import Actor
-from surefoot.rl.config import Objective, RLConfig
+from surefoot.rl.config import RLConfig
 from surefoot.rl.credit import Summed
-from surefoot.rl.log import SampleRow, UpdateRow
+from surefoot.rl.log import RLLog, SampleRow, UpdateRow
 from surefoot.rl.loop import train_policy
+from surefoot.rl.report import findings
 from surefoot.rl.rollouts import Rollout, Server, Task
 from surefoot.rl.server_weights import Published
 from surefoot.segment import Line
@@ -141,80 +142,51 @@ class Drawn:
         return replace(completion, logprobs=tuple((logprobs - np.log(self.ratio)).tolist()))
 
 
-@pytest.mark.parametrize(("ratio", "cap", "factor"), [(1.0, 2.0, 1.0), (4.0, 2.0, 2.0), (0.5, 2.0, 0.5)])
-def test_rollouts_of_a_server_are_weighted_by_its_own_probabilities(
-    lab_base: Path, tmp_path: Path, ratio: float, cap: float, factor: float
+@pytest.mark.parametrize("steps", [{}, {"epochs": 2, "minibatches": 2}])
+@pytest.mark.parametrize(("ratio", "gap"), [(1.0, 0.0), (4.0, np.log(4)), (0.5, np.log(2))])
+def test_the_gap_between_the_server_s_and_the_trainer_s_probabilities_is_logged(
+    lab_base: Path, tmp_path: Path, ratio: float, gap: float, steps: dict[str, int]
 ) -> None:
-    def first_update(name: str, **more: object) -> UpdateRow:
-        model, tokenizer = load_causal(lab_base)
-        frozen, _ = load_causal(lab_base)
-        policy = TransformersPolicy(frozen, tokenizer, name="frozen")
-        config = RLConfig(
-            credit=Summed(), updates=1, problems=2, samples=3, max_tokens=12, evaluate_every=9, **more
-        )
-        with AnswerChecker("exact") as checker:
-            problems = generate_problems(6, seed=1, difficulty=Difficulty(min_operations=1, max_operations=2))
-            task = Task(
-                problems=problems[:4],
-                held_out=problems[4:],
-                segmenter=Line(),
-                grader=Grader(checker=checker, styles=("phrase",)),
-                scorer=LikesLength(),
-            )
-            server = Server(policy=Drawn(policy, Actor(frozen), ratio), publisher=Nowhere())
-            return train_policy(model, tokenizer, task, config, tmp_path / name, server=server).updates[0]
-
-    plain = first_update("plain")
-    weighted = first_update("weighted", objective=Objective(sampler_cap=cap))
-    assert plain.gradient_norm > 0
-    assert weighted.gradient_norm == pytest.approx(factor * plain.gradient_norm, rel=1e-3)
+    row = first_update(lab_base, tmp_path, ratio=ratio, **steps)
+    assert row.gradient_norm > 0
+    assert row.server_gap == pytest.approx(gap, abs=1e-4)
+    assert row.server_gap_max == pytest.approx(gap, abs=1e-3)
+    [log] = [RLLog.model_validate_json(json.dumps(json.loads((tmp_path / "rl.json").read_text())["log"]))]
+    [sentence] = [text for text in findings(log) if "log-probabilities" in text]
+    assert f"by {row.server_gap:.3g} nats per token on average" in sentence
+    curves = [json.loads(line) for line in (tmp_path / "curves.jsonl").read_text().splitlines()]
+    assert row.server_gap in [curve.get("server_gap") for curve in curves]
 
 
-def test_a_server_without_log_probabilities_is_refused(lab_base: Path, tmp_path: Path) -> None:
-    model, tokenizer = load_causal(lab_base)
-    problems = generate_problems(6, seed=1, difficulty=Difficulty(min_operations=1, max_operations=2))
-    config = RLConfig(updates=1, problems=2, samples=2, max_tokens=8, objective=Objective(sampler_cap=2.0))
+@pytest.mark.parametrize("more", [{"silent": True}, {"temperature": 0.7}])
+def test_a_gap_that_cannot_be_measured_is_unknown(
+    lab_base: Path, tmp_path: Path, more: dict[str, object]
+) -> None:
+    row = first_update(lab_base, tmp_path, ratio=4.0, **more)
+    assert (row.server_gap, row.server_gap_max) == (None, None)
+    assert row.gradient_norm > 0
+
+
+def first_update(
+    base: Path, directory: Path, *, ratio: float, silent: bool = False, **more: object
+) -> UpdateRow:
+    """One update on what a server samples that says ``1 / ratio`` of each token's probability."""
+    model, tokenizer = load_causal(base)
+    frozen, _ = load_causal(base)
+    policy = TransformersPolicy(frozen, tokenizer, name="frozen")
+    config = RLConfig(
+        credit=Summed(), updates=1, problems=2, samples=3, max_tokens=12, evaluate_every=9, **more
+    )
     with AnswerChecker("exact") as checker:
+        problems = generate_problems(6, seed=1, difficulty=Difficulty(min_operations=1, max_operations=2))
         task = Task(
             problems=problems[:4],
             held_out=problems[4:],
             segmenter=Line(),
             grader=Grader(checker=checker, styles=("phrase",)),
+            scorer=LikesLength(),
         )
-        with pytest.raises(TrainingError, match="corrects for a server that samples, but there is none"):
-            train_policy(model, tokenizer, task, config, tmp_path / "a")
-        silent = Drawn(TransformersPolicy(model, tokenizer, name="p"), Actor(model), 1.0, silent=True)
-        server = Server(policy=silent, publisher=Nowhere())
-        with pytest.raises(TrainingError, match="it gave none"):
-            train_policy(model, tokenizer, task, config, tmp_path / "b", server=server)
-
-
-def test_a_round_is_filled_with_problems_that_teach_something(lab_base: Path, tmp_path: Path) -> None:
-    problems = generate_problems(8, seed=1, difficulty=Difficulty(min_operations=1, max_operations=2))
-    lucky = {problem.text for problem in problems[:3]}
-
-    def some(request: SampleRequest, sample: int) -> str:
-        """Three problems are solved every second time, the others never."""
-        chain = parse_problem(str(request.prompt).strip())
-        right = sample % 2 == 0 and any(text in str(request.prompt) for text in lucky)
-        return worked_solution(chain) if right else "Answer: none\n"
-
-    model, tokenizer = load_causal(lab_base)
-    config = RLConfig.model_validate(
-        {"credit": {"rule": "dapo"}, "updates": 1, "problems": 2, "samples": 2, "max_tokens": 40}
-        | {"keep_samples": 99, "evaluate_every": 9, "seed": 3}
-    )
-    with AnswerChecker("exact") as checker:
-        task = Task(
-            problems=problems[:7],
-            held_out=problems[7:],
-            segmenter=Line(),
-            grader=Grader(checker=checker, styles=("phrase",)),
-        )
-        server = Server(policy=ScriptedPolicy(some), publisher=Nowhere())
-        [row] = train_policy(model, tokenizer, task, config, tmp_path, server=server).updates
-    learned = list(read_records(tmp_path / "samples" / "000001.jsonl", SampleRow))
-    assert len(learned) == 4
-    assert {one.problem.text for one in learned} <= lucky
-    assert row.samples == 4 + row.filtered > 4, "what was drawn and dropped is counted"
-    assert row.outcome == pytest.approx(2 / row.samples)
+        drawn = Drawn(policy, Actor(frozen), ratio, silent=silent)
+        server = Server(policy=drawn, publisher=Nowhere())
+        [row] = train_policy(model, tokenizer, task, config, directory, server=server).updates
+    return row

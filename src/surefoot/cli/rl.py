@@ -64,8 +64,8 @@ class RL(Command):
 
     Step scores come from a reward model (`--prm`) or from rules (`--verifier`); the credit rule turns them
     into rewards. `--credit` is a rule (outcome, summed, min-form, clip-delta, effective, implicit, mixed,
-    anchor-state, turn-difference) or a published method (grpo, process-grpo, dapo, gspo,
-    step-ppo, pure, prime, pav), which also sets the advantage estimator and the loss. Held-out problems are
+    anchor-state, turn-difference) or a published method (grpo, process-grpo, step-ppo,
+    pure, prime, gigpo, pav), which also sets the advantage estimator and the loss. Held-out problems are
     sampled every few updates; `--gold` counts wrong steps there by a rule that the reward does not see.
     Guards watch for reward hacking and can end the run.
 

@@ -118,8 +118,7 @@ class CheckpointCard(FrozenModel):
     encoding: Encoding = Encoding()
     aggregation: Aggregator = "min"
     """How step scores become one number unless the caller says otherwise."""
-    score_means: LabelKind | Literal["outcome", "confidence"] = "value"
-    """confidence: how sure a language model is, in nats (:mod:`surefoot.models.kinds.confidence`)."""
+    score_means: LabelKind | Literal["outcome"] = "value"
     label_source: str
     reads: tuple[TraceChannel, ...] = ("reasoning", "text", "calls", "observations")
     """Channels of a trace that it reads; ``surefoot rl`` and its like leave reasoning out unless asked."""

@@ -185,6 +185,10 @@ class UpdateStatistics:
     kl: float = 0.0
     entropy: float = 0.0
     """Before the round's first step; 0 without a step."""
+    server_gap: float | None = None
+    """Mean absolute difference of the sampling server's log-probabilities from the policy's, where known."""
+    server_gap_max: float | None = None
+    """The largest."""
     steps: int = 0
     """Steps of the optimiser; 0 where no token had an advantage and nothing else had a gradient."""
 
@@ -213,12 +217,16 @@ class Updater(Learner):
             self._update([samples[index] for index in minibatch])
             for minibatch in self._minibatches(len(samples), number, min(self.config.minibatches, fewest))
         ]
+        gaps = [step.server_gap for step in steps if step.server_gap is not None]
+        largest = [step.server_gap_max for step in steps if step.server_gap_max is not None]
         return UpdateStatistics(
             loss=float(np.mean([step.loss for step in steps])),
             gradient_norm=float(np.mean([step.gradient_norm for step in steps])),
             clipped=float(np.mean([step.clipped for step in steps])),
             kl=float(np.mean([step.kl for step in steps])),
             entropy=steps[0].entropy,
+            server_gap=float(np.mean(gaps)) if gaps else None,
+            server_gap_max=max(largest, default=None),
             steps=len(steps),
         )
 
@@ -243,15 +251,18 @@ class Updater(Learner):
             return loss
 
         loss, norm = self.step_on([sample.rollout for sample in samples], share)
-        tokens, clipped, kl, entropy = (
-            self.processes.all_reduce(float(item)) for item in np.sum(list(sums.values()), axis=0)
+        tokens, clipped, kl, entropy, compared, gap = (
+            self.processes.all_reduce(float(item)) for item in np.sum(list(sums.values()), axis=0)[:-1]
         )
+        largest = self.processes.all_reduce(float(np.max(list(sums.values()), axis=0)[-1]), "max")
         return UpdateStatistics(
             loss=loss,
             gradient_norm=norm,
             clipped=clipped / tokens,
             kl=kl / tokens,
             entropy=entropy / tokens,
+            server_gap=gap / compared if compared else None,
+            server_gap_max=largest if compared else None,
             steps=1,
         )
 
@@ -269,7 +280,8 @@ class Updater(Learner):
     def _loss(
         self, samples: Sequence[TrainingSample], weights: Sequence[float]
     ) -> tuple[torch.Tensor, FloatArray]:
-        """Loss of one microbatch, and sums over its tokens: their number, those clipped, KL, entropy."""
+        """Loss of one microbatch, and sums over its tokens: their number, those clipped, KL, entropy, those
+        with a server's log-probability, its absolute difference; and the largest difference."""
         objective = self.config.objective
         read = self.actor.read(
             [sample.rollout for sample in samples],
@@ -298,4 +310,17 @@ class Updater(Learner):
         )
         parts = policy_loss(batch, objective)
         entropy = 0.0 if read.entropies is None else float(read.entropies.detach().sum())
-        return parts.loss, np.array([len(spread), parts.clipped, parts.kl, entropy])
+        differences = _server_differences(samples, batch.old_logprobs.double().cpu().numpy())
+        compared = [len(differences), differences.sum(), differences.max(initial=0.0)]
+        return parts.loss, np.array([len(spread), parts.clipped, parts.kl, entropy, *compared])
+
+
+def _server_differences(samples: Sequence[TrainingSample], logprobs: FloatArray) -> FloatArray:
+    """|log π of the server - log π| of the tokens whose server says; ``logprobs`` [N] are of all tokens."""
+    ends = np.cumsum([len(sample.rollout.ids) for sample in samples])
+    differences = [
+        np.abs(sample.rollout.server_logprobs - mine)
+        for sample, mine in zip(samples, np.split(logprobs, ends[:-1]), strict=True)
+        if sample.rollout.server_logprobs is not None
+    ]
+    return np.concatenate(differences) if differences else np.zeros(0)

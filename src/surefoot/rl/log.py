@@ -88,6 +88,12 @@ class UpdateRow(_Row):
     gradient_norm: float | None = None
     """Before clipping."""
     learning_rate: float | None = None
+    server_gap: float | None = None
+    """Mean absolute difference between the log-probabilities of the server that sampled the tokens and those
+    of the policy in training, nats per token; ``None`` without a server that gives them, and at temperatures
+    other than 1. Where it is large, the update corrects a policy that did not sample."""
+    server_gap_max: float | None = None
+    """The largest difference of a token."""
     shape: Shape = Shape()
     """Of all rollouts, before any is dropped."""
     failed: Count = 0

@@ -196,6 +196,8 @@ class _Run:
             clipped=statistics.clipped if stepped else None,
             entropy=statistics.entropy if stepped else None,
             gradient_norm=statistics.gradient_norm if stepped else None,
+            server_gap=statistics.server_gap,
+            server_gap_max=statistics.server_gap_max,
             learning_rate=self.models.updater.rate(number),
             shape=shape_of(sampled),
             failed=failed,
@@ -224,6 +226,8 @@ class _Run:
                 n=self.config.samples,
                 seed=self.config.seed * 1_000_003 + number,
                 sampling=self.sampling,
+                # a server gives them before the temperature
+                logprobs=self.server is not None and self.config.temperature == 1,
                 by_server=self.server is not None,
             )
         )

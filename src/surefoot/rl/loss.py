@@ -39,7 +39,7 @@ class LossParts:
 
     loss: torch.Tensor
     clipped: float
-    """Tokens whose ratio lies beyond a bound, which holds their gradient back (cispo: weighs it less)."""
+    """Tokens whose ratio lies beyond a bound, which holds their gradient back."""
     kl: float
     """To the reference, in nats; 0 where there is none."""
 

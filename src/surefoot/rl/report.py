@@ -135,6 +135,7 @@ def findings(log: RLLog) -> list[str]:
         sentences.append(f"Ended early: {log.stopped}")
     if log.channels:
         sentences.append(f"Rewards: {log.channels}.")
+    sentences += _server_gap(log)
     if not log.evaluations or not log.best:
         return [*sentences, "The policy was not evaluated."]
     first, last, best = log.evaluations[0], log.evaluations[-1], log.best
@@ -150,6 +151,18 @@ def findings(log: RLLog) -> list[str]:
     if first.proxy and last.proxy:
         sentences.append(f"The proxy went from {first.proxy.value:.3g} to {last.proxy.value:.3g}.")
     return sentences
+
+
+def _server_gap(log: RLLog) -> list[str]:
+    """How far the server that samples is from the policy in training, if it says."""
+    gaps = [row.server_gap for row in log.updates if row.server_gap is not None]
+    if not gaps:
+        return []
+    largest = max(row.server_gap_max for row in log.updates if row.server_gap_max is not None)
+    return [
+        f"The server's log-probabilities differ from the trainer's by {sum(gaps) / len(gaps):.3g} nats per "
+        f"token on average and by {max(gaps):.3g} in the worst update, a single token's by {largest:.3g}."
+    ]
 
 
 def _stored_samples(folder: Path) -> list[SampleRow]:

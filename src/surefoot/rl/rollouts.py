@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from surefoot.answers import Grader
@@ -200,6 +201,8 @@ class Rollout:
     in contexts alone, so it gets neither advantage nor gradient."""
     states: tuple[str, ...] = ()
     """Of an episode, keys of the environment's states before each turn [K]; empty where it has none."""
+    server_logprobs: FloatArray | None = None
+    """log π [T] of the server that sampled the tokens, in nats, where it says."""
     reasoning_opened: bool = False
     """Whether the prompt began the reasoning, so that a response that does not end it is nothing else."""
     canaries: tuple[str, ...] = ()
@@ -217,6 +220,7 @@ class Rollout:
                 ends=(tokens.stop - tokens.start - 1,),
                 contexts=(),
                 states=(),
+                server_logprobs=_part(self.server_logprobs, tokens),
             )
             for context, tokens in zip(self.contexts, self.turn_tokens, strict=True)
         ]
@@ -297,8 +301,8 @@ async def roll_out(
 ) -> RolloutBatch:
     """Sample ``n`` rollouts of each problem: solutions, or episodes in the task's environment.
 
-    ``tokenizer`` is the trained model's, which a server (``by_server``) must share; with ``logprobs`` it must
-    return the log-probabilities of its samples.
+    ``tokenizer`` is the trained model's, which a server (``by_server``) must share; with ``logprobs`` it is
+    asked for the log-probabilities of its samples.
 
     Each episode has a new environment; a turn is a step of its trace. ``sampling.max_tokens`` applies to each
     turn. An episode with a failed request or an empty turn counts as failed. The prompt tokens of a turn are
@@ -354,6 +358,7 @@ async def roll_out(
                     prompt_ids=prompt_ids,
                     ids=ids,
                     ends=step_ends(starts, trace.steps),
+                    server_logprobs=_logprobs([completion], ids),
                     reasoning_opened=opened,
                     canaries=token_canaries(tokenizer, [ids], trace, problem.text, opened=opened),
                 )
@@ -362,6 +367,12 @@ async def roll_out(
         error = error or result.error
         groups.append(group)
     return RolloutBatch(groups=groups, failed=failed, error=error, retokenized=retokenized)
+
+
+def _logprobs(completions: Sequence[Completion], ids: Sequence[int]) -> FloatArray | None:
+    """The policy's log-probability of each token, if it gives them all."""
+    logprobs = [value for completion in completions for value in completion.logprobs]
+    return np.array(logprobs) if len(logprobs) == len(ids) else None
 
 
 def score_steps(scorer: StepScorer, items: Sequence[ProblemTrace]) -> list[StepScores | None]:
@@ -468,6 +479,9 @@ def _rollout(episode: Episode, policy: str, tokenizer: PreTrainedTokenizerFast) 
         ids=tuple(token for ids in written for token in ids),
         ends=tuple(end - 1 for end in accumulate(map(len, written))),
         contexts=tuple(contexts),
+        server_logprobs=_logprobs(
+            [turn.completion for turn in episode.turns], [token for ids in written for token in ids]
+        ),
         states=tuple(turn.state for turn in episode.turns if turn.state is not None),
     )
 
