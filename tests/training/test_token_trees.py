@@ -21,7 +21,6 @@ from surefoot.models.engine.tree_plan import key_intervals
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.kinds.implicit import ImplicitPRM
 from surefoot.models.lora import Lora
-from surefoot.training import classifier
 from surefoot.training.batches import (
     batch_order,
     cut_microbatches,
@@ -30,7 +29,7 @@ from surefoot.training.batches import (
     tokens_read,
     tree_branches,
 )
-from surefoot.training.classifier import LowerStates, train
+from surefoot.training.classifier import train
 from surefoot.training.config import ImplicitConfig, SFTConfig, TrainingConfig
 from surefoot.training.examples import Example
 from surefoot.training.implicit import train_implicit
@@ -218,7 +217,8 @@ def test_flex_attention_sees_what_the_blocks_see(lab_base) -> None:
     with tree_attention.attending_to_trees(model.trunk), torch.no_grad():
         batch = lay_out(parts, "tree", torch.device("cpu"), trunk=model.trunk)
         tree = batch.shared_rows["tree"]
-        mask = tree_attention.flex_mask(key_intervals(batch.branches), torch.device("cpu"))
+        intervals = key_intervals(tree_branches(parts, merge=True)[0])
+        mask = tree_attention.flex_mask(intervals, torch.device("cpu"))
         for seen in (tree, tree_attention.TreePass(slots=tree.slots, blocks=[], block_mask=mask)):
             shared = batch.shared_rows | {"tree": seen}
             outputs.append(model(batch.ids_bt, None, batch.rows_s, batch.at_s, **shared))
@@ -258,57 +258,3 @@ def test_a_trunk_that_does_not_tell_branches_apart_is_refused(lab_base) -> None:
     for layout in ("packed", "tree"):
         with pytest.raises(TrainingError, match=f"layout '{layout}'"):
             require_layout(trunk, layout)
-
-
-@pytest.mark.parametrize("lora", [None, Lora(rank=2)])
-def test_upper_layers_on_cached_states_have_the_gradient_of_the_whole_trunk(lab_base, tmp_path, lora) -> None:
-    if lora:
-        pytest.importorskip("peft")
-    found = {}
-    for frozen in (0, 1):
-        model = reward_model(lab_base)
-        config = TrainingConfig(**WHOLE, head_epochs=0, layout="tree", frozen_layers=frozen, lora=lora)
-        directory = tmp_path / str(frozen)
-
-        def fit(keep, model=model, config=config, directory=directory):
-            return train(model, forest(), config, directory, validation=forest(problems=4), progress=keep)
-
-        found[frozen] = gradients(model, fit)[:2]
-        still = [parameter.grad is None for parameter in model.trunk.layers[0].parameters()]
-        assert all(still) == bool(frozen)
-        assert not list((directory / "features").glob("*"))
-        assert len(model.trunk.layers) == 2
-    upper = found[0][1][
-        -len(found[1][1]) :
-    ]  # the parameters of the embeddings and the first layer come first
-    assert len(upper) < len(found[0][1])
-    assert found[1][0] == pytest.approx(found[0][0], rel=1e-6)
-    assert float((found[1][1] - upper).norm() / upper.norm()) < 1e-6
-
-
-def test_cached_lower_states_are_read_once_and_belong_to_their_trunk(lab_base, tmp_path, monkeypatch) -> None:
-    model, parts = reward_model(lab_base), forest()
-    branches = tree_branches(parts, merge=True)[0]
-    first = LowerStates(model, parts, tmp_path, 1)
-    expected = first.of(branches)
-    tokens = sum(branch.stop - branch.start for branch in branches)
-    assert expected.shape == (1, tokens, 32)
-    alone = torch.cat([first.of([branch]) for branch in branches], dim=1)
-    assert torch.equal(alone, expected)
-
-    def fail(*_, **__):
-        raise AssertionError("read again")
-
-    monkeypatch.setattr(classifier, "read_states", fail)
-    assert torch.equal(LowerStates(model, parts, tmp_path, 1).of(branches), expected)
-    model.trunk.layers[0].mlp.up_proj.weight.data += 1
-    with pytest.raises(AssertionError, match="read again"):
-        LowerStates(model, parts, tmp_path, 1)
-
-
-def test_frozen_layers_need_a_tree_and_a_trunk_that_has_them(lab_base, tmp_path) -> None:
-    with pytest.raises(ValueError, match="'frozen_layers' needs 'layout' tree"):
-        TrainingConfig(frozen_layers=1)
-    config = TrainingConfig(layout="tree", frozen_layers=2)
-    with pytest.raises(TrainingError, match="'frozen_layers' is 2"):
-        train(reward_model(lab_base), forest(), config, tmp_path)

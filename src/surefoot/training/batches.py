@@ -42,8 +42,6 @@ class Inputs:
     """Where the token before that lies."""
     read_s: torch.Tensor
     """Ids of the tokens at the positions."""
-    branches: Sequence[TokenBranch] = ()
-    """Of the row, if traces share it."""
     shared_rows: dict[str, Any] = field(default_factory=dict)
     """Arguments of the trunk that keep traces in one row apart."""
 
@@ -265,7 +263,6 @@ def lay_out(
         at_s=torch.tensor([int(path[at]) for path, _, at in reading], device=device),
         before_s=torch.tensor([int(path[at - 1]) for path, _, at in reading], device=device),
         read_s=torch.tensor([ids[at] for _, ids, at in reading], device=device),
-        branches=branches,
         shared_rows=shared_rows,
     )
 

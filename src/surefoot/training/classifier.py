@@ -8,20 +8,17 @@ from contextlib import nullcontext
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
-import numpy as np
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss, pad
-from transformers import PreTrainedModel
 
 from surefoot.errors import TrainingError
 from surefoot.labels import target_is_good
 from surefoot.models.card import Head
-from surefoot.models.engine.packing import read_states, running_layers
+from surefoot.models.engine.packing import read_states
 from surefoot.models.engine.tensor_shards import TensorShards, content_key, fingerprint
 from surefoot.models.engine.tree_attention import product_dtype
-from surefoot.models.engine.tree_plan import TokenBranch
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.lora import add_adapter, has_adapter
 from surefoot.stats.roc import roc_auc
@@ -36,9 +33,7 @@ from surefoot.training.optimisation import (
     open_distributed,
     recompute_activations,
 )
-from surefoot.tree import Tokens, shared_length
-
-C = TypeVar("C")
+from surefoot.tree import shared_length
 
 _EVALUATED_TOGETHER = 32
 """Held-out traces of one forward pass."""
@@ -112,16 +107,18 @@ def _fit(
 ) -> TrainingLog:
     """The updates of the whole model, of its adapter, or of its head alone."""
     _choose_parameters(model, config)
-    features = lower = None
+    features = None
     parts = chain((part for item in examples for part in item.parts), held_out.examples if held_out else ())
     computing = partial(
         torch.autocast, next(model.parameters()).device.type, dtype=torch.bfloat16, enabled=config.bf16
     )
     with computing():
         if config.freeze_trunk:
-            features = _cached(processes, lambda: FrozenFeatures(model, parts, directory))
-        elif config.frozen_layers:
-            lower = _cached(processes, lambda: LowerStates(model, parts, directory, config.frozen_layers))
+            if processes.rank > 0:  # the others find the files of the first
+                processes.barrier()
+            features = FrozenFeatures(model, parts, directory)
+            if processes.rank == 0:
+                processes.barrier()
     optimiser = ModelOptimiser(
         model,
         config,
@@ -137,12 +134,9 @@ def _fit(
             return features.logits(parts)
         device = next(model.parameters()).device
         batch = lay_out(parts, config.layout, device, trunk=model.trunk)
-        ids: torch.Tensor | None = batch.ids_bt
-        if lower:
-            ids, batch.shared_rows["inputs_embeds"] = None, lower.of(batch.branches).to(device)
         with computing():
             logits: torch.Tensor = optimiser.called(
-                ids, batch.mask_bt, batch.rows_s, batch.at_s, **batch.shared_rows
+                batch.ids_bt, batch.mask_bt, batch.rows_s, batch.at_s, **batch.shared_rows
             )
         return logits
 
@@ -161,8 +155,7 @@ def _fit(
         validation = Validation(
             auc=lambda: held_out.auc(model, outputs), every=config.evaluate_every, patience=config.patience
         )
-    upper = running_layers(model.trunk, slice(config.frozen_layers, None)) if lower else nullcontext()
-    with nullcontext() if config.freeze_trunk else sharing_rows(model.trunk, config.layout), upper:
+    with nullcontext() if config.freeze_trunk else sharing_rows(model.trunk, config.layout):
         log = run_updates(
             optimiser,
             examples,
@@ -176,8 +169,8 @@ def _fit(
             progress=progress,
             keep_state=keep_state,
         )
-    if (cached := features or lower) and processes.rank == 0:
-        cached.states.remove()
+    if features and processes.rank == 0:
+        features.states.remove()
     return log
 
 
@@ -252,67 +245,6 @@ class FrozenFeatures:
         return content_key(self._trunk, example.ids, example.positions)
 
 
-class LowerStates:
-    """States of all tokens behind the first ``layers`` of a trunk, which are frozen; each distinct one once.
-
-    A trace holds the states of the tokens in which it parts from the trace before it, in sorted order within
-    its file, and finds the others there. Files are kept as by :class:`FrozenFeatures`.
-    """
-
-    def __init__(self, model: RewardModel, examples: Iterable[Example], directory: Path, layers: int) -> None:
-        self.states = TensorShards(directory / "features")
-        self._pieces: dict[Tokens, list[tuple[str, int, int]]] = {}
-        """By sequence: key of a tensor, and the first and last + 1 token of the sequence that it has."""
-        training, trunk = model.trunk.training, model.trunk.eval()
-        dtype = product_dtype(trunk)
-        facts = (fingerprint(trunk), str(dtype), layers)
-        for chunk in _of_size(examples, _FILE_TOKENS):
-            new: dict[Tokens, tuple[str, int]] = {}
-            previous: Tokens = ()
-            for ids in sorted({item.ids for item in chunk} - self._pieces.keys()):
-                start = shared_length(previous, ids)
-                above = [
-                    (key, first, min(last, start)) for key, first, last in self._pieces.get(previous, ())
-                ]
-                new[ids] = content_key(facts, ids, start), start
-                self._pieces[ids] = [*above, (new[ids][0], start, len(ids))]
-                previous = ids
-            if not (missing := [ids for ids in new if new[ids][0] not in self.states]):
-                continue
-            states: dict[str, torch.Tensor] = {}
-            with running_layers(trunk, slice(layers)):
-                positions = [range(new[ids][1], len(ids)) for ids in missing]
-                for reading in read_states(trunk, missing, positions):
-                    states |= {
-                        new[missing[at]][0]: state.cpu().clone() for at, state in reading.states.items()
-                    }
-            self.states.update(states)
-        self._check(trunk, layers, tolerance=1e-3 if dtype == torch.float32 else 0.05)
-        trunk.train(training)
-
-    @torch.no_grad()
-    def _check(self, trunk: PreTrainedModel, layers: int, *, tolerance: float) -> None:
-        """Raise ``TrainingError`` for a trunk that scales its inputs: its upper layers cannot begin there."""
-        ids = min(self._pieces, key=len)
-        whole = trunk(input_ids=torch.tensor([ids], device=trunk.device), use_cache=False)
-        branch = TokenBranch(ids=ids, path=np.arange(len(ids)), start=0, stop=len(ids), jump=False)
-        with running_layers(trunk, slice(layers, None)):
-            upper = trunk(inputs_embeds=self.of([branch]).to(trunk.device), use_cache=False)
-        if (upper[0] - whole[0]).norm() > tolerance * whole[0].norm():
-            raise TrainingError("the layers of this trunk cannot be run apart: train without 'frozen_layers'")
-
-    def of(self, branches: Sequence[TokenBranch]) -> torch.Tensor:
-        """States ``[1, N, H]`` of the tokens of ``branches``."""
-        return torch.cat(
-            [
-                self.states[key][max(start, branch.start) - start : min(stop, branch.stop) - start]
-                for branch in branches
-                for key, start, stop in self._pieces[branch.ids]
-                if max(start, branch.start) < min(stop, branch.stop)
-            ]
-        )[None]
-
-
 def _of_size(examples: Iterable[Example], tokens: int) -> Iterator[list[Example]]:
     """Neighbours that have about so many tokens, those with which the one before begins not counted."""
     chunk: list[Example] = []
@@ -338,21 +270,8 @@ def _choose_parameters(model: RewardModel, config: TrainingConfig) -> None:
         model.trunk.train()
     else:
         model.trunk.requires_grad_(not config.freeze_trunk)
-    if config.frozen_layers:
-        for part in (model.trunk.get_input_embeddings(), model.trunk.layers[: config.frozen_layers]):
-            part.requires_grad_(False)
     if config.gradient_checkpointing and not config.freeze_trunk:
         recompute_activations(model.trunk)
-
-
-def _cached(processes: Distributed, read: Callable[[], C]) -> C:
-    """What ``read`` computes in one process; the others find its files."""
-    if processes.rank > 0:
-        processes.barrier()
-    states = read()
-    if processes.rank == 0:
-        processes.barrier()
-    return states
 
 
 def _check_device(model: RewardModel, config: TrainingConfig) -> None:
@@ -361,11 +280,6 @@ def _check_device(model: RewardModel, config: TrainingConfig) -> None:
         raise TrainingError(f"'bf16' is on, but {torch.cuda.get_device_name(device)} lacks bfloat16")
     if not config.freeze_trunk:
         require_layout(model.trunk, config.layout)
-    layers = len(getattr(model.trunk, "layers", ()))
-    if config.frozen_layers and config.frozen_layers >= layers:
-        raise TrainingError(
-            f"'frozen_layers' is {config.frozen_layers}; this trunk lets 0 to {layers - 1} run apart"
-        )
 
 
 _HEADS: dict[Loss, tuple[Head, ...]] = {

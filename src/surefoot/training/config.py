@@ -90,12 +90,6 @@ class TrainingConfig(TrunkConfig):
     freeze_trunk: bool = Field(
         default=False, description="Train the head only, on hidden states that are computed once."
     )
-    frozen_layers: int = Field(
-        default=0,
-        ge=0,
-        description="Freeze the embeddings and so many layers; the states behind them are computed once and "
-        "cached. For the layout tree.",
-    )
     head_epochs: int = Field(
         default=3,
         ge=0,
@@ -138,8 +132,6 @@ class TrainingConfig(TrunkConfig):
             raise ValueError(
                 "'lora' trains an adapter in the trunk and 'freeze_trunk' nothing in it; choose one"
             )
-        if self.frozen_layers and (self.layout != "tree" or self.freeze_trunk):
-            raise ValueError("'frozen_layers' needs 'layout' tree, and 'freeze_trunk' freezes all of them")
         if self.balance is not None and self.loss == "pairwise":
             raise ValueError("'balance' sorts single traces by their targets; loss 'pairwise' has pairs")
         if self.zeta != type(self).model_fields["zeta"].default and self.loss != "pqm":

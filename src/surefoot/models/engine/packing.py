@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -134,24 +133,6 @@ def read_trees(
     if ended:
         yield flush()
     pool.release()
-
-
-@contextmanager
-def running_layers(trunk: PreTrainedModel, layers: slice) -> Iterator[None]:
-    """Inside, only these layers of ``trunk`` run, with the final norm if the last layer is one of them.
-
-    Raises ``ValueError`` for a trunk whose parts have other names than ``layers`` and ``norm``.
-    """
-    whole, norm = getattr(trunk, "layers", None), getattr(trunk, "norm", None)
-    if not isinstance(whole, torch.nn.ModuleList) or norm is None:
-        raise ValueError(f"the layers of {type(trunk).__name__} cannot be run apart")
-    trunk.layers = whole[layers]
-    if trunk.layers[-1] is not whole[-1]:
-        trunk.norm = torch.nn.Identity()
-    try:
-        yield
-    finally:
-        trunk.layers, trunk.norm = whole, norm
 
 
 def pad_batch(sequences: list[tuple[int, ...]]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -136,7 +136,7 @@ class RewardModel(nn.Module):
 
     def forward(
         self,
-        ids_bt: torch.Tensor | None,
+        ids_bt: torch.Tensor,
         mask_bt: torch.Tensor | None,
         rows_s: torch.Tensor,
         at_s: torch.Tensor,
@@ -146,8 +146,7 @@ class RewardModel(nn.Module):
 
         ``ids_bt`` and ``mask_bt`` are ``[B, T]``, right-padded (mask 0 on padding); step s is read in row
         ``rows_s[s]`` at token ``at_s[s]``. Traces may also share one row: ``mask_bt`` is ``None`` then, and
-        ``shared_rows`` are the trunk's arguments that keep them apart. ``ids_bt`` is ``None`` if
-        ``inputs_embeds`` is among these.
+        ``shared_rows`` are the trunk's arguments that keep them apart.
         """
         hidden = self.trunk(input_ids=ids_bt, attention_mask=mask_bt, use_cache=False, **shared_rows)
         read = hidden.last_hidden_state[rows_s, at_s].float()
