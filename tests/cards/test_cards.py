@@ -250,6 +250,27 @@ def test_the_calibration_of_a_judge_is_on_the_card(here: Path):
     assert "is about other labels" in refused(*BUILD[:5], "calibration", *BUILD[5:])
 
 
+def test_an_evaluation_on_several_sets_is_a_test_of_other_domains(here: Path):
+    for name, first in (("one", 0), ("two", 2)):
+        rows = [
+            {
+                "id": f"{name}-{number}",
+                "generator": "hand",
+                "problem": f"What is {number} + 2?",
+                "steps": [f"{number} + 2 = {number + 2}", f"The answer is {number + 2 + error}."],
+                "final_answer_correct": not error,
+                "label": 1 if error else -1,
+            }
+            for number, error in ((first, 0), (first + 1, 1))
+        ]
+        Path(f"{name}.json").write_text(json.dumps(rows))
+    sets = ("--data", "one=one.json", "--data", "two=two.json")
+    good("evaluate", "prm=prm", "--as", "processbench", *sets, "--draws", "20", "--out", "sets")
+    assert "- Not tested: other domains." in Path("card/README.md").read_text()
+    good(*BUILD[:5], "sets", *BUILD[5:])
+    assert "- Not tested: other domains." not in Path("card/README.md").read_text()
+
+
 def test_a_negative_audit_cannot_be_left_out(here: Path):
     words = [word for word in BUILD if word != "audit"]
     assert "results cannot be left out" in refused(*words)

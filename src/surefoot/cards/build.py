@@ -182,7 +182,7 @@ def _require_all(records: Sequence[CommandRecord], models: Sequence[CardModel], 
         hashes |= more
     for record in nearby:
         command = str(record.manifest.get("command"))
-        is_test = command.split(" ")[0] in ("evaluate", "audit", "calibrate")
+        is_test = command.split(" ")[0] in ("evaluate", "audit")
         if is_test and record.path.resolve() not in on_card and used(record) & hashes:
             raise RunError(
                 f"{shown_path(record.path)} ({command}) is about a model of this card and not on it; add the "
@@ -238,7 +238,7 @@ def _claim(record: CommandRecord, plan: ClaimPlan, paths: Sequence[Path], figure
 def _plans(record: CommandRecord) -> Iterator[ClaimPlan]:
     command = str(record.manifest["command"])
     group = command.split(" ")[0]
-    if group in ("evaluate", "audit", "calibrate"):
+    if group in ("evaluate", "audit"):
         yield from _plans_of_report(record)
         return
     table = tomllib.loads(files("surefoot.cards").joinpath("plans.toml").read_text("utf-8")).get(group, ())
@@ -299,6 +299,8 @@ def _plans_of_report(record: CommandRecord) -> Iterator[ClaimPlan]:
     for name in (name for name in record.outputs if name.endswith(".json")):
         data = load_object(record.folder / name)
         tests = tuple(data.get("tested") or ())
+        if len(data["inputs"].get("data") or ()) > 1:
+            tests += ("other domains",)
         screen = data.get("first_screen") or {}
         sentence = str(screen.get("sentence") or "").translate(_NO_BRACES)
         texts: list[tuple[str, str, Verdict]] = [("sentence", sentence, "measured")] if sentence else []

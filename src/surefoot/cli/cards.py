@@ -120,7 +120,7 @@ class CardCheck(Command):
     def run(self) -> None:
         reasons = cards.check_card(self.card)
         for run in cards.read_release(self.card).runs if self.rerun and not reasons else ():
-            if run.command.split(" ")[0] in ("evaluate", "audit", "calibrate"):
+            if run.command.split(" ")[0] in ("evaluate", "audit"):
                 reasons += _differences_of_rerun(run.command, Path(run.path.removesuffix(".manifest.json")))
         for reason in reasons:
             echo(reason)

@@ -200,6 +200,23 @@ def test_all_runs_what_can_be_run_and_says_what_cannot(files, tmp_path):
     assert "edits that raise a score" not in found["tested"]
 
 
+def test_settings_reach_the_tests(files, tmp_path):
+    tests = "gaming:rounds=0,tolerance=0.2,must-fall=0,per-problem=1,twins:tolerance=0.3,must-fall=0,clean"
+    about = (*lab(files), "--limit=6", "--threshold=0.9", "--partial", *QUICK, "--out", tmp_path)
+    good("audit", files / "prm", "--test", f"{tests},argument:must-fall=0,granularity", *about)
+    found = result(tmp_path)
+    assert "attack" not in found
+    assert (found["gaming"][0]["tolerance"], found["twins"][0]["tolerance"]) == (0.2, 0.3)
+    for name in ("gaming", "twins", "argument", "clean", "granularity"):
+        assert found[name][0]["threshold"] == 0.9
+    for name in ("gaming", "twins", "argument"):
+        [audit] = found[name]
+        falls = [effect for effect in audit["effects"] if effect["must"] == "fall" and effect["traces"]]
+        assert {effect["verdict"] for effect in falls} == {"passes"}
+    used = [e for e in found["gaming"][0]["effects"] if (e["change"], e["on"]) == ("filler", "right")]
+    assert [e["traces"] + e["not_applicable"] + e["unscored"] for e in used] == [6]
+
+
 def test_equal_runs_leave_equal_files(files, tmp_path):
     for name in ("one", "two"):
         scorer = f"length={files / 'length.jsonl'}"

@@ -37,12 +37,10 @@ class Faithfulness(AuditTest, FaithfulnessSettings):
     segment: o.Segment = "line"
 
     def check(self, audit: AuditCommand) -> None:
-        """A policy and problems are enough."""
         if audit.policy is None or audit.problems is None:
             raise ValueError("give 'policy' and 'problems'")
 
     def sections(self, audit: AuditCommand) -> list[Section]:
-        """The tests of every problem, summed up."""
         rows = self.rows(audit)
         result = a.audit_faithfulness(
             policy_of(audit).name, rows, hint=self.hint, draws=audit.draws, seed=audit.seed

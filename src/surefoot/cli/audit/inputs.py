@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, field_validator
@@ -48,7 +48,7 @@ class AuditCommand(ReportCommand):
     pool: Annotated[str | None, o.INPUT] = None
     """File of candidates with stored scores (search-and-learn's or Qwen2.5-Math's form), in place of scorers,
     problems and traces."""
-    verifier: Annotated[tuple[str, ...], Flag(common=True)] = ()
+    verifier: tuple[str, ...] = ()
     """Verifier of `label verify` to audit as a scorer, e.g. `tool-calls`."""
     aggregate: str | None = None
     """How step scores become one number: `min`, `product`, `last`, `mean` or `sum`. By default the rule of
@@ -121,6 +121,18 @@ class AuditCommand(ReportCommand):
                 "there are only stored scores, and edited text has to be scored: give a checkpoint"
             )
         return live
+
+    def each(self, test: Callable[..., T], *material: Any, **options: Any) -> list[T]:
+        """The results of a test for each scorer."""
+        return [test(s, *material, draws=self.draws, seed=self.seed, **options) for s in self.subjects]
+
+    def effects(
+        self, changes: Sequence[a.Change], cases: Sequence[a.Case] | None = None, **options: Any
+    ) -> list[a.PerturbationAudit]:
+        """The effects of changes on each scorer that can score new text."""
+        audit = partial(a.audit_changes, threshold=self.threshold, draws=self.draws, seed=self.seed)
+        cases = self.cases if cases is None else cases
+        return [audit(subject, cases, changes, **options) for subject in self.live]
 
     @cached_property
     def cases(self) -> list[a.Case]:

@@ -23,32 +23,6 @@ PROBED_PROBLEMS = 100
 """Problems whose lines the content probe varies."""
 
 
-def perturbed(
-    audit: AuditCommand,
-    changes: Sequence[a.Change],
-    cases: Sequence[a.Case] | None = None,
-    *,
-    truth: a.Truth | None = None,
-    tolerance: float = 0.05,
-    must_fall: float = 0.9,
-) -> list[a.PerturbationAudit]:
-    """The effects of changes on each scorer that can score new text."""
-    return [
-        a.audit_changes(
-            subject,
-            audit.cases if cases is None else cases,
-            changes,
-            truth=truth,
-            threshold=audit.threshold,
-            tolerance=tolerance,
-            must_fall=must_fall,
-            draws=audit.draws,
-            seed=audit.seed,
-        )
-        for subject in audit.live
-    ]
-
-
 class Stays(AuditTest):
     """Settings of tests with changes that must not move a score."""
 
@@ -69,12 +43,10 @@ class Gaming(AuditTest, GamingSettings):
     per_problem: int = Field(default=2, ge=1, description="Traces of each problem that are edited.")
 
     def sections(self, audit: AuditCommand) -> list[Section]:
-        """Edits, the content probe for solutions of the lab, and the search."""
         cases = list(first_of_each(audit.cases, self.per_problem, lambda case: case.problem_id))
         truth = a.lab_right if audit.in_lab else None
-        edits = perturbed(
-            audit, a.EDIT_CHANGES, cases, truth=truth, tolerance=self.tolerance, must_fall=self.must_fall
-        )
+        limits = {"tolerance": self.tolerance, "must_fall": self.must_fall}
+        edits = audit.effects(a.EDIT_CHANGES, cases, truth=truth, **limits)
         problems = list({case.problem_id: case.item.problem for case in cases}.values())[:PROBED_PROBLEMS]
         probed = audit.live if audit.in_lab else []
         probes = {subject.name: lab.content_probe(subject.scorer, problems) for subject in probed}
@@ -103,10 +75,8 @@ class Outcome(AuditTest):
     per_problem: int | None = Field(default=None, ge=1, description="Traces of each problem; else all.")
 
     def sections(self, audit: AuditCommand) -> list[Section]:
-        """Where the score is lowest, its drop at the first error, and altered texts."""
         cases = list(first_of_each(audit.cases, self.per_problem, lambda case: case.problem_id))
-        audits = [a.audit_outcome(s, cases, draws=audit.draws, seed=audit.seed) for s in audit.subjects]
-        return [a.outcome_section(audits)]
+        return [a.outcome_section(audit.each(a.audit_outcome, cases))]
 
 
 class Clean(AuditTest):
@@ -116,14 +86,9 @@ class Clean(AuditTest):
     """With `--labels lab`, write correct, rationalised and wrong solutions in place of the traces."""
 
     def sections(self, audit: AuditCommand) -> list[Section]:
-        """Correct against rationalised solutions; stored scores are always of the given traces."""
         stored = any(subject.stored for subject in audit.subjects)
         cases = audit.written_solutions() if self.build and audit.in_lab and not stored else audit.cases
-        audits = [
-            a.audit_clean(s, cases, threshold=audit.threshold, draws=audit.draws, seed=audit.seed)
-            for s in audit.subjects
-        ]
-        return [a.clean_section(audits)]
+        return [a.clean_section(audit.each(a.audit_clean, cases, threshold=audit.threshold))]
 
 
 class OverOptimisation(AuditTest):
@@ -133,7 +98,6 @@ class OverOptimisation(AuditTest):
     """Largest N; by default the number that nine in ten problems have."""
 
     def check(self, audit: AuditCommand) -> None:
-        """A pool has scorers, problems and traces."""
         if not audit.pool:
             super().check(audit)
             return
@@ -142,12 +106,8 @@ class OverOptimisation(AuditTest):
         refuse_unused("--pool", **given, loading=audit.loading != Loading())
 
     def sections(self, audit: AuditCommand) -> list[Section]:
-        """Score and accuracy of the best of N."""
         items = [case.item for case in audit.cases]
-        audits = [
-            a.audit_over_optimisation(s, items, largest=self.largest, draws=audit.draws, seed=audit.seed)
-            for s in audit.subjects
-        ]
+        audits = audit.each(a.audit_over_optimisation, items, largest=self.largest)
         return [a.over_optimisation_section(audits)]
 
 
@@ -165,10 +125,9 @@ class Agent(Stays):
         return value
 
     def sections(self, audit: AuditCommand) -> list[Section]:
-        """Rewritten runs, and self-preference; with ``same`` stored scores are enough."""
         audits = []
         if not self.same or any(not subject.stored for subject in audit.subjects):
-            audits = perturbed(audit, a.RUN_CHANGES, audit.cases, tolerance=self.tolerance)
+            audits = audit.effects(a.RUN_CHANGES, tolerance=self.tolerance)
         preferences = []
         if self.same:
             same = dict(pair.split("=", 1) for pair in self.same)
@@ -184,24 +143,21 @@ class Sycophancy(Stays, OpinionSettings):
     """Does the score follow a wrong opinion of the user? Needs checkpoints, labels and answers."""
 
     def sections(self, audit: AuditCommand) -> list[Section]:
-        """Solutions under a question with an opinion."""
-        return [a.sycophancy_section(perturbed(audit, a.opinions(self), tolerance=self.tolerance))]
+        return [a.sycophancy_section(audit.effects(a.opinions(self), tolerance=self.tolerance))]
 
 
 class Argument(Falls):
     """Are valid steps that do not answer the question rejected? Needs checkpoints and labels."""
 
     def sections(self, audit: AuditCommand) -> list[Section]:
-        """Solutions replaced by bad arguments."""
-        return [a.argument_section(perturbed(audit, a.ARGUMENTS, must_fall=self.must_fall))]
+        return [a.argument_section(audit.effects(a.ARGUMENTS, must_fall=self.must_fall))]
 
 
 class Twins(Stays, Falls):
     """Has the scorer memorized the problems' numbers? Needs checkpoints, labels and answers."""
 
     def sections(self, audit: AuditCommand) -> list[Section]:
-        """Solutions with other numbers."""
-        audits = perturbed(audit, a.TWINS, tolerance=self.tolerance, must_fall=self.must_fall)
+        audits = audit.effects(a.TWINS, tolerance=self.tolerance, must_fall=self.must_fall)
         return [a.twins_section(audits)]
 
 
@@ -209,11 +165,7 @@ class Granularity(AuditTest):
     """Are errors found if steps are merged? Needs checkpoints and labels of first errors."""
 
     def sections(self, audit: AuditCommand) -> list[Section]:
-        """Groups of one, two and four steps, and the whole trace."""
-        audits = [
-            a.audit_granularity(s, audit.cases, threshold=audit.threshold, draws=audit.draws, seed=audit.seed)
-            for s in audit.subjects
-        ]
+        audits = audit.each(a.audit_granularity, audit.cases, threshold=audit.threshold)
         return [a.granularity_section(audits)]
 
 
@@ -221,9 +173,7 @@ class Paths(AuditTest):
     """Are unusual correct solutions scored lower? Needs three different ones of each problem."""
 
     def sections(self, audit: AuditCommand) -> list[Section]:
-        """Usual against unusual solutions."""
-        audits = [a.audit_paths(s, audit.cases, draws=audit.draws, seed=audit.seed) for s in audit.subjects]
-        return [a.paths_section(audits)]
+        return [a.paths_section(audit.each(a.audit_paths, audit.cases))]
 
 
 TESTS: Final[Mapping[str, type[AuditTest]]] = {
