@@ -30,8 +30,6 @@ def printers(tree: ast.AST) -> list[str]:
             found.append("print")
         if isinstance(node, ast.Attribute) and node.attr in ("echo", "secho"):
             found.append(ast.unparse(node))
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rich."):
-            found += [name.name for name in node.names if name.name in ("Console", "Table", "print")]
     return found
 
 

@@ -1,6 +1,10 @@
-"""Progress in a log file, by a fake clock."""
+"""Progress in a log file, by a fake clock, and on a terminal."""
 
+import os
+import pty
 import re
+import subprocess
+import sys
 
 from surefoot.work.progress import clock_time, progress_lines
 
@@ -40,6 +44,20 @@ def test_a_resumed_stage_is_timed_from_where_it_was_resumed():
     clock.now = 60
     update("a", 95, 100)
     assert lines == ["a: 95 of 100 after 1:00, about 1:00 left"]
+
+
+def test_a_terminal_shows_a_line_until_the_work_is_done():
+    program = (
+        "import time; from surefoot.work.progress import progress_bars\n"
+        "with progress_bars() as show:\n"
+        "    show('labels', 0, 4); time.sleep(0.3); show('labels', 1, 4); show('labels', 2, 4)"
+    )
+    terminal, end = pty.openpty()
+    subprocess.run([sys.executable, "-c", program], stderr=end, check=True)
+    os.close(end)
+    shown = os.read(terminal, 10_000).decode()
+    os.close(terminal)
+    assert re.fullmatch(r"\rlabels: 1 of 4 after 0:00, about 0:01 left *\r\r *\r", shown)
 
 
 def test_times_are_written_as_on_a_clock():

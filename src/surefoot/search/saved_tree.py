@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate, takewhile
 from typing import Self
+from unicodedata import east_asian_width
 
 from pydantic import Field, model_validator
 
@@ -177,16 +179,23 @@ def shorten(text: str, columns: int) -> str:
     White space becomes single blanks; characters that do not print become ``�``. Wide characters, as of
     Chinese, take two columns.
     """
-    from rich.cells import cell_len, chop_cells
-
     clean = "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
-    if cell_len(clean) <= columns:
+    if _width(clean) <= columns:
         return clean
     room = columns - 1
-    head = chop_cells(clean, room - room // 3)[0] if room else ""
-    tail_columns = room - cell_len(head)
-    tail = chop_cells(clean[::-1], tail_columns)[0][::-1] if tail_columns else ""
+    head = _beginning(clean, room - room // 3)
+    tail = _beginning(clean[::-1], room - _width(head))[::-1]
     return f"{head}…{tail}"
+
+
+def _width(text: str) -> int:
+    return sum(2 if east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def _beginning(text: str, columns: int) -> str:
+    """As many characters as fit."""
+    ends = accumulate(map(_width, text))
+    return text[: sum(1 for _ in takewhile(lambda end: end <= columns, ends))]
 
 
 def _headlines(tree: SavedTree) -> list[str]:

@@ -1,10 +1,14 @@
-"""Progress of long work on standard error: bars on a terminal, a line a minute in a log file."""
+"""Progress of long work on standard error: one line on a terminal, a line a minute in a log file."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from shutil import get_terminal_size
+
+import click
 
 from surefoot.printable import printable
 
@@ -12,49 +16,33 @@ Progress = Callable[[str, int, int], None]
 """Called with the name of a stage, the items done and their total."""
 
 LINE_EVERY_S = 60.0
+TERMINAL_EVERY_S = 0.2
 
 
 @contextmanager
 def progress_bars() -> Iterator[Progress]:
-    """One bar per stage on a terminal; elsewhere lines. Both with the remaining time."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        import click
-
+    """One line on a terminal, written over until the work is done; elsewhere a line a minute."""
+    if not sys.stderr.isatty():
         yield progress_lines(lambda line: click.echo(line, err=True))
         return
-    columns = (
-        TextColumn("{task.description:16}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as bars:
-        tasks: dict[str, int] = {}
 
-        def update(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(printable(stage), total=total)
-            bars.update(tasks[stage], completed=done, total=total)  # type: ignore[arg-type]
+    def write(line: str) -> None:
+        columns = get_terminal_size().columns - 1
+        click.echo(f"\r{line:{columns}.{columns}}\r", err=True, nl=False)
 
-        yield update
+    yield progress_lines(write, every_s=TERMINAL_EVERY_S)
+    write("")
 
 
-def progress_lines(write: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic) -> Progress:
-    """Writes a line a minute with the share done and the time that is left at this pace.
+def progress_lines(
+    write: Callable[[str], None],
+    *,
+    every_s: float = LINE_EVERY_S,
+    clock: Callable[[], float] = time.monotonic,
+) -> Progress:
+    """Writes a line every so often with the share done and the time that is left at this pace.
 
-    Work of less than a minute writes nothing. A resumed stage is timed from where it was resumed.
+    Work of less than that time writes nothing. A resumed stage is timed from where it was resumed.
     """
     last_line_at = clock()
     starts: dict[str, tuple[float, int]] = {}
@@ -63,7 +51,7 @@ def progress_lines(write: Callable[[str], None], *, clock: Callable[[], float] =
         nonlocal last_line_at
         now = clock()
         start, done_at_start = starts.setdefault(stage, (now, done))
-        if now - last_line_at < LINE_EVERY_S:
+        if now - last_line_at < every_s:
             return
         last_line_at = now
         pace = (now - start) / (done - done_at_start) if done > done_at_start else None
