@@ -20,8 +20,8 @@ _CONSTANT = 1e-10
 def logistic_regression(features: ArrayLike, targets: ArrayLike, *, penalty: float = 0.0) -> FloatArray:
     """Intercept and coefficients ``[1 + F]`` that minimise cross-entropy + penalty/2 · Σ coefficient².
 
-    ``features`` is ``[N, F]``, ``targets`` ``[N]`` in [0, 1]. Without a ``penalty`` the targets must not be
-    parted by a plane, where no coefficients are best. Raises ``ValueError`` if the method does not converge.
+    ``features`` is ``[N, F]``, ``targets`` ``[N]`` in [0, 1]. Targets of 0 and 1 that a plane parts need a
+    ``penalty``: without one no coefficients are best. Raises ``ValueError`` if the method does not converge.
     """
     x = np.column_stack([np.ones(len(np.asarray(targets))), np.asarray(features, dtype=float)])
     y = np.asarray(targets, dtype=float)
@@ -44,7 +44,7 @@ def logistic_regression(features: ArrayLike, targets: ArrayLike, *, penalty: flo
         beta -= size * step
         if np.abs(size * step).max() <= _PRECISE * max(1.0, np.abs(beta).max()):
             return beta
-    raise ValueError(f"no coefficients within {_STEPS} steps: the features part the targets, or nearly do")
+    raise ValueError(f"no coefficients within {_STEPS} steps; give a penalty")
 
 
 def standardized(rows: ArrayLike, like: ArrayLike) -> FloatArray:
