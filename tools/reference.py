@@ -152,6 +152,8 @@ def _contents(value: object) -> str:
         isinstance(key, str) for key in value
     ):
         return ", ".join(f"`{key}`" for key in value)
+    if isinstance(value, ModuleType):
+        return f"the module `{value.__name__}`"
     if isinstance(value, ModuleNotFoundError):
         return f"needs the package `{value.name}`"
     return f"of type `{type(value).__name__}`"
